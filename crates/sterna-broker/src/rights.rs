@@ -59,6 +59,13 @@ pub trait Rights: fmt::Debug + Send + Sync {
     /// Whether a message that waits in the session's own queue may still be delivered.
     fn receives(&self, holder: Holder<'_>, topic: &str) -> bool;
 
+    /// Sessions that the holder's user may have, this one included, where there is none of this name;
+    /// `None` for any number.
+    fn most_sessions(&self, holder: Holder<'_>) -> Option<u32> {
+        let _ = holder;
+        None
+    }
+
     /// Whether the session's will may be published.
     fn publishes(&self, holder: Holder<'_>, will: &Message) -> bool;
 }

@@ -12,6 +12,7 @@ use crate::mail::Outbox;
 use crate::memory::Memory;
 use crate::metrics::Meters;
 use crate::policy::Policy;
+use crate::seats::Seats;
 use crate::session::SessionState;
 use crate::tracer::Tracer;
 
@@ -25,6 +26,8 @@ pub(crate) struct Context<'a> {
     pub(crate) policy: &'a Arc<Policy>,
     /// Checks passwords beside the shard.
     pub(crate) checker: Option<&'a Checker>,
+    /// Connections of users that have a limit of them.
+    pub(crate) seats: &'a Arc<Seats>,
     /// Writes traces of connections.
     pub(crate) tracer: Option<&'a Tracer>,
     /// The way to this and other shards.

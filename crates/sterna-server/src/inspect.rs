@@ -182,6 +182,9 @@ pub(crate) struct ClientView<'a> {
     pub(crate) subscriptions: usize,
     /// Of its sessions together.
     pub(crate) queue: QueueState,
+    /// Until when it is not read because it has published too fast, in milliseconds since the Unix epoch; that may
+    /// be over.
+    pub(crate) paused_until_ms: Option<u64>,
 }
 
 impl ClientView<'_> {

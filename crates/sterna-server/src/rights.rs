@@ -174,6 +174,13 @@ impl Rights for Policy {
         self.rules.may_receive(subject, topic)
     }
 
+    fn most_sessions(&self, holder: Holder<'_>) -> Option<u32> {
+        if is_own(holder) {
+            return None;
+        }
+        self.rules.limit_of(holder.owner)?.sessions
+    }
+
     fn publishes(&self, holder: Holder<'_>, will: &Message) -> bool {
         let client = client_of(holder.client_id);
         let subject = Subject {

@@ -29,6 +29,7 @@ use crate::memory::{Memory, Watch};
 use crate::metrics::{ClusterSource, Sources};
 use crate::mqtt::Repetitions;
 use crate::policy::{self, Policy};
+use crate::seats::Seats;
 use crate::shard::{Found, Parts, Shard};
 use crate::store::OpenStore;
 use crate::sys::Board;
@@ -585,6 +586,7 @@ fn parts(
     let amqp = Arc::new(Registry::new(&config.amqp));
     let http = Arc::new(HttpRegistry::default());
     let repetitions = Arc::new(Repetitions::default());
+    let seats = Arc::new(Seats::default());
     let of_shard = |shard: &BoundShard<Mail>| Parts {
         number: shard.index(),
         directory: Arc::clone(&directory),
@@ -596,6 +598,7 @@ fn parts(
         repetitions: Arc::clone(&repetitions),
         policy: Arc::clone(policy),
         checker: Some(checker.clone()),
+        seats: Arc::clone(&seats),
         tracer: Some(tracer.clone()),
         outbox: Box::new(Letters::new(shard.courier())),
         board: Arc::clone(&board),

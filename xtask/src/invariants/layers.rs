@@ -13,6 +13,7 @@ const LAYERS: &[&str] = &[
     "config",
     "authorization",
     "identity",
+    "seats",
     "data_directory",
     "certificate",
     "tracer",

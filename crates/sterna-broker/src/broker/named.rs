@@ -36,8 +36,10 @@ impl<P: DoorState> Broker<P> {
 
     /// A record of a session of this shard that a store had, while [`take_records`](Self::take_records) has not taken it.
     #[must_use]
-    pub fn record_named(&self, client_id: &str, key: &[u8]) -> Option<&[u8]> {
-        let session = &self.queues.sessions[self.active_slot(client_id)? as usize];
+    pub fn record_named(&mut self, client_id: &str, key: &[u8]) -> Option<&[u8]> {
+        let slot = self.active_slot(client_id)?;
+        self.queues.sessions.unpack(slot);
+        let session = &self.queues.sessions[slot];
         let mut records = session.rare.as_ref()?.restored.iter();
         let (_, value) = records.find(|(known, _)| **known == *key)?;
         Some(value)

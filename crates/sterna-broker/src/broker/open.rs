@@ -16,6 +16,7 @@ use crate::message::Qos;
 use crate::nodes::{NIL, Phase};
 use crate::queues::{TimerKey, owned_key};
 use crate::records::{self, Kind, SessionRecord, put_number};
+use crate::rights::Holder;
 use crate::route::RouteUpdate;
 use crate::session::{BrokerSession, NEVER_MS, SessionWill, State};
 
@@ -51,11 +52,18 @@ impl<P: DoorState> Broker<P> {
         let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
+        let most_of_user = self.rights.as_ref().and_then(|rights| {
+            rights.most_sessions(Holder {
+                client_id: request.client_id,
+                owner: request.user,
+                endpoint: None,
+            })
+        });
         let claimed = self.directory.claim(
             request.client_id,
             request.user,
             shard,
-            Admission::Limited,
+            (Admission::Limited, most_of_user),
             || Owner {
                 shard,
                 slot,

@@ -267,13 +267,15 @@ impl<P: DoorState> Broker<P> {
         let generation = self.directory.next_opening();
         let shard = self.shard;
         let user = record.user.as_deref();
-        let claimed = self
-            .directory
-            .claim(client_id, user, shard, Admission::Restored, || Owner {
-                shard,
-                slot,
-                generation,
-            });
+        let claimed =
+            self.directory
+                .claim(client_id, user, shard, (Admission::Restored, None), || {
+                    Owner {
+                        shard,
+                        slot,
+                        generation,
+                    }
+                });
         // There twice, which no store has.
         let Claimed::New { client_id, .. } = claimed else {
             return false;

@@ -56,14 +56,16 @@ impl<P: DoorState> Broker<P> {
     /// Ends the sessions of this shard whose user is gone, and judges nothing else: for those that were restored, whose
     /// subscriptions are judged when their clients return.
     pub fn end_unadmitted(&mut self, now_ms: u64) {
-        let sessions = self.queues.sessions.iter();
-        let here = sessions.filter(|(_, session)| session.state == State::Active);
-        let slots: Vec<u32> = here.map(|(slot, _)| slot as u32).collect();
+        let slots: Vec<u32> = self.queues.sessions.slots().collect();
         for slot in slots {
-            if !self.is_admitted(slot) {
+            self.queues.sessions.unpack(slot);
+            let session = self.queues.sessions.get(slot);
+            let is_here = session.is_some_and(|session| session.state == State::Active);
+            if is_here && !self.is_admitted(slot) {
                 self.evict_consumer(now_ms, slot, EvictReason::Administrative);
                 self.end_session(now_ms, slot, true);
             }
+            self.queues.pack_again();
         }
         self.finish(now_ms);
     }

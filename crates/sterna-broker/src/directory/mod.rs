@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub(crate) use appends::Appends;
 pub(crate) use log::Log;
-use registry::Registry;
 pub(crate) use registry::{Claimed, Owner};
+use registry::{Owned, Registry};
 use retained::Retained;
 
 use crate::api::{Retention, ShardId};
@@ -349,16 +349,18 @@ impl Directory {
 
     // The registry and the counts that have limits.
 
-    /// Registers a shard as the owner of a client's session, which belongs to a user.
+    /// Registers a shard as the owner of a client's session, which belongs to a user; a new one only where
+    /// that user has fewer than this number.
     pub(crate) fn claim(
         &self,
         client_id: &str,
         user: Option<&str>,
         shard: u16,
-        admission: Admission,
+        (admission, most_of_user): (Admission, Option<u32>),
         make: impl FnOnce() -> Owner,
     ) -> Claimed {
-        self.registry.claim(client_id, user, shard, make, || {
+        let owned = Owned { user, most_of_user };
+        self.registry.claim(client_id, owned, shard, make, || {
             self.admits(admission)
                 && add_within(&self.sessions, 1, admission.limit(self.limits.sessions))
         })

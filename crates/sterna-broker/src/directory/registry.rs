@@ -29,7 +29,7 @@ pub(crate) enum Claimed {
     },
     /// There was none.
     New { client_id: Arc<str> },
-    /// There was none, and there may not be more.
+    /// There was none, and there may not be more, of all users or of this one.
     Full,
     /// There is one, and it belongs to another user; nothing was changed.
     Foreign,
@@ -69,12 +69,15 @@ struct Users {
     numbers: HashMap<Arc<str>, u32, KeyedState>,
     /// With the number of sessions that belong to each.
     names: Slab<(Arc<str>, u32)>,
+    /// Number of sessions of clients without a name.
+    nameless: u32,
 }
 
 impl Users {
     /// Counts a session of a user.
     fn enter(&mut self, user: Option<&str>, client_id: &str) -> User {
         let Some(name) = user else {
+            self.nameless += 1;
             return User::NOBODY;
         };
         if name == client_id {
@@ -94,6 +97,7 @@ impl Users {
 
     /// Counts a session of a user out.
     fn leave(&mut self, user: User) {
+        self.nameless -= u32::from(user == User::NOBODY);
         let Some((name, sessions)) = self.names.get_mut(user.0 as usize) else {
             return; // it has no number
         };
@@ -118,10 +122,21 @@ impl Users {
     }
 }
 
+/// Whose session it is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owned<'a> {
+    /// `None` for clients without a name, who are one user.
+    pub(crate) user: Option<&'a str>,
+    /// Sessions that the user may have; `None` for any number.
+    pub(crate) most_of_user: Option<u32>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Registry {
     hashing: KeyedState,
     parts: [Mutex<Part>; PARTS],
+    /// Held while the sessions of a user are counted, and one is added. Locked before any part.
+    counting: Mutex<()>,
 }
 
 impl Registry {
@@ -132,10 +147,15 @@ impl Registry {
                 users: Users {
                     numbers: HashMap::with_hasher(hashing),
                     names: Slab::new(),
+                    nameless: 0,
                 },
             })
         });
-        Self { hashing, parts }
+        Self {
+            hashing,
+            parts,
+            counting: Mutex::new(()),
+        }
     }
 
     fn part(&self, client_id: &str) -> &Mutex<Part> {
@@ -162,14 +182,36 @@ impl Registry {
         part.users.name(entry.user, name).cloned()
     }
 
+    /// Number of sessions of a user; without a name, of all clients without one.
+    fn sessions_of(&self, user: Option<&str>) -> u32 {
+        let parts = self.parts.iter().map(|part| {
+            let part = locked(part);
+            let Some(name) = user else {
+                return part.users.nameless;
+            };
+            let number = part.users.numbers.get(name);
+            let known = number.and_then(|&number| part.users.names.get(number as usize));
+            let namesake = part.sessions.get(name);
+            let has_namesake = namesake.is_some_and(|entry| entry.user == User::NAMESAKE);
+            known.map_or(0, |(_, sessions)| *sessions) + u32::from(has_namesake)
+        });
+        parts.sum()
+    }
+
     pub(crate) fn claim(
         &self,
         client_id: &str,
-        user: Option<&str>,
+        owned: Owned<'_>,
         shard: u16,
         make: impl FnOnce() -> Owner,
         admit: impl FnOnce() -> bool,
     ) -> Claimed {
+        let counting = owned
+            .most_of_user
+            .map(|most| (locked(&self.counting), most));
+        let is_full = counting
+            .as_ref()
+            .is_some_and(|(_, most)| self.sessions_of(owned.user) >= *most);
         let mut part = locked(self.part(client_id));
         let part = &mut *part;
         if let Some((
@@ -180,7 +222,7 @@ impl Registry {
             },
         )) = part.sessions.get_key_value(client_id)
         {
-            if part.users.name(known, client_id).map(|name| &**name) != user {
+            if part.users.name(known, client_id).map(|name| &**name) != owned.user {
                 return Claimed::Foreign;
             }
             if old.shard == shard {
@@ -197,13 +239,13 @@ impl Registry {
                 new,
             };
         }
-        if !admit() {
+        if is_full || !admit() {
             return Claimed::Full;
         }
         let client_id = Arc::<str>::from(client_id);
         let entry = Entry {
             owner: make(),
-            user: part.users.enter(user, &client_id),
+            user: part.users.enter(owned.user, &client_id),
         };
         part.sessions.insert(Arc::clone(&client_id), entry);
         Claimed::New { client_id }
@@ -250,7 +292,11 @@ mod tests {
             generation: 1,
         };
         let claim = |client_id: &str, user: Option<&str>| {
-            registry.claim(client_id, user, 0, || owner, || true)
+            let owned = Owned {
+                user,
+                most_of_user: None,
+            };
+            registry.claim(client_id, owned, 0, || owner, || true)
         };
         let users = || {
             let parts = registry.parts.iter().map(|part| locked(part));
@@ -292,6 +338,9 @@ mod tests {
                 );
             }
         }
+        let count = |user: Option<&str>| registry.sessions_of(user);
+        assert_eq!([None, Some("self")].map(count), [1, 1]);
+        assert_eq!([Some("fleet"), Some("nobody")].map(count), [2, 0]);
         for (client_id, _) in sessions {
             assert!(registry.remove(client_id, owner));
             assert_eq!(registry.user(client_id), None);

@@ -187,6 +187,7 @@ impl Floor<'_, '_> {
             "peer": info.peer.to_string(),
             "listener": self.listeners.get(usize::from(info.listener)),
             "subscriptions": view.subscriptions,
+            "paused_until_ms": view.paused_until_ms.filter(|until_ms| *until_ms > net.now_ms()),
             "path": path_value(&net.path(id)),
         });
         add_queue_members(&mut client, view.queue);

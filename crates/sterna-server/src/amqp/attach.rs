@@ -175,6 +175,12 @@ impl Door {
             self.finish_source(cx, client, link, session, true, wanted);
             return Ok(());
         }
+        if let Some(most) = client.sips.most_subscriptions()
+            && client.sources.len() >= most
+        {
+            let detail = "the user's connections may not have more receiving links";
+            return Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail));
+        }
         let number = self.service.next_consumer;
         self.service.next_consumer += 1;
         self.service.consumers.insert(number, (client.id, link));

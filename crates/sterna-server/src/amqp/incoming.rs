@@ -34,11 +34,17 @@ impl Door {
         if target.node == Target::Coordinator {
             return self.transaction_request(cx, client, delivery);
         }
-        client.sips.published();
+        let bytes = delivery.payload.len();
+        let is_within = (client.sips).published(cx, Protocol::Amqp, bytes, true);
         self.counts.publish_received += 1;
         let node = target.node.clone();
-        let message = self.message(cx, client, &node, delivery);
-        if let Err((condition, _)) = &message {
+        let message = if is_within {
+            self.message(cx, client, &node, delivery)
+        } else {
+            let detail = "the client publishes too fast";
+            Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail))
+        };
+        if is_within && let Err((condition, _)) = &message {
             let reason = if *condition == Condition::UNAUTHORIZED_ACCESS {
                 DropReason::NotAuthorized
             } else {

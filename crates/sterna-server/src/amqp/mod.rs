@@ -158,6 +158,10 @@ impl Service for Amqp {
         };
         if !stays {
             door.unwanted(cx, client);
+        } else if matches!(client.state, State::Open)
+            && let Some(identity) = &client.identity
+        {
+            client.sips.allow_again(cx, identity, client.id, None);
         }
     }
 

@@ -18,6 +18,7 @@ use crate::audit::Login;
 use crate::authorization::MessageKind;
 use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
+use crate::door::TooManyConnections;
 use crate::identity::{Identity, OAUTHBEARER, Outcome, Refusal, is_client_id};
 use crate::judge::{Claim, Verdict, admits_quiet, finish, judge};
 use crate::memory::Stage;
@@ -227,6 +228,13 @@ impl Door {
             let login = login.by(identity.user());
             login.refused(LoginFailure::NotAuthorized, detail);
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
+        }
+        if let Err(TooManyConnections) = client.sips.allow(cx, &identity, client.id, None) {
+            let detail = TooManyConnections::DETAIL;
+            let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
+            let login = login.by(identity.user());
+            login.refused(LoginFailure::Quota, detail);
+            return self.close(cx, client, Condition::CONNECTION_FORCED, detail);
         }
         let identity = client.identity.insert(identity);
         let user = identity.user().unwrap_or_default();

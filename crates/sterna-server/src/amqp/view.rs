@@ -29,6 +29,7 @@ impl Door {
             user: identity.and_then(Identity::user),
             proof: identity.filter(|_| is_open).map(Identity::proof),
             subscriptions: client.sources.len(),
+            paused_until_ms: client.sips.paused_until_ms(0),
             ..ClientView::default()
         };
         for source in client.sources.values() {

@@ -20,7 +20,7 @@ pub use explain::{Decision, Reason, check_topic};
 use pattern::Pattern;
 use rustc_hash::FxHashSet;
 
-use crate::config::{ANONYMOUS, ActionName, Authorization, Effect, Rule};
+use crate::config::{ANONYMOUS, ActionName, Authorization, Effect, Limit, Rule};
 
 /// Topics of the server.
 const SERVER_TOPICS: &str = "$SYS/";
@@ -63,6 +63,7 @@ struct Lists {
     subscribe: Box<[Compiled]>,
     delete: Box<[Compiled]>,
     admins: Users,
+    limits: Box<[(Users, Arc<Limit>)]>,
     /// Whether a rule asks from where clients speak.
     look_at_origins: bool,
     /// Whether a rule asks for more of a message than its topic.
@@ -118,6 +119,12 @@ impl Rules {
                 .collect(),
             delete: compiled(ActionName::Delete).chain([deletes]).collect(),
             admins,
+            limits: (config.limits.iter())
+                .map(|limit| {
+                    let users = Users::of(&limit.users, &limit.groups, config);
+                    (users, Arc::new(limit.clone()))
+                })
+                .collect(),
             look_at_origins: config.rules.iter().any(Rule::looks_at_origins),
             look_at_messages: config.rules.iter().any(Rule::looks_at_messages),
             look_at_early_data: config.rules.iter().any(|rule| rule.early_data.is_some()),
@@ -141,6 +148,13 @@ impl Rules {
     #[must_use]
     pub fn are_same(&self, other: &Self) -> bool {
         self.0.source == other.0.source
+    }
+
+    /// What a user may use at most, or a client without a name; `None` for any amount.
+    #[must_use]
+    pub fn limit_of(&self, user: Option<&str>) -> Option<&Arc<Limit>> {
+        let mut limits = self.0.limits.iter();
+        limits.find_map(|(users, limit)| users.has(user).then_some(limit))
     }
 
     /// Whether a rule asks from where clients speak.
@@ -309,7 +323,7 @@ impl Compiled {
     fn new(place: usize, rule: &Rule, config: &Authorization) -> Self {
         Self {
             place: Some(place),
-            users: Users::of_rule(rule, config),
+            users: Users::of(&rule.users, &rule.groups, config),
             clients: (rule.clients.iter())
                 .map(|name| name.as_str().into())
                 .collect(),
@@ -352,16 +366,17 @@ impl Users {
         names: FxHashSet::with_hasher(rustc_hash::FxBuildHasher),
     };
 
-    fn of_rule(rule: &Rule, config: &Authorization) -> Self {
-        if rule.users.is_empty() && rule.groups.is_empty() {
+    /// The users whom a rule or a limit names.
+    fn of(users: &[String], groups: &[String], config: &Authorization) -> Self {
+        if users.is_empty() && groups.is_empty() {
             return Self::EVERYBODY;
         }
-        let groups = (config.groups.iter()).filter(|group| rule.groups.contains(&group.name));
-        let of_groups = groups.flat_map(|group| &group.users);
+        let of_groups = (config.groups.iter()).filter(|group| groups.contains(&group.name));
+        let of_groups = of_groups.flat_map(|group| &group.users);
         Self {
             anonymous: false,
-            named: rule.users.iter().any(|name| name == "*"),
-            names: (rule.users.iter().chain(of_groups))
+            named: users.iter().any(|name| name == "*"),
+            names: (users.iter().chain(of_groups))
                 .map(|name| name.as_str().into())
                 .collect(),
         }

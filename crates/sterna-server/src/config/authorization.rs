@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::AddressPrefix;
+use super::{AddressPrefix, Limit};
 
 /// In a list of administrators: clients without a user name.
 pub(crate) const ANONYMOUS: &str = "anonymous";
@@ -21,6 +21,9 @@ pub struct Authorization {
     /// Groups of users, by which rules name them.
     #[serde(rename = "group")]
     pub groups: Vec<Group>,
+    /// What users may use at most; the first that names the user holds.
+    #[serde(rename = "limit")]
+    pub limits: Vec<Limit>,
     /// The rules, in order.
     #[serde(rename = "rule")]
     pub rules: Vec<Rule>,
@@ -33,6 +36,7 @@ impl Default for Authorization {
             allow_default_beyond_loopback: false,
             admins: Vec::new(),
             groups: Vec::new(),
+            limits: Vec::new(),
             rules: Vec::new(),
         }
     }
@@ -142,8 +146,19 @@ impl Authorization {
                 problems.push(format!("authorization.group: `{name}` names single users"));
             }
         }
+        let is_known = |name: &&String| self.groups.iter().any(|group| group.name == **name);
+        for (at, limit) in self.limits.iter().enumerate() {
+            let number = at + 1;
+            if let Some(name) = limit.groups.iter().find(|name| !is_known(name)) {
+                problems.push(format!(
+                    "authorization.limit {number}: there is no authorization.group `{name}`"
+                ));
+            }
+            if let Some(problem) = limit.problem() {
+                problems.push(format!("authorization.limit {number}: {problem}"));
+            }
+        }
         for (at, rule) in self.rules.iter().enumerate() {
-            let is_known = |name: &&String| self.groups.iter().any(|group| group.name == **name);
             if let Some(name) = rule.groups.iter().find(|name| !is_known(name)) {
                 let number = at + 1;
                 problems.push(format!(

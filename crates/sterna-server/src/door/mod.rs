@@ -6,6 +6,7 @@
 //! step had gathered reaches anybody else. A panic that belongs to no client ends the shard, and so does
 //! one in the end of a client's sessions.
 
+mod allowance;
 mod clients;
 mod framers;
 mod held;
@@ -23,6 +24,7 @@ use sterna_net::{CloseReason, ConnectionId, contain};
 use crate::context::Context;
 use crate::inspect;
 use crate::sys::Counts;
+pub(crate) use allowance::{Allowance, TooManyConnections};
 pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;
 pub(crate) use held::{Early, Held, held_bytes, hold_early, note_early};
@@ -39,6 +41,8 @@ pub(crate) struct Door<S: Service> {
     pub(crate) service: S,
     pub(crate) clients: Clients<S::Id, S::Client>,
     pub(crate) timers: Timers<S::Id>,
+    /// Clients that are not read for a while, because they publish too fast.
+    paused: Timers<S::Id>,
     awaited: Awaited<S::Id>,
     /// What the step under way has written.
     pub(crate) out: StepOutput,
@@ -144,6 +148,7 @@ impl<S: Service> Door<S> {
             service,
             clients: Clients::default(),
             timers: Timers::default(),
+            paused: Timers::default(),
             awaited: Awaited::default(),
             out: StepOutput::default(),
             counts: Counts::default(),
@@ -205,6 +210,9 @@ impl<S: Service> Door<S> {
             step(self, cx, &mut client);
             S::settle(self, cx, &mut client);
             self.awaited.note(cx, id, S::promises(&mut client));
+            if let Some(look_ms) = S::sips(&mut client).next_look_ms(cx.net.now_ms()) {
+                self.paused.set(id, look_ms);
+            }
         });
         self.partial_bytes = self.partial_bytes.saturating_sub(before_bytes);
         match done {
@@ -264,9 +272,19 @@ impl<S: Service> Door<S> {
         self.timers.set(id, deadline_ms);
     }
 
+    /// When [`timeout`](Self::timeout) is to be called.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        let deadlines = [self.timers.next_ms(), self.paused.next_ms()];
+        deadlines.into_iter().flatten().min()
+    }
+
     /// Looks at clients whose time may be over.
     pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
         let now_ms = cx.net.now_ms();
+        while let Some((_, id)) = self.paused.pop_due(now_ms) {
+            // The step's end lets the transport read.
+            self.with_client(cx, id, |_, _, _| {});
+        }
         while let Some((deadline_ms, id)) = self.timers.pop_due(now_ms) {
             let Some(client) = self.clients.get_mut(id) else {
                 continue;

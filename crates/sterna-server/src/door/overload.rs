@@ -6,30 +6,27 @@
 
 use sterna_net::ConnectionId;
 
-use super::{Door, Service};
+use super::{Allowance, Door, Service};
 use crate::context::Context;
 use crate::memory::Stage;
 
 /// Bytes that a client may have of what has partly arrived and still be read.
 const LIGHT_BYTES: usize = 16 << 10;
 
-/// Whether a client is read while memory is short.
-#[derive(Clone, Copy, Debug, Default)]
+/// Whether a client is read while memory is short, and how fast it may publish.
+#[derive(Debug, Default)]
 pub(crate) struct Sips {
     /// It has published since it was read for a moment.
-    publishes: bool,
+    pub(super) publishes: bool,
     /// It is read until something has come.
     is_open: bool,
     /// It is not read because memory is short.
     is_held_back: bool,
+    /// What it may use, if its user has limits.
+    pub(super) allowance: Option<Box<Allowance>>,
 }
 
 impl Sips {
-    /// The client publishes.
-    pub(crate) const fn published(&mut self) {
-        self.publishes = true;
-    }
-
     /// Whether the client is not to be read; it keeps `partial_bytes` of what has partly arrived. Ends the
     /// moment in which it was.
     pub(crate) fn holds_back(&mut self, cx: &Context<'_>, partial_bytes: usize) -> bool {
@@ -38,9 +35,9 @@ impl Sips {
             && !std::mem::take(&mut self.is_open)
             && (self.publishes || partial_bytes > LIGHT_BYTES);
         if !is_short {
-            *self = Self::default();
+            (self.publishes, self.is_open) = (false, false);
         }
-        self.is_held_back
+        self.is_held_back || self.paused_until_ms(cx.net.now_ms()).is_some()
     }
 
     /// Begins a moment in which the client is read, if it is not read now.

@@ -19,6 +19,7 @@ impl Door {
             protocol: "http",
             name: client.peer.name(),
             user: client.peer.name(),
+            paused_until_ms: client.peer.sips.paused_until_ms(0),
             ..ClientView::default()
         };
         for session in client.peer.sessions() {

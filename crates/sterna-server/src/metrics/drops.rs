@@ -31,6 +31,8 @@ pub(crate) enum DropReason {
     Undeliverable,
     /// It is larger than its reader takes, or cannot be had in the reader's protocol.
     TooLarge,
+    /// It was refused because its publisher publishes faster than it may.
+    RateExceeded,
     /// The rules do not let its publisher publish there.
     NotAuthorized,
     /// Its topic, its properties or its form are not valid.
@@ -39,7 +41,7 @@ pub(crate) enum DropReason {
 
 impl DropReason {
     /// All reasons.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::QueueFull,
         Self::QueueRefused,
         Self::StoreFull,
@@ -49,6 +51,7 @@ impl DropReason {
         Self::Expired,
         Self::Undeliverable,
         Self::TooLarge,
+        Self::RateExceeded,
         Self::NotAuthorized,
         Self::Invalid,
     ];
@@ -65,6 +68,7 @@ impl DropReason {
             Self::Expired => "expired",
             Self::Undeliverable => "undeliverable",
             Self::TooLarge => "too_large",
+            Self::RateExceeded => "rate_exceeded",
             Self::NotAuthorized => "not_authorized",
             Self::Invalid => "invalid",
         }

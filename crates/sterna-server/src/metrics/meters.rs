@@ -83,6 +83,7 @@ pub(crate) struct Meters {
     login_failures: [[Count; LoginFailure::ALL.len()]; Protocol::ALL.len()],
     early_held: [Count; Protocol::OF_MESSAGES.len()],
     not_retained: [Count; Protocol::OF_MESSAGES.len()],
+    rate_pauses: [Count; Protocol::OF_MESSAGES.len()],
     /// Messages that were acknowledged and not done again.
     pub(crate) repetitions: Count,
     /// By transport.
@@ -115,6 +116,11 @@ impl Meters {
         self.not_retained[protocol as usize].add(1);
     }
 
+    /// A client is not read for a while, because it publishes faster than it may.
+    pub(crate) fn rate_paused(&self, protocol: Protocol) {
+        self.rate_pauses[protocol as usize].add(1);
+    }
+
     /// The path of a client, in a sample of all.
     pub(crate) fn surveyed(&self, transport: TransportKind, path: &PathStatistics) {
         let Some(at) = TRANSPORTS.iter().position(|(kind, _)| *kind == transport) else {
@@ -142,6 +148,7 @@ impl Meters {
         }
         count_all(&mut sums.early_held, &self.early_held);
         count_all(&mut sums.not_retained, &self.not_retained);
+        count_all(&mut sums.rate_pauses, &self.rate_pauses);
         sums.repetitions += self.repetitions.get();
     }
 }
@@ -165,6 +172,7 @@ pub(super) struct MeterSums {
     login_failures: [[u64; LoginFailure::ALL.len()]; Protocol::ALL.len()],
     early_held: [u64; Protocol::OF_MESSAGES.len()],
     not_retained: [u64; Protocol::OF_MESSAGES.len()],
+    rate_pauses: [u64; Protocol::OF_MESSAGES.len()],
     pub(super) repetitions: u64,
     round_trips: [Observed; TRANSPORTS.len()],
     losses: [Observed; TRANSPORTS.len()],
@@ -227,6 +235,11 @@ impl MeterSums {
     /// Clients whose early data had to wait, by protocol.
     pub(super) fn early_held(&self) -> impl Iterator<Item = (&'static str, u64)> {
         by_protocol(&self.early_held)
+    }
+
+    /// Pauses of clients that published too fast, by protocol.
+    pub(super) fn rate_pauses(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        by_protocol(&self.rate_pauses)
     }
 
     /// Messages that were not retained, by protocol.

@@ -486,6 +486,14 @@ impl Scrape {
                 .early_held()
                 .map(|(protocol, number)| ([protocol], number)),
         );
+        page.counters(
+            "sterna_clients_paused",
+            "Pauses of clients that published faster than they may",
+            ["protocol"],
+            meters
+                .rate_pauses()
+                .map(|(protocol, number)| ([protocol], number)),
+        );
     }
 
     fn write_listeners(&self, page: &mut Page<'_>) {

@@ -17,6 +17,7 @@ use crate::audit::Login;
 use crate::authorization::MessageKind;
 use crate::config::Protocol;
 use crate::context::Context;
+use crate::door::TooManyConnections;
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, finish, judge};
 use crate::memory::Stage;
@@ -263,6 +264,12 @@ impl Door {
             return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
         }
         client.identity = identity;
+        if let Err(TooManyConnections) =
+            (client.sips).allow(cx, &client.identity, client.id, Some(&client.name))
+        {
+            let detail = TooManyConnections::DETAIL;
+            return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
+        }
         if let Some(will) = &admission.will {
             let topic = will.message.topic();
             let kind = MessageKind::of(&will.message);

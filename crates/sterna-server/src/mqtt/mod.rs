@@ -135,6 +135,13 @@ impl Service for Mqtt {
         };
         if !stays {
             door.unwanted(cx, client);
+        } else if matches!(
+            client.state,
+            State::Opening(..) | State::Opened(_) | State::Live(_)
+        ) {
+            client
+                .sips
+                .allow_again(cx, &client.identity, client.id, Some(&client.name));
         }
     }
 

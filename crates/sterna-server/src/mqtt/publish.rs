@@ -26,7 +26,9 @@ impl Door {
         let Some(session) = client.session() else {
             return;
         };
-        client.sips.published();
+        let is_told = client.engine.version().is_v5();
+        let bytes = publish.payload.len();
+        let is_within = (client.sips).published(cx, Protocol::Mqtt, bytes, is_told);
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
         let topic = &*publish.topic;
@@ -34,7 +36,9 @@ impl Door {
         let mut refused = None;
         let is_early = client.early == Early::Allowed;
         let kind = MessageKind::new(publish.qos as u8, publish.retain, is_early);
-        let reason = if (cx.policy.rules).may_publish(client.subject(cx), topic, kind) {
+        let reason = if !is_within {
+            ReasonCode::QuotaExceeded
+        } else if (cx.policy.rules).may_publish(client.subject(cx), topic, kind) {
             let now_ms = cx.net.now_ms();
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
@@ -82,7 +86,17 @@ impl Door {
         } else {
             ReasonCode::NotAuthorized
         };
-        if reason.is_error() {
+        if !is_within {
+            // It was counted.
+            (cx.meters.watch).refused(&client.name, topic, DropReason::RateExceeded.name());
+            let peer = cx.net.info(client.id).map(|info| info.peer);
+            tracing::debug!(
+                peer = peer.map(tracing::field::display),
+                client = &*client.name,
+                topic,
+                "publication refused: the client publishes too fast"
+            );
+        } else if reason.is_error() {
             let dropped = match reason {
                 ReasonCode::NotAuthorized => Some(DropReason::NotAuthorized),
                 // It was delivered, and not retained; or a queue was full.

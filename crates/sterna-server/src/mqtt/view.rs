@@ -27,6 +27,7 @@ impl Door {
             name: client.live_name(),
             user: client.identity.user(),
             proof: client.live_name().map(|_| client.identity.proof()),
+            paused_until_ms: client.sips.paused_until_ms(0),
             ..ClientView::default()
         };
         if let Some(session) = client.session() {

@@ -22,6 +22,7 @@ use crate::memory::Memory;
 use crate::metrics::{Meters, Sources, Survey, Watcher};
 use crate::mqtt;
 use crate::policy::Policy;
+use crate::seats::Seats;
 use crate::session::SessionState;
 use crate::sys::{Board, Reporter};
 use crate::tracer::Tracer;
@@ -42,6 +43,7 @@ pub struct Shard {
     survey: Survey,
     policy: Arc<Policy>,
     checker: Option<Checker>,
+    seats: Arc<Seats>,
     tracer: Option<Tracer>,
     outbox: Box<dyn Outbox>,
     cluster: Option<Member>,
@@ -131,6 +133,8 @@ pub struct Parts {
     pub policy: Arc<Policy>,
     /// Checks passwords; without it nobody with a password gets in.
     pub checker: Option<Checker>,
+    /// Connections of users that have a limit of them, of all shards.
+    pub seats: Arc<Seats>,
     /// Writes traces of connections; without it none are written.
     pub tracer: Option<Tracer>,
     /// The way to all shards.
@@ -214,6 +218,7 @@ impl Shard {
             survey: Survey::default(),
             policy: parts.policy,
             checker: parts.checker,
+            seats: parts.seats,
             tracer: parts.tracer,
             outbox: parts.outbox,
             cluster: parts.cluster,
@@ -261,6 +266,7 @@ impl Shard {
                 broker: &mut self.broker,
                 policy: &self.policy,
                 checker: self.checker.as_ref(),
+                seats: &self.seats,
                 tracer: self.tracer.as_ref(),
                 outbox: &mut *self.outbox,
                 memory: &self.memory,
@@ -605,10 +611,10 @@ impl Handler for Shard {
         };
         [
             self.broker.deadline_ms(),
-            self.mqtt.timers.next_ms(),
-            self.amqp.timers.next_ms(),
-            self.http.timers.next_ms(),
-            self.admin.timers.next_ms(),
+            self.mqtt.deadline_ms(),
+            self.amqp.deadline_ms(),
+            self.http.deadline_ms(),
+            self.admin.deadline_ms(),
             self.survey.deadline_ms(),
             self.paths.deadline_ms(),
             self.sys.next_ms,

@@ -9,6 +9,7 @@ mod fixture;
 mod guessing;
 #[path = "../http/h3_client.rs"]
 mod h3_client;
+mod limits;
 mod names;
 mod ownership;
 mod table;

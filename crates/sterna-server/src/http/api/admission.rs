@@ -14,6 +14,7 @@ use super::{Api, log_refusal};
 use crate::audit::Login;
 use crate::config::{EarlyData, HttpEarlyDataRefusal, Protocol};
 use crate::context::Context;
+use crate::door::TooManyConnections;
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::{openapi, page};
 use crate::identity::{Identity, Outcome};
@@ -241,6 +242,15 @@ impl Api {
         let verdict = (peer.credentials).judge(cx, &self.key, peer.connection, self.checks, head);
         let admitted = match verdict {
             Verdict::Known(identity) => {
+                let connection = peer.connection;
+                if let Err(TooManyConnections) = peer.sips.allow(cx, &identity, connection, None) {
+                    let detail = TooManyConnections::DETAIL;
+                    let login = Login::of(cx, peer.connection, Protocol::Http);
+                    login
+                        .by(identity.user())
+                        .refused(LoginFailure::Quota, detail);
+                    return Err(Trouble::new(Kind::TooManyRequests, detail));
+                }
                 if peer.credentials.admitted(&identity) {
                     Login::of(cx, peer.connection, Protocol::Http).accepted(&identity);
                 }

@@ -53,6 +53,12 @@ impl Api {
             let detail = "too many subscriptions on this connection";
             return Err(Trouble::new(Kind::TooManySubscriptions, detail));
         }
+        if let Some(most) = peer.sips.most_subscriptions()
+            && peer.subscriptions.len() >= most
+        {
+            let detail = "the user's connections may not have more subscriptions";
+            return Err(Trouble::new(Kind::TooManySubscriptions, detail));
+        }
         for filter in &plan.filters {
             may_subscribe(cx, peer, &asker.identity, filter)?;
         }

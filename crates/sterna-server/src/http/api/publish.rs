@@ -45,6 +45,11 @@ fn check_key(key: &[u8]) -> Result<(), Trouble> {
     Err(Trouble::new(Kind::InvalidField, detail))
 }
 
+/// The sender publishes faster than it may.
+pub(super) fn too_fast() -> Trouble {
+    Trouble::new(Kind::TooManyRequests, "the client publishes too fast")
+}
+
 fn not_retained() -> Trouble {
     Trouble::new(
         Kind::RetainedFull,
@@ -68,7 +73,9 @@ impl Api {
         asker: &Asker,
         request: &Request,
     ) -> Result<(), Trouble> {
-        peer.sips.published();
+        if !(peer.sips).published(cx, Protocol::Http, request.content.len(), true) {
+            return Err(too_fast());
+        }
         target.without_parameters()?;
         check_name(topic)?;
         let now_ms = cx.net.now_ms();

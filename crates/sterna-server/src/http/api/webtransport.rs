@@ -11,9 +11,10 @@ use super::answer::Trouble;
 use super::open::Asker;
 use super::peer::Peer;
 use super::plan::Subscribe;
-use super::publish::PUBLISHED;
+use super::publish::{PUBLISHED, too_fast};
 use super::sessions::do_work;
 use super::target::Target;
+use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::Promise;
 use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
@@ -237,7 +238,14 @@ impl Api {
         }
         let published = message_from_frame(frame, cx.net.now_ms())
             .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))
-            .and_then(|message| self.publish(cx, peer, &identity, message, None));
+            .and_then(|message| {
+                let bytes = message.payload().len();
+                if peer.sips.published(cx, Protocol::Http, bytes, true) {
+                    self.publish(cx, peer, &identity, message, None)
+                } else {
+                    Err(too_fast())
+                }
+            });
         Some(match published {
             Ok(promise) => (PUBLISHED, promise),
             Err(trouble) => (trouble.status(), peer.promise(cx, None)),
