@@ -7,6 +7,7 @@
 use serde_json::json;
 use sterna_net::{ConnectionId, ConnectionInfo};
 
+use crate::bans::Ban;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::identity::Identity;
@@ -66,6 +67,20 @@ impl Action<'_> {
             }
         }
     }
+}
+
+/// A line about a client that is banned because of its behaviour.
+pub(crate) fn banned(ban: &Ban) {
+    line!(
+        WARN,
+        user = ban.banned.user.as_deref(),
+        client = ban.banned.client.as_deref(),
+        address = ban.banned.address.map(tracing::field::display),
+        cause = &*ban.cause,
+        reason = &*ban.reason,
+        until_ms = ban.until_ms,
+        "banned"
+    );
 }
 
 /// A client that wants to come in.

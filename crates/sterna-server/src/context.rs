@@ -6,6 +6,7 @@ use sterna_broker::{Broker, SessionKey};
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
 
 use crate::authorization::Origin;
+use crate::bans::Bans;
 use crate::config::TransportName;
 use crate::identity::Checker;
 use crate::mail::Outbox;
@@ -26,6 +27,8 @@ pub(crate) struct Context<'a> {
     pub(crate) policy: &'a Arc<Policy>,
     /// Checks passwords beside the shard.
     pub(crate) checker: Option<&'a Checker>,
+    /// Who may not come in for a while.
+    pub(crate) bans: &'a Arc<Bans>,
     /// Connections of users that have a limit of them.
     pub(crate) seats: &'a Arc<Seats>,
     /// Writes traces of connections.

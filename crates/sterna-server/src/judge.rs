@@ -14,6 +14,9 @@ use std::sync::Arc;
 
 use sterna_net::{ConnectionId, ConnectionInfo};
 
+use crate::audit;
+use crate::bans::{self, Ban, Newcomer};
+use crate::config::Protocol;
 use crate::context::Context;
 use crate::identity::{
     Exchange, Holder, Identity, OAUTHBEARER, Pending, Proof, Refusal, Request, Standing, Subject,
@@ -64,6 +67,9 @@ pub(crate) fn judge(
         Ok(case) => case,
         Err(refusal) => return Verdict::Refused(refusal),
     };
+    if case.is_address_banned() {
+        return Verdict::Refused(Refusal::Banned);
+    }
     match claim {
         Claim::Nothing => case.quiet(),
         Claim::Holder(name) => case.holder(name),
@@ -77,6 +83,52 @@ pub(crate) fn judge(
 /// Whether a client that shows nothing beside its certificate may come in.
 pub(crate) fn admits_quiet(cx: &Context<'_>, connection: ConnectionId) -> bool {
     matches!(judge(cx, connection, 0, Claim::Nothing), Verdict::Known(_))
+}
+
+/// Whether a client whose identity is known may come in, as far as bans go. `name` is its own name, if it has one;
+/// with it, its login counts as one of a client that may flap.
+///
+/// # Errors
+/// It is banned, or is from now on.
+pub(crate) fn check_ban(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    identity: &Identity,
+    name: Option<&str>,
+) -> Result<(), Refusal> {
+    let now_ms = cx.net.now_ms();
+    let who = Newcomer {
+        user: identity.user(),
+        client: name,
+        address: cx.net.info(connection).map(|info| info.peer.ip()),
+    };
+    if cx.bans.find(now_ms, who).is_some() {
+        return Err(Refusal::Banned);
+    }
+    let limits = &cx.policy.bans;
+    if name.is_some() && cx.bans.flaps(limits, now_ms, who) {
+        ban(cx, bans::of_flapping(limits, now_ms, who));
+        return Err(Refusal::Banned);
+    }
+    Ok(())
+}
+
+/// Bans a client because of its behaviour.
+fn ban(cx: &Context<'_>, ban: Ban) {
+    audit::banned(&ban);
+    if cx.bans.add(&cx.policy.bans, ban.since_ms, ban).is_err() {
+        tracing::warn!("there are as many bans as bans.maximum_bans; this one is not made");
+    }
+    announce_bans(cx);
+}
+
+/// Tells all shards that bans have changed.
+pub(crate) fn announce_bans(cx: &Context<'_>) {
+    for shard in 0..usize::from(cx.broker.directory().shards()) {
+        if let Some(post) = cx.outbox.postbox(shard) {
+            post(Mail::Bans);
+        }
+    }
 }
 
 /// Ends an exchange with the client's proof; the text is the last message for the client.
@@ -123,6 +175,35 @@ impl<'a, 'c> Case<'a, 'c> {
             holder,
             named,
         })
+    }
+
+    /// Whether nobody may come in from its address, or it has guessed too often. Operators may, to lift a ban.
+    fn is_address_banned(&self) -> bool {
+        let listener = self.cx.policy.listener(self.info.listener);
+        if listener.protocol == Protocol::Admin {
+            return false;
+        }
+        let address = self.info.peer.ip();
+        let who = Newcomer {
+            user: None,
+            client: None,
+            address: Some(address),
+        };
+        if self.cx.bans.find(self.now_ms, who).is_some() {
+            return true;
+        }
+        let limits = &self.cx.policy.bans;
+        let Some(checker) = self.cx.checker.filter(|_| limits.guessing_failures > 0) else {
+            return false;
+        };
+        let guessing = &self.cx.policy.guessing;
+        let failures = checker.guesses().failures(guessing, address, self.now_ms);
+        let guesses = failures >= u64::from(limits.guessing_failures);
+        if guesses {
+            checker.guesses().forgive(address);
+            ban(self.cx, bans::of_guessing(limits, self.now_ms, address));
+        }
+        guesses
     }
 
     /// Who shows nothing beside its certificate.

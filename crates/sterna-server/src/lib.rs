@@ -5,6 +5,7 @@ mod admin;
 mod amqp;
 pub mod audit;
 pub mod authorization;
+mod bans;
 pub mod certificate;
 mod cluster;
 pub mod config;
@@ -34,6 +35,7 @@ mod tracer;
 mod watch;
 
 pub use amqp::Registry;
+pub use bans::Bans;
 pub use cluster::Member;
 pub use http::Registry as HttpRegistry;
 pub use mail::{AdminLetter, HttpLetter, Letters, Mail, Outbox};

@@ -9,8 +9,8 @@ use sterna_net::Pages;
 
 use crate::authorization::Rules;
 use crate::config::{
-    Admin, Amqp, ClientIds, Config, Durability, EarlyData, Guessing, Http, Listener, ListenerUrl,
-    Mqtt, Passwords, Protocol, QUEUE_LEVEL, Scheme,
+    Admin, Amqp, Bans, ClientIds, Config, Durability, EarlyData, Guessing, Http, Listener,
+    ListenerUrl, Mqtt, Passwords, Protocol, QUEUE_LEVEL, Scheme,
 };
 use crate::identity::{Issuer, Tokens, Users};
 
@@ -39,6 +39,8 @@ pub struct Policy {
     pub passwords: Passwords,
     /// What wrong credentials cost.
     pub guessing: Guessing,
+    /// Bans by behaviour, and how many bans there may be.
+    pub bans: Bans,
     /// Which client identifiers users may have.
     pub client_ids: Vec<ClientIds>,
     /// Who may publish and subscribe where.
@@ -181,6 +183,7 @@ impl Policy {
             takes_certificates: config.tls.client_ca.is_some() || config.tls.client_keys.is_some(),
             passwords: config.passwords.clone(),
             guessing: config.guessing.clone(),
+            bans: config.bans.clone(),
             client_ids: config.authentication.client_ids.clone(),
             rules: Rules::new(&config.authorization),
             listeners: config

@@ -16,6 +16,7 @@ use sterna_net::{
 };
 
 use crate::amqp::Registry;
+use crate::bans::Bans;
 use crate::certificate::{self, Certificate};
 use crate::cluster::Cluster;
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme, Tls};
@@ -587,6 +588,7 @@ fn parts(
     let http = Arc::new(HttpRegistry::default());
     let repetitions = Arc::new(Repetitions::default());
     let seats = Arc::new(Seats::default());
+    let bans = Arc::new(Bans::default());
     let of_shard = |shard: &BoundShard<Mail>| Parts {
         number: shard.index(),
         directory: Arc::clone(&directory),
@@ -598,6 +600,7 @@ fn parts(
         repetitions: Arc::clone(&repetitions),
         policy: Arc::clone(policy),
         checker: Some(checker.clone()),
+        bans: Arc::clone(&bans),
         seats: Arc::clone(&seats),
         tracer: Some(tracer.clone()),
         outbox: Box::new(Letters::new(shard.courier())),

@@ -200,6 +200,7 @@ impl Fixture {
             repetitions: Arc::default(),
             policy: Arc::new(Policy::load(config).expect("a policy")),
             checker: None,
+            bans: Arc::default(),
             seats: Arc::default(),
             tracer: None,
             outbox,

@@ -133,6 +133,7 @@ fn shard(early_data: EarlyData) -> Shard {
             repetitions: Arc::default(),
             policy: Arc::new(Policy::load(&config).expect("a policy")),
             checker: None,
+            bans: Arc::default(),
             seats: Arc::default(),
             tracer: None,
             outbox: Box::new(Alone),

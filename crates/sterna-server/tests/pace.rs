@@ -34,6 +34,7 @@ fn simulation(limits: Limits) -> Simulation<Shard> {
             repetitions: Arc::default(),
             policy: Arc::clone(&policy),
             checker: None,
+            bans: Arc::default(),
             seats: Arc::default(),
             tracer: None,
             outbox: Box::new(Letters::new(courier)),

@@ -101,6 +101,7 @@ impl World {
                 repetitions: Arc::clone(&repetitions),
                 policy: Arc::clone(&policy),
                 checker: None,
+                bans: Arc::default(),
                 seats: Arc::default(),
                 tracer: None,
                 outbox: Box::new(Letters::new(courier)),

@@ -38,6 +38,9 @@ pub(super) enum Operation {
     Certificates,
     Rules,
     Explain,
+    Bans,
+    Ban,
+    Lift,
     Trace,
     Reload,
     Drain,
@@ -453,6 +456,36 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        parameters: &[LIMIT, AFTER],
+        ..read(
+            "/bans",
+            Operation::Bans,
+            "bans",
+            "BanPage",
+            "Users, clients and addresses that may not come in for a while, by hand or by their behaviour",
+        )
+    },
+    Route {
+        method: "POST",
+        role: Some(Role::Operator),
+        content: Some("BanRequest"),
+        problems: &[Kind::InvalidContent, Kind::Conflict],
+        ..read(
+            "/bans",
+            Operation::Ban,
+            "ban",
+            "Ban",
+            "Bans a user, a client, addresses, or what is all of these, and ends their connections",
+        )
+    },
+    Route {
+        method: "DELETE",
+        role: Some(Role::Operator),
+        success: (204, None),
+        problems: &[Kind::NoBan],
+        ..read("/bans/{ban}", Operation::Lift, "liftBan", "", "Lifts a ban")
+    },
+    Route {
         role: Some(Role::Operator),
         parameters: &[CLIENT, TOPIC, EVENTS, PAYLOADS],
         media_type: super::trace::MEDIA_TYPE,
@@ -516,6 +549,7 @@ fn allowed(template: &str) -> &'static str {
         routes.any(|route| route.template == template && route.method == method)
     };
     match (has("GET"), has("DELETE")) {
+        (true, _) if has("POST") => "GET, HEAD, POST",
         (true, true) => "GET, HEAD, DELETE",
         (true, false) => "GET, HEAD",
         (false, true) => "DELETE",

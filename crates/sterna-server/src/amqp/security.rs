@@ -20,7 +20,7 @@ use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::TooManyConnections;
 use crate::identity::{Identity, OAUTHBEARER, Outcome, Refusal, is_client_id};
-use crate::judge::{Claim, Verdict, admits_quiet, finish, judge};
+use crate::judge::{Claim, Verdict, admits_quiet, check_ban, finish, judge};
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::session::AMQP_PREFIX;
@@ -222,6 +222,12 @@ impl Door {
             login.refused(LoginFailure::Claim(refusal), refusal.detail());
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, refusal.detail());
         };
+        if let Err(refusal) = check_ban(cx, client.id, &identity, Some(open.container_id)) {
+            let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
+            let login = login.by(identity.user());
+            login.refused(LoginFailure::Claim(refusal), refusal.detail());
+            return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, refusal.detail());
+        }
         if !cx.policy.may_have_client_id(&identity, open.container_id) {
             let detail = "the container-id is not one of the user's client identifiers";
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);

@@ -510,7 +510,11 @@ mod tests {
             filter in prop::sample::select(vec!["#", "a/#", "a/+", "+/b", "+", "a/b", "b/#", "+/+/a"]),
         ) {
             let rules = Rules::new(&config);
-            let subject = Subject { user, client, origin: Origin::UNKNOWN };
+            let subject = Subject {
+                user,
+                client,
+                origin: Origin::UNKNOWN,
+            };
             let reading = rules.reading(subject, filter);
             for topic in ["a", "b", "c", "a/a", "a/b", "b/b", "c/b", "a/b/a", "a/", "/b"] {
                 let by_name = rules.reading(subject, topic);

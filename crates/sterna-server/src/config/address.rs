@@ -20,6 +20,22 @@ impl AddressPrefix {
     }
 }
 
+impl AddressPrefix {
+    /// The addresses that have the first `bits` of this one; at most as many as it has.
+    #[must_use]
+    pub fn of(address: IpAddr, bits: u8) -> Self {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = IpNet::new(address, bits.min(most));
+        Self(prefix.map_or_else(|_| IpNet::from(address), |prefix| prefix.trunc()))
+    }
+
+    /// Its first address.
+    #[must_use]
+    pub fn first(self) -> IpAddr {
+        self.0.network()
+    }
+}
+
 impl FromStr for AddressPrefix {
     type Err = String;
 

@@ -7,6 +7,7 @@ mod address;
 mod admin;
 mod amqp;
 mod authorization;
+mod bans;
 mod change;
 mod cluster;
 mod exposure;
@@ -34,6 +35,7 @@ pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{QUEUE_LEVEL, is_queue_name, is_topic_name};
 pub(crate) use authorization::ANONYMOUS;
 pub use authorization::{ActionName, Authorization, Effect, Group, Rule, TransportName};
+pub use bans::Bans;
 pub use cluster::Cluster;
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
 pub use identity::{ClientIds, Guessing, Passwords};
@@ -66,6 +68,8 @@ pub struct Config {
     pub passwords: Passwords,
     /// What wrong credentials cost.
     pub guessing: Guessing,
+    /// Who may not come in for a while.
+    pub bans: Bans,
     /// Who may publish and subscribe where.
     pub authorization: Authorization,
     /// What the broker grants to MQTT clients.
@@ -104,6 +108,7 @@ impl Default for Config {
             authentication: Authentication::default(),
             passwords: Passwords::default(),
             guessing: Guessing::default(),
+            bans: Bans::default(),
             authorization: Authorization::default(),
             mqtt: Mqtt::default(),
             amqp: Amqp::default(),
@@ -258,6 +263,7 @@ impl Config {
             problems.push("shards is at most 256".to_owned());
         }
         problems.extend(self.network.problems());
+        problems.extend(self.bans.problems());
         problems.extend((self.listeners.iter()).filter_map(Listener::proxy_protocol_problem));
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());

@@ -67,6 +67,8 @@ problem_kinds! {
     /// Of the admin API.
     NoClient = 404, "no-client", "No such client";
     /// Of the admin API.
+    NoBan = 404, "no-ban", "No such ban";
+    /// Of the admin API.
     NoQueue = 404, "no-queue", "No such queue";
     NoResource = 404, "no-resource", "No such resource";
     NoRetainedMessage = 404, "no-retained-message", "No retained message";

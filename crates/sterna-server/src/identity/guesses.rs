@@ -43,7 +43,7 @@ pub(crate) enum Standing {
 
 /// Where guesses come from: an IPv4 address, or the /64 of an IPv6 address, all of which belongs to one
 /// host.
-pub(super) fn origin(address: IpAddr) -> IpAddr {
+pub(crate) fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
@@ -58,13 +58,14 @@ type SubjectId = [u8; 16];
 /// A table in which each entry takes its place among the young ones when it is used. When those fill
 /// half of the table they become the old ones, and the old ones are forgotten.
 #[derive(Debug)]
-struct Table<K, V> {
+pub(crate) struct Table<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
 }
 
 impl<K: Eq + Hash, V> Table<K, V> {
-    fn new() -> Self {
+    /// An empty table.
+    pub(crate) fn new() -> Self {
         Self {
             young: HashMap::new(),
             old: HashMap::new(),
@@ -75,7 +76,8 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    fn entry(&mut self, key: K, most: u32) -> &mut V
+    /// An entry, which is made where there is none; about `most` are kept.
+    pub(crate) fn entry(&mut self, key: K, most: u32) -> &mut V
     where
         V: Default,
     {
@@ -196,6 +198,18 @@ impl Guesses {
             (false, true) => Standing::Suspect,
             (false, false) => Standing::Unknown,
         }
+    }
+
+    /// Wrong credentials of an address that are not forgotten.
+    pub(crate) fn failures(&self, limits: &Guessing, address: IpAddr, now_ms: u64) -> u64 {
+        let free = limits.free_failures_per_address;
+        let failures = self.of_address.get(&origin(address));
+        failures.map_or(0, |failures| failures.at(limits, free, now_ms) / 1000)
+    }
+
+    /// Forgets the wrong credentials of an address as such.
+    pub(crate) fn forgive(&mut self, address: IpAddr) {
+        self.of_address.remove(&origin(address));
     }
 
     /// Counts an attempt that was looked at.

@@ -15,7 +15,7 @@ pub(crate) use certificate::{Holder, common_name};
 pub use checker::Checker;
 pub(crate) use checker::{Outcome, Request, Ticket};
 pub(crate) use client_ids::{is_client_id, may_have_client_id};
-pub(crate) use guesses::{Standing, Subject};
+pub(crate) use guesses::{Standing, Subject, Table, origin};
 pub use jwt::Issuer;
 pub(crate) use jwt::{Grant, OAUTHBEARER, is_token, token_of_message};
 pub(crate) use scram::Exchange;
@@ -143,11 +143,13 @@ pub enum Refusal {
     Busy,
     /// There is nothing that could check a password.
     Unavailable,
+    /// It is banned.
+    Banned,
 }
 
 impl Refusal {
     /// All refusals.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::NoCredentials,
         Self::Certificate,
         Self::Nameless,
@@ -159,6 +161,7 @@ impl Refusal {
         Self::Slowed,
         Self::Busy,
         Self::Unavailable,
+        Self::Banned,
     ];
 
     /// The refusal as metrics and the log name it.
@@ -175,6 +178,7 @@ impl Refusal {
             Self::Slowed => "slowed",
             Self::Busy => "busy",
             Self::Unavailable => "unavailable",
+            Self::Banned => "banned",
         }
     }
 
@@ -192,6 +196,7 @@ impl Refusal {
             Self::Slowed => "too many wrong credentials; try again later",
             Self::Busy => "too many passwords to check",
             Self::Unavailable => "no password checker",
+            Self::Banned => "banned for now",
         }
     }
 }

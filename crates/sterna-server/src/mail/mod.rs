@@ -41,6 +41,8 @@ pub enum Mail {
     Memory,
     /// All shards have restored their share of the store: it is judged who may still have a session.
     Restored,
+    /// Bans have changed.
+    Bans,
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Tell clients goodbye and end.

@@ -19,7 +19,7 @@ use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::TooManyConnections;
 use crate::identity::{Identity, Outcome, Refusal};
-use crate::judge::{Claim, Verdict, finish, judge};
+use crate::judge::{Claim, Verdict, check_ban, finish, judge};
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::session;
@@ -210,6 +210,7 @@ impl Door {
             Refusal::Slowed => ReasonCode::ConnectionRateExceeded,
             Refusal::Busy => ReasonCode::ServerBusy,
             Refusal::Unavailable => ReasonCode::ServerUnavailable,
+            Refusal::Banned => ReasonCode::Banned,
             _ => ReasonCode::NotAuthorized,
         };
         let login = Login::of(cx, client.id, Protocol::Mqtt).named(&client.name);
@@ -251,6 +252,10 @@ impl Door {
         mut admission: Box<Admission>,
         identity: Identity,
     ) {
+        let name = (!admission.assigned).then_some(&*admission.client_id);
+        if let Err(refusal) = check_ban(cx, client.id, &identity, name) {
+            return self.refuse_claim(cx, client, identity.user(), refusal);
+        }
         if !admission.assigned
             && !cx
                 .policy

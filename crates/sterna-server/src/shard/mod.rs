@@ -1,5 +1,6 @@
 //! What one shard runs: the front doors over one broker.
 
+mod bans;
 mod report;
 mod shortage;
 
@@ -10,6 +11,7 @@ use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 
 use crate::admin;
 use crate::amqp;
+use crate::bans::Bans;
 use crate::cluster::Member;
 use crate::config::Protocol;
 use crate::context::Context;
@@ -43,6 +45,7 @@ pub struct Shard {
     survey: Survey,
     policy: Arc<Policy>,
     checker: Option<Checker>,
+    bans: Arc<Bans>,
     seats: Arc<Seats>,
     tracer: Option<Tracer>,
     outbox: Box<dyn Outbox>,
@@ -54,7 +57,13 @@ pub struct Shard {
     found: Found,
     memory: Arc<Memory>,
     shortage: Shortage,
+    /// When clients that are banned are to be ended, and when that was done last.
+    bans_due_ms: Option<u64>,
+    bans_looked_at_ms: u64,
 }
+
+/// Time between two looks at all clients for those that are banned, in milliseconds.
+const BANS_INTERVAL_MS: u64 = 1_000;
 
 /// How far the end is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,6 +142,8 @@ pub struct Parts {
     pub policy: Arc<Policy>,
     /// Checks passwords; without it nobody with a password gets in.
     pub checker: Option<Checker>,
+    /// Who may not come in for a while, at all shards.
+    pub bans: Arc<Bans>,
     /// Connections of users that have a limit of them, of all shards.
     pub seats: Arc<Seats>,
     /// Writes traces of connections; without it none are written.
@@ -186,7 +197,8 @@ impl Shard {
         let restored = broker.restore(now_ms);
         if number == 0 {
             let records = restored.node_records.iter();
-            (parts.http).restore(records.map(|(key, value)| (&**key, &**value)));
+            (parts.http).restore(records.clone().map(|(key, value)| (&**key, &**value)));
+            (parts.bans).restore(records.map(|(key, value)| (&**key, &**value)));
             let keys = restored.node_records.iter().map(|(key, _)| &**key);
             parts.amqp.restore(keys, now_ms);
         }
@@ -218,7 +230,10 @@ impl Shard {
             survey: Survey::default(),
             policy: parts.policy,
             checker: parts.checker,
+            bans: parts.bans,
             seats: parts.seats,
+            bans_due_ms: None,
+            bans_looked_at_ms: 0,
             tracer: parts.tracer,
             outbox: parts.outbox,
             cluster: parts.cluster,
@@ -266,6 +281,7 @@ impl Shard {
                 broker: &mut self.broker,
                 policy: &self.policy,
                 checker: self.checker.as_ref(),
+                bans: &self.bans,
                 seats: &self.seats,
                 tracer: self.tracer.as_ref(),
                 outbox: &mut *self.outbox,
@@ -495,6 +511,12 @@ impl Handler for Shard {
                         doors.admin.mail(&mut doors.cx, AdminLetter(body));
                     }
                 },
+                Mail::Bans => {
+                    self.keep_bans();
+                    let due_ms = now_ms.max(self.bans_looked_at_ms + BANS_INTERVAL_MS);
+                    self.bans_due_ms.get_or_insert(due_ms);
+                    self.end_banned(net);
+                }
                 Mail::Memory => self.memory_changed(net),
                 Mail::Restored => self.broker.end_unadmitted(now_ms),
                 Mail::Policy(policy) => {
@@ -543,6 +565,7 @@ impl Handler for Shard {
         doors.admin.timeout(&mut doors.cx);
         self.stop_if_drained(net);
         self.relieve(net);
+        self.end_banned(net);
         if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
@@ -619,6 +642,7 @@ impl Handler for Shard {
             self.paths.deadline_ms(),
             self.sys.next_ms,
             self.shortage.next_ms,
+            self.bans_due_ms,
             // More in the next turn.
             self.shortage.is_relieving.then_some(0),
             drained_ms,

@@ -7,6 +7,7 @@ mod fixture;
 mod page;
 
 mod attacks;
+mod bans;
 mod dashboard;
 mod lists;
 mod queues;

@@ -50,7 +50,8 @@ fn routes(document: &Value) -> Vec<(String, String, Option<String>)> {
                 .replace("{client}", "0.99.1")
                 .replace("{session}", "nobody")
                 .replace("{queue}", "nothing")
-                .replace("{topic}", "none");
+                .replace("{topic}", "none")
+                .replace("{ban}", "7");
             let role = operation["x-role"].as_str().map(str::to_owned);
             routes.push((method.to_uppercase(), path, role));
         }

@@ -79,6 +79,8 @@ fn every_read_is_as_described() {
         .as_str()
         .expect("an id")
         .to_owned();
+    let banned = r#"{"user":"nobody","address":"192.0.2.0/24"}"#;
+    assert_eq!(world.call("POST", "/admin/v1/bans", banned).status, 200);
     let document = world.read("/admin/v1/openapi.json");
     let paths = document["paths"].as_object().expect("paths").clone();
     let mut seen = BTreeSet::new();

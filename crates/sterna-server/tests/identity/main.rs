@@ -4,6 +4,7 @@
 
 #[path = "../amqp/client.rs"]
 mod amqp_client;
+mod bans;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod guessing;

@@ -18,6 +18,7 @@ use crate::door::TooManyConnections;
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::{openapi, page};
 use crate::identity::{Identity, Outcome};
+use crate::judge::check_ban;
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 
@@ -243,6 +244,11 @@ impl Api {
         let admitted = match verdict {
             Verdict::Known(identity) => {
                 let connection = peer.connection;
+                if let Err(refusal) = check_ban(cx, connection, &identity, None) {
+                    let login = Login::of(cx, connection, Protocol::Http).by(identity.user());
+                    login.refused(LoginFailure::Claim(refusal), refusal.detail());
+                    return Err(Trouble::new(Kind::Forbidden, refusal.detail()));
+                }
                 if let Err(TooManyConnections) = peer.sips.allow(cx, &identity, connection, None) {
                     let detail = TooManyConnections::DETAIL;
                     let login = Login::of(cx, peer.connection, Protocol::Http);

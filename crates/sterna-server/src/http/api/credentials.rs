@@ -96,6 +96,7 @@ pub(super) fn unwanted(policy: &Policy, detail: &'static str) -> Trouble {
 fn refused_claim(policy: &Policy, refusal: Refusal) -> Verdict {
     let detail = refusal.detail();
     let trouble = match refusal {
+        Refusal::Banned => Trouble::new(Kind::Forbidden, detail),
         Refusal::Slowed => Trouble::new(Kind::TooManyRequests, detail),
         Refusal::Busy | Refusal::Unavailable => Trouble::new(Kind::Busy, detail),
         _ => Trouble::unauthenticated(detail, challenge(policy)),

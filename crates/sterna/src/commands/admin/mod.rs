@@ -60,6 +60,16 @@ enum Action {
     Retained(Retained),
     /// Publish a message
     Publish(Publish),
+    /// Users, clients and addresses that may not come in for a while
+    Bans,
+    /// Ban a user, a client, an address, or what is all of these, and end their connections
+    Ban(Ban),
+    /// Lift a ban
+    Unban {
+        /// Its number, as `bans` shows it
+        #[arg(value_name = "ID")]
+        id: String,
+    },
     /// Read the configuration and the files that it names again
     Reload,
     /// End the broker in order, as SIGTERM does
@@ -194,6 +204,26 @@ struct Publish {
     retain: bool,
 }
 
+#[derive(ClapArgs, Debug)]
+#[group(id = "banned", required = true, multiple = true, args = ["ban_user", "ban_client", "ban_address"])]
+struct Ban {
+    /// Name of the user
+    #[arg(id = "ban_user", long = "ban-user", value_name = "NAME")]
+    user: Option<String>,
+    /// Client identifier of MQTT, or container-id of AMQP
+    #[arg(id = "ban_client", long = "ban-client", value_name = "ID")]
+    client: Option<String>,
+    /// Address, or a prefix such as 10.0.0.0/8
+    #[arg(id = "ban_address", long = "ban-address", value_name = "ADDRESS")]
+    address: Option<String>,
+    /// Why, in words
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// How long, in seconds [default: for ever]
+    #[arg(long, value_name = "SECONDS")]
+    expiry: Option<u32>,
+}
+
 fn help() -> String {
     format!(
         "\
@@ -262,6 +292,17 @@ const CERTIFICATES: [Column; 4] = [
     ("FINGERPRINT", "/fingerprint"),
 ];
 
+const BANS: [Column; 8] = [
+    ("ID", "/id"),
+    ("USER", "/user"),
+    ("CLIENT", "/client"),
+    ("ADDRESS", "/address"),
+    ("CAUSE", "/cause"),
+    ("SINCE ms", "/since_ms"),
+    ("UNTIL ms", "/until_ms"),
+    ("REASON", "/reason"),
+];
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> ExitCode {
     exit::code(super::block_on(act(args)), false)
@@ -299,6 +340,28 @@ async fn act(args: &Args) -> Result<(), Failure> {
                 "retain": publish.retain,
             });
             Shown::One(admin.call(Method::Post, "/publish", Some(&content)).await?)
+        }
+        Action::Bans => list(&admin, &BANS, "/bans", args.limit).await?,
+        Action::Ban(ban) => {
+            let content = [
+                ("user", ban.user.clone().map(Value::from)),
+                ("client", ban.client.clone().map(Value::from)),
+                ("address", ban.address.clone().map(Value::from)),
+                ("reason", ban.reason.clone().map(Value::from)),
+                ("expiry_s", ban.expiry.map(Value::from)),
+            ];
+            let content: serde_json::Map<String, Value> = (content.into_iter())
+                .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+                .collect();
+            Shown::One(
+                admin
+                    .call(Method::Post, "/bans", Some(&content.into()))
+                    .await?,
+            )
+        }
+        Action::Unban { id } => {
+            let path = format!("/bans/{}", segment(id));
+            Shown::One(admin.call(Method::Delete, &path, None).await?)
         }
         Action::Reload => Shown::One(admin.call(Method::Post, "/reload", None).await?),
         Action::Drain => Shown::One(admin.call(Method::Post, "/drain", None).await?),

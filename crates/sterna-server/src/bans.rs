@@ -1,0 +1,528 @@
+//! Who may not come in for a while: by hand, or by its behaviour. One list for all doors and shards.
+//!
+//! A ban names a user, a client, addresses, or several of these, which then must all fit. Each is filed under the
+//! most telling of its names, so that a login looks at few. They are kept as records of the node.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{self, AddressPrefix};
+use crate::identity::{Table, origin};
+
+/// The first byte of the key of a ban's record.
+const RECORD: u8 = b'b';
+
+/// Who is banned; at least one of these, and all of them fit.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Banned {
+    /// The name of a user.
+    pub(crate) user: Option<Box<str>>,
+    /// Client identifier of MQTT, container-id of AMQP.
+    pub(crate) client: Option<Box<str>>,
+    /// An address or a prefix.
+    pub(crate) address: Option<AddressPrefix>,
+}
+
+/// A ban.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Ban {
+    /// Who is banned.
+    pub(crate) banned: Banned,
+    /// Why, in words.
+    pub(crate) reason: Box<str>,
+    /// What made it: `operator`, `flapping` or `guessing`.
+    pub(crate) cause: Box<str>,
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub(crate) since_ms: u64,
+    /// When it ends, in milliseconds since the Unix epoch; `None` for never.
+    pub(crate) until_ms: Option<u64>,
+}
+
+/// A client before the list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer<'a> {
+    pub(crate) user: Option<&'a str>,
+    /// `None` if it has no name of its own, or has not said it.
+    pub(crate) client: Option<&'a str>,
+    pub(crate) address: Option<IpAddr>,
+}
+
+/// There are as many bans as there may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooManyBans;
+
+impl Banned {
+    fn is(&self, who: Newcomer<'_>) -> bool {
+        let is_name = |banned: &Option<Box<str>>, name: Option<&str>| {
+            banned.is_none() || banned.as_deref() == name
+        };
+        is_name(&self.user, who.user)
+            && is_name(&self.client, who.client)
+            && (self.address)
+                .is_none_or(|banned| who.address.is_some_and(|address| banned.contains(address)))
+    }
+
+    /// Whether it names anybody.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.user.is_none() && self.client.is_none() && self.address.is_none()
+    }
+
+    /// Where it is filed; `None` among the prefixes.
+    fn place(&self) -> Option<Place> {
+        if let Some(user) = &self.user {
+            return Some(Place::User(user.clone()));
+        }
+        if let Some(client) = &self.client {
+            return Some(Place::Client(client.clone()));
+        }
+        let address = self.address?;
+        let first = address.first();
+        let is_one = address == AddressPrefix::from(first) || address == origin_prefix(first);
+        is_one.then_some(Place::Address(first))
+    }
+}
+
+/// The prefix of the addresses that are one host's.
+fn origin_prefix(address: IpAddr) -> AddressPrefix {
+    AddressPrefix::of(origin(address), if address.is_ipv4() { 32 } else { 64 })
+}
+
+/// Under what a ban is filed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    User(Box<str>),
+    Client(Box<str>),
+    /// One address, or the first of a host's.
+    Address(IpAddr),
+}
+
+/// Logins of one client.
+#[derive(Clone, Copy, Debug, Default)]
+struct Logins {
+    since_ms: u64,
+    count: u32,
+}
+
+#[derive(Debug)]
+struct List {
+    bans: BTreeMap<u64, Ban>,
+    places: HashMap<Place, Vec<u64>>,
+    prefixes: Vec<u64>,
+    next: u64,
+    /// Bans whose records are to be written or removed.
+    changed: Vec<u64>,
+    logins: Table<u64, Logins>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Bans {
+    list: Mutex<List>,
+    /// Number of bans, so that nobody looks where there are none.
+    count: AtomicUsize,
+    hashing: RandomState,
+}
+
+impl Default for Bans {
+    fn default() -> Self {
+        let list = List {
+            bans: BTreeMap::new(),
+            places: HashMap::new(),
+            prefixes: Vec::new(),
+            next: 1,
+            changed: Vec::new(),
+            logins: Table::new(),
+        };
+        Self {
+            list: Mutex::new(list),
+            count: AtomicUsize::new(0),
+            hashing: RandomState::new(),
+        }
+    }
+}
+
+impl List {
+    fn insert(&mut self, id: u64, ban: Ban) {
+        match ban.banned.place() {
+            Some(place) => self.places.entry(place).or_default().push(id),
+            None => self.prefixes.push(id),
+        }
+        self.next = self.next.max(id + 1);
+        self.bans.insert(id, ban);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Ban> {
+        let ban = self.bans.remove(&id)?;
+        self.changed.push(id);
+        match ban.banned.place() {
+            Some(place) => {
+                if let Some(ids) = self.places.get_mut(&place) {
+                    ids.retain(|known| *known != id);
+                    if ids.is_empty() {
+                        self.places.remove(&place);
+                    }
+                }
+            }
+            None => self.prefixes.retain(|known| *known != id),
+        }
+        Some(ban)
+    }
+
+    fn expire(&mut self, now_ms: u64) {
+        let is_over = |ban: &Ban| ban.until_ms.is_some_and(|until_ms| until_ms <= now_ms);
+        let over = self.bans.iter().filter(|(_, ban)| is_over(ban));
+        let over: Vec<u64> = over.map(|(id, _)| *id).collect();
+        for id in over {
+            self.remove(id);
+        }
+    }
+
+    fn find(&self, now_ms: u64, who: Newcomer<'_>) -> Option<u64> {
+        let address = who.address.map(|address| address.to_canonical());
+        let who = Newcomer { address, ..who };
+        let places = [
+            who.user.map(|user| Place::User(user.into())),
+            who.client.map(|client| Place::Client(client.into())),
+            address.map(Place::Address),
+            address
+                .filter(IpAddr::is_ipv6)
+                .map(|address| Place::Address(origin(address))),
+        ];
+        let filed = places
+            .iter()
+            .flatten()
+            .filter_map(|place| self.places.get(place));
+        let mut ids = filed.flatten().chain(&self.prefixes);
+        let holds = |id: &&u64| {
+            self.bans.get(id).is_some_and(|ban| {
+                ban.until_ms.is_none_or(|until_ms| until_ms > now_ms) && ban.banned.is(who)
+            })
+        };
+        ids.find(holds).copied()
+    }
+}
+
+impl Bans {
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_count(&self, list: &List) {
+        self.count.store(list.bans.len(), Ordering::Relaxed);
+    }
+
+    /// The ban that keeps a client out.
+    pub(crate) fn find(&self, now_ms: u64, who: Newcomer<'_>) -> Option<u64> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.list().find(now_ms, who)
+    }
+
+    /// Adds a ban. One of the same names takes the place of the older one. Returns its number.
+    ///
+    /// # Errors
+    /// There are as many as there may be.
+    pub(crate) fn add(
+        &self,
+        limits: &config::Bans,
+        now_ms: u64,
+        ban: Ban,
+    ) -> Result<u64, TooManyBans> {
+        let mut list = self.list();
+        list.expire(now_ms);
+        let same = list
+            .bans
+            .iter()
+            .find(|(_, known)| known.banned == ban.banned);
+        if let Some(id) = same.map(|(id, _)| *id) {
+            list.remove(id);
+        }
+        if list.bans.len() >= limits.maximum_bans as usize {
+            self.note_count(&list);
+            return Err(TooManyBans);
+        }
+        let id = list.next;
+        list.insert(id, ban);
+        list.changed.push(id);
+        self.note_count(&list);
+        Ok(id)
+    }
+
+    /// Ends a ban; false if there is none of this number.
+    pub(crate) fn lift(&self, id: u64) -> bool {
+        let mut list = self.list();
+        let is_lifted = list.remove(id).is_some();
+        self.note_count(&list);
+        is_lifted
+    }
+
+    /// Up to `limit` bans behind the number `after`, and whether there are more.
+    pub(crate) fn page(&self, now_ms: u64, after: u64, limit: usize) -> (Vec<(u64, Ban)>, bool) {
+        let mut list = self.list();
+        list.expire(now_ms);
+        self.note_count(&list);
+        let mut behind = list.bans.range(after.saturating_add(1)..);
+        let page = behind.by_ref().take(limit);
+        let page = page.map(|(id, ban)| (*id, ban.clone())).collect();
+        (page, behind.next().is_some())
+    }
+
+    /// Counts a login of a client; true where it has come too often.
+    pub(crate) fn flaps(&self, limits: &config::Bans, now_ms: u64, who: Newcomer<'_>) -> bool {
+        if limits.flapping_logins == 0 {
+            return false;
+        }
+        // A client without a user's name is another one on each host.
+        let host = who.address.filter(|_| who.user.is_none()).map(origin);
+        let key = self.hashing.hash_one((who.user, who.client, host));
+        let mut list = self.list();
+        let logins = list.logins.entry(key, limits.maximum_flapping_entries);
+        let window_ms = u64::from(limits.flapping_window_s) * 1000;
+        if now_ms.saturating_sub(logins.since_ms) >= window_ms {
+            *logins = Logins {
+                since_ms: now_ms,
+                count: 0,
+            };
+        }
+        logins.count += 1;
+        let flaps = logins.count > limits.flapping_logins;
+        if flaps {
+            logins.count = 0;
+        }
+        flaps
+    }
+
+    /// The records that have changed since the last call: what to write, and `None` for what to remove.
+    pub(crate) fn take_changed(&self) -> Vec<([u8; 9], Option<Vec<u8>>)> {
+        let mut list = self.list();
+        let changed = std::mem::take(&mut list.changed);
+        let of = |id: u64| {
+            let value = list
+                .bans
+                .get(&id)
+                .map(|ban| serde_json::to_vec(ban).unwrap_or_default());
+            (record(id), value)
+        };
+        changed.into_iter().map(of).collect()
+    }
+
+    /// Takes up the records of an earlier process.
+    pub(crate) fn restore<'a>(&self, records: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
+        let mut list = self.list();
+        for (key, value) in records {
+            if let Some((&RECORD, id)) = key.split_first()
+                && let Ok(id) = id.try_into()
+                && let Ok(ban) = serde_json::from_slice(value)
+            {
+                list.insert(u64::from_be_bytes(id), ban);
+            }
+        }
+        self.note_count(&list);
+    }
+}
+
+fn record(id: u64) -> [u8; 9] {
+    let mut key = [RECORD; 9];
+    key[1..].copy_from_slice(&id.to_be_bytes());
+    key
+}
+
+/// The ban of a client that comes and goes too fast.
+pub(crate) fn of_flapping(limits: &config::Bans, now_ms: u64, who: Newcomer<'_>) -> Ban {
+    let banned = Banned {
+        user: who.user.map(Into::into),
+        client: who.client.map(Into::into),
+        address: (who.address.filter(|_| who.user.is_none())).map(origin_prefix),
+    };
+    Ban {
+        banned,
+        reason: format!(
+            "more than {} logins within {} s",
+            limits.flapping_logins, limits.flapping_window_s
+        )
+        .into(),
+        cause: "flapping".into(),
+        since_ms: now_ms,
+        until_ms: Some(now_ms + u64::from(limits.flapping_ban_s) * 1000),
+    }
+}
+
+/// The ban of an address that guesses.
+pub(crate) fn of_guessing(limits: &config::Bans, now_ms: u64, address: IpAddr) -> Ban {
+    Ban {
+        banned: Banned {
+            address: Some(origin_prefix(address.to_canonical())),
+            ..Banned::default()
+        },
+        reason: format!("{} wrong credentials", limits.guessing_failures).into(),
+        cause: "guessing".into(),
+        since_ms: now_ms,
+        until_ms: Some(now_ms + u64::from(limits.guessing_ban_s) * 1000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who<'a>(user: &'a str, client: &'a str, address: &str) -> Newcomer<'a> {
+        Newcomer {
+            user: Some(user).filter(|user| !user.is_empty()),
+            client: Some(client),
+            address: address.parse().ok(),
+        }
+    }
+
+    fn ban(user: &str, client: &str, address: &str, until_ms: Option<u64>) -> Ban {
+        let name = |name: &str| Some(name.into()).filter(|_| !name.is_empty());
+        Ban {
+            banned: Banned {
+                user: name(user),
+                client: name(client),
+                address: address.parse().ok(),
+            },
+            reason: "test".into(),
+            cause: "operator".into(),
+            since_ms: 0,
+            until_ms,
+        }
+    }
+
+    #[test]
+    fn all_names_of_a_ban_must_fit_until_it_ends() {
+        for (banned, yes, no) in [
+            (
+                ban("ann", "", "", None),
+                who("ann", "x", "192.0.2.1"),
+                who("bob", "ann", "192.0.2.1"),
+            ),
+            (
+                ban("", "c", "", None),
+                who("ann", "c", "192.0.2.1"),
+                who("c", "x", "192.0.2.1"),
+            ),
+            (
+                ban("", "", "192.0.2.1", None),
+                who("a", "c", "::ffff:192.0.2.1"),
+                who("a", "c", "192.0.2.2"),
+            ),
+            (
+                ban("", "", "10.0.0.0/8", None),
+                who("", "c", "10.9.9.9"),
+                who("", "c", "11.9.9.9"),
+            ),
+            (
+                ban("", "", "2001:db8::/64", None),
+                who("", "c", "2001:db8::7"),
+                who("", "c", "2001:db8:0:1::7"),
+            ),
+            (
+                ban("", "", "2001:db8::7", None),
+                who("", "c", "2001:db8::7"),
+                who("", "c", "2001:db8::8"),
+            ),
+            (
+                ban("ann", "c", "10.0.0.0/8", None),
+                who("ann", "c", "10.0.0.1"),
+                who("ann", "d", "10.0.0.1"),
+            ),
+            (
+                ban("ann", "c", "10.0.0.0/8", None),
+                who("ann", "c", "10.0.0.1"),
+                who("ann", "c", "11.0.0.1"),
+            ),
+        ] {
+            let bans = Bans::default();
+            let id = bans
+                .add(&config::Bans::default(), 0, banned.clone())
+                .expect("room");
+            assert_eq!(bans.find(0, yes), Some(id), "{banned:?} {yes:?}");
+            assert_eq!(bans.find(0, no), None, "{banned:?} {no:?}");
+            // What was kept says the same.
+            let kept = bans.take_changed();
+            let restored = Bans::default();
+            restored.restore(
+                kept.iter()
+                    .map(|(key, value)| (&key[..], value.as_deref().expect("a value"))),
+            );
+            assert_eq!(restored.find(0, yes), Some(id));
+            assert!(bans.lift(id) && !bans.lift(id));
+            assert_eq!(bans.find(0, yes), None);
+            assert_eq!(bans.take_changed(), [(record(id), None)]);
+            let list = bans.list();
+            assert!(list.places.is_empty() && list.prefixes.is_empty());
+        }
+        let bans = Bans::default();
+        bans.add(&config::Bans::default(), 0, ban("ann", "", "", Some(10)))
+            .expect("room");
+        assert!(
+            bans.find(9, who("ann", "", "")).is_some()
+                && bans.find(10, who("ann", "", "")).is_none()
+        );
+        assert!(bans.page(10, 0, 9).0.is_empty());
+    }
+
+    #[test]
+    fn bans_are_bounded_and_the_same_one_is_one() {
+        let limits = config::Bans {
+            maximum_bans: 2,
+            ..config::Bans::default()
+        };
+        let bans = Bans::default();
+        let first = bans.add(&limits, 0, ban("a", "", "", None)).expect("room");
+        let again = bans
+            .add(&limits, 0, ban("a", "", "", Some(5)))
+            .expect("the same");
+        assert_ne!(first, again);
+        bans.add(&limits, 0, ban("b", "", "", None)).expect("room");
+        assert_eq!(
+            bans.add(&limits, 0, ban("c", "", "", None)),
+            Err(TooManyBans)
+        );
+        assert!(
+            bans.add(&limits, 5, ban("c", "", "", None)).is_ok(),
+            "the first is over"
+        );
+        let (page, has_more) = bans.page(5, 0, 1);
+        assert!(page.len() == 1 && has_more);
+        let (page, has_more) = bans.page(5, page[0].0, 1);
+        assert!(page.len() == 1 && !has_more);
+    }
+
+    #[test]
+    fn who_comes_too_often_flaps() {
+        let limits = config::Bans {
+            flapping_logins: 3,
+            flapping_window_s: 10,
+            ..config::Bans::default()
+        };
+        let bans = Bans::default();
+        let flaps =
+            |now_ms, user, client, address| bans.flaps(&limits, now_ms, who(user, client, address));
+        for (now_ms, expected) in [(0, false), (1, false), (2, false), (3, true), (4, false)] {
+            assert_eq!(flaps(now_ms, "ann", "c", "192.0.2.1"), expected, "{now_ms}");
+        }
+        for address in [
+            "192.0.2.1",
+            "192.0.2.2",
+            "192.0.2.3",
+            "192.0.2.4",
+            "192.0.2.5",
+        ] {
+            assert!(
+                !flaps(0, "", "c", address),
+                "nobody's client is another one elsewhere"
+            );
+        }
+        for now_ms in [0, 4_000, 8_000, 12_000, 16_000, 20_000] {
+            assert!(!flaps(now_ms, "slow", "c", "192.0.2.1"));
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The part of a shard that bans need: their records, and the end of clients that are banned.
+
+use sterna_net::{ConnectionId, Network};
+
+use super::Shard;
+use crate::bans::Newcomer;
+use crate::config::Protocol;
+
+impl Shard {
+    /// Writes the records of bans that have changed. One shard does, since records have no owner.
+    pub(super) fn keep_bans(&mut self) {
+        if self.number != 0 {
+            return;
+        }
+        for (key, value) in self.bans.take_changed() {
+            match value {
+                Some(value) => self.broker.keep_node(&key, &value),
+                None => self.broker.forget_node(&key),
+            }
+        }
+    }
+
+    /// Ends the connections of clients that are banned, if that is due.
+    pub(super) fn end_banned(&mut self, net: &mut dyn Network) {
+        let now_ms = net.now_ms();
+        if self.bans_due_ms.is_none_or(|due_ms| due_ms > now_ms) {
+            return;
+        }
+        self.bans_due_ms = None;
+        self.bans_looked_at_ms = now_ms;
+        let mut doors = self.doors(net);
+        let ids = (doors.mqtt.clients.ids())
+            .chain(doors.amqp.clients.ids())
+            .chain(doors.http.clients.ids());
+        let banned: Vec<ConnectionId> = ids
+            .filter(|id| {
+                let broker = &*doors.cx.broker;
+                let view = (doors.mqtt.view(broker, *id))
+                    .or_else(|| doors.amqp.view(broker, *id))
+                    .or_else(|| doors.http.view(broker, *id));
+                let view = view.unwrap_or_default();
+                let who = Newcomer {
+                    user: view.user,
+                    // HTTP has no names of clients.
+                    client: view.name.filter(|_| view.protocol != Protocol::Http.name()),
+                    address: doors.cx.net.info(*id).map(|info| info.peer.ip()),
+                };
+                doors.cx.bans.find(now_ms, who).is_some()
+            })
+            .collect();
+        for id in banned {
+            let _ = doors.mqtt.dismiss(&mut doors.cx, id)
+                || doors.amqp.dismiss(&mut doors.cx, id)
+                || doors.http.dismiss(&mut doors.cx, id);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Bans by hand: made, listed, lifted, kept.
+
+use serde_json::{Value, json};
+use sterna_broker::Limits;
+use sterna_mqtt::Packet;
+use sterna_net::TransportKind;
+use sterna_store::MemoryStore;
+
+use crate::fixture::{Broker, plain};
+use crate::page::{HTTP, config, connect};
+use crate::world::{V5, World};
+
+const BANS: &str = "/admin/v1/bans";
+
+fn ban(world: &mut World, wanted: &Value) -> String {
+    let told = world.call("POST", BANS, &wanted.to_string());
+    assert_eq!(told.status, 200, "{told:?}");
+    told.json["id"].as_str().expect("an id").to_owned()
+}
+
+/// What a client is told that comes from an address.
+fn told(world: &mut World, address: [u8; 4], name: &str) -> String {
+    world.broker.come_from(address);
+    let peer = world.broker.open_on(1, TransportKind::Tcp, Vec::new());
+    world
+        .broker
+        .packet(peer, V5, &Packet::Connect(plain(V5, name)));
+    world.broker.told(peer, V5).join(" ")
+}
+
+#[test]
+fn a_banned_client_is_ended_and_stays_out_until_the_ban_is_lifted() {
+    for (wanted, other) in [
+        (json!({ "client": "c" }), ([192, 0, 2, 1], "d")),
+        (json!({ "address": "192.0.2.0/24" }), ([192, 0, 3, 1], "c")),
+        (
+            json!({ "client": "c", "address": "192.0.2.1" }),
+            ([192, 0, 2, 2], "c"),
+        ),
+        (
+            json!({ "address": "192.0.2.1", "expiry_s": 60, "reason": "too loud" }),
+            ([192, 0, 2, 2], "c"),
+        ),
+    ] {
+        let mut world = World::new(2);
+        world.broker.come_from([192, 0, 2, 1]);
+        let peer = world.client(0, "c", 0);
+        let id = ban(&mut world, &wanted);
+        let end = world.broker.told(peer, V5).join(" ");
+        assert!(end.contains("DISCONNECT"), "{wanted}: {end}");
+        assert!(world.broker.is_closed(peer));
+        let refused = told(&mut world, [192, 0, 2, 1], "c");
+        assert!(refused.contains("Banned"), "{wanted}: {refused}");
+        assert!(
+            told(&mut world, other.0, other.1).contains("Success"),
+            "{wanted}"
+        );
+        let listed = world.read(BANS)["items"][0].clone();
+        assert_eq!(
+            (listed["id"].as_str(), listed["cause"].as_str()),
+            (Some(&*id), Some("operator"))
+        );
+        for name in ["client", "address", "reason"] {
+            let expected = wanted.get(name).cloned();
+            let nothing = if name == "reason" {
+                json!("")
+            } else {
+                Value::Null
+            };
+            assert_eq!(listed[name], expected.unwrap_or(nothing), "{name}");
+        }
+        assert_eq!(
+            world.call("DELETE", &format!("{BANS}/{id}"), "").status,
+            204
+        );
+        assert_eq!(
+            world.call("DELETE", &format!("{BANS}/{id}"), "").status,
+            404
+        );
+        assert!(
+            told(&mut world, [192, 0, 2, 1], "c").contains("Success"),
+            "{wanted}"
+        );
+        assert_eq!(world.read(BANS)["items"], json!([]));
+    }
+}
+
+#[test]
+fn an_address_is_banned_at_every_door_but_that_of_operators() {
+    let mut world = World::new(1);
+    let http = connect(&mut world.broker, HTTP, 0);
+    ban(&mut world, &json!({ "address": "127.0.0.1" }));
+    assert!(world.broker.is_closed(http));
+    let http = connect(&mut world.broker, HTTP, 0);
+    let request = "GET /v1/topics/t?last HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    world.broker.send(http, request.as_bytes());
+    let answer = String::from_utf8(world.broker.take(http)).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    // The operator's own connection is from there, too.
+    assert_eq!(world.read(BANS)["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn what_is_no_ban_is_refused() {
+    let mut config = config();
+    config.bans.maximum_bans = 2;
+    let mut world = World::with(&config, 1);
+    for (wanted, status) in [
+        (json!({}), 400),
+        (json!({ "reason": "x" }), 400),
+        (json!({ "user": "" }), 400),
+        (json!({ "address": "x" }), 400),
+        (json!({ "address": "10.0.0.1/8" }), 400),
+        (json!({ "user": "u".repeat(1025) }), 400),
+        (json!({ "user": "a", "other": 1 }), 400),
+        (json!({ "user": "a" }), 200),
+        (json!({ "user": "a", "reason": "again" }), 200),
+        (json!({ "user": "b" }), 200),
+        (json!({ "user": "c" }), 409),
+    ] {
+        let told = world.call("POST", BANS, &wanted.to_string());
+        assert_eq!(told.status, status, "{wanted}: {told:?}");
+    }
+    assert_eq!(world.all(BANS, 1).len(), 2, "page by page");
+}
+
+#[test]
+fn bans_are_kept_over_a_restart() {
+    let store = MemoryStore::new();
+    let start = || {
+        let broker = Broker::restored(&config(), 2, Limits::default(), || Box::new(store.clone()));
+        World::of(broker)
+    };
+    let mut world = start();
+    let first = ban(&mut world, &json!({ "client": "c", "reason": "kept" }));
+    let second = ban(&mut world, &json!({ "client": "d" }));
+    assert_eq!(
+        world.call("DELETE", &format!("{BANS}/{second}"), "").status,
+        204
+    );
+    let before = world.read(BANS);
+    drop(world);
+    let mut world = start();
+    assert_eq!(world.read(BANS), before);
+    assert!(told(&mut world, [192, 0, 2, 1], "c").contains("Banned"));
+    assert!(told(&mut world, [192, 0, 2, 1], "d").contains("Success"));
+    let third = ban(&mut world, &json!({ "client": "e" }));
+    assert_ne!(third, first);
+}
