@@ -18,13 +18,10 @@ use super::routes::{Call, Operation};
 use super::rules::{explain, rules_value};
 use crate::audit;
 use crate::authorization::{MessageKind, Subject};
-use crate::bans::{Ban, Banned, TooManyBans};
-use crate::config::AddressPrefix;
 use crate::control::{Order, OrderLetter};
 use crate::door::Promise;
 use crate::http::{ProblemKind as Kind, Trouble, names_etag};
 use crate::identity::Identity;
-use crate::judge::announce_bans;
 use crate::mail::admin::{Answer, Ask, Body, Query, Window};
 use crate::mail::{AdminLetter, Mail};
 use crate::session::QUEUE_PREFIX;
@@ -123,35 +120,8 @@ struct Publish {
     expiry_s: Option<u32>,
 }
 
-/// Most bytes of a name or a reason in a ban: those of the longest name of a user.
-const MAXIMUM_BAN_TEXT_BYTES: usize = 1024;
-
-/// The content of `POST /bans`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BanRequest {
-    user: Option<Box<str>>,
-    client: Option<Box<str>>,
-    address: Option<AddressPrefix>,
-    reason: Option<Box<str>>,
-    expiry_s: Option<u32>,
-}
-
-fn ban_value(id: u64, ban: &Ban) -> Value {
-    json!({
-        "id": id.to_string(),
-        "user": ban.banned.user,
-        "client": ban.banned.client,
-        "address": ban.banned.address,
-        "reason": ban.reason,
-        "cause": ban.cause,
-        "since_ms": ban.since_ms,
-        "until_ms": ban.until_ms,
-    })
-}
-
 /// Reads the content of a request.
-fn content<'c, T: Deserialize<'c>>(request: &'c Request) -> Result<T, Trouble> {
+pub(super) fn content<'c, T: Deserialize<'c>>(request: &'c Request) -> Result<T, Trouble> {
     serde_json::from_slice(&request.content)
         .map_err(|error| Trouble::new(Kind::InvalidContent, error.to_string()))
 }
@@ -400,32 +370,9 @@ impl Desk<'_, '_> {
                 give_value(out, id, &condition, &value);
                 Ok(())
             }
-            Operation::Bans => {
-                let after = call.after(|text| text.parse().ok())?.unwrap_or(0);
-                let now_ms = self.cx.net.now_ms();
-                let (page, has_more) = self.cx.bans.page(now_ms, after, limit()?);
-                let next = page
-                    .last()
-                    .filter(|_| has_more)
-                    .map(|(id, _)| id.to_string());
-                let page = page.iter().map(|(id, ban)| ban_value(*id, ban)).collect();
-                give_page(out, id, page, next);
-                Ok(())
-            }
+            Operation::Bans => self.bans(out, id, call, limit()?),
             Operation::Ban => self.ban(out, request, change),
-            Operation::Lift => {
-                let is_lifted = call
-                    .argument
-                    .parse()
-                    .is_ok_and(|ban| self.cx.bans.lift(ban));
-                if !is_lifted {
-                    return Err(missing(Kind::NoBan));
-                }
-                self.log_change(&change, None);
-                announce_bans(self.cx);
-                Done::new(id, 204, None).tell(out);
-                Ok(())
-            }
+            Operation::Lift => self.lift_ban(out, id, call, &change),
             Operation::Trace => {
                 self.log_change(&change, None);
                 self.trace(out, id, call)
@@ -433,62 +380,6 @@ impl Desk<'_, '_> {
             Operation::Reload => self.order(id, Order::Reload, change),
             Operation::Drain => self.order(id, Order::Drain, change),
         }
-    }
-
-    /// Bans somebody.
-    fn ban(
-        &mut self,
-        out: &mut dyn Responses,
-        request: &Request,
-        change: Change,
-    ) -> Result<(), Trouble> {
-        let wanted: BanRequest = content(request)?;
-        let invalid = |detail: &'static str| Trouble::new(Kind::InvalidContent, detail);
-        let names = [&wanted.user, &wanted.client];
-        if names
-            .iter()
-            .any(|name| name.as_ref().is_some_and(|name| name.is_empty()))
-        {
-            return Err(invalid("a name is not empty"));
-        }
-        let banned = Banned {
-            user: wanted.user,
-            client: wanted.client,
-            address: wanted.address,
-        };
-        if banned.is_empty() {
-            return Err(invalid(
-                "name a user, a client, an address, or several of these",
-            ));
-        }
-        let bytes = [&banned.user, &banned.client, &wanted.reason]
-            .map(|text| text.as_ref().map_or(0, |text| text.len()));
-        if bytes.iter().any(|bytes| *bytes > MAXIMUM_BAN_TEXT_BYTES) {
-            return Err(invalid("a name or a reason has at most 1024 bytes"));
-        }
-        let now_ms = self.cx.net.now_ms();
-        let ban = Ban {
-            banned,
-            reason: wanted.reason.unwrap_or_default(),
-            cause: "operator".into(),
-            since_ms: now_ms,
-            until_ms: wanted.expiry_s.map(|s| now_ms + u64::from(s) * 1000),
-        };
-        let change = Change {
-            target: serde_json::to_string(&ban.banned).unwrap_or_default(),
-            ..change
-        };
-        let added = self.cx.bans.add(&self.cx.policy.bans, now_ms, ban.clone());
-        let number = added.map_err(|TooManyBans| {
-            Trouble::new(
-                Kind::Conflict,
-                "there are as many bans as bans.maximum_bans",
-            )
-        })?;
-        self.log_change(&change, None);
-        announce_bans(self.cx);
-        Done::new(request.id, 200, Some(ban_value(number, &ban))).tell(out);
-        Ok(())
     }
 
     /// The shard and the connection that a name stands for.

@@ -7,6 +7,7 @@
 
 mod answers;
 mod api;
+mod bans;
 mod desk;
 mod floor;
 mod gather;

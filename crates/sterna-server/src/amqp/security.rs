@@ -235,7 +235,7 @@ impl Door {
             login.refused(LoginFailure::NotAuthorized, detail);
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
         }
-        if let Err(TooManyConnections) = client.sips.allow(cx, &identity, client.id, None) {
+        if client.sips.allow(cx, &identity, client.id, None).is_err() {
             let detail = TooManyConnections::DETAIL;
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
             let login = login.by(identity.user());

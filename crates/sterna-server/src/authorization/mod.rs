@@ -220,7 +220,7 @@ impl Rules {
         mut denied_in_part: impl FnMut(&'a Compiled),
     ) -> (Reading, By<'a>) {
         let mut all = Reading::Whole;
-        for rule in self.0.subscribe.iter() {
+        for rule in &self.0.subscribe {
             if !rule.is_for(subject, MessageKind::UNKNOWN) {
                 continue;
             }

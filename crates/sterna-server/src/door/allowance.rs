@@ -101,7 +101,7 @@ impl Allowance {
             return Ok(None);
         };
         let now_ms = cx.net.now_ms();
-        let ready_ms = before.as_deref().map(|before| before.ready_ms());
+        let ready_ms = before.as_deref().map(Self::ready_ms);
         let seat = match before {
             Some(before) if before.seat.is_of(user, client) => Some(before.seat),
             _ => {
@@ -147,7 +147,8 @@ impl Allowance {
         let has = |bucket: &Option<Bucket>, least_m| {
             (bucket.as_ref()).is_none_or(|bucket| bucket.level_m >= least_m)
         };
-        if !self.pauses && !(has(&self.messages, 1000) && has(&self.bytes, 1)) {
+        let is_within = has(&self.messages, 1000) && has(&self.bytes, 1);
+        if !self.pauses && !is_within {
             return false;
         }
         if let Some(messages) = &mut self.messages {

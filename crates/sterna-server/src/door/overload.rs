@@ -81,7 +81,7 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
             let own_bytes = S::partial_bytes(client) + cx.net.unsent_bytes(id);
             let mut bytes = own_bytes as u64;
             S::each_session(client, &mut |session| {
-                bytes += cx.broker.held_bytes(session)
+                bytes += cx.broker.held_bytes(session);
             });
             Some((bytes, id))
         });

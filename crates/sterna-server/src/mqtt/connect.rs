@@ -269,8 +269,10 @@ impl Door {
             return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
         }
         client.identity = identity;
-        if let Err(TooManyConnections) =
-            (client.sips).allow(cx, &client.identity, client.id, Some(&client.name))
+        if client
+            .sips
+            .allow(cx, &client.identity, client.id, Some(&client.name))
+            .is_err()
         {
             let detail = TooManyConnections::DETAIL;
             return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);

@@ -249,7 +249,7 @@ impl Api {
                     login.refused(LoginFailure::Claim(refusal), refusal.detail());
                     return Err(Trouble::new(Kind::Forbidden, refusal.detail()));
                 }
-                if let Err(TooManyConnections) = peer.sips.allow(cx, &identity, connection, None) {
+                if peer.sips.allow(cx, &identity, connection, None).is_err() {
                     let detail = TooManyConnections::DETAIL;
                     let login = Login::of(cx, peer.connection, Protocol::Http);
                     login

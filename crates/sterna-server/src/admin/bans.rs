@@ -1,0 +1,132 @@
+//! Bans as operators list, make and lift them.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sterna_http::{ExchangeId, Request, Responses};
+
+use super::answers::{give_page, missing};
+use super::api::{Change, Done, content};
+use super::desk::Desk;
+use super::routes::Call;
+use crate::bans::{Ban, Banned, TooManyBans};
+use crate::config::AddressPrefix;
+use crate::http::{ProblemKind as Kind, Trouble};
+use crate::judge::announce_bans;
+
+/// Most bytes of a name or a reason in a ban: those of the longest name of a user.
+const MAXIMUM_BAN_TEXT_BYTES: usize = 1024;
+
+/// The content of `POST /bans`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BanRequest {
+    user: Option<Box<str>>,
+    client: Option<Box<str>>,
+    address: Option<AddressPrefix>,
+    reason: Option<Box<str>>,
+    expiry_s: Option<u32>,
+}
+
+fn ban_value(id: u64, ban: &Ban) -> Value {
+    json!({
+        "id": id.to_string(),
+        "user": ban.banned.user,
+        "client": ban.banned.client,
+        "address": ban.banned.address,
+        "reason": ban.reason,
+        "cause": ban.cause,
+        "since_ms": ban.since_ms,
+        "until_ms": ban.until_ms,
+    })
+}
+
+impl Desk<'_, '_> {
+    /// Lists bans.
+    pub(super) fn bans(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        call: &Call,
+        limit: usize,
+    ) -> Result<(), Trouble> {
+        let after = call.after(|text| text.parse().ok())?.unwrap_or(0);
+        let (page, has_more) = self.cx.bans.page(self.cx.net.now_ms(), after, limit);
+        let next = page.last().filter(|_| has_more);
+        let next = next.map(|(number, _)| number.to_string());
+        let page = page.iter().map(|(number, ban)| ban_value(*number, ban));
+        give_page(out, id, page.collect(), next);
+        Ok(())
+    }
+
+    /// Lifts a ban.
+    pub(super) fn lift_ban(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        call: &Call,
+        change: &Change,
+    ) -> Result<(), Trouble> {
+        let number = call.argument.parse();
+        if !number.is_ok_and(|number| self.cx.bans.lift(number)) {
+            return Err(missing(Kind::NoBan));
+        }
+        self.log_change(change, None);
+        announce_bans(self.cx);
+        Done::new(id, 204, None).tell(out);
+        Ok(())
+    }
+
+    /// Bans somebody.
+    pub(super) fn ban(
+        &self,
+        out: &mut dyn Responses,
+        request: &Request,
+        change: Change,
+    ) -> Result<(), Trouble> {
+        let wanted: BanRequest = content(request)?;
+        let invalid = |detail: &'static str| Trouble::new(Kind::InvalidContent, detail);
+        let names = [&wanted.user, &wanted.client];
+        if names
+            .iter()
+            .any(|name| name.as_ref().is_some_and(|name| name.is_empty()))
+        {
+            return Err(invalid("a name is not empty"));
+        }
+        let banned = Banned {
+            user: wanted.user,
+            client: wanted.client,
+            address: wanted.address,
+        };
+        if banned.is_empty() {
+            return Err(invalid(
+                "name a user, a client, an address, or several of these",
+            ));
+        }
+        let bytes = [&banned.user, &banned.client, &wanted.reason]
+            .map(|text| text.as_ref().map_or(0, |text| text.len()));
+        if bytes.iter().any(|bytes| *bytes > MAXIMUM_BAN_TEXT_BYTES) {
+            return Err(invalid("a name or a reason has at most 1024 bytes"));
+        }
+        let now_ms = self.cx.net.now_ms();
+        let ban = Ban {
+            banned,
+            reason: wanted.reason.unwrap_or_default(),
+            cause: "operator".into(),
+            since_ms: now_ms,
+            until_ms: wanted.expiry_s.map(|s| now_ms + u64::from(s) * 1000),
+        };
+        let mut change = change;
+        change.target = serde_json::to_string(&ban.banned).unwrap_or_default();
+        let added = self.cx.bans.add(&self.cx.policy.bans, now_ms, ban.clone());
+        let number = added.map_err(|TooManyBans| {
+            Trouble::new(
+                Kind::Conflict,
+                "there are as many bans as bans.maximum_bans",
+            )
+        })?;
+        self.log_change(&change, None);
+        announce_bans(self.cx);
+        Done::new(request.id, 200, Some(ban_value(number, &ban))).tell(out);
+        Ok(())
+    }
+}
