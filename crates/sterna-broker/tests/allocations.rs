@@ -4,11 +4,13 @@
 mod counting;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use counting::{allocated_bytes, allocations};
 use sterna_broker::{
-    Broker, Close, ConsumerId, Directory, Limits, Message, MessageHeader, NoStore, OpenSession,
-    Opened, Outcome, Publication, Qos, SessionKey, ShardId, SubscribeOptions,
+    Appended, Broker, Close, Committed, ConsumerId, Directory, Frame, Full, Limits, Message,
+    MessageHeader, NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Publication, Qos,
+    ReadAnswer, ReadRequest, SessionKey, ShardId, Store, SubscribeOptions,
 };
 
 const NOW_MS: u64 = 1_000_000;
@@ -99,6 +101,7 @@ fn allocations_are_within_their_budget() {
     one_message_to_a_thousand_subscribers();
     one_message_to_another_shard();
     idle_sessions();
+    messages_that_wait_in_the_log();
 }
 
 /// The message's body and its shared count: two allocations, whatever the level; nothing else.
@@ -202,4 +205,125 @@ fn idle_sessions() {
     }
     let left = allocated_bytes().saturating_sub(before);
     println!("{left} bytes left of {SESSIONS} sessions");
+}
+
+/// A store that has everything on a disk, so to speak: it takes no memory, and nobody reads here.
+#[derive(Debug, Default)]
+struct Disk {
+    last: u64,
+    appends: u64,
+    /// Bytes of the largest record since the last message.
+    largest_record: Arc<AtomicUsize>,
+}
+
+impl Store for Disk {
+    fn next_position(&self) -> u64 {
+        self.last + 1
+    }
+
+    fn append(&mut self, frame: Frame<'_>) -> Result<Appended, Full> {
+        let first = self.last + 1;
+        self.last += frame.messages.len() as u64;
+        self.appends += 1;
+        let values = frame
+            .changes
+            .iter()
+            .filter_map(|change| change.value.as_ref());
+        let largest = values.map(|value| value.len()).max().unwrap_or(0);
+        self.largest_record.fetch_max(largest, Ordering::Relaxed);
+        Ok(Appended {
+            first,
+            token: self.appends,
+        })
+    }
+
+    fn committed(&self) -> Committed {
+        Committed {
+            written: self.appends,
+            synced: self.appends,
+        }
+    }
+
+    fn read(&mut self, _: ReadRequest) {}
+
+    fn next_answer(&mut self) -> Option<ReadAnswer> {
+        None
+    }
+
+    fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
+        ReadAnswer {
+            next: request.to,
+            ..ReadAnswer::default()
+        }
+    }
+
+    fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+
+    fn needed_from(&mut self, _: u64) {}
+}
+
+/// A queue of 100,000 messages of 1 KiB has a window of bodies, and 24 bytes of each other; its cursor is
+/// as small as that of an empty one.
+fn messages_that_wait_in_the_log() {
+    const MESSAGES: usize = 100_000;
+    let limits = Limits {
+        group_queued_messages: usize::MAX,
+        group_queued_bytes: usize::MAX,
+        ..Limits::default()
+    };
+    let directory = Directory::new(1, limits, 1);
+    let disk = Disk::default();
+    let largest_record = Arc::clone(&disk.largest_record);
+    let broker = &mut Broker::<()>::new(ShardId(0), Arc::clone(&directory), Box::new(disk));
+    let request = OpenSession {
+        client_id: "anchor",
+        user: None,
+        clean_start: false,
+        expiry_s: NEVER_EXPIRES_S,
+        consumer: ConsumerId(1),
+        will: None,
+        on_demand: true,
+        selector: None,
+    };
+    let Ok(Opened::Ready { session, .. }) = broker.open(NOW_MS, request) else {
+        panic!("it is the only one")
+    };
+    let options = SubscribeOptions {
+        qos: Qos::ExactlyOnce,
+        keep: true,
+        ..SubscribeOptions::default()
+    };
+    (broker.subscribe(NOW_MS, session, "$share/queue/work", options)).expect("a valid filter");
+    broker.close(NOW_MS, session, Close::NORMAL);
+    let payload = [7; 1024];
+    let mut put = |broker: &mut Broker<()>, count: usize| {
+        for _ in 0..count {
+            let header = MessageHeader {
+                qos: Qos::AtLeastOnce,
+                published_ms: NOW_MS,
+                ..MessageHeader::default()
+            };
+            let message = Message::copy("work", &[], &payload, header).expect("a small message");
+            let origin = None;
+            let routed = broker.publish(NOW_MS, Publication { origin, message });
+            assert!(routed.matched == 1 && !routed.refused);
+        }
+    };
+    // The latest of the log are in memory for all readers.
+    put(broker, 8 * 1024);
+    let before = allocated_bytes();
+    put(broker, MESSAGES);
+    let per_message = (allocated_bytes() - before) as f64 / MESSAGES as f64;
+    println!("{per_message:.1} bytes a message that waits in the log");
+    assert!(per_message < 26.0, "{per_message} bytes");
+    assert!(
+        directory.message_bytes() < 4 * MESSAGES as u64 * 16,
+        "the account"
+    );
+    assert!(broker.counters().logged_messages > MESSAGES as u64);
+    largest_record.store(0, Ordering::Relaxed);
+    put(broker, 1);
+    broker.write_cursors();
+    let record_bytes = largest_record.load(Ordering::Relaxed);
+    assert!((1..100).contains(&record_bytes), "{record_bytes} bytes");
 }

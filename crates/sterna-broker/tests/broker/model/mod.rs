@@ -432,7 +432,9 @@ impl Model {
                 self.deliver_mail(usize::MAX);
             }
         }
-        loop {
+        // A store may have answered behind the back of who had nothing to receive before.
+        let mut quiet_rounds = 0;
+        while quiet_rounds < 2 {
             let mut received = 0;
             for index in 0..self.sessions.len() {
                 received += self.receive(index, usize::MAX);
@@ -441,9 +443,7 @@ impl Model {
                 }
                 self.deliver_mail(usize::MAX);
             }
-            if received == 0 {
-                break;
-            }
+            quiet_rounds = if received == 0 { quiet_rounds + 1 } else { 0 };
         }
         for (index, session) in self.sessions.iter().enumerate() {
             if session
