@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sterna_broker::Keeping;
 use sterna_net::Pages;
 
-use crate::authorization::Rules;
+use crate::authorization::{MessageKind, Rules, Subject};
 use crate::config::{
     Admin, Amqp, Bans, ClientIds, Config, Durability, EarlyData, Guessing, Http, Listener,
     ListenerUrl, Mqtt, Passwords, Protocol, QUEUE_LEVEL, Scheme,
@@ -66,8 +66,10 @@ pub struct Policy {
     pub waiting_acknowledgements: usize,
     /// What deliveries at QoS 2 wait for.
     pub exactly_once: Keeping,
-    /// What queues that say so wait for at least, by name.
+    /// What queues that say so, and take the topic of their name, wait for at least, by name.
     pub queue_durability: HashMap<Box<str>, Durability>,
+    /// The same of queues that take other topics, by their filters.
+    pub filter_durability: Vec<(Box<str>, Durability)>,
 }
 
 /// Whose connections are traced.
@@ -110,17 +112,28 @@ impl Policy {
         known.copied().unwrap_or_default()
     }
 
-    /// What acknowledgements to a client of a listener wait for; those of a message with a topic at least
-    /// for what the topic's queue says.
+    /// What the acknowledgement of a message waits for: the strictest of what its publisher's listener, the
+    /// rule that allows it, and the queues that take its topic say.
     #[must_use]
-    pub fn durability(&self, listener: u16, topic: Option<&str>) -> Durability {
-        let own = self.listener(listener).durability;
-        if self.queue_durability.is_empty() {
-            return own;
+    pub fn durability(
+        &self,
+        listener: u16,
+        publisher: Subject<'_>,
+        topic: &str,
+        kind: MessageKind,
+    ) -> Durability {
+        let mut strictest = self.listener(listener).durability;
+        let of_rule = self.rules.durability(publisher, topic, kind);
+        strictest = strictest.max(of_rule.unwrap_or(Durability::Memory));
+        if let Some(name) = topic.strip_prefix(QUEUE_LEVEL) {
+            let of_queue = self.queue_durability.get(name).copied();
+            strictest = strictest.max(of_queue.unwrap_or(Durability::Memory));
         }
-        let queue = topic.and_then(|topic| topic.strip_prefix(QUEUE_LEVEL));
-        let of_queue = queue.and_then(|name| self.queue_durability.get(name));
-        of_queue.map_or(own, |of_queue| own.max(*of_queue))
+        let filters = self.filter_durability.iter();
+        let matching = filters.filter(|(filter, _)| sterna_topic::matches(filter, topic));
+        matching.fold(strictest, |strictest, &(_, of_queue)| {
+            strictest.max(of_queue)
+        })
     }
 
     /// Announces HTTP/3 on HTTPS: at a listener that is meant for it where there is one, else at any other
@@ -223,7 +236,11 @@ impl Policy {
             waiting_acknowledgements: config.store.maximum_waiting_acknowledgements as usize,
             exactly_once: exactly_once(config),
             queue_durability: (config.amqp.queues.iter())
+                .filter(|queue| queue.filter.is_none())
                 .filter_map(|queue| Some((queue.name.as_str().into(), queue.durability?)))
+                .collect(),
+            filter_durability: (config.amqp.queues.iter())
+                .filter_map(|queue| Some((queue.filter.as_deref()?.into(), queue.durability?)))
                 .collect(),
         })
     }
@@ -257,7 +274,8 @@ fn exactly_once(config: &Config) -> Keeping {
         .queues
         .iter()
         .filter_map(|queue| queue.durability);
-    let strictest = of_listeners.chain(of_queues).max();
+    let of_rules = (config.authorization.rules.iter()).filter_map(|rule| rule.durability);
+    let strictest = of_listeners.chain(of_queues).chain(of_rules).max();
     let of_store = config.store.durability;
     let strictest = strictest.map_or(of_store, |strictest| strictest.max(of_store));
     match strictest.for_once() {

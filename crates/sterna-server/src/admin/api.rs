@@ -321,7 +321,8 @@ impl Desk<'_, '_> {
                     return Err(no_retained());
                 }
                 self.log_change(&change, None);
-                self.promise(out, token, None, Done::new(id, 204, None));
+                let promise = self.promise().at(token);
+                self.tell(out, promise, Done::new(id, 204, None));
                 Ok(())
             }
             Operation::Publish => self.publish(out, request, identity, change),
@@ -477,7 +478,8 @@ impl Desk<'_, '_> {
             return Err(missing(Kind::NoSession));
         }
         self.log_change(change, None);
-        self.promise(out, token, None, Done::new(id, 204, None));
+        let promise = self.promise().at(token);
+        self.tell(out, promise, Done::new(id, 204, None));
         Ok(())
     }
 
@@ -632,7 +634,14 @@ impl Desk<'_, '_> {
                 ),
                 Retention::NotAsked | Retention::Stored | Retention::Cleared => {
                     let done = Done::new(id, 200, Some(json!({ "matched": routed.matched })));
-                    self.promise(out, routed.token, Some(&wanted.topic), done);
+                    let promise = Promise::of_message(
+                        self.cx,
+                        self.listener_index(),
+                        subject,
+                        &wanted.topic,
+                        kind,
+                    );
+                    self.tell(out, promise.at(routed.token), done);
                     return Ok(());
                 }
             }
@@ -670,11 +679,18 @@ impl Desk<'_, '_> {
         ))
     }
 
-    /// Tells a client of a change once it is kept.
-    fn promise(&mut self, out: &mut dyn Responses, token: u64, topic: Option<&str>, done: Done) {
+    fn listener_index(&self) -> u16 {
         let info = self.cx.net.info(self.connection);
-        let listener = info.map_or(0, |info| info.listener);
-        let promise = Promise::on(self.cx, listener, topic).at(token);
+        info.map_or(0, |info| info.listener)
+    }
+
+    /// Waits as the connection's listener says; for nothing yet.
+    fn promise(&self) -> Promise {
+        Promise::on(self.cx, self.listener_index())
+    }
+
+    /// Tells a client of a change once it is kept.
+    fn tell(&mut self, out: &mut dyn Responses, promise: Promise, done: Done) {
         if let Some(done) = self.promises.make(self.cx, promise, done) {
             done.tell(out);
         }

@@ -405,7 +405,7 @@ impl Door {
                 let promise = if names_places {
                     Promise::once(cx, client.listener)
                 } else {
-                    Promise::on(cx, client.listener, None)
+                    Promise::on(cx, client.listener)
                 };
                 let promise = promise.at(token);
                 let attached = Acknowledgement::Attached(link, Box::new(attaching));

@@ -1,6 +1,6 @@
 //! Messages from clients.
 
-use crate::authorization::MessageKind;
+use crate::authorization::{MessageKind, Subject};
 use crate::door::Early;
 use sterna_amqp::connection::{Delivery, LinkId};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, MessageView, Outcome, Rejected};
@@ -72,17 +72,17 @@ impl Door {
         delivery: &Delivery<'_>,
         message: Result<Message, Refusal>,
     ) -> Option<Result<Promise, Refusal>> {
-        let listener = client.listener;
+        let (listener, publisher) = (client.listener, client.subject(cx));
         let target = client.targets.get(&delivery.link)?;
         let Some(exact) = target.exact.as_ref().filter(|_| !delivery.settled) else {
-            return Some(message.and_then(|message| publish(cx, listener, message)));
+            return Some(message.and_then(|message| publish(cx, listener, publisher, message)));
         };
         let taken = exact.take(delivery.tag, delivery.delivery_id, |record| {
             let result = message.and_then(|message| {
                 if let Some(key) = record {
                     cx.broker.keep_node_with_next(&key, &[]);
                 }
-                publish(cx, listener, message)
+                publish(cx, listener, publisher, message)
             });
             match &result {
                 Ok(promise) => Decided {
@@ -361,8 +361,19 @@ pub(super) fn rejected(condition: Condition, detail: &str) -> DeliveryState<'_> 
 }
 
 /// Routes a message of a listener's client. What it tells the client waits for the promise.
-fn publish(cx: &mut Context<'_>, listener: u16, message: Message) -> Result<Promise, Refusal> {
-    let promise = Promise::on(cx, listener, Some(message.topic()));
+fn publish(
+    cx: &mut Context<'_>,
+    listener: u16,
+    publisher: Subject<'_>,
+    message: Message,
+) -> Result<Promise, Refusal> {
+    let promise = Promise::of_message(
+        cx,
+        listener,
+        publisher,
+        message.topic(),
+        MessageKind::of(&message),
+    );
     let routed = cx.broker.publish(
         cx.net.now_ms(),
         Publication {

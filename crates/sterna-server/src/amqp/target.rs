@@ -125,7 +125,7 @@ impl Door {
             .targets
             .insert(link, TargetLink { name, node, exact });
         // The answer tells what became of earlier deliveries.
-        let promise = Promise::on(cx, client.listener, None).at(token);
+        let promise = Promise::on(cx, client.listener).at(token);
         let attached = Acknowledgement::AttachedTarget(link, attaching);
         self.acknowledge(cx, client, promise, attached);
         Ok(())

@@ -35,6 +35,8 @@ struct Transaction {
     coordinator: LinkId,
     posted: Vec<Message>,
     posted_bytes: u64,
+    /// What the strictest of the posted messages asks for.
+    promise: Promise,
     retired: Vec<Retired>,
 }
 
@@ -79,7 +81,7 @@ impl Door {
         client: &mut Client,
         delivery: &Delivery<'_>,
     ) {
-        let mut promise = Promise::on(cx, client.listener, None);
+        let mut promise = Promise::on(cx, client.listener);
         let result = match Request::decode(&delivery.payload) {
             Err(error) => Err(refusal(error.condition, error.detail)),
             Ok(Request::Declare(declare)) if declare.global_id.is_some() => {
@@ -88,6 +90,9 @@ impl Door {
             }
             Ok(Request::Declare(_)) => declare(cx, client, delivery.link),
             Ok(Request::Discharge(discharge)) => {
+                let declared = &client.transactions.declared;
+                let transaction = id_of(discharge.txn_id).and_then(|id| declared.get(&id));
+                promise = transaction.map_or(promise, |transaction| transaction.promise);
                 let (result, token) = cx.appended(|cx| Self::discharge(cx, client, &discharge));
                 promise = promise.at(token);
                 result.map(|settled| {
@@ -217,6 +222,16 @@ impl Door {
         txn_id: &[u8],
         message: Result<Message, Refusal>,
     ) {
+        let promise = Promise::on(cx, client.listener);
+        let of_message = message.as_ref().map_or(promise, |message| {
+            Promise::of_message(
+                cx,
+                client.listener,
+                client.subject(cx),
+                message.topic(),
+                MessageKind::of(message),
+            )
+        });
         let transaction = id_of(txn_id).and_then(|id| client.transactions.declared.get_mut(&id));
         let Some(transaction) = transaction else {
             let error = Error::new(UNKNOWN.0, UNKNOWN.1);
@@ -226,7 +241,6 @@ impl Door {
                 .detach(delivery.link, true, Some(error), &mut self.out);
             return;
         };
-        let promise = Promise::on(cx, client.listener, None);
         let result = message.and_then(|message| {
             let bytes = message.body_bytes() as u64;
             if !transaction.has_room(&cx.policy.amqp, bytes) {
@@ -236,6 +250,7 @@ impl Door {
             }
             transaction.posted_bytes += bytes;
             transaction.posted.push(message);
+            transaction.promise = transaction.promise.and(of_message);
             Ok(promise)
         });
         if result.is_err() {
@@ -341,6 +356,7 @@ fn declare(
             coordinator,
             posted: Vec::new(),
             posted_bytes: 0,
+            promise: Promise::on(cx, client.listener),
             retired: Vec::new(),
         },
     );

@@ -20,7 +20,7 @@ pub use explain::{Decision, Reason, check_topic};
 use pattern::Pattern;
 use rustc_hash::FxHashSet;
 
-use crate::config::{ANONYMOUS, ActionName, Authorization, Effect, Limit, Rule};
+use crate::config::{ANONYMOUS, ActionName, Authorization, Durability, Effect, Limit, Rule};
 
 /// Topics of the server.
 const SERVER_TOPICS: &str = "$SYS/";
@@ -59,6 +59,8 @@ pub struct Rules(Arc<Lists>);
 #[derive(Debug, Default)]
 struct Lists {
     default_allow: bool,
+    /// Whether a rule says what acknowledgements wait for.
+    has_durability: bool,
     publish: Box<[Compiled]>,
     subscribe: Box<[Compiled]>,
     delete: Box<[Compiled]>,
@@ -86,6 +88,7 @@ struct Compiled {
     is_idempotent: bool,
     /// What few rules ask beside.
     conditions: Option<Box<Conditions>>,
+    durability: Option<Durability>,
     patterns: Box<[Pattern]>,
 }
 
@@ -113,6 +116,7 @@ impl Rules {
         let deletes = Compiled::own(&admins, true, "#");
         Self(Arc::new(Lists {
             default_allow: config.default_allow,
+            has_durability: config.rules.iter().any(|rule| rule.durability.is_some()),
             publish: compiled(ActionName::Publish).collect(),
             subscribe: ([reads_server, hides_clients].into_iter())
                 .chain(compiled(ActionName::Subscribe))
@@ -203,6 +207,21 @@ impl Rules {
     pub fn is_idempotent(&self, subject: Subject<'_>, topic: &str, kind: MessageKind) -> bool {
         deciding(&self.0.publish, subject, topic, kind)
             .is_some_and(|rule| rule.is_allowed && rule.is_idempotent)
+    }
+
+    /// What the acknowledgement of the subject's message to a topic name waits for at least: the rule that
+    /// allows it says so.
+    #[must_use]
+    pub fn durability(
+        &self,
+        subject: Subject<'_>,
+        topic: &str,
+        kind: MessageKind,
+    ) -> Option<Durability> {
+        if !self.0.has_durability {
+            return None;
+        }
+        deciding(&self.0.publish, subject, topic, kind).and_then(|rule| rule.durability)
     }
 
     /// What becomes of the subject's subscription to a filter (of a shared subscription: what follows
@@ -330,6 +349,7 @@ impl Compiled {
             is_allowed: rule.effect == Effect::Allow,
             is_idempotent: rule.idempotent,
             conditions: Conditions::of(rule, config).map(Box::new),
+            durability: rule.durability,
             patterns: rule
                 .topics
                 .iter()
@@ -347,6 +367,7 @@ impl Compiled {
             is_allowed,
             is_idempotent: false,
             conditions: None,
+            durability: None,
             patterns: Box::new([Pattern::new(topics)]),
         }
     }

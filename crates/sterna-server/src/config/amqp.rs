@@ -96,8 +96,8 @@ pub struct Queue {
     /// Overrides `amqp.queue_priorities`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priorities: Option<bool>,
-    /// What acknowledgements of messages to the queue's own topic wait for at least, whatever the
-    /// listener says.
+    /// What acknowledgements of messages that the queue takes wait for at least, whatever the listener
+    /// says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
 }
@@ -170,15 +170,6 @@ impl Amqp {
             if !is_queue_name(&queue.name) {
                 problems.push(format!(
                     "amqp.queue: `{}` is not a queue's name",
-                    queue.name
-                ));
-            }
-        }
-        for queue in &self.queues {
-            if queue.durability.is_some() && queue.filter.is_some() {
-                problems.push(format!(
-                    "amqp.queue: `{}` has a filter, so what it takes waits as its publishers' listeners say: \
-                     durability is for a queue without one",
                     queue.name
                 ));
             }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AddressPrefix, Limit};
+use super::{AddressPrefix, Durability, Limit};
 
 /// In a list of administrators: clients without a user name.
 pub(crate) const ANONYMOUS: &str = "anonymous";
@@ -84,6 +84,10 @@ pub struct Rule {
     /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm, so that it
     /// needs not wait for the handshake when it comes as early data.
     pub idempotent: bool,
+    /// What acknowledgements of messages that this rule allows wait for at least, whatever the listener
+    /// says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
 }
 
 /// A transport in rules, as clients choose it by URL.
@@ -185,6 +189,12 @@ impl Rule {
     fn check(&self) -> Result<(), String> {
         if self.topics.is_empty() {
             return Err("an authorization.rule without topics decides nothing".to_owned());
+        }
+        let publishes = self.actions.is_empty() || self.actions.contains(&ActionName::Publish);
+        if self.durability.is_some() && (self.effect == Effect::Deny || !publishes) {
+            return Err(
+                "authorization.rule: durability is for a rule that allows to publish".to_owned(),
+            );
         }
         for topic in &self.topics {
             sterna_mqtt::topic::check_filter(topic)

@@ -9,6 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use sterna_broker::Committed;
 
+use crate::authorization::{MessageKind, Subject};
 use crate::config::Durability;
 use crate::context::Context;
 
@@ -21,18 +22,32 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    /// Waits as a listener says, and the queue of a message's topic; for nothing yet.
-    pub(crate) fn on(cx: &Context<'_>, listener: u16, topic: Option<&str>) -> Self {
+    /// Waits as a listener says; for nothing yet.
+    pub(crate) fn on(cx: &Context<'_>, listener: u16) -> Self {
         Self {
             token: 0,
-            durability: cx.policy.durability(listener, topic),
+            durability: cx.policy.listener(listener).durability,
+        }
+    }
+
+    /// Waits as a message asks that a client of a listener publishes to a topic; for nothing yet.
+    pub(crate) fn of_message(
+        cx: &Context<'_>,
+        listener: u16,
+        publisher: Subject<'_>,
+        topic: &str,
+        kind: MessageKind,
+    ) -> Self {
+        Self {
+            token: 0,
+            durability: cx.policy.durability(listener, publisher, topic, kind),
         }
     }
 
     /// Waits so that nothing comes twice, also after a power cut: for the disk, unless the listener waits for
     /// nothing. Otherwise a peer forgets what it did, and a number that it uses again means something old here.
     pub(crate) fn once(cx: &Context<'_>, listener: u16) -> Self {
-        let own = Self::on(cx, listener, None);
+        let own = Self::on(cx, listener);
         Self {
             durability: own.durability.for_once(),
             ..own

@@ -41,7 +41,7 @@ impl Door {
             Acknowledgement::PubRel(..) | Acknowledgement::PubComp(..) => {
                 Promise::once(cx, client.listener)
             }
-            _ => Promise::on(cx, client.listener, None),
+            _ => Promise::on(cx, client.listener),
         };
         let promise = promise.at(token);
         self.acknowledge(cx, client, promise, acknowledgement);

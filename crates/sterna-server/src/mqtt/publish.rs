@@ -137,7 +137,8 @@ impl Door {
             _ if token == 0 => return,
             _ => Acknowledgement::Nothing,
         };
-        let promise = Promise::on(cx, client.listener, Some(topic)).at(token);
+        let promise =
+            Promise::of_message(cx, client.listener, client.subject(cx), topic, kind).at(token);
         self.acknowledge(cx, client, promise, acknowledgement);
     }
 

@@ -14,7 +14,7 @@ use sterna_net::TransportKind;
 
 use crate::amqp_client::{Client, Happened, Start};
 use crate::fixture::Broker;
-use crate::store::{Held, config};
+use crate::store::{Held, config, with_strict_rule};
 
 const TRANSPORTS: [TransportKind; 2] = [TransportKind::Tcp, TransportKind::Quic];
 
@@ -251,6 +251,62 @@ fn a_transaction_is_told_when_it_is_kept() {
         store.sync(&mut broker);
         client.turn(&mut broker);
         assert_eq!(client.outcomes(), accepted(3..=3), "{transport:?}");
+    }
+}
+
+/// A transaction waits as the strictest of its messages asks.
+#[test]
+fn a_rule_may_ask_for_more_than_a_listener() {
+    for transport in TRANSPORTS {
+        let store = Held::new();
+        let mut broker = store.broker(&with_strict_rule(), 1);
+        let _keeper = keeper(&mut broker, transport);
+        broker.listener = 2;
+        let mut client = start(&mut broker, transport, "c");
+        let coordinator = coordinator(&mut broker, &mut client);
+        let session = client.begin(&mut broker);
+        let loose = client.sender(&mut broker, session, "kept/a");
+        let strict = client.sender(&mut broker, session, "kept/strict/a");
+        store.hold();
+        client.send(&mut broker, loose, 1, "m");
+        assert_eq!(client.outcomes(), accepted(1..=1));
+        client.send(&mut broker, strict, 2, "m");
+        store.write(&mut broker);
+        client.turn(&mut broker);
+        assert_eq!(client.outcomes(), []);
+        store.sync(&mut broker);
+        client.turn(&mut broker);
+        assert_eq!(client.outcomes(), accepted(2..=2), "{transport:?}");
+
+        store.hold();
+        let mut request = BytesMut::new();
+        Request::Declare(Declare { global_id: None }).encode(&mut request);
+        client.send_message(&mut broker, coordinator, 3, &request, false, None);
+        let declared = client.happened.drain(..).find_map(|one| match one {
+            Happened::Declared(id) => Some(id),
+            _ => None,
+        });
+        let txn_id = &declared.expect("nothing of it is kept")[..];
+        for (token, link) in [(4, strict), (5, loose)] {
+            let mut message = BytesMut::new();
+            MessageWriter::new(&mut message).data(b"m");
+            let state = DeliveryState::Transactional(TransactionalState {
+                txn_id,
+                outcome: None,
+            });
+            client.send_message(&mut broker, link, token, &message, false, Some(state));
+        }
+        assert_eq!(client.outcomes().len(), 2, "nothing of them is kept");
+        let mut request = BytesMut::new();
+        let fail = false;
+        Request::Discharge(Discharge { txn_id, fail }).encode(&mut request);
+        client.send_message(&mut broker, coordinator, 6, &request, false, None);
+        store.write(&mut broker);
+        client.turn(&mut broker);
+        assert_eq!(client.outcomes(), []);
+        store.sync(&mut broker);
+        client.turn(&mut broker);
+        assert_eq!(client.outcomes(), accepted(6..=6), "{transport:?}");
     }
 }
 

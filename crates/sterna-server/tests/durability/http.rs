@@ -7,7 +7,7 @@ use sterna_server::config::{Config, Listener};
 
 use crate::fixture::{Broker, Peer};
 use crate::h3_client::Client;
-use crate::store::{Held, config};
+use crate::store::{Held, config, with_strict_rule};
 
 const V5: Version = Version::V5;
 
@@ -80,6 +80,29 @@ fn a_request_is_answered_when_its_message_is_kept() {
     client.turn(&mut broker);
     assert_eq!(client.response(kept).status, 204);
     assert_eq!(statuses(&mut broker, plain), ["204"]);
+}
+
+#[test]
+fn a_rule_may_ask_for_more_than_a_listener() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_strict_rule(), 1);
+    let mut keeper = Client::connect(&mut broker);
+    let path = "/v1/topics/kept%2F%23?session=keeper&qos=1";
+    let number = keeper.request(&mut broker, "GET", path, &[], b"");
+    assert_eq!(keeper.response(number).status, 200);
+    broker.listener = 2;
+    let mut client = Client::connect(&mut broker);
+    store.hold();
+    let loose = client.request(&mut broker, "POST", "/v1/topics/kept%2Fa", &[], b"m");
+    assert_eq!(client.response(loose).status, 204);
+    let path = "/v1/topics/kept%2Fstrict%2Fa";
+    let strict = client.request(&mut broker, "POST", path, &[], b"m");
+    store.write(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(client.response(strict).status, 0);
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(client.response(strict).status, 204);
 }
 
 #[test]

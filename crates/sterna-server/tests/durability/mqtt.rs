@@ -6,7 +6,7 @@ use sterna_net::{StreamId, TransportKind};
 use sterna_server::config::{Config, Durability, Queue};
 
 use crate::fixture::{Broker, Peer, block, encode, plain, publish};
-use crate::store::{Held, config};
+use crate::store::{Held, config, with_strict_rule};
 
 const V5: Version = Version::V5;
 const V4: Version = Version::V311;
@@ -439,6 +439,49 @@ fn a_queue_may_ask_for_more_than_a_listener() {
     broker.packet(peer, V5, &numbered("kept/a", QoS::AtLeastOnce, 1));
     assert_eq!(broker.told(peer, V5), ["PUBACK 1 Success"]);
     broker.packet(peer, V5, &numbered("queue/orders", QoS::AtLeastOnce, 2));
+    store.write(&mut broker);
+    assert_eq!(broker.told(peer, V5), [""; 0]);
+    store.sync(&mut broker);
+    assert_eq!(broker.told(peer, V5), ["PUBACK 2 Success"]);
+}
+
+#[test]
+fn a_rule_may_ask_for_more_than_a_listener() {
+    for transport in TRANSPORTS {
+        let store = Held::new();
+        let mut broker = store.broker(&with_strict_rule(), 1);
+        keeper(&mut broker, transport);
+        broker.listener = 2;
+        let (peer, _) = connect(&mut broker, transport, V5, "p", false);
+        store.hold();
+        broker.packet(peer, V5, &numbered("kept/a", QoS::AtLeastOnce, 1));
+        assert_eq!(broker.told(peer, V5), ["PUBACK 1 Success"]);
+        broker.packet(peer, V5, &numbered("kept/strict/a", QoS::AtLeastOnce, 2));
+        store.write(&mut broker);
+        assert_eq!(broker.told(peer, V5), [""; 0]);
+        store.sync(&mut broker);
+        assert_eq!(broker.told(peer, V5), ["PUBACK 2 Success"]);
+    }
+}
+
+#[test]
+fn a_queue_with_a_filter_asks_for_what_it_takes() {
+    let mut config: Config = config();
+    config.amqp.queues = vec![Queue {
+        name: "orders".to_owned(),
+        filter: Some("shop/+/order".to_owned()),
+        durability: Some(Durability::Commit),
+        ..Queue::default()
+    }];
+    let store = Held::new();
+    let mut broker = store.broker(&config, 1);
+    keeper(&mut broker, TransportKind::Tcp);
+    broker.listener = 2;
+    let (peer, _) = connect(&mut broker, TransportKind::Tcp, V5, "p", false);
+    store.hold();
+    broker.packet(peer, V5, &numbered("kept/a", QoS::AtLeastOnce, 1));
+    assert_eq!(broker.told(peer, V5), ["PUBACK 1 Success"]);
+    broker.packet(peer, V5, &numbered("shop/7/order", QoS::AtLeastOnce, 2));
     store.write(&mut broker);
     assert_eq!(broker.told(peer, V5), [""; 0]);
     store.sync(&mut broker);

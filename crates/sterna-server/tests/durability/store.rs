@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sterna_broker::{Appended, Committed, Frame, Full, Limits, ReadAnswer, ReadRequest, Store};
-use sterna_server::config::{Config, Durability, Listener};
+use sterna_server::config::{ActionName, Config, Durability, Listener, Rule};
 use sterna_store::MemoryStore;
 
 use crate::fixture::{Broker, everybodys};
@@ -138,4 +138,16 @@ pub fn config() -> Config {
             .to_vec(),
         ..everybodys()
     }
+}
+
+/// The same, where a rule asks for the disk below `kept/strict`. The third listener asks for nothing.
+pub fn with_strict_rule() -> Config {
+    let mut config = config();
+    config.authorization.rules = vec![Rule {
+        topics: vec!["kept/strict/#".to_owned()],
+        actions: vec![ActionName::Publish],
+        durability: Some(Durability::Commit),
+        ..Rule::default()
+    }];
+    config
 }

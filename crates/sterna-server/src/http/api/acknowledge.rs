@@ -8,6 +8,7 @@ use super::Api;
 use super::answer::respond;
 use super::origin::Reader;
 use super::peer::Peer;
+use crate::authorization::{MessageKind, Subject};
 use crate::context::Context;
 use crate::door::Promise;
 
@@ -41,10 +42,24 @@ pub(crate) enum Acknowledgement {
 }
 
 impl Peer {
-    /// Waits as the connection's listener says, and the queue of a message's topic.
-    pub(super) fn promise(&self, cx: &Context<'_>, topic: Option<&str>) -> Promise {
-        let listener = cx.net.info(self.connection).map_or(0, |info| info.listener);
-        Promise::on(cx, listener, topic)
+    /// Waits as the connection's listener says.
+    pub(super) fn promise(&self, cx: &Context<'_>) -> Promise {
+        Promise::on(cx, self.listener(cx))
+    }
+
+    /// Waits as a message asks that is published to a topic.
+    pub(super) fn promise_of(
+        &self,
+        cx: &Context<'_>,
+        publisher: Subject<'_>,
+        topic: &str,
+        kind: MessageKind,
+    ) -> Promise {
+        Promise::of_message(cx, self.listener(cx), publisher, topic, kind)
+    }
+
+    fn listener(&self, cx: &Context<'_>) -> u16 {
+        cx.net.info(self.connection).map_or(0, |info| info.listener)
     }
 }
 

@@ -236,7 +236,7 @@ impl Api {
         };
         opening.is_present = present;
         subscription.state = State::Opening(opening);
-        let promise = peer.promise(cx, None).at(token);
+        let promise = peer.promise(cx).at(token);
         let subscribed = Acknowledgement::Subscribed(consumer, session);
         self.acknowledge(cx, peer, out, promise, subscribed);
     }

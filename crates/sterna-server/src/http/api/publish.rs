@@ -87,7 +87,7 @@ impl Api {
             return Ok(());
         };
         check_key(key)?;
-        let fingerprint = Fingerprint::of(&message);
+        let (fingerprint, kind) = (Fingerprint::of(&message), MessageKind::of(&message));
         let (http, user) = (&cx.policy.http, asker.identity.user());
         let begun = self.registry.begin(http, user, key, fingerprint, now_ms);
         for key in self.registry.take_forgotten() {
@@ -99,7 +99,9 @@ impl Api {
                 if status != PUBLISHED {
                     return Err(not_retained());
                 }
-                let promise = peer.promise(cx, Some(topic)).at(token);
+                let promise = peer
+                    .promise_of(cx, asker.identity.subject(cx, peer.connection), topic, kind)
+                    .at(token);
                 self.published(cx, peer, out, asker, promise, true);
                 return Ok(());
             }
@@ -203,7 +205,12 @@ impl Api {
         check_name(message.topic())?;
         let kind = MessageKind::of(&message);
         may_publish(cx, peer.connection, identity, message.topic(), kind)?;
-        let promise = peer.promise(cx, Some(message.topic()));
+        let promise = peer.promise_of(
+            cx,
+            identity.subject(cx, peer.connection),
+            message.topic(),
+            kind,
+        );
         if let Some((key, value)) = record {
             cx.broker.keep_node_with_next(key, value);
         }

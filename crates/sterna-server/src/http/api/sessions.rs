@@ -62,7 +62,7 @@ impl Api {
             if !was_there {
                 return Err(trouble(WorkError::NoSession));
             }
-            let promise = peer.promise(cx, None).at(token);
+            let promise = peer.promise(cx).at(token);
             let done = Acknowledgement::Done {
                 id: asker.id,
                 reader: asker.reader,

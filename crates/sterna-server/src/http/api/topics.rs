@@ -124,7 +124,7 @@ impl Api {
             }
         };
         let token = Some(cx.broker.token()).filter(|token| *token != before);
-        let promise = peer.promise(cx, None).at(token.unwrap_or(0));
+        let promise = peer.promise(cx).at(token.unwrap_or(0));
         let done = Acknowledgement::Done {
             id: asker.id,
             reader: asker.reader.clone(),

@@ -248,7 +248,7 @@ impl Api {
             });
         Some(match published {
             Ok(promise) => (PUBLISHED, promise),
-            Err(trouble) => (trouble.status(), peer.promise(cx, None)),
+            Err(trouble) => (trouble.status(), peer.promise(cx)),
         })
     }
 
@@ -275,7 +275,7 @@ impl Api {
             );
         } else if incoming.is_bidirectional {
             let end = Acknowledgement::StreamEnd { session, stream };
-            let promise = peer.promise(cx, None);
+            let promise = peer.promise(cx);
             self.acknowledge(cx, peer, out, promise, end);
         }
     }
