@@ -253,8 +253,8 @@ mod tests {
                 2 => {
                     let is_seen = routes.put_to_sleep(id, is_kept, hashing);
                     asleep.insert(id, is_kept);
-                    let has_kept = asleep.values().any(|&is_kept| is_kept);
-                    assert_eq!(is_seen, had_kept != has_kept);
+                    let keeps = asleep.values().any(|&is_kept| is_kept);
+                    assert_eq!(is_seen, had_kept != keeps);
                 }
                 _ => {
                     routes.wake(id);

@@ -83,8 +83,8 @@ impl<P: DoorState> Broker<P> {
             return None;
         }
         let sessions = &self.queues.sessions;
-        let session = sessions.get(owner.slot);
-        let is_here = session.map_or(sessions.is_packed(owner.slot), BrokerSession::is_active);
+        let is_open = (sessions.get(owner.slot)).is_some_and(BrokerSession::is_active);
+        let is_here = is_open || sessions.is_packed(owner.slot);
         let is_it = sessions.generation(owner.slot) == Some(owner.generation);
         (is_here && is_it).then_some(owner.slot)
     }

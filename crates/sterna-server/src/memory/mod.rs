@@ -91,11 +91,11 @@ const RETAINED_BYTES: u64 = 420;
 /// A session with its place in the registry.
 const SESSION_BYTES: u64 = 900;
 /// One that is away and packed.
-const PACKED_SESSION_BYTES: u64 = 320;
+const PACKED_SESSION_BYTES: u64 = 270;
 /// A subscription with its place in the index of each shard.
 const SUBSCRIPTION_BYTES: u64 = 420;
 /// One of a packed session.
-const PACKED_SUBSCRIPTION_BYTES: u64 = 240;
+const PACKED_SUBSCRIPTION_BYTES: u64 = 120;
 /// A byte-stream connection with its engine; a layer of TLS adds to it.
 const CONNECTION_BYTES: u64 = 2_600;
 /// A QUIC connection with its engine.
