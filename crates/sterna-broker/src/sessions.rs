@@ -213,11 +213,11 @@ impl<P: DoorState> Sessions<P> {
 impl<P: DoorState> Queues<P> {
     /// The session of a slot, if it is still the one of that generation; unpacked if it was packed.
     pub(crate) fn session(&mut self, slot: u32, generation: u32) -> Option<&mut BrokerSession<P>> {
-        if self.sessions.generation(slot) != Some(generation) {
-            return None;
+        if self.sessions.is_packed(slot) && self.sessions.generation(slot) == Some(generation) {
+            self.sessions.unpack(slot);
         }
-        self.sessions.unpack(slot);
-        self.sessions.get_mut(slot)
+        let session = self.sessions.get_mut(slot)?;
+        (session.generation == generation).then_some(session)
     }
 
     /// Packs a session that is away and has nothing in memory; others stay as they are.
