@@ -162,6 +162,16 @@ impl Subject {
         }
     }
 
+    /// Has Sterna, which does not run, bring all records into their file.
+    pub(super) fn compact(&self, folder: &Path) -> Result<(), Failure> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["store", "compact", "--data-dir"])
+            .arg(folder.join("data"));
+        crate::command::output(&mut command)?;
+        Ok(())
+    }
+
     fn start_sterna(&self, folder: &Path, place: Place) -> Result<Running, Failure> {
         let ready_file = folder.join("ready.json");
         if ready_file.exists() {
