@@ -11,6 +11,8 @@
 //!   `cache.rs`), appends it to the queues of its own sessions and to one letter per other shard.
 //! - `queues.rs`: a queue and the ledger of what was sent and not settled are lists of nodes in
 //!   chunks that all sessions share (`nodes.rs`, `ledger.rs`); an idle session has none.
+//! - `sessions.rs`, `packed.rs`: a session that is away and has nothing in memory is a few dozen bytes, and
+//!   is unpacked before anything happens to it. `routes.rs`: what the index has at a filter.
 //! - `broker/delivery.rs`: the front door takes what is ready, and settles it.
 //! - `broker/subscribe.rs`: a subscription is an entry of the route log (`directory/log.rs`), which
 //!   every shard applies before it matches; so it is in force everywhere when the call returns.

@@ -487,7 +487,7 @@ fn subscribe(filter: &str) -> Vec<u8> {
 }
 
 /// Clients connect, subscribe, are lost, and stay away.
-fn sessions_that_are_away(store: &MemoryStore, filter_of: fn(u32) -> String) -> (i64, Fixture) {
+fn sessions_that_are_away(store: &MemoryStore, filter_of: FilterOf) -> (i64, Fixture) {
     let store = Box::new(store.clone());
     let (config, limits) = (Config::default(), Limits::default());
     let mut fixture = Fixture::on(&config, limits, Box::new(Nowhere), store);
@@ -512,10 +512,13 @@ fn sessions_that_are_away(store: &MemoryStore, filter_of: fn(u32) -> String) -> 
 
 const AWAY: u32 = 10_000;
 
+/// The filter of a client, by its number.
+type FilterOf = fn(u32) -> String;
+
 /// The whole session, in front door, broker and registry. Its records are the store's.
 #[test]
 fn an_mqtt_session_that_is_away_takes_at_most_400_bytes() {
-    let filters: [(&str, fn(u32) -> String); 2] = [
+    let filters: [(&str, FilterOf); 2] = [
         ("a filter of its own", |slot| format!("away/{slot:06}")),
         ("one filter for all", |_| "away/all".to_owned()),
     ];
