@@ -200,7 +200,7 @@ async function steps (plant, browser, { step, expect, until, load, text, fill, f
 
   await step('dashboard/store', async () => {
     await open(page, 'store')
-    for (const part of ['log', 'segments', 'syncs', 'failures']) await says(page, '#store-facts', part)
+    for (const part of ['log', 'segment', 'syncs', 'failures']) await says(page, '#store-facts', part)
     await says(page, '#memory-kinds', /KB|MB/)
     await says(page, '#certificates', 'in 12 days')
     await login(page, 'ann')

@@ -5,20 +5,20 @@ const fs = require('node:fs')
 const path = require('node:path')
 
 const DESKTOP = { width: 1200, height: 760, deviceScaleFactor: 1 }
-// Name, tab, thing in it, screen, theme.
+// Name, tab, thing in it, screen, theme; height where it is another, and what is at the top.
 const PICTURES = [
   ['messages', 'messages', null, 'desktop', 'light'],
   ['clients', 'clients', null, 'desktop', 'light'],
-  ['device', 'clients', 'scada', 'desktop', 'dark'],
+  ['device', 'clients', 'press-2', 'desktop', 'dark', 1040],
   ['queue', 'queues', 'orders', 'desktop', 'light'],
   ['topics', 'topics', null, 'desktop', 'light'],
   ['rules', 'rules', null, 'desktop', 'dark'],
   ['store', 'store', null, 'desktop', 'light'],
   ['log', 'log', null, 'desktop', 'dark'],
   ['telephone-first', 'messages', 'first', 'telephone', 'light'],
-  ['telephone-messages', 'messages', null, 'telephone', 'dark'],
+  ['telephone-messages', 'messages', null, 'telephone', 'dark', null, '#chart-section'],
   ['telephone-clients', 'clients', null, 'telephone', 'light'],
-  ['telephone-device', 'clients', 'scada', 'telephone', 'dark'],
+  ['telephone-device', 'clients', 'press-2', 'telephone', 'dark', null, '#path-chart'],
   ['telephone-rules', 'rules', null, 'telephone', 'light']
 ]
 const LARGEST_BYTES = 150_000
@@ -33,11 +33,18 @@ async function take (plant, browser, { open, login, until, labelled, load, folde
     await page.reload()
     await until('the role', async () => (await page.$eval('#credentials-open', (one) => one.textContent)) !== 'Log in')
     await login(page, 'oli')
-    for (const [name, tab, thing, where, theme] of PICTURES.filter((picture) => picture[3] === screen)) {
+    for (const [name, tab, thing, where, theme, height, top] of PICTURES.filter((picture) => picture[3] === screen)) {
+      if (screen === 'desktop') await page.setViewport({ ...DESKTOP, height: height ?? DESKTOP.height })
       await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: theme }])
       await open(page, tab, tab === 'queues' ? thing : '')
       await prepare(page, tab, thing, { until, labelled, plant })
-      await page.evaluate(() => { scrollTo(0, 0); document.activeElement?.blur() })
+      // Nothing is under the pointer, nor has the focus.
+      await page.mouse.move(0, 0)
+      await page.evaluate((top) => {
+        document.activeElement?.blur()
+        scrollTo(0, 0)
+        document.querySelector(top)?.scrollIntoView()
+      }, top ?? 'header')
       const file = path.join(into, `${name}.png`)
       await page.screenshot({ path: file })
       const { size } = fs.statSync(file)
@@ -58,7 +65,8 @@ async function prepare (page, tab, thing, { until, labelled, plant }) {
     await until('clients', async () => (await page.$$('#clients-table tbody tr')).length > 4)
     if (thing) {
       await (await labelled(page, '#clients-table', thing)).click()
-      await until('its charts', async () => (await page.$$('#path-chart polyline')).length >= 4)
+      await until('its charts, and a move', async () =>
+        (await page.$$('#path-chart polyline')).length >= 5 && await page.$('#path-chart .mark') !== null)
       await seconds(3)
     }
   } else if (tab === 'queues') {

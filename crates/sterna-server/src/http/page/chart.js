@@ -193,6 +193,8 @@ export class Chart {
   }
 
   draw() {
+    // Where nothing is drawn yet, the chart may have no room at all.
+    this.empty.hidden = this.series.size > 0;
     const { width } = this.place.getBoundingClientRect();
     if (!width) {
       return;
@@ -200,7 +202,6 @@ export class Chart {
     const end = Date.now();
     const begin = end - this.windowS * 1000;
     const kinds = this.seen(begin);
-    this.empty.hidden = this.series.size > 0;
     const each = HEIGHTS[Math.min(kinds.length, HEIGHTS.length) - 1] ?? 0;
     const height = kinds.length * each + (kinds.length ? BOTTOM : 0);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -243,7 +244,7 @@ export class Chart {
     const margin = (high - low || flat) * 0.08;
     [low, high] = [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
     const y = (value) => frame.bottom - ((value - low) / (high - low)) * (frame.bottom - frame.top);
-    const [rows, step] = ticks(low, high, frame.bottom - frame.top > 120 ? 5 : 3, isWhole ? 1 : 0);
+    const [rows, step] = ticks(low, high, 5, isWhole ? 1 : 0);
     for (const value of rows) {
       const at = y(value);
       parts.push(draw("line", { x1: frame.left, x2: frame.right, y1: at, y2: at, class: "grid" }));

@@ -55,7 +55,7 @@ export class Store {
         ["messages retained", `${count(node.retained_messages)}, ${bytes(node.retained_bytes)}`],
         ["messages dropped", dropped.length ? dropped.map(([reason, number]) => `${reason} ${count(number)}`).join(", ") : "none"],
         ["shards", node.shards.length],
-        ["listeners", node.listeners.join(", ")],
+        ["listeners", node.listeners.join("\n")],
       ]),
     );
     const isOn = store.is_enabled;
@@ -63,7 +63,7 @@ export class Store {
     $("store-facts").replaceChildren(
       ...(isOn
         ? facts([
-            ["log", `${bytes(store.log_bytes)} in ${count(store.segments)} segments`],
+            ["log", `${bytes(store.log_bytes)} in ${count(store.segments)} segment${store.segments === 1 ? "" : "s"}`],
             ["written", bytes(store.written_bytes)],
             ["not written yet", bytes(store.unwritten_bytes)],
             ["appends not synced", count(store.unsynced_appends)],
