@@ -40,6 +40,7 @@ async function steps (plant, browser, { step, expect, until, load, text, fill, f
   await step('dashboard/viewer', async () => {
     await says(page, '#credentials-open', 'Log in (viewer)')
     await says(page, '#messages-notice', 'needs the role operator')
+    expect(await page.$eval('#messages-notice a', (link) => link.href) === plant.publicPage, 'it does not lead to the public page')
     for (const tab of ['topics', 'log']) {
       await open(page, tab)
       await says(page, `#${tab}-notice`, 'needs the role operator')
@@ -49,7 +50,7 @@ async function steps (plant, browser, { step, expect, until, load, text, fill, f
     await says(page, '#queue-messages', 'needs the role operator')
     expect(await page.$eval('#queue-tools', (tools) => tools.hidden), 'a viewer sees the tools of a queue')
     await open(page, 'store')
-    await says(page, '#orders', 'needs the role admin')
+    await says(page, '#orders', 'need the role admin')
     clean(page)
   })
   await step('dashboard/login', async () => {

@@ -105,7 +105,7 @@ export class Device {
       const trace = make("a", { class: "button", href: address("log", String(new URLSearchParams({ client: client.name ?? "" }))) }, "Trace its messages");
       this.tools.replaceChildren(disconnect, client.name ? trace : null);
     } else {
-      this.tools.replaceChildren(make("p", { class: "faint" }, "To disconnect or trace it needs the role operator."));
+      this.tools.replaceChildren(make("p", { class: "faint" }, "Disconnecting and tracing need the role operator."));
     }
     this.listSubscriptions(client);
   }

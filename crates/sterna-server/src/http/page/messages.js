@@ -73,12 +73,23 @@ export class Messages {
     const { place } = this;
     const isBarred = place.isAdmin !== false && place.bars($("messages-notice"), "operator");
     $("messages-tools").hidden = isBarred;
+    const open = isBarred && this.publicPage();
+    if (open) {
+      $("messages-notice").append(" Topics that you may subscribe to: ", make("a", { href: open }, open));
+    }
     $("subscribe-qos-label").hidden = place.isAdmin === true;
     this.showExamples();
     this.chart.soon(0);
   }
 
   hide() {}
+
+  // The page on a listener of topics, if there is one that this host has by the same name.
+  publicPage() {
+    const listener = this.place.listeners.find((url) => /^https?:/.test(url));
+    const [, scheme, port] = listener?.match(/^(\w+):.*:(\d+)/) ?? [];
+    return port && `${scheme}://${location.hostname}:${port}/`;
+  }
 
   // Other credentials are used: sessions belong to who made them.
   renew() {

@@ -181,7 +181,7 @@ mod tests {
         let index = FILES[0].2;
         let ids: Vec<&str> = quoted(index, " id=\"").collect();
         let mut uses = 0;
-        for (path, _, content) in FILES.iter().filter(|(path, ..)| path.ends_with(".js")) {
+        for (path, _, content) in FILES.iter().filter(|(_, kind, _)| *kind == SCRIPT) {
             for id in quoted(content, "$(\"") {
                 uses += 1;
                 assert!(ids.contains(&id), "{path} looks for #{id}");

@@ -66,7 +66,13 @@ export class Place {
       }
     } else {
       const who = this.user ?? "Who is not logged in";
-      notice.append(`This needs the role ${role}. ${who} has the role ${this.role}. `);
+      notice.append(
+        `This needs the role ${role}. ${who} has the role ${this.role}. The configuration names those who have more: `,
+        make("code", {}, role === "admin" ? "authorization.admins" : "admin.operators"),
+        "; ",
+        make("code", {}, "anonymous"),
+        " there is everybody on this host. ",
+      );
       notice.append(button("Log in", () => this.openCredentials(), { class: "primary" }));
     }
     return true;

@@ -137,7 +137,7 @@ export class Queues {
   async peek() {
     const list = $("queue-messages");
     if (!this.place.may("operator")) {
-      list.replaceChildren(make("li", { class: "faint" }, "To look at messages needs the role operator."));
+      list.replaceChildren(make("li", { class: "faint" }, "Looking at messages needs the role operator."));
       return;
     }
     const mine = this.name;

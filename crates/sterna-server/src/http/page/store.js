@@ -104,7 +104,7 @@ export class Store {
     const { api } = this.place;
     const output = $("orders-result");
     if (!this.place.may("admin")) {
-      $("orders").replaceChildren(make("p", { class: "faint" }, "To reload or drain the broker needs the role admin."));
+      $("orders").replaceChildren(make("p", { class: "faint" }, "Reloading and draining need the role admin."));
       return;
     }
     const told = ({ unchanged }) => (unchanged.length ? `reloaded; these need a restart: ${unchanged.join(", ")}` : "reloaded");
