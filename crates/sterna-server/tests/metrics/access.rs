@@ -27,10 +27,10 @@ fn health_and_readiness_are_told_without_credentials() {
 fn there_is_nothing_else_and_each_resource_is_only_read() {
     let mut broker = Broker::with(&config(), 1);
     let peer = connect(&mut broker, ADMIN, 0);
-    for path in ["/", "/metrics/", "/v1/topics/a", "/admin/v1"] {
+    for path in ["/page/", "/page", "/metrics/", "/v1/topics/a", "/admin/v1"] {
         assert_eq!(get(&mut broker, peer, path, "").status, 404, "{path}");
     }
-    for path in ["/metrics", "/healthz", "/readyz"] {
+    for path in ["/", "/metrics", "/healthz", "/readyz"] {
         let request =
             format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
         broker.send(peer, request.as_bytes());
