@@ -121,6 +121,7 @@ pub fn run(settings: &Settings) -> Ledger {
     world.begin();
     // Readers are there before the first message.
     world.drain();
+    let mut told = 0;
     while world.ledger.cuts < settings.cuts {
         let lives = 1 + world.random.below(6);
         for _ in 0..lives {
@@ -131,6 +132,14 @@ pub fn run(settings: &Settings) -> Ledger {
         }
         world.drain();
         world.compare();
+        let cuts = world.ledger.cuts;
+        if cuts / 500 > told {
+            told = cuts / 500;
+            println!(
+                "{cuts} power cuts, {} violations",
+                world.ledger.violations.len()
+            );
+        }
         let is_enough = world.ledger.violations.len() >= 10;
         if is_enough {
             break;
