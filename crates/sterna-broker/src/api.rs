@@ -133,6 +133,8 @@ pub enum OpenError {
     OtherUser,
     /// The will's topic is not a topic name within the limits (MQTT: Topic Name invalid).
     InvalidWillTopic,
+    /// The session is to outlive its connection, and the store can write nothing (MQTT: Quota exceeded).
+    StoreStuck,
 }
 
 /// How a connection ended.

@@ -185,6 +185,11 @@ pub trait Store: Send + fmt::Debug {
         false
     }
 
+    /// Whether the store cannot write what it has taken: nothing is committed until the disk has room, or works again.
+    fn is_stuck(&self) -> bool {
+        false
+    }
+
     /// How far all shards' appends have come.
     fn committed(&self) -> Committed;
 

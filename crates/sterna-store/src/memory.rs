@@ -26,6 +26,7 @@ struct State {
     committed: Option<u64>,
     is_full: bool,
     holds_answers: bool,
+    is_stuck: bool,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,6 +79,11 @@ impl MemoryStore {
         locked(&self.state).holds_answers = holds;
     }
 
+    /// Says from now on that it can write nothing, or no longer.
+    pub fn set_stuck(&self, is_stuck: bool) {
+        locked(&self.state).is_stuck = is_stuck;
+    }
+
     /// Refuses messages from now on, or no longer.
     pub fn set_full(&self, is_full: bool) {
         locked(&self.state).is_full = is_full;
@@ -125,6 +131,10 @@ impl Store for MemoryStore {
             first,
             token: state.tokens,
         })
+    }
+
+    fn is_stuck(&self) -> bool {
+        locked(&self.state).is_stuck
     }
 
     fn committed(&self) -> Committed {

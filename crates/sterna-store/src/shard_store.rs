@@ -58,6 +58,10 @@ impl Store for ShardStore {
         self.handle.is_full()
     }
 
+    fn is_stuck(&self) -> bool {
+        self.handle.is_stuck()
+    }
+
     fn committed(&self) -> Committed {
         let progress = self.handle.progress();
         Committed {

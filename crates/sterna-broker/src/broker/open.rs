@@ -39,6 +39,10 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         request: OpenSession<'_>,
     ) -> Result<Opened, OpenError> {
+        // Its record could not be kept, and nobody would be told for as long.
+        if request.expiry_s > 0 && self.queues.store.is_stuck() {
+            return Err(OpenError::StoreStuck);
+        }
         let mut will_bytes = 0;
         if let Some(will) = &request.will {
             if !is_topic(will.message.topic(), self.limits()) {

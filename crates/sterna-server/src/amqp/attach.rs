@@ -686,6 +686,10 @@ fn open_session(
             Condition::UNAUTHORIZED_ACCESS,
             "the source belongs to another user",
         ),
+        OpenError::StoreStuck => refusal(
+            Condition::RESOURCE_LIMIT_EXCEEDED,
+            "the store has no room for the source",
+        ),
         _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
     })
 }

@@ -320,6 +320,10 @@ impl Door {
             Err(OpenError::TooManySessions) => {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many sessions");
             }
+            Err(OpenError::StoreStuck) => {
+                let detail = "the store has no room for the session";
+                self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
+            }
             Err(OpenError::TooManyWills) => {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many wills");
             }

@@ -333,3 +333,38 @@ fn an_id_that_was_never_given_is_refused_after_a_restart_too() {
         }
     }
 }
+
+/// Other programs have filled the disk to its last byte: waiting would tell nobody why.
+#[test]
+fn a_session_that_cannot_be_kept_is_refused_through_every_door() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    store.hold();
+    store.memory.set_stuck(true);
+    let peer = broker.open();
+    let properties = crate::fixture::block(&[sterna_mqtt::Property::SessionExpiryInterval(60)]);
+    let connect = sterna_mqtt::packet::Connect {
+        properties: properties.properties(),
+        ..crate::fixture::plain(V5, "m")
+    };
+    broker.packet(peer, V5, &sterna_mqtt::Packet::Connect(connect));
+    assert_eq!(broker.told(peer, V5), ["CONNACK Quota exceeded"]);
+    // One that ends with its connection needs nothing of the store.
+    broker.client(V5, "live");
+    let mut amqp = crate::amqp_client::Client::connect(&mut broker, "c");
+    let session = amqp.begin(&mut broker);
+    amqp.receiver(&mut broker, session, "sub", crate::amqp::durable("a"), 1);
+    assert_eq!(
+        amqp.condition().as_deref(),
+        Some("amqp:resource-limit-exceeded")
+    );
+    let mut client = Client::connect(&mut broker);
+    let number = client.request(&mut broker, "GET", "/v1/topics/a?session=s", &[], b"");
+    assert_eq!(client.response(number).status, 507);
+    store.memory.set_stuck(false);
+    store.sync(&mut broker);
+    let number = client.request(&mut broker, "GET", "/v1/topics/a?session=s", &[], b"");
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(client.response(number).status, 200);
+}

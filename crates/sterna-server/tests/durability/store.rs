@@ -96,6 +96,9 @@ impl Store for Held {
     fn is_full(&self) -> bool {
         self.memory.is_full()
     }
+    fn is_stuck(&self) -> bool {
+        self.memory.is_stuck()
+    }
     fn committed(&self) -> Committed {
         Committed {
             written: self.written.load(Ordering::Relaxed),

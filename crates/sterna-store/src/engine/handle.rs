@@ -172,6 +172,12 @@ impl Handle {
         self.state.needed_from.store(position, Ordering::Relaxed);
     }
 
+    /// Whether what was appended cannot be written at the moment, records included.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.shared.stuck.load(Ordering::Relaxed)
+    }
+
     /// Whether messages are refused for want of room.
     #[must_use]
     pub fn is_full(&self) -> bool {

@@ -190,6 +190,8 @@ pub(crate) struct Shared {
     sync_wanted: AtomicU64,
     /// No messages are taken.
     full: AtomicBool,
+    /// The writer's last attempt has failed: what was appended is not written.
+    pub(crate) stuck: AtomicBool,
     /// Counts when a segment fails, and when its frames are in another: odd in between.
     failures: AtomicU64,
     /// Bytes that were written to the log since the start.
@@ -263,6 +265,7 @@ impl Shared {
             synced: AtomicU64::new(start.last_sequence),
             sync_wanted: AtomicU64::new(0),
             full: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             log_written: AtomicU64::new(0),
             in_hand: AtomicU64::new(0),

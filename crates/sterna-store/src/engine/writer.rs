@@ -144,9 +144,11 @@ impl Writer {
                 format!("{error}")
             };
             self.shared.set_full(Some(&reason));
+            self.shared.stuck.store(true, Ordering::Relaxed);
             self.retry_at_ms = Some(now_ms + RETRY_MS);
             return Step::At(now_ms + RETRY_MS);
         }
+        self.shared.stuck.store(false, Ordering::Relaxed);
         if is_retry && !self.lacks_room {
             self.shared.set_full(None);
         }

@@ -198,3 +198,20 @@ fn durability_says_when_it_is_synced() {
         );
     }
 }
+
+/// Records find no room either: the broker has to know, since it would wait for them.
+#[test]
+fn a_store_on_a_disk_without_a_byte_says_that_it_is_stuck() {
+    let mut store = Store::new();
+    assert!(!store.handle.is_stuck());
+    store.disk.set_capacity_bytes(store.disk.used_bytes());
+    store
+        .handle
+        .append(&draft(&[], &[("key", Some("value"))]))
+        .unwrap();
+    store.pass(10);
+    assert!(store.handle.is_stuck());
+    store.disk.set_capacity_bytes(u64::MAX);
+    store.pass(200);
+    assert!(!store.handle.is_stuck());
+}

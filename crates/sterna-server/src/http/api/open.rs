@@ -134,6 +134,10 @@ impl Api {
             Err(OpenError::TooManySessions) => {
                 return Err(Trouble::new(Kind::TooManySessions, "too many sessions"));
             }
+            Err(OpenError::StoreStuck) => {
+                let detail = "the store has no room for the session";
+                return Err(Trouble::new(Kind::StoreFull, detail));
+            }
             Err(OpenError::OtherUser) => {
                 let detail = "the session belongs to another user";
                 return Err(Trouble::new(Kind::Forbidden, detail));
