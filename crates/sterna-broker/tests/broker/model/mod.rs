@@ -28,6 +28,7 @@ use state::{
 };
 
 fn cluster(shards: u16, limits: Limits, store: Option<&MemoryStore>) -> Cluster {
+    // An odd one has a store that answers late.
     let is_late = limits.read_ahead_messages % 2 == 1;
     Cluster::with(shards, limits, |_| match store {
         Some(store) if is_late => Box::new(LateStore::new(store)),
