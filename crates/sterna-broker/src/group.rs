@@ -518,8 +518,7 @@ impl<P> Queues<P> {
                 self.lose_of_group(id, Some(message), LossReason::Full);
                 return false;
             }
-            let dropped = self.drop_first_of_group(id).flatten();
-            self.lose_of_group(id, dropped.as_deref(), LossReason::Full);
+            self.drop_first_of_group(id, Some(LossReason::Full));
         }
     }
 

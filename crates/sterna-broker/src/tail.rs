@@ -3,6 +3,7 @@
 //! They are in the order of the queue, in chunks, so that a change anywhere moves little.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::OccupiedEntry;
 
 use crate::message::Message;
 use crate::session::NEVER_MS;
@@ -31,9 +32,8 @@ pub(crate) const WAITING_BYTES: u64 = 32;
 
 impl Waiting {
     pub(crate) fn new(tag: u64, position: u64, message: &Message) -> Self {
-        let expires_s = message
-            .expires_at_ms()
-            .map_or(u64::from(NEVER_S), |at_ms| at_ms.div_ceil(1000));
+        let expires_at_ms = message.expires_at_ms();
+        let expires_s = expires_at_ms.map_or(u64::MAX, |at_ms| at_ms.div_ceil(1000));
         Self {
             tag,
             position,
@@ -140,7 +140,7 @@ impl Tail {
             // It goes before all: into the first chunk, which has another key then.
             let first = self.chunks.first_entry();
             let first = first.filter(|first| first.get().messages.len() < CHUNK);
-            let mut chunk = first.map_or_else(|| Chunk::of(Vec::new()), |first| first.remove());
+            let mut chunk = first.map_or_else(|| Chunk::of(Vec::new()), OccupiedEntry::remove);
             chunk.messages.insert(0, waiting);
             chunk.lowest = chunk.lowest.min(waiting.position);
             self.chunks.insert(tag, chunk);
@@ -233,6 +233,8 @@ impl Tail {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::btree_map::Entry;
+
     use super::*;
 
     fn waiting(tag: u64, position: u64, expires_s: u32) -> Waiting {
@@ -270,10 +272,10 @@ mod tests {
                 }
                 10 => {
                     let tag = 900_000 + number % (last - 900_000);
-                    if !model.contains_key(&tag) {
+                    if let Entry::Vacant(place) = model.entry(tag) {
                         let new = waiting(tag, number + 1, u32::MAX);
                         tail.insert(new);
-                        model.insert(tag, new);
+                        place.insert(new);
                     }
                 }
                 11 => {

@@ -199,23 +199,30 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Takes the first message out of a group's queue for good. [`None`] where there is none; the message only
-    /// where it was in memory.
-    pub(crate) fn drop_first_of_group(&mut self, id: u32) -> Option<Option<Arc<Message>>> {
+    /// Takes the first message out of a group's queue for good; false where there is none. It is lost where
+    /// there is a reason for that.
+    pub(crate) fn drop_first_of_group(&mut self, id: u32, lost: Option<LossReason>) -> bool {
+        let mut dropped = None;
         match self.first_of_group(id) {
-            Pick::Nothing => None,
+            Pick::Nothing => return false,
             Pick::Entry(node) => {
-                let entry = self.remove_from_group(id, node)?;
-                self.settle_in_group(id, entry.position);
-                Some(entry.message)
+                if let Some(entry) = self.remove_from_group(id, node) {
+                    self.settle_in_group(id, entry.position);
+                    dropped = entry.message;
+                }
             }
             Pick::InLog => {
-                let tail = &mut self.groups.get_mut(&id)?.tail;
-                let waiting = tail.first().and_then(|first| tail.remove(first.tag))?;
-                self.left_log(id, &waiting);
-                Some(None)
+                let tail = self.groups.get_mut(&id).map(|group| &mut group.tail);
+                let first = tail.and_then(|tail| tail.remove(tail.first()?.tag));
+                if let Some(waiting) = first {
+                    self.left_log(id, &waiting);
+                }
             }
         }
+        if let Some(reason) = lost {
+            self.lose_of_group(id, dropped.as_deref(), reason);
+        }
+        true
     }
 
     /// A part of what waits behind a tag and is to be read at once: positions and tags, both rising.

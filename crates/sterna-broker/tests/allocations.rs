@@ -296,7 +296,7 @@ fn messages_that_wait_in_the_log() {
     (broker.subscribe(NOW_MS, session, "$share/queue/work", options)).expect("a valid filter");
     broker.close(NOW_MS, session, Close::NORMAL);
     let payload = [7; 1024];
-    let mut put = |broker: &mut Broker<()>, count: usize| {
+    let put = |broker: &mut Broker<()>, count: usize| {
         for _ in 0..count {
             let header = MessageHeader {
                 qos: Qos::AtLeastOnce,

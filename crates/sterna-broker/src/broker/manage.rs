@@ -9,6 +9,7 @@ use super::Broker;
 use crate::api::{DoorState, SessionInfo};
 use crate::choice::Pick;
 use crate::filter::Filter;
+use crate::group::Group;
 use crate::message::{Message, Qos};
 use crate::window::Page;
 
@@ -219,7 +220,7 @@ impl<P: DoorState> Broker<P> {
     pub fn purge_queue(&mut self, now_ms: u64, filter: &str, limit: usize) -> Option<QueueChange> {
         let id = self.group_here(filter)?;
         let mut messages = 0;
-        while messages < limit && self.queues.drop_first_of_group(id).is_some() {
+        while messages < limit && self.queues.drop_first_of_group(id, None) {
             messages += 1;
         }
         Some(self.changed_queue(now_ms, id, messages, false, false))
@@ -288,7 +289,7 @@ impl<P: DoorState> Broker<P> {
         self.report();
         QueueChange {
             messages,
-            left: (self.queues.groups.get(&id)).map_or(0, |group| group.waiting()),
+            left: (self.queues.groups.get(&id)).map_or(0, Group::waiting),
             is_refused,
             is_reading,
         }

@@ -112,7 +112,7 @@ fn keep(cluster: &mut Cluster, rules: QueueRules) {
     cluster.close(anchor, Close::NORMAL);
 }
 
-fn check(cluster: &mut Cluster) {
+fn check(cluster: &Cluster) {
     for broker in &cluster.brokers {
         broker.check();
     }
@@ -120,7 +120,7 @@ fn check(cluster: &mut Cluster) {
 
 /// Messages of all shards that are in memory, and those that wait in the log only.
 fn waiting(cluster: &Cluster) -> (u64, u64) {
-    let counters = cluster.brokers.iter().map(|broker| broker.counters());
+    let counters = cluster.brokers.iter().map(sterna_broker::Broker::counters);
     counters.fold((0, 0), |sum, counters| {
         (
             sum.0 + counters.stored_messages,
@@ -170,7 +170,7 @@ fn the_order_of_each_publisher_holds_from_the_window_to_the_log_and_back() {
                 put(&mut cluster, published % shards, &payload);
                 published += 1;
             }
-            check(&mut cluster);
+            check(&cluster);
             let (in_memory, _) = waiting(&cluster);
             assert!(in_memory <= 4 * READ as u64, "{in_memory} in memory");
             let client = consumer(&mut cluster, shards - 1, QUEUE, (round % 23) as u32);
@@ -184,7 +184,7 @@ fn the_order_of_each_publisher_holds_from_the_window_to_the_log_and_back() {
                 cluster.settle(client, delivery.tag, Outcome::Released);
             }
             cluster.close(client, Close::NORMAL);
-            check(&mut cluster);
+            check(&cluster);
             if round % 10 == 9 {
                 cluster = restart(cluster, limits(), &store);
                 keep(&mut cluster, rules(false));
@@ -223,7 +223,7 @@ fn priorities_hold_over_the_edge_of_the_window() {
     };
     for round in 0..40 {
         put_some(&mut cluster, &mut model, 10);
-        check(&mut cluster);
+        check(&cluster);
         let taken = take_singly(&mut cluster, client, 7);
         let expected: Vec<_> = (0..7).filter_map(|_| model.pop_first()).collect();
         assert_eq!(taken.len(), expected.len());
@@ -267,14 +267,14 @@ fn what_nobody_can_take_dies_wherever_it_waited() {
         assert_eq!((delivery.failures, delivery.redelivered), (0, false));
         cluster.settle(client, delivery.tag, Outcome::Failed);
     }
-    check(&mut cluster);
+    check(&cluster);
     cluster.close(client, Close::NORMAL);
     let (in_memory, in_log) = waiting(&cluster);
     assert!(in_memory <= READ as u64 && in_memory + in_log == 100);
     cluster = restart(cluster, limits(), &store);
     keep(&mut cluster, rules(false));
     cluster.keep(0, DEAD);
-    check(&mut cluster);
+    check(&cluster);
     assert!(waiting(&cluster).0 <= READ as u64, "a window only");
     let client = consumer(&mut cluster, 0, QUEUE, 100);
     let taken = cluster.take(client);
@@ -321,7 +321,7 @@ fn a_member_that_chooses_looks_behind_the_window() {
         .map(|number| format!("x {number}"))
         .collect();
     assert_eq!(texts(&taken), wanted);
-    check(&mut cluster);
+    check(&cluster);
     assert!(waiting(&cluster).0 <= 20 + 4 * READ as u64, "in memory");
     // What another gives back is for it, too, and what comes anew.
     put(&mut cluster, 1, "x 207");
@@ -332,7 +332,7 @@ fn a_member_that_chooses_looks_behind_the_window() {
     for delivery in &taken[..5] {
         cluster.settle(seven, delivery.tag, Outcome::Released);
     }
-    check(&mut cluster);
+    check(&cluster);
     let again = take_singly(&mut cluster, seven, 5);
     assert_eq!(texts(&again), wanted[..5]);
     cluster.close(seven, Close::NORMAL);
@@ -364,7 +364,7 @@ fn a_queue_is_browsed_purged_and_moved_as_a_whole() {
         seen.extend(texts(&cluster.take(browser)));
     }
     assert_eq!(seen, all);
-    check(&mut cluster);
+    check(&cluster);
     cluster.close(browser, Close::NORMAL);
     assert!(waiting(&cluster).0 <= READ as u64);
 
@@ -402,7 +402,7 @@ fn a_queue_is_browsed_purged_and_moved_as_a_whole() {
         cluster.collect(home);
         cluster.run();
     }
-    check(&mut cluster);
+    check(&cluster);
     let info = cluster.broker(home).queue_info(QUEUE).expect("it is here");
     assert_eq!(info.messages, 10);
     let client = consumer(&mut cluster, 0, DEAD, 1_000);
@@ -429,7 +429,7 @@ fn messages_expire_in_the_log() {
     }
     cluster.run();
     cluster.pass(60_000);
-    check(&mut cluster);
+    check(&cluster);
     let info = cluster.broker(0).queue_info(QUEUE).expect("it is here");
     assert_eq!(info.messages, 25);
     assert_eq!(cluster.broker(0).counters().dropped_expired, 25);
@@ -462,7 +462,7 @@ fn delayed_messages_take_no_memory() {
     cluster.pass(9_000);
     assert_eq!(cluster.take(client).len(), 0);
     cluster.pass(2_000);
-    check(&mut cluster);
+    check(&cluster);
     let payloads = cluster.drain(client);
     assert_eq!(payloads.len(), 100);
     assert!(payloads[0].starts_with("9 9 ") && payloads[99].starts_with("0 90 "));
@@ -486,7 +486,7 @@ fn limits_hold_for_the_window_and_the_log_together() {
         for number in 0..100 {
             put(&mut cluster, 0, &format!("x {number}"));
         }
-        check(&mut cluster);
+        check(&cluster);
         let (in_memory, in_log) = waiting(&cluster);
         assert!(in_memory <= READ as u64 && in_memory + in_log == 40);
         assert_eq!(cluster.broker(0).counters().dropped_full, 60);
@@ -523,7 +523,7 @@ fn a_changed_message_comes_back_as_it_was_changed() {
             .replace(client.key, taken[70].tag, changed)
     );
     cluster.close(client, Close::NORMAL);
-    check(&mut cluster);
+    check(&cluster);
     let (in_memory, in_log) = waiting(&cluster);
     assert!(in_memory <= READ as u64 + 1 && in_memory + in_log == 100);
     let client = consumer(&mut cluster, 0, QUEUE, 100);
@@ -552,7 +552,7 @@ fn queues_move_to_the_log_when_memory_is_short() {
     cluster.broker(0).feel_pressure();
     let now_ms = cluster.now_ms;
     while cluster.broker(0).relieve(now_ms) {}
-    check(&mut cluster);
+    check(&cluster);
     let (in_memory, in_log) = waiting(&cluster);
     assert!(in_memory <= 16 && in_memory + in_log == 200, "{in_memory}");
     put(&mut cluster, 0, "x 200");
