@@ -13,6 +13,7 @@ mod fuzz;
 mod interop;
 mod invariants;
 mod powercut;
+mod package;
 mod rust_source;
 mod sources;
 mod spec;
@@ -58,6 +59,7 @@ The project's own chores.
   cargo xtask faults [--faults N] [--seed S]   disturb the clients' way to a broker, and compare; `--help`
   cargo xtask powercut [--cuts N] [--seed S]   cut the power of a simulated disk, and compare; `--help`
   cargo xtask bench quick|full|durable         cost of the broker in CPU and memory
+  cargo xtask package [--check]                static programs, Debian packages, an image; `--check` tries them
   cargo xtask deny                             licences, sources and bans of the dependencies
 ";
 
@@ -89,6 +91,7 @@ fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
         "crash" | "faults" => crash::run(&workspace, chore, arguments),
         "powercut" => powercut::run(&workspace, arguments),
         "bench" => bench::run(&workspace, arguments),
+        "package" => package::run(&workspace, arguments),
         "deny" => deny::run(&workspace, arguments),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

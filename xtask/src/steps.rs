@@ -6,8 +6,8 @@ use crate::command::{Outcome, run as run_command};
 use crate::console::{Colour, Progress, Tally, paint, seconds};
 use crate::invariants::{self, Rule};
 use crate::test_report::TestReport;
-use crate::workspace::Workspace;
-use crate::{Failure, Verdict, deny, fuzz, interop, spec};
+use crate::workspace::{Workspace, on_path};
+use crate::{Failure, Verdict, deny, fuzz, interop, package, spec};
 
 /// Time of each fuzz target here.
 const FUZZ_SECONDS: u64 = 8;
@@ -26,7 +26,7 @@ struct Step {
 }
 
 /// Quick steps that often fail come first.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -61,6 +61,11 @@ const STEPS: [Step; 9] = [
         name: "deny",
         about: "licences, sources and bans of the dependencies",
         run: dependencies,
+    },
+    Step {
+        name: "package",
+        about: "packages of a debug build, installed and tried",
+        run: packages,
     },
     Step {
         name: "fuzz",
@@ -359,6 +364,28 @@ fn dependencies(workspace: &Workspace, progress: &mut Progress) -> Result<StepRe
         tally: Tally::check(result.passed),
         detail: result.detail.to_owned(),
         remarks: result.remarks,
+    })
+}
+
+fn packages(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
+    // Without them there is nothing to install with: another system than Debian.
+    let tools = ["dpkg-deb", "systemd-analyze", "umoci"];
+    if let Some(missing) = tools.into_iter().find(|tool| !on_path(tool)) {
+        return Ok(StepReport {
+            tally: Tally::SKIPPED,
+            detail: String::new(),
+            remarks: vec![format!("{missing} is not installed")],
+        });
+    }
+    let report = package::check(workspace, progress)?;
+    Ok(StepReport {
+        tally: Tally {
+            passed: report.passed,
+            failed: report.faults.len() as u64,
+            skipped: 0,
+        },
+        detail: String::new(),
+        remarks: report.faults,
     })
 }
 

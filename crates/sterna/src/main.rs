@@ -9,11 +9,11 @@ mod commands;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use commands::{
-    acl, admin, config, demo, exit, handshake, moved, passwd, property, publish, request, serve,
-    store, subscribe, token, top, trace, tune,
+    acl, admin, config, demo, exit, handshake, manual, moved, passwd, property, publish, request,
+    serve, store, subscribe, token, top, trace, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -47,6 +47,8 @@ enum Command {
     Trace(Box<trace::Args>),
     Demo(demo::Args),
     Tune(tune::Args),
+    Completions(manual::Completions),
+    ManPages(manual::ManPages),
     #[command(hide = true, disable_help_flag = true)]
     Bench(moved::Args),
     #[command(hide = true, disable_help_flag = true)]
@@ -83,6 +85,8 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Tune(args) => tune::run(&args),
+        Command::Completions(args) => manual::completions(&args, &mut Cli::command()),
+        Command::ManPages(args) => manual::man_pages(&args, Cli::command()),
         Command::Bench(args) => moved::run("bench", &args),
         Command::Lab(args) => moved::run("lab", &args),
     }

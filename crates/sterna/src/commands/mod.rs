@@ -9,6 +9,7 @@ pub(crate) mod demo;
 pub(crate) mod exit;
 mod format;
 pub(crate) mod handshake;
+pub(crate) mod manual;
 pub(crate) mod moved;
 mod outage;
 mod output;
