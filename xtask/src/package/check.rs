@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::papers::{array, text_of};
 use super::{
-    Contents, MACHINES, Machine, debian, emptied, host_program, image, papers, tool, version,
+    Contents, MACHINES, Machine, debian, emptied, first_device, host_program, image, papers, tool,
+    version,
 };
 use crate::Failure;
 use crate::command::output;
@@ -75,6 +76,11 @@ pub(crate) fn check(workspace: &Workspace, progress: &mut Progress) -> Result<Re
     unit(workspace, &mut report)?;
     progress.busy("installing");
     life(&folder, &packages, &mut report)?;
+    progress.busy("the steps to the first device");
+    let (steps, printed) = first_device::run(workspace, &packages[0], &folder)?;
+    report.check("there are ten steps to the first device", steps == 10);
+    let state = "devices/device1/state on\n";
+    report.check("the first device is heard", printed.contains(state));
     progress.busy("the image");
     let contents = contents(&version, machine, &program, &papers);
     let manifest = image::manifest(workspace, &contents, &folder)?;

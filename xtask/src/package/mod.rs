@@ -2,6 +2,7 @@
 
 mod check;
 mod debian;
+mod first_device;
 mod image;
 mod papers;
 mod tree;
