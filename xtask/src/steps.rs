@@ -26,7 +26,7 @@ struct Step {
 }
 
 /// Quick steps that often fail come first.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -51,6 +51,11 @@ const STEPS: [Step; 10] = [
         name: "tests",
         about: "unit, property, conformance and documentation tests",
         run: tests,
+    },
+    Step {
+        name: "features",
+        about: "what is off by default: lints and tests",
+        run: features,
     },
     Step {
         name: "spec",
@@ -221,6 +226,44 @@ fn lints(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, F
         "warnings",
     ];
     one_check(workspace, progress, "lints", &arguments, None)
+}
+
+/// The features of the broker that are off by default.
+fn features(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
+    let server = [
+        "--locked",
+        "--package",
+        "sterna-server",
+        "--features",
+        "otlp",
+    ];
+    let lints = [
+        &["clippy"],
+        &server[..],
+        &["--all-targets", "--", "-D", "warnings"],
+    ]
+    .concat();
+    let tests = [
+        &["test"],
+        &server[..],
+        &[
+            "--lib",
+            "--test",
+            "otlp",
+            "--",
+            "otlp::",
+            "span",
+            "collector",
+        ],
+    ]
+    .concat();
+    let mut report = StepReport::default();
+    for (name, arguments) in [("features-lints", lints), ("features-tests", tests)] {
+        let part = one_check(workspace, progress, name, &arguments, None)?;
+        report.tally += part.tally;
+        report.remarks.extend(part.remarks);
+    }
+    Ok(report)
 }
 
 fn docs(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {

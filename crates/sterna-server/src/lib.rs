@@ -23,6 +23,8 @@ mod mapping;
 mod memory;
 pub mod metrics;
 mod mqtt;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod policy;
 mod rights;
 mod seats;

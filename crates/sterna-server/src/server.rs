@@ -327,6 +327,8 @@ impl Server {
         sources.set_certificates(certificate::all(&certificate, &certificates));
         let (sources, orders) = sources.with_orders();
         let sources = Arc::new(sources);
+        #[cfg(feature = "otlp")]
+        sources.send_spans(&config.otlp)?;
         let mut policy = policy.announcing(config, &ports);
         match Issuer::load(&config.authentication.jwt).and_then(refreshed) {
             Ok(issuer) => policy.issuer = Arc::new(issuer),

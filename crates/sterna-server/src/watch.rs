@@ -90,6 +90,9 @@ pub(crate) struct Watch {
     is_on: AtomicBool,
     now_ms: AtomicU64,
     traces: Mutex<Vec<Trace>>,
+    /// Where spans go; once set, the watch is on for good.
+    #[cfg(feature = "otlp")]
+    spans: std::sync::OnceLock<crate::otlp::Spans>,
 }
 
 /// What is known of a message at one of its steps.
@@ -123,6 +126,26 @@ impl Watch {
         self.is_on.load(Ordering::Relaxed)
     }
 
+    /// Sends spans from now on.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn send_spans(&self, spans: crate::otlp::Spans) {
+        self.is_on.store(true, Ordering::Relaxed);
+        // It is set once, before the shard runs.
+        let _ = self.spans.set(spans);
+    }
+
+    /// Whether spans are sent.
+    #[cfg(feature = "otlp")]
+    fn has_spans(&self) -> bool {
+        self.spans.get().is_some()
+    }
+
+    #[cfg(not(feature = "otlp"))]
+    #[expect(clippy::unused_self, reason = "with the feature it depends")]
+    const fn has_spans(&self) -> bool {
+        false
+    }
+
     /// Notes the time of this turn, in milliseconds since the Unix epoch.
     pub(crate) fn turn(&self, now_ms: u64) {
         self.now_ms.store(now_ms, Ordering::Relaxed);
@@ -151,7 +174,7 @@ impl Watch {
     pub(crate) fn end(&self, from: usize, number: u64) -> bool {
         let mut traces = self.traces();
         traces.retain(|trace| (trace.events.from, trace.events.number) != (from, number));
-        let is_on = !traces.is_empty();
+        let is_on = !traces.is_empty() || self.has_spans();
         self.is_on.store(is_on, Ordering::Relaxed);
         is_on
     }
@@ -289,6 +312,10 @@ impl RoadWatcher for Eye {
             Step::Settled { .. } => "acknowledged",
         };
         (self.0).note(event, known, |subject| line(message, step, subject));
+        #[cfg(feature = "otlp")]
+        if let Some(spans) = self.0.spans.get() {
+            spans.saw(self.0.now_ms.load(Ordering::Relaxed), message, step);
+        }
     }
 }
 

@@ -78,6 +78,10 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "refreshes keys on a thread of its own",
     ),
     (
+        "crates/sterna-server/src/otlp.rs",
+        "sends spans on a thread of its own",
+    ),
+    (
         "crates/sterna-server/src/server.rs",
         "starts and joins the shards' threads",
     ),

@@ -25,6 +25,7 @@ const LAYERS: &[&str] = &[
     "sys",
     "memory",
     "control",
+    "otlp",
     "watch",
     "metrics",
     "mail",

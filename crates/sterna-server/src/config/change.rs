@@ -46,6 +46,8 @@ impl Config {
         next.passwords.threads = old.passwords.threads;
         keep("sys", self.sys != old.sys);
         next.sys.clone_from(&old.sys);
+        keep("otlp", self.otlp != old.otlp);
+        next.otlp.clone_from(&old.otlp);
         keep("log", self.log != old.log);
         next.log.clone_from(&old.log);
         let (tls, before) = (&mut next.tls, &old.tls);

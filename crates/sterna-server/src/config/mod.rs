@@ -22,6 +22,7 @@ mod network;
 mod quic;
 pub mod reference;
 mod store;
+mod trace;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,9 @@ pub use memory::MemoryCeiling;
 pub use network::{Network, ProxyProtocol};
 pub use quic::Quic;
 pub use store::{Durability, Store};
+#[cfg(feature = "otlp")]
+pub(crate) use trace::collector;
+pub use trace::{Otlp, Trace};
 
 /// The whole configuration of a broker process.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -96,6 +100,8 @@ pub struct Config {
     pub log: Log,
     /// Traces of single clients' connections.
     pub trace: Trace,
+    /// Spans of single messages.
+    pub otlp: Otlp,
 }
 
 impl Default for Config {
@@ -122,6 +128,7 @@ impl Default for Config {
             sys: Sys::default(),
             log: Log::default(),
             trace: Trace::default(),
+            otlp: Otlp::default(),
         }
     }
 }
@@ -272,6 +279,7 @@ impl Config {
         problems.extend(self.store.problems());
         problems.extend(self.cluster.problems(self));
         problems.extend(self.admin.problems());
+        problems.extend(self.otlp.problems());
         problems.extend(identity::problems(
             &self.passwords,
             &self.guessing,
@@ -670,28 +678,6 @@ impl Default for Log {
             level: "info".to_owned(),
             format: LogFormat::Text,
             audit: AuditLevel::default(),
-        }
-    }
-}
-
-/// Traces (qlog) of single clients' QUIC connections. A reload switches them on and off.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Trace {
-    /// Client identifiers whose connections are traced.
-    pub clients: Vec<String>,
-    /// Where the traces go, a file for each connection. Default: `traces` in the data directory.
-    pub directory: Option<PathBuf>,
-    /// Bytes after which a trace ends.
-    pub maximum_bytes: u64,
-}
-
-impl Default for Trace {
-    fn default() -> Self {
-        Self {
-            clients: Vec::new(),
-            directory: None,
-            maximum_bytes: 64 << 20,
         }
     }
 }

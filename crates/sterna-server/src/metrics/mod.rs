@@ -202,4 +202,16 @@ impl Sources {
     pub(crate) fn meters(&self, shard: usize) -> Arc<Meters> {
         Arc::clone(&self.meters[shard])
     }
+
+    /// Has the watches of all shards send spans, if there is a collector.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn send_spans(&self, config: &crate::config::Otlp) -> Result<(), String> {
+        let spans = crate::otlp::Spans::start(config);
+        if let Some(spans) = spans.map_err(|e| format!("cannot start a thread: {e}"))? {
+            for meters in &self.meters {
+                meters.watch.send_spans(spans.clone());
+            }
+        }
+        Ok(())
+    }
 }

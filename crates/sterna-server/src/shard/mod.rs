@@ -194,6 +194,9 @@ impl Shard {
         broker.set_keeping(parts.policy.exactly_once);
         let meters = parts.sources.meters(number);
         broker.set_loss_watcher(Box::new(Watcher(Arc::clone(&meters))));
+        if meters.watch.is_on() {
+            broker.watch_road(Some(Box::new(Eye(Arc::clone(&meters.watch)))));
+        }
         let restored = broker.restore(now_ms);
         if number == 0 {
             let records = restored.node_records.iter();
