@@ -79,6 +79,8 @@ pub(super) enum State {
     Password(Box<Pending>),
     /// A challenge was sent.
     Exchange(Box<Exchange>),
+    /// A token was refused, and the client was told why; its answer ends the layer.
+    Denied,
     /// Connected.
     Open,
     /// Being closed: nothing that arrives is looked at.

@@ -114,13 +114,38 @@ impl Door {
                     client.state = State::Exchange(exchange);
                 }
             }
-            Verdict::Refused(refusal) => self.refuse_claim(cx, client, user, refusal),
+            Verdict::Refused(refusal) => {
+                let is_bearer = matches!(claim, Claim::Exchange(OAUTHBEARER, _));
+                if !(is_bearer && self.deny_token(cx, client, refusal)) {
+                    self.refuse_claim(cx, client, user, refusal);
+                }
+            }
         }
     }
 
+    /// Tells a client why its token is refused, before the outcome says that it is (RFC 7628, sections
+    /// 3.2.2 and 3.2.3). False where the refusal is not about the token.
+    fn deny_token(&mut self, cx: &Context<'_>, client: &mut Client, refusal: Refusal) -> bool {
+        let status = match refusal {
+            Refusal::Token | Refusal::Disagreement => "invalid_token",
+            Refusal::Exchange => "invalid_request",
+            _ => return false,
+        };
+        let challenge = format!(r#"{{"status":"{status}"}}"#);
+        let told = (client.engine).sasl_challenge(challenge.as_bytes(), &mut self.out);
+        if told.is_ok() {
+            Self::log_refusal(cx, client, None, refusal);
+            client.state = State::Denied;
+        }
+        told.is_ok()
+    }
+
     pub(super) fn sasl_response(&mut self, cx: &Context<'_>, client: &mut Client, response: &[u8]) {
-        let State::Exchange(exchange) = std::mem::replace(&mut client.state, State::New) else {
-            return self.malformed(cx, client, "no challenge was sent");
+        let exchange = match std::mem::replace(&mut client.state, State::New) {
+            State::Exchange(exchange) => exchange,
+            // Whatever it answers: the log has the reason already.
+            State::Denied => return self.refuse(client, SaslCode::Auth),
+            _ => return self.malformed(cx, client, "no challenge was sent"),
         };
         let user = exchange.user().to_owned();
         match finish(cx, client.id, *exchange, response) {
@@ -180,9 +205,13 @@ impl Door {
             Refusal::Unavailable => SaslCode::Sys,
             _ => SaslCode::Auth,
         };
+        Self::log_refusal(cx, client, user, refusal);
+        self.refuse(client, code);
+    }
+
+    fn log_refusal(cx: &Context<'_>, client: &Client, user: Option<&str>, refusal: Refusal) {
         let login = Login::of(cx, client.id, Protocol::Amqp).by(user);
         login.refused(LoginFailure::Claim(refusal), refusal.detail());
-        self.refuse(client, code);
     }
 
     /// Refuses a client whose words in the SASL layer make no sense.

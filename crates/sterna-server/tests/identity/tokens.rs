@@ -1,5 +1,7 @@
 //! Signed tokens: right and wrong ones at every door, their end, their renewal, and attacks on them.
 
+use std::sync::{Arc, Mutex};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
@@ -14,11 +16,13 @@ use sterna_net::TransportKind;
 use sterna_server::Policy;
 use sterna_server::config::{Config, Jwt, JwtAlgorithm};
 
+use crate::amqp_client::{Client as AmqpClient, Start};
 use crate::fixture::{Broker, Peer, block, plain};
 use crate::h3_client::Client as H3Client;
 use crate::table::TRANSPORTS;
 use crate::world::{
-    DOORS, Door, Entered, Quiet, Shown, authorization, certificate, enter, guarded, oauth, takes,
+    Bearer, DOORS, Door, Entered, Quiet, Shown, authorization, certificate, enter, guarded, oauth,
+    takes,
 };
 
 /// The time at which every broker of these tests begins, in seconds.
@@ -349,6 +353,39 @@ fn every_door_gives_the_same_verdict_on_tokens() {
         }
     }
     assert!(verdicts > 1000, "{verdicts}");
+}
+
+/// SASL says why a token is refused, in JSON, before the outcome (RFC 7628, section 3.2.2).
+#[test]
+fn a_refused_token_gets_an_error_challenge_and_then_the_outcome() {
+    let (_directory, issuer, config) = issued(|_| {});
+    let mut broker = Broker::with(&config, 1);
+    let good = issuer.token(&claims("ann", &json!({})));
+    let old = issuer.token(&claims("ann", &json!({"exp": NOW_S - 1000})));
+    for (token, status) in [
+        (good, None),
+        (old, Some("invalid_token")),
+        ("no token", Some("invalid_token")),
+        ("a\u{1}auth=Bearer b", Some("invalid_request")),
+    ] {
+        let errors: Arc<Mutex<Vec<String>>> = Arc::default();
+        let start = Start {
+            mechanism: Some(Box::new(Bearer(token, Arc::clone(&errors)))),
+            ..Start::new("c")
+        };
+        let mut client = AmqpClient::start(&mut broker, start);
+        client.turn(&mut broker);
+        client.turn(&mut broker);
+        let told = errors.lock().expect("a lock");
+        let told = told.iter().map(|text| {
+            let error: Value = serde_json::from_str(text).expect("JSON");
+            error["status"].as_str().expect("a status").to_owned()
+        });
+        let told: Vec<String> = told.collect();
+        assert_eq!(told.first().map(String::as_str), status, "{token}");
+        assert_eq!(client.is_open, status.is_none(), "{token}");
+        assert_eq!(broker.is_closed(client.peer), status.is_some(), "{token}");
+    }
 }
 
 /// What a client is told, and how many connections are left.

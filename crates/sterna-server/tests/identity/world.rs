@@ -1,6 +1,7 @@
 //! Users with passwords, tokens and certificates, and one way to come in by each door.
 
 use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -177,21 +178,23 @@ pub fn oauth(token: &str) -> String {
     format!("n,,\u{1}auth=Bearer {token}\u{1}\u{1}")
 }
 
-/// `OAUTHBEARER` as an AMQP client does it.
-struct Bearer(&'static str);
+/// `OAUTHBEARER` as an AMQP client does it; the second value gets the server's error.
+pub struct Bearer(pub &'static str, pub Arc<Mutex<Vec<String>>>);
 
 impl Mechanism for Bearer {
     fn name(&self) -> &'static str {
         "OAUTHBEARER"
     }
     fn may_be_challenged(&self) -> bool {
-        false
+        true
     }
     fn initial_response(&mut self) -> Option<Vec<u8>> {
         Some(oauth(self.0).into_bytes())
     }
-    fn challenge(&mut self, _: &[u8]) -> Result<Vec<u8>, SaslError> {
-        Err(SaslError)
+    fn challenge(&mut self, error: &[u8]) -> Result<Vec<u8>, SaslError> {
+        let text = std::str::from_utf8(error).map_err(|_| SaslError)?;
+        self.1.lock().expect("a lock").push(text.to_owned());
+        Ok(b"\x01".to_vec())
     }
     fn success(&mut self, _: Option<&[u8]>) -> Result<(), SaslError> {
         Ok(())
@@ -324,7 +327,7 @@ fn amqp(
     container: &str,
 ) -> Option<Entered> {
     let mechanism: Option<Box<dyn Mechanism>> = match (shown, quiet) {
-        (Shown::Bearer(token), _) => Some(Box::new(Bearer(token))),
+        (Shown::Bearer(token), _) => Some(Box::new(Bearer(token, Arc::default()))),
         (Shown::Password(user, password) | Shown::Signed(user, password), _) => {
             Some(Box::new(Plain {
                 user: user.to_owned(),
