@@ -292,11 +292,11 @@ mod tests {
             generation: 1,
         };
         let claim = |client_id: &str, user: Option<&str>| {
-            let owned = Owned {
+            let whose = Owned {
                 user,
                 most_of_user: None,
             };
-            registry.claim(client_id, owned, 0, || owner, || true)
+            registry.claim(client_id, whose, 0, || owner, || true)
         };
         let users = || {
             let parts = registry.parts.iter().map(|part| locked(part));

@@ -144,13 +144,13 @@ impl Sends {
             match recovery {
                 Recovery::Resend => drop(self.again.insert(number)),
                 Recovery::Resume(_) => resumes.push(number),
-                Recovery::Settle(state) => {
+                Recovery::Settle(outcome) => {
                     let token = delivery.token;
                     let tag = token.to_be_bytes();
                     let transfer = OutgoingTransfer {
                         resume: true,
                         settled: true,
-                        state: Some(state.view()),
+                        state: Some(outcome.view()),
                         ..OutgoingTransfer::new(&tag, token)
                     };
                     let client = &mut line.client;
@@ -226,13 +226,10 @@ impl Actor for Sends {
             return;
         }
         while let Some(number) = self.again.first().copied() {
-            if !self.open.contains_key(&number) {
-                self.again.remove(&number);
-            } else if self.transfer(stage.broker, number, false) {
-                self.again.remove(&number);
-            } else {
+            if self.open.contains_key(&number) && !self.transfer(stage.broker, number, false) {
                 return;
             }
+            self.again.remove(&number);
         }
         if stage.phase == Phase::Load && self.open.len() < WINDOW {
             let (number, text) = stage.ledger.send(self.publisher);

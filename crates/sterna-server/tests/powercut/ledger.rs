@@ -211,7 +211,7 @@ impl Ledger {
         let mut parts = text.split('/');
         let mut part = || parts.next().and_then(|part| part.parse::<usize>().ok());
         let (Some(publisher), Some(number)) = (part(), part()) else {
-            return self.complain(Promise::Asked, format!("a message `{text}`"));
+            return self.complain(Promise::Asked, &format!("a message `{text}`"));
         };
         self.delivered += 1;
         let now_ms = self.now_ms;
@@ -244,7 +244,7 @@ impl Ledger {
             *highest = number.max(*highest);
         }
         for (promise, word) in complaints {
-            self.complain(promise, format!("{word}{which}"));
+            self.complain(promise, &format!("{word}{which}"));
         }
     }
 
@@ -261,7 +261,7 @@ impl Ledger {
     /// The power was cut, and what was acknowledged at a time or later may be gone.
     pub fn excuse(&mut self, from_ms: u64) {
         for publisher in &mut self.publishers {
-            for publication in publisher.publications[publisher.compared..].iter_mut() {
+            for publication in &mut publisher.publications[publisher.compared..] {
                 if matches!(publication.state, State::Acknowledged(at_ms) if at_ms >= from_ms) {
                     publication.state = State::Doubtful;
                     self.excused += 1;
@@ -283,11 +283,11 @@ impl Ledger {
         }
     }
 
-    pub fn complain(&mut self, promise: Promise, text: String) {
+    pub fn complain(&mut self, promise: Promise, text: &str) {
         *self.broken.entry(promise).or_default() += 1;
         if self.violations.len() < MOST_LISTED {
             let at = format!("cut {}, {} ms: ", self.cuts, self.now_ms);
-            self.violations.push((promise, at + &text));
+            self.violations.push((promise, at + text));
         }
     }
 
@@ -332,7 +332,7 @@ impl Ledger {
         for reader in 0..self.readers.len() {
             for (publisher, number) in self.owed(&self.readers[reader]) {
                 let (sender, name) = (self.publishers[publisher].name, self.readers[reader].name);
-                self.complain(Promise::Kept, format!("{number} of {sender} at {name}"));
+                self.complain(Promise::Kept, &format!("{number} of {sender} at {name}"));
             }
         }
         for publisher in &mut self.publishers {
@@ -356,7 +356,7 @@ impl Ledger {
             |publication: &Publication| matches!(publication.state, State::Acknowledged(_));
         let newest = publications.iter().rposition(is_acknowledged);
         if newest.is_some() && found < newest {
-            self.complain(Promise::Newest, format!("{found:?} instead of {newest:?}"));
+            self.complain(Promise::Newest, &format!("{found:?} instead of {newest:?}"));
         }
     }
 

@@ -233,9 +233,7 @@ impl Client {
         self.is_connected = true;
         if !is_present {
             if self.session_ms.is_some() {
-                stage
-                    .ledger
-                    .complain(Promise::Remembered, self.name.to_owned());
+                stage.ledger.complain(Promise::Remembered, self.name);
             }
             self.taken.clear();
             if let Part::Reads { reader, .. } = self.part {
@@ -300,8 +298,9 @@ impl Client {
                 Came::Received(id, is_taken) => {
                     self.acknowledged(stage.ledger, id, is_taken);
                     if is_taken {
-                        let sent = self.sent.iter_mut().find(|sent| sent.id == id);
-                        sent.into_iter().for_each(|sent| sent.is_released = true);
+                        if let Some(sent) = self.sent.iter_mut().find(|sent| sent.id == id) {
+                            sent.is_released = true;
+                        }
                         if answers {
                             self.send(stage.broker, &two(0x62, id));
                         }

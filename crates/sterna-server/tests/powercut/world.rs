@@ -199,7 +199,7 @@ impl World {
         let engine = Engine::open_with_identity(disk, self.store.clone(), IDENTITY);
         let engine = engine.expect("the store opens");
         for damage in &engine.report().damage {
-            (self.ledger).complain(Promise::Served, format!("damage: {damage}"));
+            (self.ledger).complain(Promise::Served, &format!("damage: {damage}"));
         }
         let woken = Arc::new(AtomicBool::new(false));
         let shards = 1 + self.random.below(3) as usize;
@@ -348,7 +348,7 @@ impl World {
         for actor in &self.actors {
             if !actor.is_idle() {
                 let text = format!("{} waits", actor.name());
-                self.ledger.complain(Promise::Served, text);
+                self.ledger.complain(Promise::Served, &text);
             }
         }
     }
