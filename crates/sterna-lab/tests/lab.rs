@@ -12,9 +12,15 @@ use process::{LAB, has_rights, lab, sterna, text};
 
 #[test]
 fn without_rights_a_relay_serves_tcp_and_udp() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Another program may have the same port by UDP.
+    let (listener, socket) = (0..100)
+        .find_map(|_| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let socket = UdpSocket::bind(listener.local_addr().unwrap());
+            Some((listener, socket.ok()?))
+        })
+        .expect("a port that is free by TCP and UDP");
     let address = listener.local_addr().unwrap();
-    let socket = UdpSocket::bind(address).unwrap();
     thread::spawn(move || {
         let mut bytes = [0; 100];
         while let Ok((length, from)) = socket.recv_from(&mut bytes) {

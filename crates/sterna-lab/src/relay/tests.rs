@@ -17,9 +17,15 @@ fn link(pipe: PipeSettings) -> LinkSettings {
 
 /// A relay to a target; the address is where it is reached, by either protocol.
 fn relay(target: SocketAddr, link: LinkSettings) -> (Relay, SocketAddr) {
-    let listener = TcpListener::bind(LOCAL).unwrap();
+    // Another program may have the same port by UDP.
+    let (listener, socket) = (0..100)
+        .find_map(|_| {
+            let listener = TcpListener::bind(LOCAL).unwrap();
+            let socket = UdpSocket::bind(listener.local_addr().unwrap());
+            Some((listener, socket.ok()?))
+        })
+        .expect("a port that is free by TCP and UDP");
     let address = listener.local_addr().unwrap();
-    let socket = UdpSocket::bind(address).unwrap();
     let options = RelayOptions {
         listener,
         socket,
