@@ -412,6 +412,16 @@ impl<P: DoorState> Broker<P> {
     }
 }
 
+impl<P: DoorState> Broker<P> {
+    /// Reads in the log which messages the queues had before a restart, so that their limits hold. To be called after
+    /// [`restore`](Self::restore), when queues have their rules; else it is done with the first timers.
+    pub fn read_restored(&mut self) {
+        while let Some(&group) = self.queues.unread.keys().next() {
+            self.queues.read_unread(group);
+        }
+    }
+}
+
 impl<P> Queues<P> {
     /// Reads in the log what a group's queue had before the restart. At the start; and at the first use of a
     /// queue that nobody has given rules by then.

@@ -34,10 +34,7 @@ impl<P: DoorState> Broker<P> {
     /// Publishes wills that are due, ends sessions and drops messages whose time is over.
     pub fn timeout(&mut self, now_ms: u64) {
         self.catch_up();
-        // Nobody has given rules to these queues at the start.
-        while let Some(&group) = self.queues.unread.keys().next() {
-            self.queues.read_unread(group);
-        }
+        self.read_restored();
         for _ in 0..TIMERS_PER_CALL {
             match self.queues.timers.first() {
                 Some(&(at_ms, TimerKey::Session(slot))) if at_ms <= now_ms => {

@@ -27,6 +27,9 @@ pub(super) struct Cast {
     pub(super) interests: usize,
     /// Topics with one publisher each, whose retained messages are compared.
     pub(super) retained: Vec<String>,
+    /// Whether the broker may take a consumer for alive that has gone. Then a queue has two for a while, and what
+    /// the old one was sent comes late to the new one.
+    has_ghosts: bool,
 }
 
 fn topics(prefix: &str, name: &str, count: u32) -> Vec<String> {
@@ -36,8 +39,9 @@ fn topics(prefix: &str, name: &str, count: u32) -> Vec<String> {
 }
 
 impl Cast {
-    pub(super) const fn new(site: Site) -> Self {
+    pub(super) const fn new(site: Site, has_ghosts: bool) -> Self {
         Self {
+            has_ghosts,
             tasks: Vec::new(),
             site,
             publishers: 0,
@@ -153,7 +157,7 @@ impl Cast {
             true,
             wanders,
         );
-        let single = amqp::queue_reader(&self.site, QUEUES[0], true);
+        let single = amqp::queue_reader(&self.site, QUEUES[0], !self.has_ghosts);
         let shared = amqp::queue_reader(&self.site, QUEUES[1], false);
         self.interests += QUEUES.len();
         let single = Source::Queue(QUEUES[0], single);

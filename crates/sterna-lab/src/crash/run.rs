@@ -104,7 +104,7 @@ impl<'r> Run<'r> {
             settings,
             progress,
             random,
-            cast: Cast::new(site.clone()),
+            cast: Cast::new(site.clone(), settings.doing == Doing::Faults),
             broker,
             site,
             tally: Tally::default(),

@@ -208,6 +208,7 @@ impl Shard {
         let queues = Arc::clone(&parts.amqp);
         let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
         amqp.restore_queues(&mut broker, &parts.policy.amqp, now_ms);
+        broker.read_restored();
         let memory = parts.memory.unwrap_or_else(|| {
             let shards = usize::from(parts.directory.shards());
             Arc::new(Memory::unlimited(shards, Arc::clone(&parts.directory)))
