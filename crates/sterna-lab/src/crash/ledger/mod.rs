@@ -505,7 +505,7 @@ impl Ledger {
             self.complain(Promise::Intact, protocol, &name, text);
             return;
         };
-        let number = publication.topic;
+        let (number, sent) = (publication.topic, publication.sent);
         if let Some(topic) = topic.filter(|topic| *topic != self.topics[number].name) {
             let text = format!("{} under the topic {topic}", self.describe(stamp));
             self.complain(Promise::Intact, protocol, &name, text);
@@ -517,7 +517,10 @@ impl Ledger {
             Copy::First => self.counts_mut(protocol).delivered += 1,
             Copy::Late { after } => {
                 self.counts_mut(protocol).delivered += 1;
-                if self.readers[id.0].reading.is_ordered {
+                let reader = &self.readers[id.0];
+                // Of what was sent before, a repetition may be the first that comes.
+                let was_asked = reader.had_asked(&self.topics[number].name, sent);
+                if reader.reading.is_ordered && was_asked {
                     let text = format!(
                         "{} came to {name} after message {after}",
                         self.describe(stamp)

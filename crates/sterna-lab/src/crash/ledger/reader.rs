@@ -121,6 +121,14 @@ impl Reader {
             })
     }
 
+    /// Whether the broker had granted a filter that matches when a message was sent.
+    pub(super) fn had_asked(&self, topic: &str, sent: Moment) -> bool {
+        self.interests.iter().any(|interest| {
+            interest.granted.is_some_and(|granted| granted < sent)
+                && matches(&interest.filter, topic)
+        })
+    }
+
     /// Whether a message may come: the broker may have taken it, from `sent` to `taken`, while a filter that
     /// matches was in force.
     pub(super) fn may_have(&self, topic: &str, sent: Moment, taken: Option<Moment>) -> bool {

@@ -73,6 +73,25 @@ fn what_was_acknowledged_and_did_not_come_is_lost_and_told_once() {
     came(&mut ledger, reader, lost);
 }
 
+/// A publisher repeats what was not answered, and what came of it before the subscription is not known.
+#[test]
+fn a_repetition_of_what_was_sent_before_the_subscription_may_come_late() {
+    let (mut ledger, publisher, reader) = start();
+    let (first, second) = (sent(&mut ledger, publisher), sent(&mut ledger, publisher));
+    let late = ledger.reader("late", READING);
+    ledger.asks(late, "t/#");
+    ledger.granted(late, "t/#");
+    let third = sent(&mut ledger, publisher);
+    for stamp in [third, first, second] {
+        came(&mut ledger, late, stamp);
+    }
+    assert_eq!(ledger.breaches(Promise::Order, Protocol::Amqp), 0);
+    for stamp in [second, first] {
+        came(&mut ledger, reader, stamp);
+    }
+    assert_eq!(ledger.breaches(Promise::Order, Protocol::Amqp), 1);
+}
+
 #[test]
 fn only_what_was_sent_after_the_acknowledged_subscription_is_due() {
     let (mut ledger, publisher, _) = start();
