@@ -56,6 +56,18 @@ pub trait Rights: fmt::Debug + Send + Sync {
     /// ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)).
     fn reads(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right;
 
+    /// The same of a subscription that was allowed when it was made, when it is judged again.
+    fn still_reads(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
+        self.reads(holder, filter, queue)
+    }
+
+    /// Whether other things may be said of a holder each time that its client comes back, so that its
+    /// session is judged each time.
+    fn varies(&self, holder: Holder<'_>) -> bool {
+        let _ = holder;
+        false
+    }
+
     /// Whether a message that waits in the session's own queue may still be delivered.
     fn receives(&self, holder: Holder<'_>, topic: &str) -> bool;
 

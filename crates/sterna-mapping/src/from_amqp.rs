@@ -97,13 +97,19 @@ pub fn from_amqp<'a>(
     Ok(FromAmqp {
         properties: out.0,
         payload: payload.bytes,
-        retain: annotations
-            .and_then(|annotations| annotations.get(RETAIN_ANNOTATION))
-            .is_some_and(|value| value == Value::Boolean(true)),
+        retain: is_to_be_retained(view),
         delivery_count: header.delivery_count,
         ttl_ms: header.ttl,
         absolute_expiry_ms: fields.absolute_expiry_time.map(|time| time.0),
     })
+}
+
+/// Whether a message is to be retained.
+#[must_use]
+pub fn is_to_be_retained(view: &MessageView<'_>) -> bool {
+    (view.message_annotations())
+        .and_then(|annotations| annotations.get(RETAIN_ANNOTATION))
+        .is_some_and(|value| value == Value::Boolean(true))
 }
 
 /// A text as MQTT has it (MQTT 5.0, section 1.5.4).

@@ -48,7 +48,7 @@ pub use address::{TOPIC_PREFIX, address_of_topic, topic_of_address};
 pub use fields::{
     FieldError, FieldSource, FromFields, ToFields, field, from_fields, is_field_value, to_fields,
 };
-pub use from_amqp::{FromAmqp, from_amqp};
+pub use from_amqp::{FromAmqp, from_amqp, is_to_be_retained};
 pub use text::{base64, from_base64};
 pub use to_amqp::{ToAmqp, merge_annotations, to_amqp};
 

@@ -96,6 +96,12 @@ impl IncomingAliases {
         Ok(TopicName::Literal(topic))
     }
 
+    /// The Topic Name that an alias stands for on a lane now.
+    #[must_use]
+    pub fn peek(&self, lane: Lane, alias: u16) -> Option<&str> {
+        self.get(lane, alias).map(|topic| &**topic)
+    }
+
     /// A lane is gone, and with it the aliases that were set on it.
     pub fn lane_closed(&mut self, lane: Lane) {
         if !self.topics.is_empty() {

@@ -12,15 +12,15 @@
 
 use std::sync::Arc;
 
-use sterna_net::{ConnectionId, ConnectionInfo};
+use sterna_net::{ConnectionId, ConnectionInfo, TransportKind};
 
 use crate::audit;
 use crate::bans::{self, Ban, Newcomer};
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::identity::{
-    Exchange, Holder, Identity, OAUTHBEARER, Pending, Proof, Refusal, Request, Standing, Subject,
-    is_token, token_of_message,
+    Credentials, Exchange, Holder, Identity, Known, Login, OAUTHBEARER, Pending, Proof, Refusal,
+    Request, Standing, Subject, is_token, token_of_message,
 };
 use crate::mail::Mail;
 
@@ -74,8 +74,8 @@ pub(crate) fn judge(
         Claim::Nothing => case.quiet(),
         Claim::Holder(name) => case.holder(name),
         Claim::Password(user, password) => case.password(connection, number, user, password),
-        Claim::Token(token) => case.token(token),
-        Claim::Exchange(method, first) => case.exchange(method, first),
+        Claim::Token(token) => case.token(connection, number, token),
+        Claim::Exchange(method, first) => case.exchange(connection, number, method, first),
     }
     .unwrap_or_else(Verdict::Refused)
 }
@@ -96,21 +96,41 @@ pub(crate) fn check_ban(
     identity: &Identity,
     name: Option<&str>,
 ) -> Result<(), Refusal> {
-    let now_ms = cx.net.now_ms();
-    let who = Newcomer {
-        user: identity.user(),
-        client: name,
-        address: cx.net.info(connection).map(|info| info.peer.ip()),
-    };
-    if cx.bans.find(now_ms, who).is_some() {
+    if is_banned(cx, connection, identity, name) {
         return Err(Refusal::Banned);
     }
+    let now_ms = cx.net.now_ms();
+    let who = newcomer(cx, connection, identity, name);
     let limits = &cx.policy.bans;
     if name.is_some() && cx.bans.flaps(limits, now_ms, who) {
         ban(cx, bans::of_flapping(limits, now_ms, who));
         return Err(Refusal::Banned);
     }
     Ok(())
+}
+
+/// The same without counting its login.
+pub(crate) fn is_banned(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    identity: &Identity,
+    name: Option<&str>,
+) -> bool {
+    let who = newcomer(cx, connection, identity, name);
+    cx.bans.find(cx.net.now_ms(), who).is_some()
+}
+
+fn newcomer<'a>(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    identity: &'a Identity,
+    name: Option<&'a str>,
+) -> Newcomer<'a> {
+    Newcomer {
+        user: identity.user(),
+        client: name,
+        address: cx.net.info(connection).map(|info| info.peer.ip()),
+    }
 }
 
 /// Bans a client because of its behaviour.
@@ -249,11 +269,18 @@ impl<'a, 'c> Case<'a, 'c> {
         // A name alone proves nothing, and denies nothing where the certificate proves the same one.
         // Where there are no users, a password proves nothing either: clients that were told one give
         // it even where nobody asks.
-        if !users.are_configured() || (password.is_empty() && self.named.is_some()) {
+        let webhook = &self.cx.policy.webhook;
+        if (!users.are_configured() && !webhook.authenticates())
+            || (password.is_empty() && self.named.is_some())
+        {
             return self.quiet();
         }
         if password.is_empty() || !sterna_auth::is_user_name(user) {
             return Err(Refusal::Password);
+        }
+        if webhook.authenticates() && !users.has(user) {
+            let credentials = Credentials::Password(user, password);
+            return self.asked(connection, number, credentials);
         }
         let Some(checker) = self.cx.checker else {
             return Err(Refusal::Unavailable);
@@ -279,7 +306,7 @@ impl<'a, 'c> Case<'a, 'c> {
                 post(Mail::Judged {
                     connection,
                     number,
-                    outcome,
+                    outcome: outcome.map(|()| None),
                 });
             }),
         })?;
@@ -318,28 +345,134 @@ impl<'a, 'c> Case<'a, 'c> {
         Ok(Verdict::Known(identity))
     }
 
-    fn token(&self, token: &[u8]) -> Result<Verdict, Refusal> {
+    fn token(
+        &self,
+        connection: ConnectionId,
+        number: u64,
+        token: &[u8],
+    ) -> Result<Verdict, Refusal> {
         if self.cx.policy.issuer.is_configured() && is_token(token) {
             return self.signed(token, "");
         }
         let subject = Subject::Token(token);
         self.may_guess(subject)?;
         let user = self.cx.policy.tokens.user_of(token, self.now_ms);
+        if user.is_none() && self.cx.policy.webhook.authenticates() {
+            return self.asked(connection, number, Credentials::Token(token));
+        }
         self.note(subject, user.is_some());
         let user = user.ok_or(Refusal::Token)?;
         self.agree(user)?;
         Ok(Verdict::Known(Identity::of(user, Proof::Token)))
     }
 
-    fn exchange(&self, method: &str, first: &[u8]) -> Result<Verdict, Refusal> {
-        if method == OAUTHBEARER && self.cx.policy.issuer.is_configured() {
+    fn exchange(
+        &self,
+        connection: ConnectionId,
+        number: u64,
+        method: &str,
+        first: &[u8],
+    ) -> Result<Verdict, Refusal> {
+        let issuer = &self.cx.policy.issuer;
+        let is_asked = self.cx.policy.webhook.authenticates();
+        if method == OAUTHBEARER && (is_asked || issuer.is_configured()) {
             let (token, acts_as) = token_of_message(first).ok_or(Refusal::Exchange)?;
-            return self.signed(token.as_bytes(), acts_as);
+            let token = token.as_bytes();
+            if issuer.is_configured() && is_token(token) {
+                return self.signed(token, acts_as);
+            }
+            if !is_asked {
+                return Err(Refusal::Token);
+            }
+            // Whom the token is of is not known when the client is let in.
+            if !acts_as.is_empty() {
+                return Err(Refusal::Disagreement);
+            }
+            return self.asked(connection, number, Credentials::Token(token));
         }
         let (exchange, challenge) = Exchange::start(&self.cx.policy.users, method, first)?;
         self.agree(exchange.user())?;
         self.may_guess(Subject::User(exchange.user()))?;
         Ok(Verdict::Challenge(Box::new(exchange), challenge))
+    }
+
+    /// Credentials that the webhook knows, or not.
+    fn asked(
+        &self,
+        connection: ConnectionId,
+        number: u64,
+        credentials: Credentials<'_>,
+    ) -> Result<Verdict, Refusal> {
+        let subject = match credentials {
+            Credentials::Password(user, _) => Subject::User(user),
+            Credentials::Token(token) => Subject::Token(token),
+        };
+        let wrong = match credentials {
+            Credentials::Password(..) => Refusal::Password,
+            Credentials::Token(_) => Refusal::Token,
+        };
+        self.may_guess(subject)?;
+        let webhook = &self.cx.policy.webhook;
+        let login = Login {
+            credentials,
+            protocol: self.protocol().name(),
+            transport: transport(self.info.transport),
+            address: self.info.peer.ip(),
+            certificate: self.holder.as_ref().and_then(Holder::common_name),
+            now_ms: self.now_ms,
+        };
+        match webhook.recall(&login) {
+            Some(Known::Refused) => {
+                self.note(subject, false);
+                return Err(wrong);
+            }
+            Some(Known::Admitted(identity)) => {
+                self.note(subject, true);
+                self.agree(identity.user().unwrap_or_default())?;
+                return Ok(Verdict::Known(identity));
+            }
+            None => {}
+        }
+        let post = self.cx.outbox.postbox(self.cx.shard);
+        let post = post.ok_or(Refusal::Unavailable)?;
+        let checker = self.cx.checker.cloned();
+        let (limits, address) = (self.cx.policy.guessing.clone(), self.info.peer.ip());
+        let (now_ms, named) = (self.now_ms, self.named.clone());
+        let subject = Guessed::of(credentials);
+        let ticket = webhook.authenticate(&login, move |answer| {
+            if let (Some(checker), Ok(known)) = (checker, &answer) {
+                let is_right = known.is_some();
+                let mut guesses = checker.guesses();
+                guesses.note(&limits, address, subject.subject(), is_right, now_ms);
+            }
+            let outcome = answer.and_then(|known| {
+                let identity = known.ok_or(wrong)?;
+                match &named {
+                    Some(name) if identity.user() != Some(name) => Err(Refusal::Disagreement),
+                    _ => Ok(Some(identity)),
+                }
+            });
+            post(Mail::Judged {
+                connection,
+                number,
+                outcome,
+            });
+        })?;
+        let claimed = match credentials {
+            Credentials::Password(user, _) => Identity::of(user, Proof::Webhook),
+            Credentials::Token(_) => Identity::nameless(Proof::Webhook),
+        };
+        Ok(Verdict::Pending(Pending::asked(number, claimed, ticket)))
+    }
+
+    /// What the client speaks: what it has negotiated, else what its listener is for.
+    fn protocol(&self) -> Protocol {
+        match &*self.info.protocol {
+            b"mqtt" | b"mqttv3.1" => Protocol::Mqtt,
+            b"amqp" => Protocol::Amqp,
+            b"h3" | b"h2" => Protocol::Http,
+            _ => self.cx.policy.listener(self.info.listener).protocol,
+        }
     }
 
     /// Whether credentials name the user whom the certificate names, if it names one.
@@ -371,5 +504,39 @@ impl<'a, 'c> Case<'a, 'c> {
                 .guesses()
                 .note(limits, address, subject, is_right, self.now_ms);
         }
+    }
+}
+
+/// Whose credentials are looked at elsewhere.
+enum Guessed {
+    User(String),
+    Token(Vec<u8>),
+}
+
+impl Guessed {
+    fn of(credentials: Credentials<'_>) -> Self {
+        match credentials {
+            Credentials::Password(user, _) => Self::User(user.to_owned()),
+            Credentials::Token(token) => Self::Token(token.to_vec()),
+        }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        match self {
+            Self::User(user) => Subject::User(user),
+            Self::Token(token) => Subject::Token(token),
+        }
+    }
+}
+
+/// A transport as the webhook is told of it.
+const fn transport(kind: TransportKind) -> &'static str {
+    match kind {
+        TransportKind::Tcp => "tcp",
+        TransportKind::Tls => "tls",
+        TransportKind::WebSocket => "websocket",
+        TransportKind::SecureWebSocket => "secure-websocket",
+        TransportKind::Quic => "quic",
+        TransportKind::Simulated => "simulated",
     }
 }

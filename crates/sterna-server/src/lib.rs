@@ -26,6 +26,7 @@ mod mqtt;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod policy;
+mod reload;
 mod rights;
 mod seats;
 mod server;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use sterna_broker::Keeping;
 use sterna_net::Pages;
 
-use crate::authorization::{MessageKind, Rules, Subject};
+use crate::authorization::{MessageKind, Rules, Standings, Subject};
 use crate::config::{
     Admin, Amqp, Bans, ClientIds, Config, Durability, EarlyData, Guessing, Http, Listener,
     ListenerUrl, Mqtt, Passwords, Protocol, QUEUE_LEVEL, Scheme,
 };
-use crate::identity::{Issuer, Tokens, Users};
+use crate::identity::{Identity, Issuer, Tokens, Users, Webhook};
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
@@ -31,6 +31,10 @@ pub struct Policy {
     pub tokens: Arc<Tokens>,
     /// The issuer of JSON web tokens.
     pub issuer: Arc<Issuer>,
+    /// The service that says who clients are and what they may do.
+    pub webhook: Arc<Webhook>,
+    /// What is said of connected clients beside their names; it outlives policies.
+    pub standings: Arc<Standings>,
     /// Whether a file says which tokens there are.
     pub has_token_file: bool,
     /// Whether clients may show certificates.
@@ -168,6 +172,7 @@ impl Policy {
         self.users.are_configured()
             || self.has_token_file
             || self.issuer.is_configured()
+            || self.webhook.authenticates()
             || (self.certificate_as_username && self.takes_certificates)
     }
 
@@ -176,9 +181,12 @@ impl Policy {
     /// # Errors
     /// A sentence that names the file and its fault.
     pub fn load(config: &Config) -> Result<Self, String> {
-        let default = config.authentication.admits_anonymous();
+        let default = config.admits_anonymous_usually();
         let users = Users::load(config.authentication.password_file.as_deref())?;
         users.warn_of_weak(config.passwords.iterations);
+        let webhook = Arc::new(Webhook::load(&config.webhook)?);
+        let rules = Rules::new(&config.authorization);
+        let rules = rules.with_answers(Arc::clone(webhook.answers()));
         Ok(Self {
             mqtt: Mqtt {
                 // A node has only a part of the members.
@@ -192,13 +200,15 @@ impl Policy {
             users: Arc::new(users),
             tokens: Arc::new(Tokens::load(config.authentication.token_file.as_deref())?),
             issuer: Arc::new(Issuer::load(&config.authentication.jwt)?),
+            webhook,
+            standings: Arc::default(),
             has_token_file: config.authentication.token_file.is_some(),
             takes_certificates: config.tls.client_ca.is_some() || config.tls.client_keys.is_some(),
             passwords: config.passwords.clone(),
             guessing: config.guessing.clone(),
             bans: config.bans.clone(),
             client_ids: config.authentication.client_ids.clone(),
-            rules: Rules::new(&config.authorization),
+            rules,
             listeners: config
                 .listeners_in_force()
                 .iter()
@@ -247,6 +257,28 @@ impl Policy {
 }
 
 impl Policy {
+    /// The policy that follows another while connections live.
+    #[must_use]
+    pub fn succeeding(mut self, old: &Self) -> Self {
+        self.standings = Arc::clone(&old.standings);
+        self
+    }
+
+    /// Notes what is said of a client that has come in, by its identifier as the rules know it.
+    pub(crate) fn note_standing(&self, identity: &mut Identity, client: &str) {
+        if self.gives_standings() {
+            *identity = std::mem::take(identity).with_standing();
+        }
+        if let Some(user) = identity.user() {
+            self.standings.note(user, client, identity.standing());
+        }
+    }
+
+    /// Whether clients can be given groups or rules when they come in.
+    pub(crate) fn gives_standings(&self) -> bool {
+        self.webhook.authenticates() || self.issuer.gives_standings()
+    }
+
     /// Refuses a file that has lost all its users or tokens: their sessions would end, and a file that is
     /// being written looks like that.
     ///

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sterna_broker::{Holder, Message, Permit, Right, Rights};
 use sterna_net::ConnectionInfo;
 
-use crate::authorization::{MessageKind, Origin, Reading, Rules, Subject};
+use crate::authorization::{MessageKind, Origin, Reading, Rules, Standing, Subject};
 use crate::identity::{Grant, Identity, common_name, may_have_client_id};
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
@@ -18,6 +18,9 @@ struct Reader {
     user: Option<Arc<str>>,
     client: Box<str>,
     origin: Origin,
+    standing: Option<Arc<Standing>>,
+    /// The place of the rule whose question about the filter was answered, if one asks.
+    answered: Option<usize>,
 }
 
 impl Permit for Reader {
@@ -26,8 +29,11 @@ impl Permit for Reader {
             user: self.user.as_deref(),
             client: &self.client,
             origin: self.origin,
+            standing: self.standing.as_deref(),
         };
-        self.rules.may_receive(subject, topic)
+        (self.rules).may_receive_by(subject, topic, |place| {
+            place.is_some() && place == self.answered
+        })
     }
 }
 
@@ -61,7 +67,10 @@ impl Policy {
     /// Whether a user may be one that is admitted: by a password, a token, or a certificate or signed
     /// token, which only the connection shows.
     pub(crate) fn knows(&self, user: &str) -> bool {
-        self.certificate_as_username || self.issuer.is_configured() || self.has_credentials(user)
+        self.certificate_as_username
+            || self.issuer.is_configured()
+            || self.webhook.authenticates()
+            || self.has_credentials(user)
     }
 
     /// Whether a client may have an identifier. Where identifiers are bound to users, a user's name is
@@ -90,7 +99,7 @@ impl Policy {
     /// Whether a connection would still be admitted, by who it has shown to be.
     pub(crate) fn still_admits(&self, info: Option<&ConnectionInfo>, identity: &Identity) -> bool {
         if let Some(grant) = identity.grant() {
-            return self.issuer.stands_by(grant);
+            return self.issuer.stands_by(grant) || self.webhook.stands_by(grant);
         }
         let certificate = info.and_then(|info| info.peer_certificates.first());
         let Some(user) = identity.user() else {
@@ -111,6 +120,9 @@ impl Policy {
             && self.users.have_same_names(&other.users)
             && self.tokens.have_same_names(&other.tokens)
             && self.issuer.is_same(&other.issuer)
+            && self.webhook.is_same(&other.webhook)
+            // Each webhook has its own answers, and the rules in force must know them.
+            && !(self.rules.have_questions() && self.webhook.authorizes())
             && self.admits_nobody() == other.admits_nobody()
     }
 }
@@ -127,37 +139,15 @@ impl Rights for Policy {
     }
 
     fn reads(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
-        let is_link = holder.client_id.starts_with(AMQP_PREFIX);
-        // Nobody else knows the topic of a dynamic node.
-        if is_own(holder) || (is_link && amqp::is_dynamic(filter)) {
-            return Right::Everything;
-        }
-        let client = client_of(holder.client_id);
-        let subject = Subject {
-            user: holder.owner,
-            client: &client,
-            origin: Origin::of_endpoint(holder.endpoint),
-        };
-        if let Some(queue) = queue {
-            // A queue is a node of its own, wherever its messages come from.
-            let node = amqp::topic_of_queue(&name_of_share(queue));
-            match self.rules.reading(subject, &node) {
-                Reading::Refused => return Right::Nothing,
-                Reading::Whole | Reading::Part if is_link => return Right::Everything,
-                // Who names the filter has to have the right to that, too.
-                Reading::Whole | Reading::Part => {}
-            }
-        }
-        match self.rules.reading(subject, filter) {
-            Reading::Refused => Right::Nothing,
-            Reading::Whole => Right::Everything,
-            Reading::Part => Right::Some(Arc::new(Reader {
-                rules: self.rules.clone(),
-                user: holder.owner.map(Arc::from),
-                client,
-                origin: Origin::of_endpoint(holder.endpoint),
-            })),
-        }
+        self.may_read(holder, filter, queue, false)
+    }
+
+    fn still_reads(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
+        self.may_read(holder, filter, queue, true)
+    }
+
+    fn varies(&self, holder: Holder<'_>) -> bool {
+        self.may_be_given_more(holder)
     }
 
     fn receives(&self, holder: Holder<'_>, topic: &str) -> bool {
@@ -166,28 +156,101 @@ impl Rights for Policy {
             return true;
         }
         let client = client_of(holder.client_id);
+        let standing = self.standings.of(holder.owner, &client);
+        if standing.is_none() && self.may_be_given_more(holder) {
+            return true;
+        }
         let subject = Subject {
             user: holder.owner,
             client: &client,
             origin: Origin::of_endpoint(holder.endpoint),
+            standing: standing.as_deref(),
         };
-        self.rules.may_receive(subject, topic)
+        // It was let through when it was subscribed to.
+        self.rules.may_receive_by(subject, topic, |_| true)
     }
 
     fn most_sessions(&self, holder: Holder<'_>) -> Option<u32> {
         if is_own(holder) {
             return None;
         }
-        self.rules.limit_of(holder.owner)?.sessions
+        let client = client_of(holder.client_id);
+        let standing = self.standings.of(holder.owner, &client);
+        let subject = Subject {
+            user: holder.owner,
+            client: &client,
+            standing: standing.as_deref(),
+            ..Subject::default()
+        };
+        self.rules.limit_of(subject)?.sessions
     }
 
     fn publishes(&self, holder: Holder<'_>, will: &Message) -> bool {
         let client = client_of(holder.client_id);
+        let standing = self.standings.of(holder.owner, &client);
         let subject = Subject {
             user: holder.owner,
             client: &client,
             origin: Origin::of_endpoint(holder.endpoint),
+            standing: standing.as_deref(),
         };
-        (self.rules).may_publish(subject, will.topic(), MessageKind::of(will))
+        (self.rules).may_publish_still(subject, will.topic(), MessageKind::of(will))
+    }
+}
+
+impl Policy {
+    /// Whether a client that is away may have been given groups or rules, of which nothing is known until
+    /// it comes back: then it is judged again.
+    fn may_be_given_more(&self, holder: Holder<'_>) -> bool {
+        let is_unknown = |user: &str| !self.has_credentials(user);
+        self.gives_standings() && holder.owner.is_some_and(is_unknown)
+    }
+
+    fn may_read(
+        &self,
+        holder: Holder<'_>,
+        filter: &str,
+        queue: Option<&str>,
+        stands: bool,
+    ) -> Right {
+        let is_link = holder.client_id.starts_with(AMQP_PREFIX);
+        // Nobody else knows the topic of a dynamic node.
+        if is_own(holder) || (is_link && amqp::is_dynamic(filter)) {
+            return Right::Everything;
+        }
+        let client = client_of(holder.client_id);
+        let standing = self.standings.of(holder.owner, &client);
+        if stands && standing.is_none() && self.may_be_given_more(holder) {
+            return Right::Everything;
+        }
+        let origin = Origin::of_endpoint(holder.endpoint);
+        let subject = Subject {
+            user: holder.owner,
+            client: &client,
+            origin,
+            standing: standing.as_deref(),
+        };
+        if let Some(queue) = queue {
+            // A queue is a node of its own, wherever its messages come from.
+            let node = amqp::topic_of_queue(&name_of_share(queue));
+            match self.rules.read(subject, &node, stands).0 {
+                Reading::Refused | Reading::Asked => return Right::Nothing,
+                Reading::Whole | Reading::Part if is_link => return Right::Everything,
+                // Who names the filter has to have the right to that, too.
+                Reading::Whole | Reading::Part => {}
+            }
+        }
+        match self.rules.read(subject, filter, stands) {
+            (Reading::Refused | Reading::Asked, _) => Right::Nothing,
+            (Reading::Whole, _) => Right::Everything,
+            (Reading::Part, answered) => Right::Some(Arc::new(Reader {
+                rules: self.rules.clone(),
+                user: holder.owner.map(Arc::from),
+                client,
+                origin,
+                standing,
+                answered,
+            })),
+        }
     }
 }

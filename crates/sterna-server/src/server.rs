@@ -1,7 +1,6 @@
 //! The process: from a configuration to running shards, and what can be asked of them from outside.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -10,26 +9,25 @@ use std::time::{Duration, Instant};
 use sterna_broker::{Directory, Limits};
 use sterna_net::quic::{QuicConfig, TicketStore};
 use sterna_net::{
-    BoundShard, Certificates, ClientAuth, ClientAuthority, ClientKeys, Courier, Gate, Identity,
-    ListenerConfig, ListenerTransport, RawKeys, ShardConfig, SharedPages, TlsConfig, TlsVersions,
-    WebSocketConfig, contain,
+    BoundShard, ClientAuth, Courier, Gate, ListenerConfig, ListenerTransport, RawKeys, ShardConfig,
+    SharedPages, TlsConfig, TlsVersions, WebSocketConfig, contain,
 };
 
 use crate::amqp::Registry;
 use crate::bans::Bans;
 use crate::certificate::{self, Certificate};
 use crate::cluster::Cluster;
-use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme, Tls};
+use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::control::OrderLetter;
-use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
-use crate::identity::{Checker, Issuer, Tokens, Users};
+use crate::identity::{Checker, Issuer};
 use crate::key_refresh::{self, refreshed};
 use crate::mail::{Letters, Mail};
 use crate::memory::{Memory, Watch};
 use crate::metrics::{ClusterSource, Sources};
 use crate::mqtt::Repetitions;
 use crate::policy::{self, Policy};
+use crate::reload::{InForce, Live, Prepared, locked, tell_all, warn_of};
 use crate::seats::Seats;
 use crate::shard::{Found, Parts, Shard};
 use crate::store::OpenStore;
@@ -45,17 +43,9 @@ const PROTOCOLS: [&[u8]; 3] = [b"mqtt", b"amqp", b"h3"];
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<String>,
-    ports: Vec<u16>,
-    certificates: Arc<Certificates>,
-    authority: Option<Arc<ClientAuthority>>,
-    client_keys: Option<Arc<ClientKeys>>,
-    pages: SharedPages,
-    in_force: Arc<Mutex<InForce>>,
-    sources: Arc<Sources>,
-    courier: Arc<Mutex<Courier<Mail>>>,
+    /// Held by the server alone: the threads that refresh keys and files end with it.
+    live: Arc<Live>,
     gate: Gate,
-    /// Held by the server alone: the thread that refreshes keys ends with it.
-    _keys: Arc<KeysInForce>,
     threads: Vec<JoinHandle<()>>,
     /// Open as long as a shard runs.
     store: Arc<OpenStore>,
@@ -64,171 +54,6 @@ pub struct Server {
     cluster: Cluster,
     failures: Mutex<Option<Receiver<String>>>,
     orders: Mutex<Option<Receiver<OrderLetter>>>,
-}
-
-/// Where the thread that refreshes keys puts them.
-#[derive(Debug)]
-struct KeysInForce {
-    in_force: Arc<Mutex<InForce>>,
-    courier: Arc<Mutex<Courier<Mail>>>,
-}
-
-impl key_refresh::Place for KeysInForce {
-    fn issuer(&self) -> Arc<Issuer> {
-        Arc::clone(&locked(&self.in_force).policy.issuer)
-    }
-
-    fn replace(&self, old: &Arc<Issuer>, new: Issuer) {
-        // No reload meanwhile.
-        let mut in_force = locked(&self.in_force);
-        if Arc::ptr_eq(&in_force.policy.issuer, old) {
-            let policy = Arc::new(Policy {
-                issuer: Arc::new(new),
-                ..(*in_force.policy).clone()
-            });
-            in_force.policy = Arc::clone(&policy);
-            tell_all(&self.courier, || Mail::Policy(Arc::clone(&policy)));
-        }
-    }
-}
-
-/// Takes a lock, whoever has panicked with it.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Posts a letter to every shard.
-fn tell_all(courier: &Mutex<Courier<Mail>>, letter: impl Fn() -> Mail) {
-    let mut courier = locked(courier);
-    for shard in 0..courier.shards() {
-        courier.post(shard, letter());
-    }
-    courier.flush();
-}
-
-/// What a reload replaces as a whole.
-#[derive(Debug)]
-struct InForce {
-    config: Config,
-    policy: Arc<Policy>,
-    certificate: Certificate,
-    /// Locked as long as a shard runs; `None` where nothing is kept.
-    directory: Option<Arc<DataDirectory>>,
-}
-
-/// Everything that a configuration names, read and found good, before any of it is in force.
-struct Prepared {
-    policy: Policy,
-    certificate: Certificate,
-    certificates: Arc<Certificates>,
-    authority: Option<Arc<ClientAuthority>>,
-    client_keys: Option<Arc<ClientKeys>>,
-    directory: Option<Arc<DataDirectory>>,
-}
-
-impl Prepared {
-    /// Reads it. `claimed` is the data directory, where this process uses it already.
-    fn read(config: &Config, claimed: Option<&Arc<DataDirectory>>) -> Result<Self, String> {
-        let policy = Policy::load(config)?;
-        let mut directory = claimed.map(Arc::clone);
-        if config.store.enabled && directory.is_none() {
-            directory = Some(Arc::new(DataDirectory::claim(&config.data_directory()?)?));
-        }
-        let (certificate, identity) = if let Some(loaded) = certificate::load(&config.tls)? {
-            loaded
-        } else {
-            let directory = match &mut directory {
-                Some(directory) => directory,
-                none => none.insert(Arc::new(DataDirectory::claim(&config.data_directory()?)?)),
-            };
-            certificate::development(directory)?
-        };
-        Ok(Self {
-            policy,
-            certificate,
-            certificates: presented(&config.tls, identity)?,
-            authority: authority(&config.tls)?,
-            client_keys: client_keys(&config.tls)?,
-            directory,
-        })
-    }
-
-    /// What [`Prepared::read`] would refuse, as far as that can be known without making or locking
-    /// anything.
-    fn problems(config: &Config) -> Vec<String> {
-        let files = &config.authentication;
-        let credentials = [
-            Users::load(files.password_file.as_deref()).err(),
-            Tokens::load(files.token_file.as_deref()).err(),
-        ];
-        let rest = if credentials.iter().all(Option::is_none) {
-            Policy::load(config).err()
-        } else {
-            None
-        };
-        let own = || {
-            let found = match certificate::load(&config.tls)? {
-                None => match DataDirectory::inspect(&config.data_directory()?)? {
-                    None => None,
-                    Some(directory) => certificate::existing(&directory)?,
-                },
-                found => found,
-            };
-            found.map_or(Ok(()), |(_, identity)| {
-                presented(&config.tls, identity).map(drop)
-            })
-        };
-        let tls = [
-            own().err(),
-            authority(&config.tls).err(),
-            client_keys(&config.tls).err(),
-        ];
-        let found = credentials.into_iter().chain([rest]).chain(tls);
-        let mut problems: Vec<String> = found.flatten().collect();
-        // Traces and certificates are kept in one directory.
-        problems.dedup();
-        problems
-    }
-}
-
-/// The certificate as listeners present it.
-fn presented(tls: &Tls, identity: Identity) -> Result<Arc<Certificates>, String> {
-    let mut identities = vec![identity];
-    for pair in &tls.additional {
-        let found = certificate::read_pair(pair)?;
-        // Whether they go together is said of each, with its files.
-        Certificates::new(vec![found]).map_err(|error| {
-            let (chain, key) = (pair.certificate.display(), pair.key.display());
-            format!("{chain} and {key}: {error}")
-        })?;
-        identities.push(certificate::read_pair(pair)?);
-    }
-    Certificates::new(identities).map_err(|error| match (&tls.certificate, &tls.key) {
-        (Some(chain), Some(key)) => format!("{} and {}: {error}", chain.display(), key.display()),
-        _ => error.to_string(),
-    })
-}
-
-/// The authority of clients' certificates, where one is configured.
-fn authority(tls: &Tls) -> Result<Option<Arc<ClientAuthority>>, String> {
-    let mut lists = Vec::new();
-    for path in &tls.client_revocation_lists {
-        lists.extend(certificate::read_revocation_list(path)?);
-    }
-    let read = |path: &Path| {
-        ClientAuthority::from_pem(&certificate::read(path)?, &lists)
-            .map_err(|error| format!("{}: {error}", path.display()))
-    };
-    tls.client_ca.as_deref().map(read).transpose()
-}
-
-/// The bare keys of clients, where they are configured.
-fn client_keys(tls: &Tls) -> Result<Option<Arc<ClientKeys>>, String> {
-    let read = |path: &Path| {
-        ClientKeys::from_pem(&certificate::read(path)?)
-            .map_err(|error| format!("{}: {error}", path.display()))
-    };
-    tls.client_keys.as_deref().map(read).transpose()
 }
 
 impl Server {
@@ -336,7 +161,7 @@ impl Server {
             Err(why) => tracing::warn!(why, "the keys of tokens cannot be read from their URL"),
         }
         let policy = Arc::new(policy);
-        let courier = Arc::new(Mutex::new(bound[0].courier()));
+        let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
         let checker = Checker::start(config.passwords.threads)
             .map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -347,11 +172,6 @@ impl Server {
             certificate,
             directory,
         }));
-        let keys = Arc::new(KeysInForce {
-            in_force: Arc::clone(&in_force),
-            courier: Arc::clone(&courier),
-        });
-        key_refresh::start(&keys).map_err(|e| format!("cannot start a thread: {e}"))?;
         let (report, failures) = channel();
         let (of_shards, memory) = parts(
             &bound,
@@ -369,8 +189,7 @@ impl Server {
             store: Arc::clone(&store),
         };
         let threads = start_shards(bound, of_shards, &shared)?;
-        Ok(Self {
-            listeners,
+        let live = Arc::new(Live {
             ports,
             certificates,
             authority,
@@ -379,8 +198,13 @@ impl Server {
             in_force,
             sources,
             courier,
+        });
+        let no_thread = |error| format!("cannot start a thread: {error}");
+        key_refresh::start(&live).map_err(no_thread)?;
+        Ok(Self {
+            listeners,
+            live,
             gate,
-            _keys: keys,
             threads,
             store,
             _watch: watch,
@@ -420,7 +244,7 @@ impl Server {
     }
 
     fn in_force(&self) -> MutexGuard<'_, InForce> {
-        locked(&self.in_force)
+        locked(&self.live.in_force)
     }
 
     /// Puts a new configuration in force as far as that goes without a restart: certificates, client
@@ -435,50 +259,11 @@ impl Server {
     /// # Errors
     /// A sentence for the operator; the old configuration then stays in force as a whole.
     pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, String> {
-        // One reload at a time.
-        let mut in_force = self.in_force();
-        let said = |problems: Vec<String>| problems.join("\n");
-        config.check().map_err(said)?;
-        let (next, unchanged) = config.after(&in_force.config);
-        next.check()
-            .map_err(|problems| format!("with what only a restart changes: {}", said(problems)))?;
-        let weaker = next.weaker_than(&in_force.config);
-        if !weaker.is_empty() {
-            return Err(said(weaker));
-        }
-        let prepared = Prepared::read(&next, in_force.directory.as_ref())?;
-        let mut policy = prepared.policy.announcing(&next, &self.ports);
-        if let Some(issuer) = issuer_after(&policy.issuer, &in_force.policy.issuer)? {
-            policy.issuer = Arc::new(issuer);
-        }
-        let policy = Arc::new(policy);
-        policy.keeps_users_of(&in_force.policy)?;
-        warn_of(&next);
-        // From here on nothing can fail.
-        self.tell_all(|| Mail::Policy(Arc::clone(&policy)));
-        self.pages.replace(policy::pages(&next.http));
-        if let (Some(authority), Some(new)) = (&self.authority, &prepared.authority) {
-            authority.take_over(new);
-        }
-        if let (Some(keys), Some(new)) = (&self.client_keys, &prepared.client_keys) {
-            keys.take_over(new);
-        }
-        self.certificates.take_over(&prepared.certificates);
-        (self.sources)
-            .set_certificate_expiry(certificate::earliest_expiry_s(&prepared.certificates));
-        let all = certificate::all(&prepared.certificate, &prepared.certificates);
-        self.sources.set_certificates(all);
-        *in_force = InForce {
-            config: next,
-            policy,
-            certificate: prepared.certificate,
-            directory: prepared.directory,
-        };
-        Ok(unchanged)
+        self.live.reload(config)
     }
 
     fn tell_all(&self, letter: impl Fn() -> Mail) {
-        tell_all(&self.courier, letter);
+        tell_all(&self.live.courier, letter);
     }
 
     /// Where shards that have failed are told of, each in one line; `None` from the second call on. A
@@ -527,34 +312,8 @@ impl Server {
     }
 }
 
-/// The issuer after a reload, with the keys that its URL has published: what it has said last, if the URL
-/// stays, else what it says now.
-fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
-    let Some(url) = new.keys_url() else {
-        return Ok(None);
-    };
-    let fault = |why: String| format!("authentication.jwt.keys_url: {url}: {why}");
-    if let Some(text) = new.published_by(old) {
-        return new.with_published(&text).map(Some).map_err(fault);
-    }
-    match new.fetch() {
-        Ok(Some(text)) => new.with_published(&text).map(Some).map_err(fault),
-        Ok(None) => Ok(None),
-        // It was not there before, and the thread goes on asking.
-        Err(_) if old.keys_url() == Some(url) => Ok(None),
-        Err(why) => Err(fault(why)),
-    }
-}
-
 /// How often a shard that is to end is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Tells the operator what is better not left as it is.
-fn warn_of(config: &Config) {
-    for warning in config.warnings() {
-        tracing::warn!("{warning}");
-    }
-}
 
 /// What all shards' threads share.
 #[derive(Clone)]

@@ -66,12 +66,20 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "reads files when a policy is loaded",
     ),
     (
-        "crates/sterna-server/src/identity/jwt/source.rs",
-        "asks a URL when the process starts or reloads, and on a thread of its own",
+        "crates/sterna-server/src/identity/endpoint.rs",
+        "asks a URL when the process starts or reloads, and on threads of its own",
     ),
     (
         "crates/sterna-server/src/identity/users.rs",
         "reads files when a policy is loaded, and replaces records on the checker's threads",
+    ),
+    (
+        "crates/sterna-server/src/identity/webhook/mod.rs",
+        "reads a file when a policy is loaded",
+    ),
+    (
+        "crates/sterna-server/src/identity/webhook/queue.rs",
+        "asks the webhook on threads of its own",
     ),
     (
         "crates/sterna-server/src/key_refresh.rs",

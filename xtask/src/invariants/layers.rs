@@ -42,6 +42,7 @@ const LAYERS: &[&str] = &[
     "admin",
     "shard",
     "key_refresh",
+    "reload",
     "server",
     "lib",
 ];

@@ -74,10 +74,9 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn judge_opened(&mut self, now_ms: u64, session: SessionKey) {
         let slot = session.slot;
         let version = self.rights_version;
-        let is_outdated = self
-            .queues
-            .attended(session)
-            .is_some_and(|session| session.state == State::Active && session.judged_by != version);
+        let is_outdated = self.queues.attended(session).is_some_and(|session| {
+            session.state == State::Active && (session.judged_by != version || self.varies(session))
+        });
         if is_outdated {
             if self.judge_session(slot) {
                 self.tell_unsubscribed(slot);
@@ -102,6 +101,16 @@ impl<P: DoorState> Broker<P> {
         self.finish(now_ms);
     }
 
+    /// Judges a session again although the rules are the same: its client has come back, and other things
+    /// may be said of it.
+    pub fn judge_again(&mut self, now_ms: u64, session: SessionKey) {
+        let version = self.rights_version;
+        if let Some(known) = self.queues.attended_mut(session) {
+            known.judged_by = version.wrapping_sub(1);
+            self.judge_opened(now_ms, session);
+        }
+    }
+
     /// The user whose session it is; `None` for nobody in particular.
     #[must_use]
     pub fn owner(&self, session: SessionKey) -> Option<Arc<str>> {
@@ -118,7 +127,9 @@ impl<P: DoorState> Broker<P> {
     /// Judges a session that has come from another shard, unless that has done so. Returns whether it
     /// has lost a subscription.
     pub(super) fn judge_arrived(&mut self, slot: u32) -> bool {
-        self.queues.sessions[slot].judged_by != self.rights_version && self.judge_session(slot)
+        let session = &self.queues.sessions[slot];
+        (session.judged_by != self.rights_version || self.varies(session))
+            && self.judge_session(slot)
     }
 
     /// Whether there still is the user whose session it is.
@@ -131,6 +142,17 @@ impl<P: DoorState> Broker<P> {
     /// What a session may get of a filter, as a subscription's context keeps it; `None` where that is
     /// nothing.
     pub(super) fn permit(&self, slot: u32, filter: &str) -> Option<Permitted> {
+        self.permit_by(slot, filter, |rights, holder, topics, queue| {
+            rights.reads(holder, topics, queue)
+        })
+    }
+
+    fn permit_by(
+        &self,
+        slot: u32,
+        filter: &str,
+        ask: impl FnOnce(&dyn Rights, Holder<'_>, &str, Option<&str>) -> Right,
+    ) -> Option<Permitted> {
         let Some(rights) = &self.rights else {
             return Some(None);
         };
@@ -143,7 +165,7 @@ impl<P: DoorState> Broker<P> {
             }
         };
         let session = &self.queues.sessions[slot];
-        match self.of_holder(session, |holder| rights.reads(holder, topics, queue)) {
+        match self.of_holder(session, |holder| ask(&**rights, holder, topics, queue)) {
             Right::Nothing => None,
             Right::Everything => Some(None),
             Right::Some(permit) => Some(Some(permit)),
@@ -159,7 +181,10 @@ impl<P: DoorState> Broker<P> {
             session.subscriptions.iter().cloned().collect();
         let mut has_lost = false;
         for (filter, mut subscription) in subscriptions {
-            let Some(permit) = self.permit(slot, &filter) else {
+            let permit = self.permit_by(slot, &filter, |rights, holder, topics, queue| {
+                rights.still_reads(holder, topics, queue)
+            });
+            let Some(permit) = permit else {
                 has_lost |= self.remove_subscription(slot, &filter);
                 continue;
             };
@@ -244,6 +269,11 @@ impl<P: DoorState> Broker<P> {
             owner: user.as_deref(),
             endpoint: session.endpoint(),
         })
+    }
+
+    fn varies(&self, session: &BrokerSession<P>) -> bool {
+        (self.rights.as_ref())
+            .is_some_and(|rights| self.of_holder(session, |holder| rights.varies(holder)))
     }
 
     /// Whether a session's will may be published.

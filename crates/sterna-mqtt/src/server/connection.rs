@@ -92,6 +92,12 @@ impl Connection {
         }
     }
 
+    /// The Topic Name that an alias of the client stands for on a lane now.
+    #[must_use]
+    pub fn topic_of_alias(&self, lane: Lane, alias: u16) -> Option<&str> {
+        self.incoming_aliases.peek(lane, alias)
+    }
+
     /// The version of the connection; 5.0 until a CONNECT has arrived.
     #[must_use]
     pub const fn version(&self) -> Version {

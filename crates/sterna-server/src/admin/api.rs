@@ -577,6 +577,7 @@ impl Desk<'_, '_> {
             user: identity.user(),
             client: "",
             origin: self.cx.origin(self.connection),
+            standing: identity.standing().map(|own| &**own),
         };
         let kind = MessageKind::new(wanted.qos, wanted.retain, false);
         if !(self.cx.policy.rules).may_publish(subject, &wanted.topic, kind) {

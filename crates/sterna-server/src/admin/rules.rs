@@ -44,6 +44,7 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
             address: parsed(call, "address")?,
             transport: (call.parameter("transport").map(transport)).transpose()?,
         },
+        standing: None,
     };
     let qos = parsed(call, "qos")?;
     if qos.is_some_and(|qos| qos > 2) {
@@ -65,6 +66,7 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
             Reading::Whole => "allowed",
             Reading::Part => "allowed_in_part",
             Reading::Refused => "refused",
+            Reading::Asked => "asked",
         },
         "reason": reason_value(decision.reason),
         "denied_in_part": denied_in_part.copied().map(reason_value).collect::<Vec<_>>(),

@@ -18,7 +18,7 @@ use super::registry::LinkKey;
 use super::transactions::Transactions;
 use crate::authorization::Subject;
 use crate::context::Context;
-use crate::door::{Early, Framers, Held, Promise, Promises, Sips, held_bytes};
+use crate::door::{Asking, Early, Framers, Held, Promise, Promises, Sips, held_bytes};
 use crate::identity::{Exchange, Identity, Pending};
 use crate::inspect;
 
@@ -40,6 +40,8 @@ pub(crate) struct Client {
     pub(super) held: Vec<Held>,
     /// What becomes of early data.
     pub(super) early: Early,
+    /// Whether something that it wants to do waits for the webhook.
+    pub(super) asking: Asking,
     /// Deadline of this connection's entry among the timers; older entries are void.
     pub(super) timer_ms: u64,
     /// The client's container-id, once known.
@@ -219,7 +221,9 @@ impl Client {
 
     /// Whether bytes of a stream can be looked at now.
     pub(super) fn accepts(&self, stream: StreamId) -> bool {
-        !matches!(self.early, Early::Waiting) && self.engine.accepts_input(Lane(stream.0))
+        !matches!(self.early, Early::Waiting)
+            && !self.asking.is_waiting()
+            && self.engine.accepts_input(Lane(stream.0))
     }
 
     /// The client's name, while it is connected.
@@ -263,6 +267,9 @@ impl Client {
             user: self.user(),
             client: &self.container,
             origin: cx.origin(self.id),
+            standing: (self.identity.as_ref())
+                .and_then(Identity::standing)
+                .map(|own| &**own),
         }
     }
 

@@ -8,6 +8,7 @@
 
 mod acknowledge;
 mod address;
+mod ask;
 mod attach;
 mod client;
 mod end;
@@ -38,7 +39,7 @@ use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::{
-    self, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
+    self, Asking, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
 };
 use crate::policy::Policy;
 use acknowledge::Acknowledgement;
@@ -91,6 +92,7 @@ impl Service for Amqp {
             finishing: Vec::new(),
             held: Vec::new(),
             early: Early::Over,
+            asking: Asking::default(),
             timer_ms: u64::MAX,
             container: Box::default(),
             identity: None,
@@ -305,9 +307,15 @@ impl Door {
         loop {
             match framer.next(&mut input, client.engine.max_frame_bytes()) {
                 Ok(Some(unit)) => {
-                    if client.early == Early::Allowed && !security::may_be_early(cx, client, &unit)
+                    let waits = if client.early == Early::Allowed
+                        && !security::may_be_early(cx, client, &unit)
                     {
                         hold_early(cx, &mut client.early, Protocol::Amqp);
+                        true
+                    } else {
+                        ask::must_ask(cx, client, &unit)
+                    };
+                    if waits {
                         let mut kept = BytesMut::new();
                         unit.copy_to(&mut kept);
                         kept.extend_from_slice(input);
@@ -451,16 +459,22 @@ impl Door {
     fn hold(&mut self, cx: &mut Context<'_>, client: &mut Client, held: Held) {
         let control = held.stream() == StreamId::FIRST;
         client.held.push(held);
-        if held_bytes(&client.held) > cx.policy.amqp.maximum_held_bytes as usize {
+        let mut most = cx.policy.amqp.maximum_held_bytes as usize;
+        let is_asking = client.asking.is_waiting();
+        if is_asking {
+            // What is asked about is a whole frame.
+            most += client.engine.max_frame_bytes();
+        }
+        if held_bytes(&client.held) > most {
             log_end(
                 cx.net,
                 client,
                 "amqp:resource-limit-exceeded",
-                "too much before the open",
+                "too much before the open, or before an answer of the webhook",
             );
             client.close_code = code::LIMIT;
             self.lost(cx, client);
-        } else if control && client.early != Early::Waiting {
+        } else if (control || is_asking) && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
         }
     }

@@ -34,7 +34,7 @@ const CAPABILITIES: [&str; 2] = ["ANONYMOUS-RELAY", "SHARED-SUBS"];
 pub(super) fn server_options(cx: &Context<'_>, connection: ConnectionId) -> ServerOptions {
     let info = cx.net.info(connection);
     let has_users = cx.policy.users.are_configured();
-    let takes_tokens = cx.policy.issuer.is_configured();
+    let takes_tokens = cx.policy.issuer.is_configured() || cx.policy.webhook.authenticates();
     let is_quiet_enough = admits_quiet(cx, connection);
     let mut mechanisms = Vec::new();
     if info.is_some_and(|info| !info.peer_certificates.is_empty()) {
@@ -162,11 +162,18 @@ impl Door {
         outcome: Outcome,
     ) {
         self.with_client(cx, connection, |door, cx, client| {
+            if client.asking.answered() {
+                return;
+            }
             match std::mem::replace(&mut client.state, State::New) {
                 State::Password(pending) => {
                     let claimed = pending.claimed();
-                    match pending.decided(&cx.policy.users, outcome) {
+                    match pending.decided(&cx.policy.users, &cx.policy.webhook, outcome) {
                         Ok(identity) => door.admit(cx, client, identity, None),
+                        // Who shows a token names nobody.
+                        Err(refusal)
+                            if claimed.user().is_none() && door.deny_token(cx, client, refusal) => {
+                        }
                         Err(refusal) => door.refuse_claim(cx, client, claimed.user(), refusal),
                     }
                 }
@@ -201,7 +208,7 @@ impl Door {
         refusal: Refusal,
     ) {
         let code = match refusal {
-            Refusal::Slowed | Refusal::Busy => SaslCode::SysTemp,
+            Refusal::Slowed | Refusal::Busy | Refusal::Webhook => SaslCode::SysTemp,
             Refusal::Unavailable => SaslCode::Sys,
             _ => SaslCode::Auth,
         };
@@ -272,6 +279,7 @@ impl Door {
             return self.close(cx, client, Condition::CONNECTION_FORCED, detail);
         }
         let identity = client.identity.insert(identity);
+        cx.policy.note_standing(identity, &client.container);
         let user = identity.user().unwrap_or_default();
         client.origin = Origin::of_client(&format!(
             "{AMQP_PREFIX}{user}\0{}\0{}",

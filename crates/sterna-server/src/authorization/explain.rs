@@ -62,30 +62,17 @@ impl Rules {
     /// What becomes of an action on a topic name, or of a subscription to a filter, and why. `kind` is that of
     /// a message that is published.
     #[must_use]
-    pub fn explain(
-        &self,
-        subject: Subject<'_>,
+    pub fn explain<'a>(
+        &'a self,
+        subject: Subject<'a>,
         action: ActionName,
         topic: &str,
         kind: MessageKind,
     ) -> Decision {
         let mut denied_in_part = Vec::new();
-        let whole = |is_allowed: bool| {
-            if is_allowed {
-                Reading::Whole
-            } else {
-                Reading::Refused
-            }
-        };
         let (reading, by) = match action {
-            ActionName::Publish => {
-                let (is_allowed, by) = self.decide_publish(subject, topic, kind);
-                (whole(is_allowed), by)
-            }
-            ActionName::Delete => {
-                let (is_allowed, by) = self.decide_delete(subject, topic);
-                (whole(is_allowed), by)
-            }
+            ActionName::Publish => self.decide_publish(subject, topic, kind),
+            ActionName::Delete => self.decide_delete(subject, topic),
             ActionName::Subscribe => self.decide_subscribe(subject, topic, |rule| {
                 denied_in_part.push(Reason::from(rule));
             }),
@@ -106,7 +93,6 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authorization::Origin;
     use crate::config;
 
     fn rules(text: &str) -> Rules {
@@ -192,7 +178,7 @@ mod tests {
             let subject = Subject {
                 user,
                 client: "c1",
-                origin: Origin::UNKNOWN,
+                ..Subject::default()
             };
             let kind = MessageKind::UNKNOWN;
             let found = rules.explain(subject, action, topic, kind);

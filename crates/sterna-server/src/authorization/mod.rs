@@ -7,18 +7,28 @@
 //! - a rule that allows it must cover the whole filter, and a rule that denies the whole refuses it;
 //! - a rule that denies only some of its topics leaves it standing. Each topic is then decided by its
 //!   name when it is delivered, so the subscriber gets what it could subscribe to by name.
+//!
+//! A rule that asks leaves the decision to the webhook, which the front door asks before it acts
+//! ([`Rules::asks`]). The rules know its answers of late; without one, it is a no.
 
+mod answers;
 mod conditions;
 mod explain;
 mod pattern;
+mod recent;
+mod standing;
 
 use std::sync::Arc;
 
+pub(crate) use answers::Answers;
 use conditions::Conditions;
 pub use conditions::{MessageKind, Origin};
 pub use explain::{Decision, Reason, check_topic};
 use pattern::Pattern;
+pub(crate) use recent::Recent;
 use rustc_hash::FxHashSet;
+pub(crate) use standing::GivenRule;
+pub use standing::{Standing, Standings};
 
 use crate::config::{ANONYMOUS, ActionName, Authorization, Durability, Effect, Limit, Rule};
 
@@ -30,7 +40,7 @@ const CLIENT_TOPICS: &str = "$SYS/sterna/#";
 const BRIDGE_STATES: &str = "$SYS/broker/connection/+/state";
 
 /// A client as the rules see it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Subject<'a> {
     /// User name, if it gave one that was verified.
     pub user: Option<&'a str>,
@@ -38,6 +48,8 @@ pub struct Subject<'a> {
     pub client: &'a str,
     /// From where it speaks.
     pub origin: Origin,
+    /// What its token or the webhook has said of it beside the name.
+    pub standing: Option<&'a Standing>,
 }
 
 /// What becomes of a subscription.
@@ -49,11 +61,17 @@ pub enum Reading {
     Whole,
     /// Some may not: each is decided by its name.
     Part,
+    /// The webhook decides.
+    Asked,
 }
 
 /// The rules in force.
 #[derive(Clone, Debug, Default)]
-pub struct Rules(Arc<Lists>);
+pub struct Rules {
+    lists: Arc<Lists>,
+    /// What the webhook has said of late, where there is one.
+    answers: Option<Arc<Answers>>,
+}
 
 /// The rules of each action, in order.
 #[derive(Debug, Default)]
@@ -72,6 +90,8 @@ struct Lists {
     look_at_messages: bool,
     /// Whether a rule asks for early data.
     look_at_early_data: bool,
+    /// Whether a rule asks.
+    has_questions: bool,
     /// What they were made from.
     source: Authorization,
 }
@@ -84,7 +104,7 @@ struct Compiled {
     users: Users,
     /// Empty for every client.
     clients: FxHashSet<Box<str>>,
-    is_allowed: bool,
+    effect: Effect,
     is_idempotent: bool,
     /// What few rules ask beside.
     conditions: Option<Box<Conditions>>,
@@ -99,6 +119,8 @@ struct Users {
     /// Everybody who has a name.
     named: bool,
     names: FxHashSet<Box<str>>,
+    /// Groups, for those of whom a token or the webhook says that they belong to one.
+    groups: FxHashSet<Box<str>>,
 }
 
 impl Rules {
@@ -114,7 +136,7 @@ impl Rules {
         let reads_server = Compiled::own(&admins, true, &format!("{SERVER_TOPICS}#"));
         let hides_clients = Compiled::own(&Users::EVERYBODY, false, CLIENT_TOPICS);
         let deletes = Compiled::own(&admins, true, "#");
-        Self(Arc::new(Lists {
+        let lists = Lists {
             default_allow: config.default_allow,
             has_durability: config.rules.iter().any(|rule| rule.durability.is_some()),
             publish: compiled(ActionName::Publish).collect(),
@@ -132,72 +154,130 @@ impl Rules {
             look_at_origins: config.rules.iter().any(Rule::looks_at_origins),
             look_at_messages: config.rules.iter().any(Rule::looks_at_messages),
             look_at_early_data: config.rules.iter().any(|rule| rule.early_data.is_some()),
+            has_questions: config.rules.iter().any(|rule| rule.effect == Effect::Ask),
             source: config.clone(),
-        }))
+        };
+        Self {
+            lists: Arc::new(lists),
+            answers: None,
+        }
+    }
+
+    /// The same rules with the answers of a webhook.
+    #[must_use]
+    pub(crate) fn with_answers(self, answers: Arc<Answers>) -> Self {
+        Self {
+            answers: Some(answers),
+            ..self
+        }
+    }
+
+    /// Whether the webhook has to be asked about an action first. `kind` is that of a message that is published.
+    #[must_use]
+    pub(crate) fn asks(
+        &self,
+        subject: Subject<'_>,
+        action: ActionName,
+        topic: &str,
+        kind: MessageKind,
+    ) -> bool {
+        if !self.lists.has_questions {
+            return false;
+        }
+        let decision = match action {
+            ActionName::Publish => self.decide_publish(subject, topic, kind),
+            ActionName::Subscribe => self.decide_subscribe(subject, topic, |_| ()),
+            ActionName::Delete => self.decide_delete(subject, topic),
+        };
+        decision.0 == Reading::Asked && self.answer(subject, action, topic).is_none()
+    }
+
+    /// Whether any rule asks.
+    #[must_use]
+    pub(crate) fn have_questions(&self) -> bool {
+        self.lists.has_questions
+    }
+
+    fn answer(&self, subject: Subject<'_>, action: ActionName, topic: &str) -> Option<bool> {
+        (self.answers.as_ref())?.get(subject, action, topic)
     }
 
     /// Whether a client is an administrator: of this user, or without a name where that is `None`.
     #[must_use]
     pub fn is_admin(&self, user: Option<&str>) -> bool {
-        self.0.admins.has(user)
+        self.lists.admins.has(user)
     }
 
     /// What they were made from.
     #[must_use]
     pub fn source(&self) -> &Authorization {
-        &self.0.source
+        &self.lists.source
     }
 
     /// Whether they are made from the same configuration.
     #[must_use]
     pub fn are_same(&self, other: &Self) -> bool {
-        self.0.source == other.0.source
+        self.lists.source == other.lists.source
     }
 
-    /// What a user may use at most, or a client without a name; `None` for any amount.
+    /// What a client may use at most, by its user and what is said of it; `None` for any amount.
     #[must_use]
-    pub fn limit_of(&self, user: Option<&str>) -> Option<&Arc<Limit>> {
-        let mut limits = self.0.limits.iter();
-        limits.find_map(|(users, limit)| users.has(user).then_some(limit))
+    pub fn limit_of(&self, subject: Subject<'_>) -> Option<&Arc<Limit>> {
+        let mut limits = self.lists.limits.iter();
+        limits.find_map(|(users, limit)| users.have(subject).then_some(limit))
     }
 
     /// Whether a rule asks from where clients speak.
     #[must_use]
     pub fn look_at_origins(&self) -> bool {
-        self.0.look_at_origins
+        self.lists.look_at_origins
     }
 
     /// Whether a rule asks for more of a message than its topic.
     #[must_use]
     pub fn look_at_messages(&self) -> bool {
-        self.0.look_at_messages
+        self.lists.look_at_messages
     }
 
     /// Whether a rule asks for early data: then what is refused there waits for the handshake.
     #[must_use]
     pub fn look_at_early_data(&self) -> bool {
-        self.0.look_at_early_data
+        self.lists.look_at_early_data
     }
 
     /// Whether the subject may publish such a message to a topic name. What the server tells of itself
     /// nobody may, but the state of a bridge.
     #[must_use]
     pub fn may_publish(&self, subject: Subject<'_>, topic: &str, kind: MessageKind) -> bool {
-        self.decide_publish(subject, topic, kind).0
+        match self.decide_publish(subject, topic, kind).0 {
+            Reading::Asked => self.answer(subject, ActionName::Publish, topic) == Some(true),
+            reading => reading == Reading::Whole,
+        }
     }
 
-    fn decide_publish(
+    /// Whether what was let through when it came may still be published, by a will.
+    pub(crate) fn may_publish_still(
         &self,
         subject: Subject<'_>,
         topic: &str,
         kind: MessageKind,
-    ) -> (bool, By<'_>) {
+    ) -> bool {
+        self.decide_publish(subject, topic, kind).0 != Reading::Refused
+    }
+
+    fn decide_publish<'a>(
+        &'a self,
+        subject: Subject<'a>,
+        topic: &str,
+        kind: MessageKind,
+    ) -> (Reading, By<'a>) {
         if topic.starts_with(SERVER_TOPICS) && !sterna_topic::matches(BRIDGE_STATES, topic) {
-            return (false, By::Server);
+            return (Reading::Refused, By::Server);
         }
-        match deciding(&self.0.publish, subject, topic, kind) {
-            Some(rule) => (rule.is_allowed, By::Rule(rule)),
-            None => (self.0.default_allow, By::Default),
+        let own = subject.standing.map_or(&[][..], |own| &own.publish);
+        match deciding(own, &self.lists.publish, subject, topic, kind) {
+            Some(rule) => (rule.reading(subject, kind), By::Rule(rule)),
+            None => (whole(self.lists.default_allow), By::Default),
         }
     }
 
@@ -205,8 +285,9 @@ impl Rules {
     /// allows it says so.
     #[must_use]
     pub fn is_idempotent(&self, subject: Subject<'_>, topic: &str, kind: MessageKind) -> bool {
-        deciding(&self.0.publish, subject, topic, kind)
-            .is_some_and(|rule| rule.is_allowed && rule.is_idempotent)
+        let own = subject.standing.map_or(&[][..], |own| &own.publish);
+        deciding(own, &self.lists.publish, subject, topic, kind)
+            .is_some_and(|rule| rule.effect == Effect::Allow && rule.is_idempotent)
     }
 
     /// What the acknowledgement of the subject's message to a topic name waits for at least: the rule that
@@ -218,49 +299,77 @@ impl Rules {
         topic: &str,
         kind: MessageKind,
     ) -> Option<Durability> {
-        if !self.0.has_durability {
+        if !self.lists.has_durability {
             return None;
         }
-        deciding(&self.0.publish, subject, topic, kind).and_then(|rule| rule.durability)
+        let own = subject.standing.map_or(&[][..], |own| &own.publish);
+        deciding(own, &self.lists.publish, subject, topic, kind).and_then(|rule| rule.durability)
     }
 
     /// What becomes of the subject's subscription to a filter (of a shared subscription: what follows
     /// the share name).
     #[must_use]
     pub fn reading(&self, subject: Subject<'_>, filter: &str) -> Reading {
-        self.decide_subscribe(subject, filter, |_| ()).0
+        self.read(subject, filter, false).0
+    }
+
+    /// The same, with the place of the rule that has asked, if one has. A subscription that `stands` stays
+    /// until the webhook says no.
+    pub(crate) fn read(
+        &self,
+        subject: Subject<'_>,
+        filter: &str,
+        stands: bool,
+    ) -> (Reading, Option<usize>) {
+        let mut is_part = false;
+        let (reading, by) = self.decide_subscribe(subject, filter, |_| is_part = true);
+        if reading != Reading::Asked {
+            return (reading, None);
+        }
+        let answer = self.answer(subject, ActionName::Subscribe, filter);
+        let By::Rule(rule) = by else {
+            return (Reading::Refused, None);
+        };
+        match (answer.unwrap_or(stands), is_part) {
+            (false, _) => (Reading::Refused, None),
+            (true, true) => (Reading::Part, rule.place),
+            (true, false) => (Reading::Whole, rule.place),
+        }
     }
 
     /// The same, with what decides. `denied_in_part` gets each rule that denies some topics.
     fn decide_subscribe<'a>(
         &'a self,
-        subject: Subject<'_>,
+        subject: Subject<'a>,
         filter: &str,
         mut denied_in_part: impl FnMut(&'a Compiled),
     ) -> (Reading, By<'a>) {
         let mut all = Reading::Whole;
-        for rule in &self.0.subscribe {
+        let own = subject.standing.map_or(&[][..], |own| &own.subscribe);
+        for rule in all_rules(own, &self.lists.subscribe) {
             if !rule.is_for(subject, MessageKind::UNKNOWN) {
                 continue;
             }
             let mut patterns = rule.patterns.iter();
-            if rule.is_allowed {
+            if rule.effect == Effect::Allow {
                 if patterns.any(|pattern| pattern.allows(subject, filter)) {
                     return (all, By::Rule(rule));
                 }
                 continue;
             }
+            let reading = rule.reading(subject, MessageKind::UNKNOWN);
             for pattern in patterns {
                 if pattern.denies(subject, filter) {
-                    return (Reading::Refused, By::Rule(rule));
+                    let is_let_through = reading == Reading::Whole;
+                    return (if is_let_through { all } else { reading }, By::Rule(rule));
                 }
-                if pattern.touches(subject, filter) {
+                if reading != Reading::Whole && pattern.touches(subject, filter) {
                     all = Reading::Part;
                     denied_in_part(rule);
                 }
             }
         }
-        if self.0.default_allow {
+        if self.lists.default_allow {
             (all, By::Default)
         } else {
             (Reading::Refused, By::Default)
@@ -277,24 +386,46 @@ impl Rules {
     /// Whether a message of a topic name may be delivered to the subject.
     #[must_use]
     pub fn may_receive(&self, subject: Subject<'_>, topic: &str) -> bool {
-        deciding(&self.0.subscribe, subject, topic, MessageKind::UNKNOWN)
-            .map_or(self.0.default_allow, |rule| rule.is_allowed)
+        self.may_receive_by(subject, topic, |_| false)
+    }
+
+    /// The same; a rule that asks is one that allows where `is_answered` says so of its place.
+    pub(crate) fn may_receive_by(
+        &self,
+        subject: Subject<'_>,
+        topic: &str,
+        is_answered: impl Fn(Option<usize>) -> bool,
+    ) -> bool {
+        let own = subject.standing.map_or(&[][..], |own| &own.subscribe);
+        let kind = MessageKind::UNKNOWN;
+        match deciding(own, &self.lists.subscribe, subject, topic, kind) {
+            Some(rule) => match rule.reading(subject, kind) {
+                Reading::Asked => is_answered(rule.place),
+                reading => reading == Reading::Whole,
+            },
+            None => self.lists.default_allow,
+        }
     }
 
     /// Whether the subject may delete a topic: its retained message, and everybody's subscriptions to
     /// exactly this topic. Only a rule or being an administrator gives this right.
     #[must_use]
     pub fn may_delete(&self, subject: Subject<'_>, topic: &str) -> bool {
-        self.decide_delete(subject, topic).0
+        match self.decide_delete(subject, topic).0 {
+            Reading::Asked => self.answer(subject, ActionName::Delete, topic) == Some(true),
+            reading => reading == Reading::Whole,
+        }
     }
 
-    fn decide_delete(&self, subject: Subject<'_>, topic: &str) -> (bool, By<'_>) {
+    fn decide_delete<'a>(&'a self, subject: Subject<'a>, topic: &str) -> (Reading, By<'a>) {
         if topic.starts_with(SERVER_TOPICS) {
-            return (false, By::Server);
+            return (Reading::Refused, By::Server);
         }
-        match deciding(&self.0.delete, subject, topic, MessageKind::UNKNOWN) {
-            Some(rule) => (rule.is_allowed, By::Rule(rule)),
-            None => (false, By::Nothing),
+        let own = subject.standing.map_or(&[][..], |own| &own.delete);
+        let kind = MessageKind::UNKNOWN;
+        match deciding(own, &self.lists.delete, subject, topic, kind) {
+            Some(rule) => (rule.reading(subject, kind), By::Rule(rule)),
+            None => (Reading::Refused, By::Nothing),
         }
     }
 }
@@ -311,17 +442,35 @@ enum By<'a> {
     Nothing,
 }
 
+/// What is allowed wholly, or refused.
+const fn whole(is_allowed: bool) -> Reading {
+    if is_allowed {
+        Reading::Whole
+    } else {
+        Reading::Refused
+    }
+}
+
+/// The rules for a client: what was given to it comes before what the configuration says, and after what
+/// is the broker's.
+fn all_rules<'a>(own: &'a [Compiled], rules: &'a [Compiled]) -> impl Iterator<Item = &'a Compiled> {
+    let of_broker = rules.iter().take_while(|rule| rule.place.is_none()).count();
+    let (first, rest) = rules.split_at(of_broker);
+    first.iter().chain(own).chain(rest)
+}
+
 /// The first rule that fits a topic name.
 fn deciding<'a>(
+    own: &'a [Compiled],
     rules: &'a [Compiled],
     subject: Subject<'_>,
     topic: &str,
     kind: MessageKind,
 ) -> Option<&'a Compiled> {
-    rules.iter().find(|rule| {
+    all_rules(own, rules).find(|rule| {
         rule.is_for(subject, kind)
             && rule.patterns.iter().any(|pattern| {
-                if rule.is_allowed {
+                if rule.effect == Effect::Allow {
                     pattern.allows(subject, topic)
                 } else {
                     pattern.denies(subject, topic)
@@ -346,7 +495,7 @@ impl Compiled {
             clients: (rule.clients.iter())
                 .map(|name| name.as_str().into())
                 .collect(),
-            is_allowed: rule.effect == Effect::Allow,
+            effect: rule.effect,
             is_idempotent: rule.idempotent,
             conditions: Conditions::of(rule, config).map(Box::new),
             durability: rule.durability,
@@ -360,23 +509,54 @@ impl Compiled {
 
     /// A rule of the broker's own.
     fn own(users: &Users, is_allowed: bool, topics: &str) -> Self {
+        let effect = if is_allowed {
+            Effect::Allow
+        } else {
+            Effect::Deny
+        };
+        let rule = Rule {
+            effect,
+            topics: vec![topics.to_owned()],
+            ..Rule::default()
+        };
+        Self::given(users, &rule)
+    }
+
+    /// A rule that is not of the configuration.
+    fn given(users: &Users, rule: &Rule) -> Self {
         Self {
             place: None,
             users: users.clone(),
             clients: FxHashSet::default(),
-            is_allowed,
+            effect: rule.effect,
             is_idempotent: false,
             conditions: None,
             durability: None,
-            patterns: Box::new([Pattern::new(topics)]),
+            patterns: (rule.topics.iter())
+                .map(|topic| Pattern::new(topic))
+                .collect(),
+        }
+    }
+
+    /// What becomes of what it fits. A rule that asks lets through what it fits only by what is not known: that
+    /// is asked about as soon as it is known.
+    fn reading(&self, subject: Subject<'_>, kind: MessageKind) -> Reading {
+        match self.effect {
+            Effect::Allow => Reading::Whole,
+            Effect::Deny => Reading::Refused,
+            Effect::Ask if self.holds(subject, kind, false) => Reading::Asked,
+            Effect::Ask => Reading::Whole,
         }
     }
 
     fn is_for(&self, subject: Subject<'_>, kind: MessageKind) -> bool {
-        self.users.has(subject.user)
+        self.users.have(subject)
             && (self.clients.is_empty() || self.clients.contains(subject.client))
-            && (self.conditions.as_ref())
-                .is_none_or(|conditions| conditions.hold(subject, kind, self.is_allowed))
+            && self.holds(subject, kind, self.effect != Effect::Deny)
+    }
+
+    fn holds(&self, subject: Subject<'_>, kind: MessageKind, unknown: bool) -> bool {
+        (self.conditions.as_ref()).is_none_or(|conditions| conditions.hold(subject, kind, unknown))
     }
 }
 
@@ -385,6 +565,7 @@ impl Users {
         anonymous: true,
         named: true,
         names: FxHashSet::with_hasher(rustc_hash::FxBuildHasher),
+        groups: FxHashSet::with_hasher(rustc_hash::FxBuildHasher),
     };
 
     /// The users whom a rule or a limit names.
@@ -400,6 +581,7 @@ impl Users {
             names: (users.iter().chain(of_groups))
                 .map(|name| name.as_str().into())
                 .collect(),
+            groups: (groups.iter()).map(|name| name.as_str().into()).collect(),
         }
     }
 
@@ -410,7 +592,13 @@ impl Users {
             anonymous: !anonymous.is_empty(),
             named: false,
             names: names.into_iter().map(|name| name.as_str().into()).collect(),
+            groups: FxHashSet::default(),
         }
+    }
+
+    /// Whether a client is one of them, by its name or by what is said of it.
+    fn have(&self, subject: Subject<'_>) -> bool {
+        self.has(subject.user) || subject.standing.is_some_and(|own| own.is_of(&self.groups))
     }
 
     fn has(&self, user: Option<&str>) -> bool {
@@ -430,11 +618,13 @@ mod tests {
         user: Some("ann"),
         client: "c1",
         origin: Origin::UNKNOWN,
+        standing: None,
     };
     const NOBODY: Subject<'static> = Subject {
         user: None,
         client: "c2",
         origin: Origin::UNKNOWN,
+        standing: None,
     };
 
     fn rule(effect: Effect, users: &[&str], topics: &[&str]) -> Rule {
@@ -534,7 +724,7 @@ mod tests {
             let subject = Subject {
                 user,
                 client,
-                origin: Origin::UNKNOWN,
+                ..Subject::default()
             };
             let reading = rules.reading(subject, filter);
             for topic in ["a", "b", "c", "a/a", "a/b", "b/b", "c/b", "a/b/a", "a/", "/b"] {
@@ -578,6 +768,7 @@ mod tests {
             user: Some("a/b"),
             client: "c",
             origin: Origin::UNKNOWN,
+            standing: None,
         };
         assert!(!rules.may_publish(strange, "private/a/b", MessageKind::UNKNOWN));
     }
@@ -593,6 +784,7 @@ mod tests {
             user: Some("bob"),
             client: "c",
             origin: Origin::UNKNOWN,
+            standing: None,
         };
         for rules in [Vec::new(), vec![rule(Effect::Allow, &[], &["$SYS/#"])]] {
             config.rules = rules;
@@ -646,6 +838,7 @@ mod tests {
                 user: Some("ann"),
                 client: "edge",
                 origin: Origin::UNKNOWN,
+                standing: None,
             },
             state,
             MessageKind::UNKNOWN
@@ -716,6 +909,7 @@ mod tests {
             user: Some("+"),
             client: "x",
             origin: Origin::UNKNOWN,
+            standing: None,
         };
         assert!(!rules.may_subscribe(subject, "home/+/#"));
         assert!(!rules.may_publish(subject, "home/ann", MessageKind::UNKNOWN));

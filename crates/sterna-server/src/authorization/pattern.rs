@@ -172,14 +172,12 @@ mod tests {
     use sterna_topic::matches;
 
     use super::*;
-    use crate::authorization::Origin;
 
     fn subject<'a>(user: Option<&'a str>, client: &'a str) -> Subject<'a> {
-        let origin = Origin::UNKNOWN;
         Subject {
             user,
             client,
-            origin,
+            ..Subject::default()
         }
     }
 

@@ -74,7 +74,7 @@ pub struct Rule {
     pub qos: Vec<u8>,
     /// Only messages in early data (true), or only others (false).
     pub early_data: Option<bool>,
-    /// `allow` or `deny`.
+    /// `allow`, `deny`, or `ask` the webhook.
     pub effect: Effect,
     /// `publish`, `subscribe`, `delete`. Empty, a rule that allows means the first two, and one that
     /// denies all.
@@ -115,6 +115,8 @@ pub enum Effect {
     Allow,
     /// The action is refused.
     Deny,
+    /// The webhook decides.
+    Ask,
 }
 
 /// What a client does with a topic.
@@ -130,6 +132,11 @@ pub enum ActionName {
 }
 
 impl Authorization {
+    /// Whether a rule asks the webhook.
+    pub(super) fn asks(&self) -> bool {
+        self.rules.iter().any(|rule| rule.effect == Effect::Ask)
+    }
+
     /// A sentence for each fault.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

@@ -22,7 +22,7 @@ impl Config {
             }
         }
         let authentication = &self.authentication;
-        let has_secrets = authentication.has_secrets();
+        let has_secrets = self.has_secrets();
         for (listener, url) in &reachable {
             let is_admin = url.scheme.protocol() == Protocol::Admin;
             if is_admin {
@@ -74,9 +74,8 @@ impl Config {
     /// Faults of an admin listener that other hosts reach. It requires credentials, and at least one user
     /// must be able to get in.
     fn admin_problems(&self, listener: &Listener) -> Vec<String> {
-        let authentication = &self.authentication;
         let tls = &self.tls;
-        let has_proofs = authentication.has_secrets()
+        let has_proofs = self.has_secrets()
             || (tls.certificate_as_username
                 && (tls.client_ca.is_some() || tls.client_keys.is_some()));
         let faults = [
@@ -88,7 +87,7 @@ impl Config {
             (
                 !has_proofs,
                 "nobody can show who they are: set authentication.password_file, \
-                 authentication.token_file or authentication.jwt",
+                 authentication.token_file, authentication.jwt or webhook.authentication_url",
             ),
             (
                 self.authorization.admins.is_empty()
@@ -118,6 +117,7 @@ impl Config {
                 &self.authentication.password_file,
             ),
             ("authentication.token_file", &self.authentication.token_file),
+            ("webhook.headers_file", &self.webhook.headers_file),
             ("cluster.credentials_file", &self.cluster.credentials_file),
             ("cluster.password_file", &self.cluster.password_file),
             ("cluster.key", &self.cluster.key),
@@ -146,9 +146,20 @@ impl Config {
         files.filter_map(of_file).collect()
     }
 
+    /// Whether clients show what nobody else may see: passwords or tokens.
+    pub(crate) const fn has_secrets(&self) -> bool {
+        self.authentication.has_secrets() || self.webhook.authentication_url.is_some()
+    }
+
+    /// Whether clients without credentials are admitted where the listener does not say.
+    #[must_use]
+    pub fn admits_anonymous_usually(&self) -> bool {
+        (self.authentication.anonymous).unwrap_or_else(|| !self.has_secrets())
+    }
+
     /// Whether a listener admits clients without credentials.
     pub(super) fn admits_anonymous(&self, listener: &Listener) -> bool {
-        listener.admits_anonymous(self.authentication.admits_anonymous())
+        listener.admits_anonymous(self.admits_anonymous_usually())
             && !(self.tls.require_client_certificate && listener.encrypts())
     }
 }

@@ -43,6 +43,11 @@ pub struct Jwt {
     /// The claim with the client identifiers that the client may have: a pattern or a list of patterns.
     /// Without this setting, tokens do not limit them.
     pub client_ids_claim: Option<String>,
+    /// The claim with the client's groups: a text or a list of texts. Without this setting, tokens give none.
+    pub groups_claim: Option<String>,
+    /// The claim with rules of the client, which decide before `authorization.rule`. Without this setting,
+    /// tokens give none.
+    pub rules_claim: Option<String>,
     /// Longest token, in bytes.
     pub maximum_token_bytes: u32,
     /// Keys in all files and from `keys_url`.
@@ -69,6 +74,8 @@ impl Default for Jwt {
             clock_skew_s: 30,
             user_claim: "sub".to_owned(),
             client_ids_claim: None,
+            groups_claim: None,
+            rules_claim: None,
             maximum_token_bytes: 8192,
             maximum_keys: 64,
         }
@@ -138,8 +145,15 @@ impl Jwt {
             ),
             (
                 is_empty(&self.user_claim)
-                    || self.client_ids_claim.as_deref().is_some_and(is_empty),
-                "authentication.jwt.user_claim and client_ids_claim are names of claims",
+                    || [
+                        &self.client_ids_claim,
+                        &self.groups_claim,
+                        &self.rules_claim,
+                    ]
+                    .into_iter()
+                    .any(|name| name.as_deref().is_some_and(is_empty)),
+                "authentication.jwt.user_claim, client_ids_claim, groups_claim and rules_claim are \
+                 names of claims",
             ),
             (
                 self.keys_ca.is_some() && self.keys_url.is_none(),

@@ -22,7 +22,9 @@ mod network;
 mod quic;
 pub mod reference;
 mod store;
+mod tls;
 mod trace;
+mod webhook;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -48,9 +50,11 @@ pub use memory::MemoryCeiling;
 pub use network::{Network, ProxyProtocol};
 pub use quic::Quic;
 pub use store::{Durability, Store};
+pub use tls::{AdditionalCertificate, Tls};
 #[cfg(feature = "otlp")]
 pub(crate) use trace::collector;
 pub use trace::{Otlp, Trace};
+pub use webhook::Webhook;
 
 /// The whole configuration of a broker process.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -74,6 +78,8 @@ pub struct Config {
     pub guessing: Guessing,
     /// Who may not come in for a while.
     pub bans: Bans,
+    /// A service that says who clients are and what they may do.
+    pub webhook: Webhook,
     /// Who may publish and subscribe where.
     pub authorization: Authorization,
     /// What the broker grants to MQTT clients.
@@ -115,6 +121,7 @@ impl Default for Config {
             passwords: Passwords::default(),
             guessing: Guessing::default(),
             bans: Bans::default(),
+            webhook: Webhook::default(),
             authorization: Authorization::default(),
             mqtt: Mqtt::default(),
             amqp: Amqp::default(),
@@ -205,6 +212,8 @@ impl Config {
                 "authentication.jwt.keys_ca",
                 &self.authentication.jwt.keys_ca,
             ),
+            ("webhook.ca", &self.webhook.ca),
+            ("webhook.headers_file", &self.webhook.headers_file),
         ];
         let single = (single.into_iter()).filter_map(|(name, path)| Some((name, path.as_deref()?)));
         let keys = self.authentication.jwt.key_files.iter();
@@ -287,6 +296,11 @@ impl Config {
         ));
         problems.extend(self.authentication.jwt.problems());
         problems.extend(self.authorization.problems());
+        problems.extend(self.webhook.problems());
+        if self.webhook.authorization_url.is_none() && self.authorization.asks() {
+            let what = "authorization.rule: `ask` needs webhook.authorization_url";
+            problems.push(what.to_owned());
+        }
         if problems.is_empty() {
             Ok(())
         } else {
@@ -400,46 +414,6 @@ impl Listener {
     }
 }
 
-/// Certificates.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Tls {
-    /// Certificate chain in PEM. Without it a development certificate is made on first start.
-    pub certificate: Option<PathBuf>,
-    /// Private key in PEM.
-    pub key: Option<PathBuf>,
-    /// Certificates in PEM that sign client certificates.
-    pub client_ca: Option<PathBuf>,
-    /// Certificates of clients that are revoked: revocation lists of `client_ca` in PEM.
-    pub client_revocation_lists: Vec<PathBuf>,
-    /// Whether a client must present a certificate.
-    pub require_client_certificate: bool,
-    /// Whether the subject's common name of a client certificate is taken as user name.
-    pub certificate_as_username: bool,
-    /// Refuses TLS 1.2 on TCP. QUIC is always TLS 1.3.
-    pub only_tls13: bool,
-    /// QUIC listeners show the certificate's public key alone (RFC 7250). Clients that know it need
-    /// nothing else; clients that want a certificate are refused.
-    pub raw_public_key: bool,
-    /// Public keys in PEM of the clients that may connect over QUIC, who then show no certificates;
-    /// needs `raw_public_key`.
-    pub client_keys: Option<PathBuf>,
-    /// Show the development certificate on addresses that other hosts reach.
-    pub allow_development_certificate_beyond_loopback: bool,
-    /// Certificates beside `certificate`, for clients that ask for one of their names.
-    pub additional: Vec<AdditionalCertificate>,
-}
-
-/// A certificate and its key.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdditionalCertificate {
-    /// Certificate chain in PEM.
-    pub certificate: PathBuf,
-    /// Private key in PEM.
-    pub key: PathBuf,
-}
-
 /// Who may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -462,14 +436,8 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// Whether clients without credentials are admitted where the listener does not say.
-    #[must_use]
-    pub fn admits_anonymous(&self) -> bool {
-        self.anonymous.unwrap_or_else(|| !self.has_secrets())
-    }
-
-    /// Whether clients show what nobody else may see: passwords or tokens.
-    pub(crate) const fn has_secrets(&self) -> bool {
+    /// Whether files or an issuer know clients by what nobody else may see: passwords or tokens.
+    const fn has_secrets(&self) -> bool {
         self.password_file.is_some() || self.token_file.is_some() || self.jwt.is_configured()
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sterna_net::ConnectionId;
 
 use super::Sips;
+use crate::authorization::Subject;
 use crate::config::{Exceeded, Limit, Protocol};
 use crate::context::Context;
 use crate::identity::Identity;
@@ -97,7 +98,7 @@ impl Allowance {
         is_in: bool,
     ) -> Result<Option<Box<Self>>, TooManyConnections> {
         let user = identity.user();
-        let Some(limit) = cx.policy.rules.limit_of(user) else {
+        let Some(limit) = limit_of(cx, identity) else {
             return Ok(None);
         };
         let now_ms = cx.net.now_ms();
@@ -126,10 +127,11 @@ impl Allowance {
         })))
     }
 
-    /// Whether it is what this user may use by the rules in force.
-    pub(crate) fn is_for(&self, cx: &Context<'_>, user: Option<&str>) -> bool {
-        let limit = cx.policy.rules.limit_of(user);
-        self.seat.user() == user && limit.is_some_and(|limit| Arc::ptr_eq(limit, &self.limit))
+    /// Whether it is what this client may use by the rules in force.
+    fn is_for(&self, cx: &Context<'_>, identity: &Identity) -> bool {
+        let limit = limit_of(cx, identity);
+        self.seat.user() == identity.user()
+            && limit.is_some_and(|limit| Arc::ptr_eq(limit, &self.limit))
     }
 
     /// When it may publish again, in milliseconds.
@@ -164,6 +166,15 @@ impl Allowance {
     fn paused_until_ms(&self, now_ms: u64) -> Option<u64> {
         Some(self.ready_ms()).filter(|ready_ms| self.pauses && *ready_ms > now_ms)
     }
+}
+
+/// The limit of a client by the rules in force.
+fn limit_of<'a>(cx: &Context<'a>, identity: &Identity) -> Option<&'a Arc<Limit>> {
+    cx.policy.rules.limit_of(Subject {
+        user: identity.user(),
+        standing: identity.standing().map(|own| &**own),
+        ..Subject::default()
+    })
 }
 
 impl Sips {
@@ -201,12 +212,11 @@ impl Sips {
         (connection, name): (ConnectionId, Option<&str>),
         is_in: bool,
     ) -> Result<(), TooManyConnections> {
-        let user = identity.user();
-        if (self.allowance.as_ref()).is_some_and(|allowance| allowance.is_for(cx, user)) {
+        if (self.allowance.as_ref()).is_some_and(|allowance| allowance.is_for(cx, identity)) {
             return Ok(());
         }
         let before = self.allowance.take();
-        if cx.policy.rules.limit_of(user).is_none() {
+        if limit_of(cx, identity).is_none() {
             return Ok(());
         }
         // No name of a client has such a character.

@@ -7,6 +7,7 @@
 //! one in the end of a client's sessions.
 
 mod allowance;
+mod asking;
 mod clients;
 mod framers;
 mod held;
@@ -25,6 +26,7 @@ use crate::context::Context;
 use crate::inspect;
 use crate::sys::Counts;
 pub(crate) use allowance::{Allowance, TooManyConnections};
+pub(crate) use asking::Asking;
 pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;
 pub(crate) use held::{Early, Held, held_bytes, hold_early, note_early};

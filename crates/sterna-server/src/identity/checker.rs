@@ -20,7 +20,7 @@ use super::users::{Remembered, Users};
 use crate::config::{Guessing, Passwords};
 
 /// What came of a check.
-pub(crate) type Outcome = Result<(), Refusal>;
+type Outcome = Result<(), Refusal>;
 
 /// A password to check.
 pub(crate) struct Request<'a> {

@@ -4,30 +4,43 @@
 mod certificate;
 mod checker;
 mod client_ids;
+mod endpoint;
+mod grant;
 mod guesses;
 mod jwt;
 mod scram;
 mod users;
+mod webhook;
 
 use std::sync::Arc;
 
 pub(crate) use certificate::{Holder, common_name};
 pub use checker::Checker;
-pub(crate) use checker::{Outcome, Request, Ticket};
+pub(crate) use checker::{Request, Ticket};
 pub(crate) use client_ids::{is_client_id, may_have_client_id};
+pub(crate) use grant::Grant;
 pub(crate) use guesses::{Standing, Subject, Table, origin};
 pub use jwt::Issuer;
-pub(crate) use jwt::{Grant, OAUTHBEARER, is_token, token_of_message};
+pub(crate) use jwt::{OAUTHBEARER, is_token, token_of_message};
 pub(crate) use scram::Exchange;
 pub use users::{Tokens, Users};
+pub use webhook::Webhook;
+pub(crate) use webhook::{Access, Credentials, Known, Login, Ticket as WebhookTicket};
+
+use crate::authorization;
+
+/// What came of a claim that took longer: who it is, or nothing where that is who was claimed.
+pub(crate) type Outcome = Result<Option<Identity>, Refusal>;
 
 /// Who a client is: a user, or nobody in particular, and how that was shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Identity {
+pub struct Identity {
     user: Option<Arc<str>>,
     proof: Proof,
-    /// What a signed token gives beside the name.
+    /// What a signed token or the webhook gives beside the name.
     grant: Option<Arc<Grant>>,
+    /// Where clients can have one: what it gives, or nothing.
+    standing: Option<Arc<authorization::Standing>>,
 }
 
 /// How a client has shown who it is.
@@ -46,6 +59,8 @@ pub(crate) enum Proof {
     Token,
     /// By a token that its issuer has signed.
     Jwt,
+    /// By credentials of which the webhook has said that they are right.
+    Webhook,
 }
 
 impl Proof {
@@ -58,6 +73,7 @@ impl Proof {
             Self::Scram => "scram",
             Self::Token => "token",
             Self::Jwt => "jwt",
+            Self::Webhook => "webhook",
         }
     }
 }
@@ -72,12 +88,14 @@ impl Identity {
             user: Some(user.into()),
             proof,
             grant: None,
+            standing: None,
         }
     }
 
     /// The user of this name, as far as a token gives.
     pub(crate) fn granted(user: &str, proof: Proof, grant: Arc<Grant>) -> Self {
         Self {
+            standing: grant.standing().cloned(),
             grant: Some(grant),
             ..Self::of(user, proof)
         }
@@ -89,6 +107,7 @@ impl Identity {
             user: None,
             proof,
             grant: None,
+            standing: None,
         }
     }
 
@@ -109,7 +128,20 @@ impl Identity {
 
     /// When it ends, in milliseconds since the Unix epoch; `None` for never.
     pub(crate) fn until_ms(&self) -> Option<u64> {
-        self.grant().map(Grant::until_ms)
+        self.grant()?.until_ms()
+    }
+
+    /// Groups and rules, where a token or the webhook has given any.
+    pub(crate) const fn standing(&self) -> Option<&Arc<authorization::Standing>> {
+        self.standing.as_ref()
+    }
+
+    /// The same identity, of which it is known that there is nothing more to know.
+    pub(crate) fn with_standing(self) -> Self {
+        Self {
+            standing: Some(self.standing.unwrap_or_default()),
+            ..self
+        }
     }
 
     /// Whether it has ended.
@@ -145,11 +177,13 @@ pub enum Refusal {
     Unavailable,
     /// It is banned.
     Banned,
+    /// The webhook gives no good answer, or is not asked after failures.
+    Webhook,
 }
 
 impl Refusal {
     /// All refusals.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::NoCredentials,
         Self::Certificate,
         Self::Nameless,
@@ -162,6 +196,7 @@ impl Refusal {
         Self::Busy,
         Self::Unavailable,
         Self::Banned,
+        Self::Webhook,
     ];
 
     /// The refusal as metrics and the log name it.
@@ -179,6 +214,7 @@ impl Refusal {
             Self::Busy => "busy",
             Self::Unavailable => "unavailable",
             Self::Banned => "banned",
+            Self::Webhook => "webhook",
         }
     }
 
@@ -197,17 +233,29 @@ impl Refusal {
             Self::Busy => "too many passwords to check",
             Self::Unavailable => "no password checker",
             Self::Banned => "banned for now",
+            Self::Webhook => "the webhook gives no answer",
         }
     }
 }
 
-/// A password that is being checked. Dropping it gives the check up, if that has not begun.
+/// A claim that is being looked at. Dropping it gives that up, if it has not begun.
 #[derive(Debug)]
 pub(crate) struct Pending {
     number: u64,
     identity: Identity,
-    users: Arc<Users>,
-    _ticket: Ticket,
+    by: By,
+}
+
+/// Who looks at a claim.
+#[derive(Debug)]
+enum By {
+    /// The checker of passwords, by the records of these users.
+    Checker(
+        Arc<Users>,
+        #[expect(dead_code, reason = "dropping it gives up")] Ticket,
+    ),
+    /// The webhook.
+    Webhook(#[expect(dead_code, reason = "dropping it gives up")] WebhookTicket),
 }
 
 impl Pending {
@@ -221,8 +269,16 @@ impl Pending {
         Self {
             number,
             identity,
-            users,
-            _ticket: ticket,
+            by: By::Checker(users, ticket),
+        }
+    }
+
+    /// A question to the webhook about a client that says it is `identity`. Its letter carries `number`.
+    pub(crate) const fn asked(number: u64, identity: Identity, ticket: WebhookTicket) -> Self {
+        Self {
+            number,
+            identity,
+            by: By::Webhook(ticket),
         }
     }
 
@@ -236,17 +292,35 @@ impl Pending {
         self.identity.clone()
     }
 
-    /// Who it is, now that the letter has come, by the users of today.
+    /// Who it is, now that the letter has come, by the users and the webhook of today.
     ///
     /// # Errors
     /// Why it may not come in, also because the user was removed or changed meanwhile.
-    pub(crate) fn decided(self, users: &Users, outcome: Outcome) -> Result<Identity, Refusal> {
-        outcome?;
-        let user = self.identity.user().unwrap_or_default();
-        if users.agrees_with(&self.users, user) {
-            Ok(self.identity)
-        } else {
-            Err(Refusal::Password)
+    pub(crate) fn decided(
+        self,
+        users: &Users,
+        webhook: &Webhook,
+        outcome: Outcome,
+    ) -> Result<Identity, Refusal> {
+        let found = outcome?;
+        match self.by {
+            By::Checker(before, _) => {
+                let user = self.identity.user().unwrap_or_default();
+                if users.agrees_with(&before, user) {
+                    Ok(self.identity)
+                } else {
+                    Err(Refusal::Password)
+                }
+            }
+            By::Webhook(_) => {
+                let identity = found.unwrap_or(self.identity);
+                let stands = |grant: &Grant| !grant.is_of_webhook() || webhook.stands_by(grant);
+                if identity.grant().is_none_or(stands) {
+                    Ok(identity)
+                } else {
+                    Err(Refusal::Webhook)
+                }
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sterna_cluster::ToShard;
 use sterna_net::{ConnectionId, Courier};
 
-use crate::identity::Refusal;
+use crate::identity::{Identity, Refusal};
 use crate::policy::Policy;
 use crate::session::SessionState;
 pub use admin::AdminLetter;
@@ -20,14 +20,14 @@ pub use http::HttpLetter;
 pub enum Mail {
     /// From another shard's broker.
     Broker(Box<sterna_broker::Mail<SessionState>>),
-    /// What came of judging a client, where that took longer: of a password, for now.
+    /// What came of judging a client, where that took longer: of a password, or a question to the webhook.
     Judged {
         /// The connection that waits for it.
         connection: ConnectionId,
         /// Which of its claims, where there can be several.
         number: u64,
-        /// Why it may not come in, if it may not.
-        outcome: Result<(), Refusal>,
+        /// Who it is, or nothing where that is who was claimed; or why it may not come in.
+        outcome: Result<Option<Identity>, Refusal>,
     },
     /// A question about an HTTP session, or its answer.
     Http(Box<HttpLetter>),

@@ -9,7 +9,7 @@ use super::acknowledge::Acknowledgement;
 use super::admission::Admission;
 use crate::authorization::Subject;
 use crate::context::Context;
-use crate::door::{Early, Framers, Held, Promises, Sips, held_bytes};
+use crate::door::{Asking, Early, Framers, Held, Promises, Sips, held_bytes};
 use crate::identity::{Exchange, Identity, Pending};
 use crate::inspect;
 
@@ -43,6 +43,10 @@ pub(crate) struct Client {
     pub(super) identity: Identity,
     /// Re-authentication under way.
     pub(super) reauthentication: Option<Box<Exchange>>,
+    /// Re-authentication of which the webhook decides.
+    pub(super) renewal: Option<Box<Pending>>,
+    /// Whether something that it wants to do waits for the webhook.
+    pub(super) asking: Asking,
     /// Whether the session's queue waits for acknowledgements or for the transport.
     pub(super) parked: bool,
     /// What it is told once it is kept.
@@ -62,6 +66,8 @@ pub(super) enum State {
     New,
     /// A password is being checked.
     Password(Box<Admission>, Box<Pending>),
+    /// The webhook is asked about the will.
+    Asking(Box<Admission>, Box<Identity>),
     /// An enhanced authentication is under way.
     Exchange(Box<Admission>, Box<Exchange>),
     /// The session is on its way from another shard.
@@ -97,7 +103,9 @@ impl Client {
 
     /// Whether bytes of a lane can be looked at now.
     pub(super) const fn accepts(&self, lane: Lane) -> bool {
-        !matches!(self.early, Early::Waiting) && self.engine.accepts_input(lane)
+        !matches!(self.early, Early::Waiting)
+            && !self.asking.is_waiting()
+            && self.engine.accepts_input(lane)
     }
 
     /// The client's name, while it is connected.
@@ -136,6 +144,7 @@ impl Client {
             user: self.identity.user(),
             client: &self.name,
             origin: cx.origin(self.id),
+            standing: self.identity.standing().map(|own| &**own),
         }
     }
 

@@ -9,17 +9,18 @@ use sterna_net::ConnectionId;
 
 use super::acknowledge::Acknowledgement;
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
+use super::ask::{ACTION, RENEWAL};
 use super::client::{Client, State, connection, consumer};
 use super::deliver::packet_id_at;
 use super::publish::received_id;
 use super::{Door, log_end};
 use crate::audit::Login;
-use crate::authorization::MessageKind;
-use crate::config::Protocol;
+use crate::authorization::{MessageKind, Subject};
+use crate::config::{ActionName, Protocol};
 use crate::context::Context;
 use crate::door::TooManyConnections;
 use crate::identity::{Identity, Outcome, Refusal};
-use crate::judge::{Claim, Verdict, check_ban, finish, judge};
+use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, judge};
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::session;
@@ -67,6 +68,12 @@ impl Door {
                 self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
             }
             Verdict::Known(identity) => self.admit(cx, client, admission, identity),
+            // Whom the token is of is not known when the client is let in.
+            Verdict::Pending(_)
+                if matches!(claim, Claim::Exchange(..)) && connect.user_name.is_some() =>
+            {
+                self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
+            }
             Verdict::Pending(pending) => {
                 client.state = State::Password(admission, Box::new(pending));
             }
@@ -96,13 +103,33 @@ impl Door {
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
+        number: u64,
         outcome: Outcome,
     ) {
         self.with_client(cx, connection, |door, cx, client| {
+            match number {
+                ACTION => {
+                    client.asking.answered();
+                    match std::mem::replace(&mut client.state, State::New) {
+                        State::Asking(admission, identity) => {
+                            let name = (!admission.assigned).then_some(&*admission.client_id);
+                            if is_banned(cx, client.id, &identity, name) {
+                                let banned = Refusal::Banned;
+                                return door.refuse_claim(cx, client, identity.user(), banned);
+                            }
+                            door.admit_asked(cx, client, admission, *identity);
+                        }
+                        other => client.state = other,
+                    }
+                    return;
+                }
+                RENEWAL => return door.renewed(cx, client, outcome),
+                _ => {}
+            }
             match std::mem::replace(&mut client.state, State::New) {
                 State::Password(admission, pending) => {
                     let claimed = pending.claimed();
-                    match pending.decided(&cx.policy.users, outcome) {
+                    match pending.decided(&cx.policy.users, &cx.policy.webhook, outcome) {
                         Ok(identity) => door.admit(cx, client, admission, identity),
                         Err(refusal) => {
                             door.refuse_claim(cx, client, claimed.user(), refusal);
@@ -144,7 +171,11 @@ impl Door {
         if reason == ReasonCode::ReAuthenticate {
             let method = client.engine.authentication_method().unwrap_or_default();
             let claim = Claim::Exchange(method, data);
-            match judge(cx, client.id, 0, claim) {
+            match judge(cx, client.id, RENEWAL, claim) {
+                Verdict::Pending(pending) => {
+                    client.renewal = Some(Box::new(pending));
+                    return;
+                }
                 Verdict::Challenge(exchange, challenge) => {
                     client.reauthentication = Some(exchange);
                     let challenge = Some(challenge.as_bytes());
@@ -156,10 +187,7 @@ impl Door {
                     return;
                 }
                 Verdict::Known(identity) if Self::is_still(cx, client, &identity) => {
-                    client.identity = identity;
-                    self.set_next_timer(client);
-                    client.engine.auth(ReasonCode::Success, None, &mut self.out);
-                    return;
+                    return self.renew(cx, client, identity);
                 }
                 _ => {}
             }
@@ -179,6 +207,41 @@ impl Door {
             ReasonCode::NotAuthorized,
             "re-authentication failed",
         );
+    }
+
+    /// The webhook's word on a client that proves itself again.
+    fn renewed(&mut self, cx: &mut Context<'_>, client: &mut Client, outcome: Outcome) {
+        let Some(pending) = client.renewal.take() else {
+            return;
+        };
+        if !matches!(client.state, State::Live(_)) {
+            return;
+        }
+        match pending.decided(&cx.policy.users, &cx.policy.webhook, outcome) {
+            Ok(identity) if Self::is_still(cx, client, &identity) => {
+                self.renew(cx, client, identity);
+            }
+            _ => {
+                let detail = "re-authentication failed";
+                self.turn_away(cx, client, ReasonCode::NotAuthorized, detail);
+            }
+        }
+    }
+
+    /// A client has proved itself again: what is given now holds from now on.
+    fn renew(&mut self, cx: &mut Context<'_>, client: &mut Client, identity: Identity) {
+        let is_like = client.identity.standing() == identity.standing();
+        client.identity = identity;
+        cx.policy.note_standing(&mut client.identity, &client.name);
+        if let Some(session) = client.session()
+            && !is_like
+        {
+            cx.broker.judge_again(cx.net.now_ms(), session);
+            let name = Some(&*client.name);
+            (client.sips).allow_again(cx, &client.identity, client.id, name);
+        }
+        self.set_next_timer(client);
+        client.engine.auth(ReasonCode::Success, None, &mut self.out);
     }
 
     /// Whether a client that proves itself again is the same user, and may still have its identifier.
@@ -209,7 +272,7 @@ impl Door {
             Refusal::Method => ReasonCode::BadAuthenticationMethod,
             Refusal::Slowed => ReasonCode::ConnectionRateExceeded,
             Refusal::Busy => ReasonCode::ServerBusy,
-            Refusal::Unavailable => ReasonCode::ServerUnavailable,
+            Refusal::Unavailable | Refusal::Webhook => ReasonCode::ServerUnavailable,
             Refusal::Banned => ReasonCode::Banned,
             _ => ReasonCode::NotAuthorized,
         };
@@ -249,13 +312,24 @@ impl Door {
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
-        mut admission: Box<Admission>,
+        admission: Box<Admission>,
         identity: Identity,
     ) {
         let name = (!admission.assigned).then_some(&*admission.client_id);
         if let Err(refusal) = check_ban(cx, client.id, &identity, name) {
             return self.refuse_claim(cx, client, identity.user(), refusal);
         }
+        self.admit_asked(cx, client, admission, identity);
+    }
+
+    /// The same for a client that no ban keeps out, and that may have waited for the webhook.
+    fn admit_asked(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        mut admission: Box<Admission>,
+        identity: Identity,
+    ) {
         if !admission.assigned
             && !cx
                 .policy
@@ -264,11 +338,26 @@ impl Door {
             let detail = "the client identifier is not one of the user's";
             return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
         }
+        if let Some(will) = &admission.will {
+            let subject = Subject {
+                user: identity.user(),
+                client: &client.name,
+                origin: cx.origin(client.id),
+                standing: identity.standing().map(|own| &**own),
+            };
+            let about = (will.message.topic(), MessageKind::of(&will.message));
+            let letter = (client.id, ACTION);
+            if (client.asking).must_wait(cx, letter, subject, ActionName::Publish, about) {
+                client.state = State::Asking(admission, Box::new(identity));
+                return;
+            }
+        }
         if cx.memory.stage() >= Stage::RefuseNewcomers {
             let detail = "memory is short";
             return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
         }
         client.identity = identity;
+        cx.policy.note_standing(&mut client.identity, &client.name);
         if client
             .sips
             .allow(cx, &client.identity, client.id, Some(&client.name))

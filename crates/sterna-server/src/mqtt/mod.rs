@@ -6,6 +6,7 @@
 
 mod acknowledge;
 mod admission;
+mod ask;
 mod client;
 mod connect;
 mod deliver;
@@ -29,7 +30,7 @@ use crate::authorization::MessageKind;
 use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::{
-    self, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
+    self, Asking, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
 };
 use crate::identity::Identity;
 use crate::policy::Policy;
@@ -80,6 +81,8 @@ impl Service for Mqtt {
             is_named: false,
             identity: Identity::NOBODY,
             reauthentication: None,
+            renewal: None,
+            asking: Asking::default(),
             parked: false,
             promises: Promises::default(),
             is_paced: false,
@@ -114,7 +117,10 @@ impl Service for Mqtt {
         }
         match (client.next_ms(), &client.state) {
             (Some(next_ms), _) => door.set_timer(client, next_ms),
-            (None, State::Password(..) | State::Opening(..) | State::Opened(_)) => {
+            (
+                None,
+                State::Password(..) | State::Asking(..) | State::Opening(..) | State::Opened(_),
+            ) => {
                 door.set_timer(client, now_ms + DECISION_CHECK_MS);
             }
             // Keep alive is off: the transport alone says whether the client lives.
@@ -128,7 +134,7 @@ impl Service for Mqtt {
         let stays = match client.state {
             State::New | State::Ended => true,
             // By users who may not be there any more.
-            State::Password(..) | State::Exchange(..) => false,
+            State::Password(..) | State::Asking(..) | State::Exchange(..) => false,
             State::Opening(..) | State::Opened(_) | State::Live(_) => {
                 cx.policy.still_admits(info, &client.identity)
             }
@@ -287,8 +293,15 @@ impl Door {
             let most = client.engine.max_packet_bytes();
             match framer.next(&mut input, most) {
                 Ok(Some(frame)) => {
-                    if client.early == Early::Allowed && !self.may_be_early(cx, client, &frame) {
+                    let waits = if client.early == Early::Allowed
+                        && !self.may_be_early(cx, client, &frame)
+                    {
                         hold_early(cx, &mut client.early, Protocol::Mqtt);
+                        true
+                    } else {
+                        Self::must_ask(cx, client, lane, &frame)
+                    };
+                    if waits {
                         let mut kept = Vec::new();
                         frame.copy_to(&mut kept);
                         kept.extend_from_slice(input);
@@ -430,6 +443,9 @@ impl Door {
                     hold_early(cx, &mut client.early, Protocol::Mqtt);
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
+                if Self::must_ask(cx, client, LANE, &frame) {
+                    return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
+                }
                 self.counts.messages_received += 1;
                 let session = match client.state {
                     State::Live(session) => session::mqtt_mut(cx.broker, session),
@@ -463,15 +479,21 @@ impl Door {
         let control = held.stream() == StreamId::FIRST;
         let datagram = held.stream() == DATAGRAMS;
         client.held.push(held);
-        if held_bytes(&client.held) > cx.policy.mqtt.maximum_held_bytes as usize {
+        let mut most = cx.policy.mqtt.maximum_held_bytes as usize;
+        let is_asking = client.asking.is_waiting();
+        if is_asking {
+            // What is asked about is a whole packet.
+            most += cx.policy.mqtt.maximum_packet_bytes as usize;
+        }
+        if held_bytes(&client.held) > most {
             if datagram {
                 // Whoever sends datagrams accepts that some are lost.
                 client.held.pop();
                 return;
             }
-            let detail = "too much before CONNACK";
+            let detail = "too much before CONNACK, or before an answer of the webhook";
             self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
-        } else if control && client.early != Early::Waiting {
+        } else if (control || is_asking) && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
         }
     }

@@ -187,7 +187,6 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authorization::Origin;
 
     const A: Sender = (
         0,
@@ -205,11 +204,10 @@ mod tests {
     );
 
     fn digest(of: &Repetitions, user: Option<&str>, client: &str, payload: &[u8]) -> Digest {
-        let origin = Origin::UNKNOWN;
         let subject = Subject {
             user,
             client,
-            origin,
+            ..Subject::default()
         };
         let none = PublishProperties::EMPTY;
         let flags = (QoS::AtLeastOnce, false);

@@ -469,7 +469,7 @@ impl Handler for Shard {
                         ..
                     } = &mut doors;
                     match protocol {
-                        Protocol::Mqtt => mqtt.judged(cx, connection, outcome),
+                        Protocol::Mqtt => mqtt.judged(cx, connection, number, outcome),
                         Protocol::Amqp => amqp.judged(cx, connection, outcome),
                         Protocol::Http => http.judged(cx, connection, number, outcome),
                         Protocol::Admin => admin.judged(cx, connection, number, outcome),

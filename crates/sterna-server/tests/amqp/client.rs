@@ -130,6 +130,8 @@ pub struct Start {
     pub mechanism: Option<Box<dyn Mechanism>>,
     pub certificates: Vec<Box<[u8]>>,
     pub limits: Limits,
+    /// Whether what is read is kept byte by byte.
+    pub is_tapped: bool,
 }
 
 impl Start {
@@ -140,6 +142,7 @@ impl Start {
             container: container.to_owned(),
             mechanism: None,
             certificates: Vec::new(),
+            is_tapped: false,
             limits: Limits::default(),
         }
     }
@@ -173,6 +176,7 @@ impl Client {
             mechanism,
             certificates,
             limits,
+            is_tapped,
         } = start;
         let peer = broker.open_speaking(b"amqp", shard, transport, certificates);
         let mut out = Lanes::default();
@@ -191,7 +195,7 @@ impl Client {
             received: Vec::new(),
             happened: Vec::new(),
             recovered: Vec::new(),
-            tap: None,
+            tap: is_tapped.then(Vec::new),
             answers: HashMap::new(),
             open_properties: None,
             is_open: false,

@@ -5,6 +5,7 @@ use sterna_mqtt::packet::Connect;
 use sterna_mqtt::{Packet, QoS, Version};
 use sterna_net::TransportKind;
 use sterna_server::Policy;
+use sterna_server::authorization::Subject;
 use sterna_server::config::{self, Config};
 
 use crate::amqp_client::{Client as AmqpClient, Start};
@@ -259,7 +260,10 @@ fn the_first_limit_that_names_the_user_holds() {
     let limit = |user| {
         policy
             .rules
-            .limit_of(user)
+            .limit_of(Subject {
+                user,
+                ..Subject::default()
+            })
             .map(|limit| (limit.messages_per_s, limit.connections))
     };
     assert_eq!(limit(Some("gw")), Some((Some(1000), None)));

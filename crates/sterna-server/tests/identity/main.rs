@@ -10,6 +10,8 @@ mod fixture;
 mod guessing;
 #[path = "../http/h3_client.rs"]
 mod h3_client;
+mod hook;
+mod hook_attacks;
 mod limits;
 mod names;
 mod ownership;

@@ -388,6 +388,67 @@ fn a_refused_token_gets_an_error_challenge_and_then_the_outcome() {
     }
 }
 
+/// Groups and rules of a token are those of its client, and a token without the claims is refused.
+#[test]
+fn claims_give_groups_and_rules() {
+    let (_directory, issuer, config) = issued(|config| {
+        let jwt = &mut config.authentication.jwt;
+        jwt.groups_claim = Some("/realm/groups".to_owned());
+        jwt.rules_claim = Some("rules".to_owned());
+        config.authorization = sterna_server::config::parse(
+            "test",
+            "[authorization]\ndefault_allow = false\n[[authorization.group]]\nname = 'plant'\n\
+             [[authorization.rule]]\ngroups = ['plant']\ntopics = ['plant/#']\n",
+        )
+        .expect("rules")
+        .authorization;
+    });
+    let mut broker = Broker::with(&config, 1);
+    let none = json!([]);
+    let own = json!([{"topics": ["own/%u/#"], "actions": ["subscribe"]}]);
+    let asking = json!([{"topics": ["a"], "effect": "ask"}]);
+    for (what, groups, rules, allowed) in [
+        (
+            "a group",
+            json!(["plant", "x"]),
+            none.clone(),
+            Some(["plant/a"].as_slice()),
+        ),
+        ("one text", json!("plant"), none.clone(), Some(&["plant/a"])),
+        ("another group", json!(["office"]), none.clone(), Some(&[])),
+        ("a rule", json!([]), own.clone(), Some(&["own/ann/a"])),
+        (
+            "both",
+            json!(["plant"]),
+            own,
+            Some(&["plant/a", "own/ann/a"]),
+        ),
+        ("no group", Value::Null, none.clone(), None),
+        ("no rules", json!([]), Value::Null, None),
+        ("no list", json!([]), json!({"topics": ["a"]}), None),
+        ("a rule that asks", json!([]), asking, None),
+        ("a number", json!([1]), none, None),
+    ] {
+        let claims = claims("ann", &json!({"realm": {"groups": groups}, "rules": rules}));
+        let token = issuer.token(&claims);
+        for door in [Door::Mqtt5, Door::Amqp(Quiet::NoLayer), Door::Http] {
+            let shown = Shown::Bearer(token);
+            let name = format!("{what}{door:?}");
+            let entered = enter(&mut broker, door, TransportKind::Quic, None, shown, &name);
+            // Each request of HTTP is judged for itself.
+            let entered = entered.filter(|_| door != Door::Http || allowed.is_some());
+            assert_eq!(entered.is_some(), allowed.is_some(), "{what} {door:?}");
+            let (Some(mut entered), Some(allowed)) = (entered, allowed) else {
+                continue;
+            };
+            for topic in ["plant/a", "own/ann/a", "own/bob/a", "other"] {
+                let may = entered.reads(&mut broker, topic) / 100 == 2;
+                assert_eq!(may, allowed.contains(&topic), "{what} {door:?} {topic}");
+            }
+        }
+    }
+}
+
 /// What a client is told, and how many connections are left.
 fn heard(broker: &mut Broker, peer: Peer) -> Vec<String> {
     broker.told(peer, Version::V5)

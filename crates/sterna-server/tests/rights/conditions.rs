@@ -310,6 +310,7 @@ fn what_is_not_known_suits_the_client() {
             user: None,
             client: "c",
             origin,
+            ..authorization::Subject::default()
         };
         rules.may_subscribe(subject, "a")
     };

@@ -160,6 +160,7 @@ fn explain(args: &Explain) -> Result<(String, bool), String> {
             address: args.address.map(|address| address.to_canonical()),
             transport: args.transport.map(Into::into),
         },
+        standing: None,
     };
     let kind = MessageKind {
         qos: args.qos,
@@ -245,6 +246,7 @@ impl Places {
             Reading::Whole => "allowed",
             Reading::Part => "allowed in part",
             Reading::Refused => "refused",
+            Reading::Asked => "asked of the webhook",
         };
         let mut text = format!(
             "{verdict}: {}\n",

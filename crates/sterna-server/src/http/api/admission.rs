@@ -3,6 +3,7 @@
 use sterna_http::{Content, ExchangeId, Head, Request, Responses};
 
 use super::answer::{Trouble, fail, respond};
+use super::ask;
 use super::credentials::Verdict;
 use super::open::Asker;
 use super::origin::{self, ALLOWED_FIELDS, Reader};
@@ -42,7 +43,7 @@ fn allowed(resource: &Resource) -> &'static str {
 }
 
 /// Whether a request is one for a WebTransport session.
-fn asks_session(head: &Head) -> bool {
+pub(super) fn asks_session(head: &Head) -> bool {
     head.method() == "CONNECT" && head.protocol() == Some("webtransport")
 }
 
@@ -102,6 +103,12 @@ impl Api {
         number: u64,
         outcome: Outcome,
     ) {
+        if peer.asked_by == number && peer.asking.answered() {
+            for request in peer.take_held(Until::Answer) {
+                self.consider(cx, peer, out, request);
+            }
+            return;
+        }
         if !peer.credentials.decided(cx.policy, number, outcome) {
             return;
         }
@@ -242,13 +249,14 @@ impl Api {
         self.checks += 1;
         let verdict = (peer.credentials).judge(cx, &self.key, peer.connection, self.checks, head);
         let admitted = match verdict {
-            Verdict::Known(identity) => {
+            Verdict::Known(mut identity) => {
                 let connection = peer.connection;
                 if let Err(refusal) = check_ban(cx, connection, &identity, None) {
                     let login = Login::of(cx, connection, Protocol::Http).by(identity.user());
                     login.refused(LoginFailure::Claim(refusal), refusal.detail());
                     return Err(Trouble::new(Kind::Forbidden, refusal.detail()));
                 }
+                cx.policy.note_standing(&mut identity, "");
                 if peer.sips.allow(cx, &identity, connection, None).is_err() {
                     let detail = TooManyConnections::DETAIL;
                     let login = Login::of(cx, peer.connection, Protocol::Http);
@@ -260,7 +268,17 @@ impl Api {
                 if peer.credentials.admitted(&identity) {
                     Login::of(cx, peer.connection, Protocol::Http).accepted(&identity);
                 }
-                Admitted::Now(identity)
+                // What came before waits for the webhook, and keeps its place.
+                let mut waits = peer.asking.is_waiting();
+                if !waits && ask::must_ask(cx, peer, self.checks, &identity, &target, request) {
+                    waits = true;
+                    peer.asked_by = self.checks;
+                }
+                if waits {
+                    Admitted::Later(Until::Answer)
+                } else {
+                    Admitted::Now(identity)
+                }
             }
             Verdict::Wait => Admitted::Later(Until::Verdict),
             Verdict::Refused(refusal, trouble) => {

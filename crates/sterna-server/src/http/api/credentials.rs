@@ -11,7 +11,7 @@ use crate::authorization::Subject;
 use crate::config::HttpAuthentication;
 use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
-use crate::identity::{Identity, Outcome, Pending, Refusal, Users};
+use crate::identity::{Identity, Outcome, Pending, Refusal, Users, is_token};
 use crate::judge::{self, Claim};
 use crate::policy::Policy;
 use sterna_http::Head;
@@ -24,6 +24,7 @@ impl Identity {
             user: self.user(),
             client: "",
             origin: cx.origin(connection),
+            standing: self.standing().map(|own| &**own),
         }
     }
 }
@@ -73,10 +74,11 @@ pub(crate) enum Verdict {
 /// The challenges of a 401 (RFC 9110, section 11.6.1).
 pub(crate) fn challenge(policy: &Policy) -> String {
     let mut challenges = Vec::new();
-    if !policy.tokens.is_empty() || policy.issuer.is_configured() {
+    if !policy.tokens.is_empty() || policy.issuer.is_configured() || policy.webhook.authenticates()
+    {
         challenges.push(r#"Bearer realm="sterna""#);
     }
-    if policy.users.are_configured() || challenges.is_empty() {
+    if policy.users.are_configured() || policy.webhook.authenticates() || challenges.is_empty() {
         challenges.push(r#"Basic realm="sterna", charset="UTF-8""#);
     }
     challenges.join(", ")
@@ -98,7 +100,7 @@ fn refused_claim(policy: &Policy, refusal: Refusal) -> Verdict {
     let trouble = match refusal {
         Refusal::Banned => Trouble::new(Kind::Forbidden, detail),
         Refusal::Slowed => Trouble::new(Kind::TooManyRequests, detail),
-        Refusal::Busy | Refusal::Unavailable => Trouble::new(Kind::Busy, detail),
+        Refusal::Busy | Refusal::Unavailable | Refusal::Webhook => Trouble::new(Kind::Busy, detail),
         _ => Trouble::unauthenticated(detail, challenge(policy)),
     };
     Verdict::Refused(refusal, trouble)
@@ -153,19 +155,22 @@ impl Credentials {
         value: &[u8],
     ) -> Verdict {
         let policy = cx.policy;
+        let shown = value;
         let text = std::str::from_utf8(value).unwrap_or_default().trim();
         let (scheme, value) = text.split_once(' ').unwrap_or((text, ""));
         let value = value.trim_start().as_bytes();
-        if scheme.eq_ignore_ascii_case("bearer") {
-            let verdict = judge::judge(cx, connection, number, Claim::Token(value));
-            return self.heard(cx, key, value, verdict);
-        }
-        if !scheme.eq_ignore_ascii_case("basic") {
+        let is_bearer = scheme.eq_ignore_ascii_case("bearer");
+        if !is_bearer && !scheme.eq_ignore_ascii_case("basic") {
             return refused(policy, "credentials are Basic or Bearer");
         }
-        let is = |digest: &Digest| hmac::verify(key, value, digest.as_ref()).is_ok();
+        if is_bearer && (!policy.webhook.authenticates() || is_token(value)) {
+            let verdict = judge::judge(cx, connection, number, Claim::Token(value));
+            return self.heard(cx, key, shown, verdict);
+        }
+        let is = |digest: &Digest| hmac::verify(key, shown, digest.as_ref()).is_ok();
         if let Some(verified) = &self.verified
             && Arc::ptr_eq(&verified.users, &policy.users)
+            && !verified.identity.has_ended(cx.net.now_ms())
             && is(&verified.digest)
         {
             return Verdict::Known(verified.identity.clone());
@@ -178,6 +183,10 @@ impl Credentials {
         if self.check.is_some() {
             return Verdict::Wait;
         }
+        if is_bearer {
+            let verdict = judge::judge(cx, connection, number, Claim::Token(value));
+            return self.heard(cx, key, shown, verdict);
+        }
         let decoded = STANDARD.decode(value).unwrap_or_default();
         let colon = decoded.iter().position(|&byte| byte == b':');
         let parts = colon.and_then(|colon| {
@@ -189,7 +198,7 @@ impl Credentials {
         };
         let claim = Claim::Password(user, password);
         let verdict = judge::judge(cx, connection, number, claim);
-        self.heard(cx, key, value, verdict)
+        self.heard(cx, key, shown, verdict)
     }
 
     /// Puts the judge's word into that of a request with these credentials.
@@ -221,7 +230,7 @@ impl Credentials {
         let Some(Check { digest, pending }) = self.check.take_if(is_it) else {
             return false;
         };
-        match pending.decided(&policy.users, outcome) {
+        match pending.decided(&policy.users, &policy.webhook, outcome) {
             Ok(identity) => {
                 self.verified = Some(Verified {
                     digest,

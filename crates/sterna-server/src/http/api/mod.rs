@@ -11,6 +11,7 @@ mod accept;
 mod acknowledge;
 mod admission;
 mod answer;
+mod ask;
 mod clock;
 mod credentials;
 mod deliver;

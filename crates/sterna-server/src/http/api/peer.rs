@@ -10,7 +10,7 @@ use super::origin::Reader;
 use super::subscription::Subscription;
 use super::webtransport::Transport;
 use crate::context::Context;
-use crate::door::{Promises, Sips};
+use crate::door::{Asking, Promises, Sips};
 use crate::memory::Stage;
 
 /// What is kept of one connection.
@@ -27,6 +27,10 @@ pub(crate) struct Peer {
     /// What the client is told once it is kept.
     pub(crate) promises: Promises<Acknowledgement>,
     pub(crate) sips: Sips,
+    /// Whether the webhook is asked about the first request that waits for it.
+    pub(super) asking: Asking,
+    /// The number of the letter with the answer.
+    pub(super) asked_by: u64,
     /// It came when newcomers were refused for want of memory.
     pub(super) is_newcomer: bool,
 }
@@ -45,6 +49,8 @@ pub(super) enum Until {
     Confirmed,
     /// The verdict on a password.
     Verdict,
+    /// The webhook's word on what it is for.
+    Answer,
 }
 
 impl Peer {
@@ -59,6 +65,8 @@ impl Peer {
             asked: Vec::new(),
             promises: Promises::default(),
             sips: Sips::default(),
+            asking: Asking::default(),
+            asked_by: 0,
             is_newcomer: cx.memory.stage() >= Stage::RefuseNewcomers,
         }
     }

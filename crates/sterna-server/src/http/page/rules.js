@@ -3,7 +3,12 @@
 import { words } from "./api.js";
 import { $, make } from "./dom.js";
 
-const DECISIONS = { allowed: "Allowed", allowed_in_part: "Allowed in part", refused: "Refused" };
+const DECISIONS = {
+  allowed: "Allowed",
+  allowed_in_part: "Allowed in part",
+  asked: "The webhook decides",
+  refused: "Refused",
+};
 
 function names(list, all) {
   return list?.length ? list.join(", ") : all;

@@ -32,7 +32,7 @@ const P256: &str = "1.2.840.10045.3.1.7";
 const ED25519: &str = "1.3.101.112";
 
 /// What a key is known by: a digest of its algorithm and its material.
-pub(super) type KeyId = [u8; 32];
+pub(in crate::identity) type KeyId = [u8; 32];
 
 /// A key of the issuer.
 #[derive(Debug)]

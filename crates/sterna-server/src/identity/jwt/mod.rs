@@ -5,25 +5,25 @@
 //! anyway (RFC 8725). A token says when it ends, and with it ends what its client does.
 
 mod keys;
-mod source;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
-use self::keys::{KeyId, Keys};
-use self::source::Source;
-use super::client_ids::fits;
+pub(super) use self::keys::KeyId;
+use self::keys::Keys;
+use super::endpoint::{Endpoint, Plain, Terms};
+use super::grant::{Basis, Grant};
 use super::{Identity, Proof};
+use crate::authorization::{GivenRule, Standing};
 use crate::config::{self, JwtAlgorithm};
 
 /// The method of SASL, and of MQTT's authentication, that carries a token (RFC 7628).
 pub(crate) const OAUTHBEARER: &str = "OAUTHBEARER";
-/// Client identifiers that a token may give.
-const MAXIMUM_CLIENT_IDS: usize = 64;
 
 /// The issuer whose tokens are accepted: its keys, and what its tokens have to say.
 #[derive(Debug, Default)]
@@ -33,24 +33,11 @@ pub struct Issuer {
     own: Keys,
     /// All of them.
     keys: Keys,
-    source: Option<Arc<Source>>,
+    source: Option<Arc<Endpoint>>,
     /// What the source has said last, and was good.
     published: Option<Arc<str>>,
     /// Whether a token has named a key that is not known.
     misses_key: Arc<AtomicBool>,
-}
-
-/// What a token gives beside the user's name.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    /// Until when, in milliseconds since the Unix epoch.
-    until_ms: u64,
-    /// The key that has signed the token.
-    key: KeyId,
-    /// Patterns of client identifiers; `None` for all.
-    client_ids: Option<Box<[String]>>,
-    /// The settings by which the token was accepted.
-    terms: Arc<config::Jwt>,
 }
 
 /// Why a token is refused.
@@ -141,7 +128,7 @@ impl Issuer {
         Ok(Self {
             own: keys.clone(),
             keys,
-            source: Source::new(config)?.map(Arc::new),
+            source: source(config)?.map(Arc::new),
             config: Arc::new(config.clone()),
             published: None,
             misses_key: Arc::default(),
@@ -154,7 +141,7 @@ impl Issuer {
     /// What went wrong, in words.
     pub(crate) fn fetch(&self) -> Result<Option<String>, String> {
         (self.source.as_ref())
-            .map(|source| source.fetch())
+            .map(|source| source.get())
             .transpose()
     }
 
@@ -206,6 +193,11 @@ impl Issuer {
         self.config.is_configured()
     }
 
+    /// Whether tokens give groups or rules.
+    pub(crate) fn gives_standings(&self) -> bool {
+        self.config.groups_claim.is_some() || self.config.rules_claim.is_some()
+    }
+
     /// Longest token that is looked at, in bytes; 0 where none is.
     pub(crate) fn max_token_bytes(&self) -> u32 {
         if self.is_configured() {
@@ -223,6 +215,9 @@ impl Issuer {
     /// Whether a client that came in by a token would still: its key is trusted, and the token has to say
     /// the same as before.
     pub(crate) fn stands_by(&self, grant: &Grant) -> bool {
+        let Basis::Jwt(key, terms) = grant.basis() else {
+            return false;
+        };
         let terms = config::Jwt {
             key_files: self.config.key_files.clone(),
             keys_url: self.config.keys_url.clone(),
@@ -233,9 +228,9 @@ impl Issuer {
             maximum_keys_bytes: self.config.maximum_keys_bytes,
             clock_skew_s: self.config.clock_skew_s,
             maximum_keys: self.config.maximum_keys,
-            ..(*grant.terms).clone()
+            ..(**terms).clone()
         };
-        self.keys.have(&grant.key) && terms == *self.config
+        self.keys.have(key) && terms == *self.config
     }
 
     /// The user whom a token names, before anything of it is verified.
@@ -268,22 +263,21 @@ impl Issuer {
         let claims = Value::Object(object(claims).ok_or(Fault::Form)?);
         let until_ms = self.check_claims(&claims, now_ms)?;
         let user = self.user_of(&claims).ok_or(Fault::User)?;
-        let client_ids = match &self.config.client_ids_claim {
-            Some(name) => Some(texts(claim(&claims, name)).ok_or(Fault::Claims)?),
-            None => None,
+        let client_ids = Self::texts_of(&claims, self.config.client_ids_claim.as_deref())?;
+        let groups = Self::texts_of(&claims, self.config.groups_claim.as_deref())?;
+        let rules: Vec<GivenRule> = match &self.config.rules_claim {
+            None => Vec::new(),
+            Some(name) => {
+                let rules = claim(&claims, name).ok_or(Fault::Claims)?;
+                Vec::deserialize(rules).map_err(|_| Fault::Claims)?
+            }
         };
-        if client_ids
-            .as_ref()
-            .is_some_and(|list| list.len() > MAXIMUM_CLIENT_IDS)
-        {
-            return Err(Fault::Claims);
-        }
-        let grant = Grant {
-            until_ms,
-            key,
-            client_ids: client_ids.map(|list| list.into_iter().map(str::to_owned).collect()),
-            terms: Arc::clone(&self.config),
-        };
+        let standing = Standing::new(&groups.unwrap_or_default(), rules);
+        let standing = standing.map_err(|_| Fault::Claims)?;
+        let basis = Basis::Jwt(key, Arc::clone(&self.config));
+        let standing = self.gives_standings().then_some(standing);
+        let grant = Grant::new(Some(until_ms), client_ids, standing, basis);
+        let grant = grant.map_err(|_| Fault::Claims)?;
         Ok(Identity::granted(user, Proof::Jwt, Arc::new(grant)))
     }
 
@@ -350,23 +344,36 @@ impl Issuer {
         Ok(until_ms)
     }
 
+    /// The texts of a claim that the settings name; a token without it is refused.
+    fn texts_of<'a>(claims: &'a Value, name: Option<&str>) -> Result<Option<Vec<&'a str>>, Fault> {
+        let Some(name) = name else {
+            return Ok(None);
+        };
+        texts(claim(claims, name)).map(Some).ok_or(Fault::Claims)
+    }
+
     fn user_of<'a>(&self, claims: &'a Value) -> Option<&'a str> {
         let user = claim(claims, &self.config.user_claim)?.as_str()?;
         sterna_auth::is_user_name(user).then_some(user)
     }
 }
 
-impl Grant {
-    /// When it ends, in milliseconds since the Unix epoch.
-    pub(crate) const fn until_ms(&self) -> u64 {
-        self.until_ms
-    }
-
-    /// Whether the token's user may have a client identifier.
-    pub(crate) fn gives_client_id(&self, user: Option<&str>, client_id: &str) -> bool {
-        let fit = |pattern: &String| fits(pattern, user, client_id);
-        (self.client_ids.as_ref()).is_none_or(|patterns| patterns.iter().any(fit))
-    }
+/// Where the keys are, and who may say so.
+fn source(config: &config::Jwt) -> Result<Option<Endpoint>, String> {
+    let Some(url) = &config.keys_url else {
+        return Ok(None);
+    };
+    let terms = Terms {
+        url: ("authentication.jwt.keys_url", url),
+        ca: ("authentication.jwt.keys_ca", config.keys_ca.as_deref()),
+        plain: Plain::Nowhere,
+        timeout_ms: config.keys_timeout_ms,
+        maximum_bytes: (
+            "authentication.jwt.maximum_keys_bytes",
+            config.maximum_keys_bytes,
+        ),
+    };
+    Endpoint::new(&terms).map(Some)
 }
 
 /// An object in base64url.

@@ -1,18 +1,19 @@
-//! The issuer's keys from a URL: one request over HTTPS, by a thread that may wait.
+//! One request over HTTP, with or without TLS, by a thread that may wait.
 //!
-//! The client is small on purpose: GET, no redirects, no cookies, no compression. A limit bounds the time of
-//! the whole request and the bytes of its answer.
+//! The client is small on purpose: no redirects, no cookies, no compression, one request for each
+//! connection. A limit bounds the time of the whole request and the bytes of its answer.
 
+use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
-
-use crate::config::Jwt;
 
 /// Largest head of an answer, in bytes.
 const MAXIMUM_HEAD_BYTES: usize = 16 << 10;
@@ -21,18 +22,39 @@ const MAXIMUM_FIELDS: usize = 64;
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
 
-/// Where the keys are, and who may say so.
-#[derive(Debug)]
-pub(super) struct Source {
-    url: Url,
-    tls: Arc<ClientConfig>,
-    timeout: Duration,
-    maximum_bytes: usize,
+/// What the settings say of an endpoint, with the names of those that can be at fault.
+pub(super) struct Terms<'a> {
+    pub(super) url: (&'static str, &'a str),
+    pub(super) ca: (&'static str, Option<&'a Path>),
+    /// Whether `http://` is taken: on this host, or anywhere.
+    pub(super) plain: Plain,
+    pub(super) timeout_ms: u64,
+    pub(super) maximum_bytes: (&'static str, u32),
 }
 
-/// The parts of a URL with the scheme `https`.
+/// Where `http://` is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Plain {
+    Nowhere,
+    /// On loopback.
+    Here,
+    Everywhere,
+}
+
+/// A URL that is asked, and who may answer for it.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    url: Url,
+    /// `None` for plain HTTP.
+    tls: Option<Arc<ClientConfig>>,
+    timeout: Duration,
+    maximum_bytes: (&'static str, usize),
+}
+
+/// The parts of a URL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Url {
+    is_secure: bool,
     host: String,
     port: u16,
     /// Host and port as the URL has them.
@@ -41,10 +63,14 @@ struct Url {
 }
 
 impl Url {
-    fn parse(text: &str) -> Result<Self, String> {
-        let fault = |why: &str| format!("authentication.jwt.keys_url: `{text}` {why}");
-        let rest =
-            (text.strip_prefix("https://")).ok_or_else(|| fault("is not an https:// URL"))?;
+    fn parse((setting, text): (&str, &str), plain: Plain) -> Result<Self, String> {
+        let fault = |why: &str| format!("{setting}: `{text}` {why}");
+        let (is_secure, rest) = match text.split_once("://") {
+            Some(("https", rest)) => (true, rest),
+            Some(("http", rest)) if plain != Plain::Nowhere => (false, rest),
+            _ if plain == Plain::Nowhere => return Err(fault("is not an https:// URL")),
+            _ => return Err(fault("is not an https:// or http:// URL")),
+        };
         if text.chars().any(|one| !one.is_ascii_graphic()) || text.contains(['#', '@', '\\']) {
             return Err(fault(
                 "has a user, a fragment, or a character that is not allowed",
@@ -57,19 +83,47 @@ impl Url {
                 let port = port.parse().map_err(|_| fault("has a port that is none"))?;
                 (host, port)
             }
-            _ => (authority, 443),
+            _ => (authority, if is_secure { 443 } else { 80 }),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() || port == 0 {
             return Err(fault("names no host or port"));
         }
+        let is_here = host == "localhost"
+            || (host.parse::<IpAddr>()).is_ok_and(|address| address.is_loopback());
+        if !is_secure && plain == Plain::Here && !is_here {
+            return Err(fault(
+                "is sent in the clear to another host: use https://, or set \
+                 webhook.allow_plaintext_beyond_loopback = true if that is meant",
+            ));
+        }
         let slash = if target.starts_with('/') { "" } else { "/" };
         Ok(Self {
+            is_secure,
             host: host.to_owned(),
             port,
             authority: authority.to_owned(),
             target: format!("{slash}{target}"),
         })
+    }
+
+    /// The addresses of the host. The system's resolver has no time limit of its own choosing, so it runs
+    /// on a thread that is left alone when the time is over.
+    fn addresses(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = self.host.parse::<IpAddr>() {
+            return Ok(vec![(address, self.port).into()]);
+        }
+        let (sender, receiver) = channel();
+        let (host, port) = (self.host.clone(), self.port);
+        let thread = std::thread::Builder::new().name("resolver".to_owned());
+        thread.spawn(move || {
+            let found = (host.as_str(), port).to_socket_addrs();
+            // Nobody waits any more where it took too long.
+            let _ = sender.send(found.map(Iterator::collect));
+        })?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let found = receiver.recv_timeout(left);
+        found.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
     }
 }
 
@@ -107,53 +161,59 @@ impl Write for Timed {
     }
 }
 
-impl Source {
-    /// The source that the settings name, if they do.
+/// A connection, with TLS or without.
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+impl Endpoint {
+    /// The endpoint that settings name.
     ///
     /// # Errors
     /// A sentence that names the setting, or the file, and its fault.
-    pub(super) fn new(config: &Jwt) -> Result<Option<Self>, String> {
-        let Some(url) = &config.keys_url else {
-            return Ok(None);
-        };
-        let url = Url::parse(url)?;
-        let mut roots = RootCertStore::empty();
-        if let Some(path) = &config.keys_ca {
-            let fault = |why: String| format!("{}: {why}", path.display());
-            let pem = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
-            for certificate in CertificateDer::pem_slice_iter(&pem) {
-                let certificate = certificate.map_err(|error| fault(error.to_string()))?;
-                roots
-                    .add(certificate)
-                    .map_err(|error| fault(error.to_string()))?;
-            }
-        } else {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-        if roots.is_empty() {
-            let why = "authentication.jwt.keys_ca: there is no certificate to trust";
-            return Err(why.to_owned());
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Some(Self {
+    pub(super) fn new(terms: &Terms<'_>) -> Result<Self, String> {
+        let url = Url::parse(terms.url, terms.plain)?;
+        let tls = (url.is_secure).then(|| tls_config(terms)).transpose()?;
+        let (setting, most) = terms.maximum_bytes;
+        Ok(Self {
             url,
-            tls: Arc::new(tls),
-            timeout: Duration::from_millis(config.keys_timeout_ms),
-            maximum_bytes: config.maximum_keys_bytes as usize,
-        }))
+            tls,
+            timeout: Duration::from_millis(terms.timeout_ms),
+            maximum_bytes: (setting, most as usize),
+        })
     }
 
-    /// Asks for the keys, and waits for the answer.
+    /// Gets what the URL has, and waits for it.
     ///
     /// # Errors
     /// What went wrong, in words.
-    pub(super) fn fetch(&self) -> Result<String, String> {
-        let deadline = Instant::now() + self.timeout;
+    pub(super) fn get(&self) -> Result<String, String> {
+        self.ask("GET", "", b"", Instant::now() + self.timeout)
+    }
+
+    /// Sends JSON, with further fields (each with its end of line), and waits for the answer until a
+    /// deadline.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub(super) fn post(
+        &self,
+        fields: &str,
+        content: &[u8],
+        deadline: Instant,
+    ) -> Result<String, String> {
+        let length = content.len();
+        let mut all = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+        all.push_str(fields);
+        self.ask("POST", &all, content, deadline)
+    }
+
+    fn ask(
+        &self,
+        method: &str,
+        fields: &str,
+        content: &[u8],
+        deadline: Instant,
+    ) -> Result<String, String> {
         let said = |error: io::Error| match error.kind() {
             // The system's word for a read that took too long.
             ErrorKind::TimedOut | ErrorKind::WouldBlock => "it takes too long".to_owned(),
@@ -163,12 +223,16 @@ impl Source {
         let Url {
             authority, target, ..
         } = &self.url;
-        write!(
-            stream,
-            "GET {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json\r\n\
-             User-Agent: sterna\r\nConnection: close\r\n\r\n"
-        )
-        .map_err(said)?;
+        let mut request = String::new();
+        let _ = write!(
+            request,
+            "{method} {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json\r\n\
+             User-Agent: sterna\r\nConnection: close\r\n{fields}\r\n"
+        );
+        let mut request = request.into_bytes();
+        request.extend_from_slice(content);
+        stream.write_all(&request).map_err(said)?;
+        stream.flush().map_err(said)?;
         let mut answer = Vec::new();
         let mut bytes = vec![0; READ_BYTES];
         loop {
@@ -185,20 +249,24 @@ impl Source {
         content.ok_or_else(|| "the answer is cut off".to_owned())
     }
 
-    fn connect(&self, deadline: Instant) -> io::Result<StreamOwned<ClientConnection, Timed>> {
+    fn connect(&self, deadline: Instant) -> io::Result<Box<dyn Stream>> {
         let mut last = io::Error::other("the host has no address");
-        for address in (self.url.host.as_str(), self.url.port).to_socket_addrs()? {
+        for address in self.url.addresses(deadline)? {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => {
+                    let timed = Timed { stream, deadline };
+                    let Some(tls) = &self.tls else {
+                        return Ok(Box::new(timed));
+                    };
                     let name = ServerName::try_from(self.url.host.clone());
                     let name = name.map_err(io::Error::other)?;
-                    let client = ClientConnection::new(Arc::clone(&self.tls), name);
+                    let client = ClientConnection::new(Arc::clone(tls), name);
                     let client = client.map_err(io::Error::other)?;
-                    return Ok(StreamOwned::new(client, Timed { stream, deadline }));
+                    return Ok(Box::new(StreamOwned::new(client, timed)));
                 }
                 Err(error) => last = error,
             }
@@ -207,10 +275,41 @@ impl Source {
     }
 }
 
+/// TLS that trusts the authority of the settings, or those of the system.
+fn tls_config(terms: &Terms<'_>) -> Result<Arc<ClientConfig>, String> {
+    let mut roots = RootCertStore::empty();
+    let (setting, path) = terms.ca;
+    if let Some(path) = path {
+        let fault = |why: String| format!("{}: {why}", path.display());
+        let pem = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            let certificate = certificate.map_err(|error| fault(error.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|error| fault(error.to_string()))?;
+        }
+    } else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    if roots.is_empty() {
+        return Err(format!("{setting}: there is no certificate to trust"));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(tls))
+}
+
 /// The content of an answer of HTTP/1.1, if that is complete; `is_over` says that no more comes.
-fn content_of(answer: &[u8], is_over: bool, most: usize) -> Result<Option<String>, String> {
-    let too_long =
-        || format!("the answer is longer than authentication.jwt.maximum_keys_bytes ({most})");
+fn content_of(
+    answer: &[u8],
+    is_over: bool,
+    (setting, most): (&str, usize),
+) -> Result<Option<String>, String> {
+    let too_long = || format!("the answer is longer than {setting} ({most})");
     let mut fields = [httparse::EMPTY_HEADER; MAXIMUM_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
     let parsed = head.parse(answer).map_err(|error| error.to_string())?;
@@ -286,8 +385,8 @@ mod tests {
 
     #[test]
     fn urls_have_their_parts() {
-        let parts = |text: &str| {
-            let url = Url::parse(text).ok()?;
+        let parts = |text: &str, plain: Plain| {
+            let url = Url::parse(("x", text), plain).ok()?;
             Some(format!(
                 "{}|{}|{}|{}",
                 url.host, url.port, url.authority, url.target
@@ -318,13 +417,31 @@ mod tests {
             ("https://a/x y", None),
             ("https://a/\r\nHost: b", None),
         ] {
-            assert_eq!(parts(text).as_deref(), expected, "{text}");
+            assert_eq!(parts(text, Plain::Nowhere).as_deref(), expected, "{text}");
         }
     }
 
     #[test]
+    fn plain_http_is_for_this_host_unless_the_operator_says_otherwise() {
+        let is = |text: &str, plain: Plain| Url::parse(("x", text), plain).is_ok();
+        for (text, nowhere, here) in [
+            ("http://localhost:8000/x", false, true),
+            ("http://127.0.0.1/x", false, true),
+            ("http://[::1]:8/x", false, true),
+            ("http://localhost.evil.example/x", false, false),
+            ("http://192.0.2.1/x", false, false),
+            ("https://192.0.2.1/x", true, true),
+        ] {
+            assert_eq!(is(text, Plain::Nowhere), nowhere, "{text}");
+            assert_eq!(is(text, Plain::Here), here, "{text}");
+            assert!(is(text, Plain::Everywhere), "{text}");
+        }
+        assert!(!is("ftp://localhost/", Plain::Everywhere));
+    }
+
+    #[test]
     fn answers_are_read_in_each_form_and_bounded() {
-        let whole = |text: &str| content_of(text.as_bytes(), true, 10);
+        let whole = |text: &str| content_of(text.as_bytes(), true, ("maximum_keys_bytes", 10));
         let ok = "HTTP/1.1 200 OK\r\n";
         for (text, expected) in [
             (format!("{ok}Content-Length: 2\r\n\r\n{{}}"), Ok(Some("{}"))),
@@ -381,7 +498,7 @@ mod tests {
             }
         }
         assert_eq!(
-            content_of(format!("{ok}\r\n{{}}").as_bytes(), false, 10),
+            content_of(format!("{ok}\r\n{{}}").as_bytes(), false, ("x", 10)),
             Ok(None)
         );
     }

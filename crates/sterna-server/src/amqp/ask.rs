@@ -1,0 +1,137 @@
+//! Links and messages about which a rule asks: they wait for the webhook, and what follows waits behind
+//! them.
+
+use std::borrow::Cow;
+
+use sterna_amqp::frame::{TYPE_AMQP, Unit};
+use sterna_amqp::messaging::MessageView;
+use sterna_amqp::performatives::{Attach, Performative, ReceiverSettleMode, Role, Transfer};
+use sterna_amqp::types::Value;
+use sterna_broker::Qos;
+
+use super::address::{End, Kind, Node};
+use super::attach::kind_of;
+use super::client::{Client, State, Target};
+use crate::authorization::MessageKind;
+use crate::config::{ActionName, Amqp};
+use crate::context::Context;
+use crate::door::Early;
+
+/// Number of letters about actions.
+const ACTION: u64 = 2;
+
+/// Whether a frame has to wait until the webhook has been asked. Nothing of it is done before.
+pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -> bool {
+    if !cx.policy.rules.have_questions() || !matches!(client.state, State::Open) {
+        return false;
+    }
+    let Unit::Frame(frame) = unit else {
+        return false;
+    };
+    if frame.frame_type() != TYPE_AMQP || frame.body().is_empty() {
+        return false;
+    }
+    let config = &cx.policy.amqp;
+    let mut kinds = vec![MessageKind::UNKNOWN];
+    let question = match Performative::decode(frame.body()) {
+        Ok((Performative::Attach(attach), _)) => of_attach(config, &attach),
+        Ok((Performative::Transfer(transfer), payload)) => {
+            if cx.policy.rules.look_at_messages() {
+                kinds = kinds_of(&transfer, payload, client.early == Early::Allowed);
+            }
+            of_transfer(config, client, frame.channel(), &transfer, payload)
+                .map(|topic| (ActionName::Publish, topic))
+        }
+        // The engine says what is wrong with it.
+        _ => None,
+    };
+    let Some((action, topic)) = question.map(|(action, topic)| (action, topic.into_owned())) else {
+        return false;
+    };
+    let mut asking = std::mem::take(&mut client.asking);
+    let letter = (client.id, ACTION);
+    let subject = client.subject(cx);
+    let waits = (kinds.into_iter())
+        .any(|kind| asking.must_wait(cx, letter, subject, action, (&topic, kind)));
+    if !waits {
+        asking.passed();
+    }
+    client.asking = asking;
+    waits
+}
+
+/// What a link is for.
+fn of_attach(config: &Amqp, attach: &Attach<'_>) -> Option<(ActionName, Cow<'static, str>)> {
+    let node = |address: Option<&Value<'_>>, kind: Option<Kind>, end: End| {
+        Node::parse(address?.as_text()?, kind, end, config)
+            .ok()?
+            .topic()
+    };
+    if attach.role == Role::Sender {
+        let target = attach.target.as_ref()?.node()?;
+        let kind = kind_of(&target.capabilities);
+        let topic = node(target.address.as_ref(), kind, End::Target)?;
+        return Some((ActionName::Publish, topic.into()));
+    }
+    let source = attach.source.as_ref()?;
+    let topics = node(
+        source.address.as_ref(),
+        kind_of(&source.capabilities),
+        End::Source,
+    )?;
+    // Rules are about topics: of a shared subscription that is what follows the share name.
+    let filter = sterna_mqtt::topic::Filter::parse(&topics)
+        .ok()?
+        .filter
+        .to_owned();
+    Some((ActionName::Subscribe, filter.into()))
+}
+
+/// What rules may ask of a message, as far as its first frame says: one of these it is.
+fn kinds_of(transfer: &Transfer<'_>, payload: &[u8], is_early: bool) -> Vec<MessageKind> {
+    let qos: &[Qos] = match (transfer.settled, transfer.rcv_settle_mode) {
+        (Some(true), _) => &[Qos::AtMostOnce],
+        (_, Some(ReceiverSettleMode::First)) => &[Qos::AtLeastOnce],
+        (_, Some(ReceiverSettleMode::Second)) => &[Qos::ExactlyOnce],
+        // The link says it.
+        (_, None) => &[Qos::AtLeastOnce, Qos::ExactlyOnce],
+    };
+    let retain = MessageView::parse(payload).map(|view| sterna_mapping::is_to_be_retained(&view));
+    let retains: &[bool] = match retain {
+        Ok(true) => &[true],
+        Ok(false) => &[false],
+        // More frames belong to it.
+        Err(_) => &[false, true],
+    };
+    let each = qos.iter().flat_map(|qos| {
+        (retains.iter()).map(|retain| MessageKind::new(*qos as u8, *retain, is_early))
+    });
+    each.collect()
+}
+
+/// Where a message goes, as far as its first frame says.
+fn of_transfer<'a>(
+    config: &Amqp,
+    client: &'a Client,
+    channel: u16,
+    transfer: &Transfer<'_>,
+    payload: &[u8],
+) -> Option<Cow<'a, str>> {
+    let link = client.engine.link_of(channel, transfer.handle)?;
+    match &client.targets.get(&link)?.node {
+        Target::Topic(topic) => Some((&**topic).into()),
+        Target::Anonymous => {
+            let view = MessageView::parse(payload).ok()?;
+            let to = view.properties().ok()??.to?;
+            let topic = super::attach::topic_of_address(config, to.as_text()?, None)?;
+            Some(topic.into())
+        }
+        Target::BySubject => {
+            let view = MessageView::parse(payload).ok()?;
+            let subject = view.properties().ok()??.subject?;
+            let topic = super::address::topic_of_key(subject, End::Target);
+            Some(topic.into())
+        }
+        Target::Coordinator => None,
+    }
+}

@@ -1,0 +1,122 @@
+//! What the webhook has said about single actions.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Subject;
+use super::recent::Recent;
+use crate::config::ActionName;
+
+/// The answers of a webhook, remembered for a while. They are asked for each action, so to look one up
+/// allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    recent: Mutex<Recent<Key, bool, Instant>>,
+    /// Nobody else knows their secrets, so nobody finds two actions with the same key.
+    hashers: [RandomState; 2],
+    allow: Duration,
+    deny: Duration,
+}
+
+/// Stands for an action, whatever the length of its topic.
+type Key = [u64; 2];
+
+impl Answers {
+    /// No answers yet: at most so many, those that allow and those that deny for so long.
+    pub(crate) fn new(most: usize, allow: Duration, deny: Duration) -> Self {
+        Self {
+            recent: Mutex::new(Recent::new(most)),
+            hashers: [RandomState::new(), RandomState::new()],
+            allow,
+            deny,
+        }
+    }
+
+    /// Whether an action is allowed, if that was said lately.
+    pub(crate) fn get(
+        &self,
+        subject: Subject<'_>,
+        action: ActionName,
+        topic: &str,
+    ) -> Option<bool> {
+        self.get_at(subject, action, topic, Instant::now())
+    }
+
+    fn get_at(
+        &self,
+        subject: Subject<'_>,
+        action: ActionName,
+        topic: &str,
+        now: Instant,
+    ) -> Option<bool> {
+        let key = self.key(subject.user, subject.client, action, topic);
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.get(&key, now).copied()
+    }
+
+    /// Remembers an answer.
+    pub(crate) fn add(
+        &self,
+        user: Option<&str>,
+        client: &str,
+        action: ActionName,
+        topic: &str,
+        is_allowed: bool,
+    ) {
+        let time = if is_allowed { self.allow } else { self.deny };
+        let key = self.key(user, client, action, topic);
+        let until = Instant::now() + time;
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.add(key, is_allowed, until);
+    }
+
+    /// Answers that are kept.
+    pub(crate) fn len(&self) -> usize {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.len()
+    }
+
+    fn key(&self, user: Option<&str>, client: &str, action: ActionName, topic: &str) -> Key {
+        let action = (user, client, action as u8, topic);
+        [0, 1].map(|half| self.hashers[half].hash_one(action))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_of_one_client_action_and_topic_and_end() {
+        let second = Duration::from_secs(1);
+        let answers = Answers::new(64, 60 * second, second);
+        let now = Instant::now();
+        let ann = Subject {
+            user: Some("ann"),
+            client: "c",
+            ..Subject::default()
+        };
+        let nobody = Subject { user: None, ..ann };
+        let (publish, subscribe) = (ActionName::Publish, ActionName::Subscribe);
+        answers.add(ann.user, "c", publish, "a", true);
+        answers.add(ann.user, "c", publish, "b", false);
+        for (subject, action, topic, after, expected) in [
+            (ann, publish, "a", 0, Some(true)),
+            (ann, publish, "a", 59, Some(true)),
+            (ann, publish, "a", 61, None),
+            (ann, publish, "b", 0, Some(false)),
+            (ann, publish, "b", 2, None),
+            (ann, subscribe, "a", 0, None),
+            (nobody, publish, "a", 0, None),
+            (Subject { client: "d", ..ann }, publish, "a", 0, None),
+        ] {
+            let found = answers.get_at(subject, action, topic, now + after * second);
+            assert_eq!(found, expected, "{subject:?} {topic} {after}");
+        }
+        for number in 0..1000 {
+            answers.add(None, "", publish, &number.to_string(), true);
+        }
+        assert_eq!(answers.len(), 64);
+    }
+}

@@ -1,0 +1,87 @@
+//! What a client wants to do waits for the webhook's word.
+
+use sterna_net::ConnectionId;
+
+use crate::authorization::{MessageKind, Subject};
+use crate::config::ActionName;
+use crate::context::Context;
+use crate::identity::{Access, WebhookTicket};
+use crate::mail::Mail;
+
+/// Questions for one packet or request; what is not answered then is refused.
+const MAXIMUM_QUESTIONS: u8 = 64;
+
+/// Whether the webhook is being asked, and how often it was since something was last let through.
+#[derive(Debug, Default)]
+pub(crate) struct Asking {
+    ticket: Option<WebhookTicket>,
+    questions: u8,
+}
+
+impl Asking {
+    /// Whether an answer is awaited.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        self.ticket.is_some()
+    }
+
+    /// The answer has come; false if none was awaited.
+    pub(crate) fn answered(&mut self) -> bool {
+        self.ticket.take().is_some()
+    }
+
+    /// Whether an action has to wait: a rule asks, and nothing is known of it lately. `kind` is that of a message
+    /// that is published. The letter with the answer carries `number`. What cannot be asked now is refused by the rules.
+    pub(crate) fn must_wait(
+        &mut self,
+        cx: &Context<'_>,
+        (connection, number): (ConnectionId, u64),
+        subject: Subject<'_>,
+        action: ActionName,
+        (topic, kind): (&str, MessageKind),
+    ) -> bool {
+        let asks = cx.policy.rules.asks(subject, action, topic, kind);
+        if !asks || self.questions >= MAXIMUM_QUESTIONS {
+            return false;
+        }
+        let Some(post) = cx.outbox.postbox(cx.shard) else {
+            return false;
+        };
+        let access = Access {
+            user: subject.user.map(Into::into),
+            client: subject.client.into(),
+            action,
+            topic: topic.into(),
+        };
+        let Some(origin) = cx.net.info(connection).map(|info| info.peer.ip()) else {
+            return false;
+        };
+        let ticket = cx.policy.webhook.authorize(&access, origin, move || {
+            post(Mail::Judged {
+                connection,
+                number,
+                outcome: Ok(None),
+            });
+        });
+        self.questions += 1;
+        match ticket {
+            Ok(ticket) => self.ticket = Some(ticket),
+            Err(refusal) => {
+                let peer = cx.net.info(connection).map(|info| info.peer);
+                tracing::info!(
+                    peer = peer.map(tracing::field::display),
+                    user = subject.user,
+                    client = subject.client,
+                    topic,
+                    reason = refusal.name(),
+                    "the webhook cannot be asked"
+                );
+            }
+        }
+        self.ticket.is_some()
+    }
+
+    /// Something was let through.
+    pub(crate) const fn passed(&mut self) {
+        self.questions = 0;
+    }
+}

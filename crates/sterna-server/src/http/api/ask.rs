@@ -1,0 +1,76 @@
+//! Requests about which a rule asks: they wait for the webhook.
+
+use sterna_http::Request;
+use sterna_mapping::from_fields;
+
+use super::admission::asks_session;
+use super::peer::Peer;
+use super::plan::{Plan, Subscribe};
+use super::target::{Resource, Target};
+use crate::authorization::MessageKind;
+use crate::config::ActionName;
+use crate::context::Context;
+use crate::http::fields::Fields;
+use crate::identity::Identity;
+
+/// Whether a request has to wait until the webhook has been asked; the letter carries `number`. Nothing of
+/// it is done before.
+pub(super) fn must_ask(
+    cx: &Context<'_>,
+    peer: &mut Peer,
+    number: u64,
+    identity: &Identity,
+    target: &Target<'_>,
+    request: &Request,
+) -> bool {
+    if !cx.policy.rules.have_questions() {
+        return false;
+    }
+    let letter = (peer.connection, number);
+    let mut asking = std::mem::take(&mut peer.asking);
+    let subject = identity.subject(cx, peer.connection);
+    let mut ask_of =
+        |action, about: (&str, MessageKind)| asking.must_wait(cx, letter, subject, action, about);
+    let unknown = MessageKind::UNKNOWN;
+    let head = &request.head;
+    let waits = match (&target.resource, head.method()) {
+        (Resource::Topic(topic), "POST") => {
+            // What is wrong is said when it is answered.
+            from_fields(&Fields(head)).is_ok_and(|message| {
+                let kind = MessageKind::new(message.qos as u8, message.retain, false);
+                ask_of(ActionName::Publish, (topic, kind))
+            })
+        }
+        (Resource::Topic(topic), "PUT") => ask_of(ActionName::Publish, (topic, unknown)),
+        (Resource::Topic(topic), "DELETE") => ask_of(ActionName::Delete, (topic, unknown)),
+        (Resource::Topic(topic), "HEAD") => ask_of(ActionName::Subscribe, (topic, unknown)),
+        (resource @ (Resource::Topic(_) | Resource::Topics), "GET" | "CONNECT") => {
+            match (
+                Plan::read(&cx.policy.http, target, head, asks_session(head)),
+                resource,
+            ) {
+                (Ok(Plan::Last), Resource::Topic(topic)) => {
+                    ask_of(ActionName::Subscribe, (topic, unknown))
+                }
+                (Ok(Plan::Subscribe(plan)), _) => {
+                    let Subscribe { filters, .. } = *plan;
+                    filters.iter().any(|filter| {
+                        // Rules are about topics: of a shared subscription that is what follows the
+                        // share name.
+                        let parsed = sterna_mqtt::topic::Filter::parse(filter);
+                        let about = |filter| (filter, unknown);
+                        parsed
+                            .is_ok_and(|parsed| ask_of(ActionName::Subscribe, about(parsed.filter)))
+                    })
+                }
+                _ => false,
+            }
+        }
+        _ => false,
+    };
+    if !waits {
+        asking.passed();
+    }
+    peer.asking = asking;
+    waits
+}

@@ -1,0 +1,271 @@
+//! What is in force and can change while connections live, and how it changes.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sterna_net::{Certificates, ClientAuthority, ClientKeys, Courier, Identity, SharedPages};
+
+use crate::certificate::{self, Certificate};
+use crate::config::{Config, Tls};
+use crate::data_directory::DataDirectory;
+use crate::identity::{Issuer, Tokens, Users};
+use crate::key_refresh;
+use crate::mail::Mail;
+use crate::metrics::Sources;
+use crate::policy::{self, Policy};
+
+/// What a reload changes in a running broker.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// The ports of the listeners, in the order of the configuration.
+    pub(crate) ports: Vec<u16>,
+    pub(crate) certificates: Arc<Certificates>,
+    pub(crate) authority: Option<Arc<ClientAuthority>>,
+    pub(crate) client_keys: Option<Arc<ClientKeys>>,
+    pub(crate) pages: SharedPages,
+    pub(crate) in_force: Arc<Mutex<InForce>>,
+    pub(crate) sources: Arc<Sources>,
+    pub(crate) courier: Mutex<Courier<Mail>>,
+}
+
+/// Takes a lock, whoever has panicked with it.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Posts a letter to every shard.
+pub(crate) fn tell_all(courier: &Mutex<Courier<Mail>>, letter: impl Fn() -> Mail) {
+    let mut courier = locked(courier);
+    for shard in 0..courier.shards() {
+        courier.post(shard, letter());
+    }
+    courier.flush();
+}
+
+/// What a reload replaces as a whole.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    pub(crate) config: Config,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) certificate: Certificate,
+    /// Locked as long as a shard runs; `None` where nothing is kept.
+    pub(crate) directory: Option<Arc<DataDirectory>>,
+}
+
+/// Everything that a configuration names, read and found good, before any of it is in force.
+pub(crate) struct Prepared {
+    pub(crate) policy: Policy,
+    pub(crate) certificate: Certificate,
+    pub(crate) certificates: Arc<Certificates>,
+    pub(crate) authority: Option<Arc<ClientAuthority>>,
+    pub(crate) client_keys: Option<Arc<ClientKeys>>,
+    pub(crate) directory: Option<Arc<DataDirectory>>,
+}
+
+impl Prepared {
+    /// Reads it. `claimed` is the data directory, where this process uses it already.
+    pub(crate) fn read(
+        config: &Config,
+        claimed: Option<&Arc<DataDirectory>>,
+    ) -> Result<Self, String> {
+        let policy = Policy::load(config)?;
+        let mut directory = claimed.map(Arc::clone);
+        if config.store.enabled && directory.is_none() {
+            directory = Some(Arc::new(DataDirectory::claim(&config.data_directory()?)?));
+        }
+        let (certificate, identity) = if let Some(loaded) = certificate::load(&config.tls)? {
+            loaded
+        } else {
+            let directory = match &mut directory {
+                Some(directory) => directory,
+                none => none.insert(Arc::new(DataDirectory::claim(&config.data_directory()?)?)),
+            };
+            certificate::development(directory)?
+        };
+        Ok(Self {
+            policy,
+            certificate,
+            certificates: presented(&config.tls, identity)?,
+            authority: authority(&config.tls)?,
+            client_keys: client_keys(&config.tls)?,
+            directory,
+        })
+    }
+
+    /// What [`Prepared::read`] would refuse, as far as that can be known without making or locking
+    /// anything.
+    pub(crate) fn problems(config: &Config) -> Vec<String> {
+        let files = &config.authentication;
+        let credentials = [
+            Users::load(files.password_file.as_deref()).err(),
+            Tokens::load(files.token_file.as_deref()).err(),
+        ];
+        let rest = if credentials.iter().all(Option::is_none) {
+            Policy::load(config).err()
+        } else {
+            None
+        };
+        let own = || {
+            let found = match certificate::load(&config.tls)? {
+                None => match DataDirectory::inspect(&config.data_directory()?)? {
+                    None => None,
+                    Some(directory) => certificate::existing(&directory)?,
+                },
+                found => found,
+            };
+            found.map_or(Ok(()), |(_, identity)| {
+                presented(&config.tls, identity).map(drop)
+            })
+        };
+        let tls = [
+            own().err(),
+            authority(&config.tls).err(),
+            client_keys(&config.tls).err(),
+        ];
+        let found = credentials.into_iter().chain([rest]).chain(tls);
+        let mut problems: Vec<String> = found.flatten().collect();
+        // Traces and certificates are kept in one directory.
+        problems.dedup();
+        problems
+    }
+}
+
+/// The certificate as listeners present it.
+fn presented(tls: &Tls, identity: Identity) -> Result<Arc<Certificates>, String> {
+    let mut identities = vec![identity];
+    for pair in &tls.additional {
+        let found = certificate::read_pair(pair)?;
+        // Whether they go together is said of each, with its files.
+        Certificates::new(vec![found]).map_err(|error| {
+            let (chain, key) = (pair.certificate.display(), pair.key.display());
+            format!("{chain} and {key}: {error}")
+        })?;
+        identities.push(certificate::read_pair(pair)?);
+    }
+    Certificates::new(identities).map_err(|error| match (&tls.certificate, &tls.key) {
+        (Some(chain), Some(key)) => format!("{} and {}: {error}", chain.display(), key.display()),
+        _ => error.to_string(),
+    })
+}
+
+/// The authority of clients' certificates, where one is configured.
+fn authority(tls: &Tls) -> Result<Option<Arc<ClientAuthority>>, String> {
+    let mut lists = Vec::new();
+    for path in &tls.client_revocation_lists {
+        lists.extend(certificate::read_revocation_list(path)?);
+    }
+    let read = |path: &Path| {
+        ClientAuthority::from_pem(&certificate::read(path)?, &lists)
+            .map_err(|error| format!("{}: {error}", path.display()))
+    };
+    tls.client_ca.as_deref().map(read).transpose()
+}
+
+/// The bare keys of clients, where they are configured.
+fn client_keys(tls: &Tls) -> Result<Option<Arc<ClientKeys>>, String> {
+    let read = |path: &Path| {
+        ClientKeys::from_pem(&certificate::read(path)?)
+            .map_err(|error| format!("{}: {error}", path.display()))
+    };
+    tls.client_keys.as_deref().map(read).transpose()
+}
+
+/// The issuer after a reload, with the keys that its URL has published: what it has said last, if the URL
+/// stays, else what it says now.
+fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
+    let Some(url) = new.keys_url() else {
+        return Ok(None);
+    };
+    let fault = |why: String| format!("authentication.jwt.keys_url: {url}: {why}");
+    if let Some(text) = new.published_by(old) {
+        return new.with_published(&text).map(Some).map_err(fault);
+    }
+    match new.fetch() {
+        Ok(Some(text)) => new.with_published(&text).map(Some).map_err(fault),
+        Ok(None) => Ok(None),
+        // It was not there before, and the thread goes on asking.
+        Err(_) if old.keys_url() == Some(url) => Ok(None),
+        Err(why) => Err(fault(why)),
+    }
+}
+
+/// Tells the operator what is better not left as it is.
+pub(crate) fn warn_of(config: &Config) {
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+}
+
+impl key_refresh::Place for Live {
+    fn issuer(&self) -> Arc<Issuer> {
+        Arc::clone(&locked(&self.in_force).policy.issuer)
+    }
+
+    fn replace(&self, old: &Arc<Issuer>, new: Issuer) {
+        // No reload meanwhile.
+        let mut in_force = locked(&self.in_force);
+        if Arc::ptr_eq(&in_force.policy.issuer, old) {
+            let policy = Arc::new(Policy {
+                issuer: Arc::new(new),
+                ..(*in_force.policy).clone()
+            });
+            in_force.policy = Arc::clone(&policy);
+            tell_all(&self.courier, || Mail::Policy(Arc::clone(&policy)));
+        }
+    }
+}
+
+impl Live {
+    /// See [`Server::reload`](crate::Server::reload).
+    pub(crate) fn reload(&self, config: &Config) -> Result<Vec<&'static str>, String> {
+        self.put_in_force(config, locked(&self.in_force))
+    }
+
+    fn put_in_force(
+        &self,
+        config: &Config,
+        // One reload at a time.
+        mut in_force: MutexGuard<'_, InForce>,
+    ) -> Result<Vec<&'static str>, String> {
+        let said = |problems: Vec<String>| problems.join("\n");
+        config.check().map_err(said)?;
+        let (next, unchanged) = config.after(&in_force.config);
+        next.check()
+            .map_err(|problems| format!("with what only a restart changes: {}", said(problems)))?;
+        let weaker = next.weaker_than(&in_force.config);
+        if !weaker.is_empty() {
+            return Err(said(weaker));
+        }
+        let prepared = Prepared::read(&next, in_force.directory.as_ref())?;
+        let policy = prepared.policy.succeeding(&in_force.policy);
+        let mut policy = policy.announcing(&next, &self.ports);
+        if let Some(issuer) = issuer_after(&policy.issuer, &in_force.policy.issuer)? {
+            policy.issuer = Arc::new(issuer);
+        }
+        let policy = Arc::new(policy);
+        policy.keeps_users_of(&in_force.policy)?;
+        warn_of(&next);
+        // From here on nothing can fail.
+        self.pages.replace(policy::pages(&next.http));
+        if let (Some(authority), Some(new)) = (&self.authority, &prepared.authority) {
+            authority.take_over(new);
+        }
+        if let (Some(keys), Some(new)) = (&self.client_keys, &prepared.client_keys) {
+            keys.take_over(new);
+        }
+        self.certificates.take_over(&prepared.certificates);
+        // After those who verify handshakes: none that they let in is overlooked.
+        tell_all(&self.courier, || Mail::Policy(Arc::clone(&policy)));
+        (self.sources)
+            .set_certificate_expiry(certificate::earliest_expiry_s(&prepared.certificates));
+        let all = certificate::all(&prepared.certificate, &prepared.certificates);
+        self.sources.set_certificates(all);
+        *in_force = InForce {
+            config: next,
+            policy,
+            certificate: prepared.certificate,
+            directory: prepared.directory,
+        };
+        Ok(unchanged)
+    }
+}
