@@ -10,8 +10,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
-use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 use sterna_net::{Certificates, Identity};
 
 use crate::config::{AdditionalCertificate, Tls};
@@ -32,6 +32,10 @@ pub struct Certificate {
     pub fingerprint: String,
     /// The subject of the end-entity certificate; empty where it cannot be read.
     pub subject: String,
+    /// The file that it is read from.
+    pub file: PathBuf,
+    /// Whether it is one of `tls.client_ca`, which is not shown to anybody.
+    pub is_authority: bool,
     /// When the end-entity certificate expires, in seconds since the Unix epoch; 0 where it does not
     /// say so in a form that is known.
     pub expires_s: i64,
@@ -56,6 +60,8 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
         fingerprint: fingerprint(&identity.chain[0]),
         subject: subject(&identity.chain[0]),
         expires_s: expiry_s(&identity.chain[0]),
+        file: chain.clone(),
+        is_authority: false,
         trust_anchor: chain.clone(),
         development: false,
     };
@@ -95,6 +101,8 @@ pub fn existing(directory: &DataDirectory) -> Result<Option<(Certificate, Identi
         fingerprint: fingerprint(&identity.chain[0]),
         subject: subject(&identity.chain[0]),
         expires_s: expiry_s(&identity.chain[0]),
+        file: files.certificate,
+        is_authority: false,
         trust_anchor: files.authority,
         development: true,
     };
@@ -141,23 +149,35 @@ pub(crate) fn read_revocation_list(path: &Path) -> Result<Vec<u8>, String> {
     Ok(pem)
 }
 
-/// The certificates in force: the first, and those that are chosen by name.
-pub(crate) fn all(first: &Certificate, certificates: &Certificates) -> Vec<Certificate> {
-    let by_name = certificates.end_entities().into_iter().skip(1);
-    let by_name = by_name.map(|one| Certificate {
-        fingerprint: fingerprint(&one),
-        subject: subject(&one),
-        expires_s: expiry_s(&one),
+/// The certificates in force: the first, those that are chosen by name, and the authorities of clients.
+///
+/// # Errors
+/// A sentence that names the file of the authorities and its fault.
+pub(crate) fn all(
+    tls: &Tls,
+    first: &Certificate,
+    certificates: &Certificates,
+) -> Result<Vec<Certificate>, String> {
+    let one = |der: &[u8], file: &Path, is_authority: bool| Certificate {
+        fingerprint: fingerprint(der),
+        subject: subject(der),
+        expires_s: expiry_s(der),
+        file: file.to_owned(),
+        is_authority,
         trust_anchor: PathBuf::new(),
         development: false,
-    });
-    std::iter::once(first.clone()).chain(by_name).collect()
-}
-
-/// When the first of the certificates expires, in seconds since the Unix epoch; 0 if one cannot be read.
-pub(crate) fn earliest_expiry_s(certificates: &Certificates) -> i64 {
-    let all = certificates.end_entities();
-    all.iter().map(|one| expiry_s(one)).min().unwrap_or(0)
+    };
+    let mut all = vec![first.clone()];
+    let by_name = certificates.end_entities().into_iter().skip(1);
+    let by_name = by_name.zip(&tls.additional);
+    all.extend(by_name.map(|(der, pair)| one(&der, &pair.certificate, false)));
+    if let Some(file) = &tls.client_ca {
+        for der in CertificateDer::pem_slice_iter(&read(file)?) {
+            let der = der.map_err(|error| format!("{}: {error}", file.display()))?;
+            all.push(one(&der, file, true));
+        }
+    }
+    Ok(all)
 }
 
 /// The subject of a certificate in DER; empty where it cannot be read.

@@ -205,3 +205,13 @@ pub(crate) fn add_queue_members(json: &mut Value, queue: QueueState) {
     json["pending_bytes"] = known.map(|queue| queue.pending_bytes).into();
     json["unacknowledged"] = queue.unacknowledged.into();
 }
+
+/// A line about a connection whose certificate is good no more.
+pub(crate) fn log_distrust(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>) {
+    let peer = cx.net.info(connection).map(|info| info.peer);
+    tracing::warn!(
+        peer = peer.map(tracing::field::display),
+        user,
+        "client disconnected: its certificate is revoked, or its authority is gone"
+    );
+}

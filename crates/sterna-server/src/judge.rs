@@ -184,6 +184,9 @@ impl<'a, 'c> Case<'a, 'c> {
     fn new(cx: &'a Context<'c>, info: &'a ConnectionInfo) -> Result<Self, Refusal> {
         let now_ms = cx.net.now_ms();
         let holder = Holder::of(&info.peer_certificates, now_ms)?;
+        if !cx.policy.trust.admits(&info.peer_certificates) {
+            return Err(Refusal::Certificate);
+        }
         let named = match &holder {
             Some(holder) if cx.policy.certificate_as_username => holder.user_name()?,
             _ => None,

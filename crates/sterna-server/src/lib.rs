@@ -13,6 +13,7 @@ mod context;
 pub mod control;
 pub mod data_directory;
 mod door;
+mod file_watch;
 mod http;
 pub mod identity;
 mod inspect;

@@ -12,7 +12,7 @@ use crate::config::{
     Admin, Amqp, Bans, ClientIds, Config, Durability, EarlyData, Guessing, Http, Listener,
     ListenerUrl, Mqtt, Passwords, Protocol, QUEUE_LEVEL, Scheme,
 };
-use crate::identity::{Identity, Issuer, Tokens, Users, Webhook};
+use crate::identity::{Identity, Issuer, Tokens, Trust, Users, Webhook};
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct Policy {
     pub issuer: Arc<Issuer>,
     /// The service that says who clients are and what they may do.
     pub webhook: Arc<Webhook>,
+    /// Whom the files of client certificates vouch for.
+    pub trust: Arc<Trust>,
     /// What is said of connected clients beside their names; it outlives policies.
     pub standings: Arc<Standings>,
     /// Whether a file says which tokens there are.
@@ -201,6 +203,7 @@ impl Policy {
             tokens: Arc::new(Tokens::load(config.authentication.token_file.as_deref())?),
             issuer: Arc::new(Issuer::load(&config.authentication.jwt)?),
             webhook,
+            trust: Arc::new(Trust::load(&config.tls)?),
             standings: Arc::default(),
             has_token_file: config.authentication.token_file.is_some(),
             takes_certificates: config.tls.client_ca.is_some() || config.tls.client_keys.is_some(),
@@ -261,6 +264,7 @@ impl Policy {
     #[must_use]
     pub fn succeeding(mut self, old: &Self) -> Self {
         self.standings = Arc::clone(&old.standings);
+        self.trust = Arc::new(self.trust.succeeding(&old.trust));
         self
     }
 

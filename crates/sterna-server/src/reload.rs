@@ -221,6 +221,16 @@ impl Live {
         self.put_in_force(config, locked(&self.in_force))
     }
 
+    /// Reads the files that the configuration in force names again, and puts them in force.
+    ///
+    /// # Errors
+    /// As [`Live::reload`].
+    pub(crate) fn reload_files(&self) -> Result<(), String> {
+        let in_force = locked(&self.in_force);
+        let config = in_force.config.clone();
+        self.put_in_force(&config, in_force).map(drop)
+    }
+
     fn put_in_force(
         &self,
         config: &Config,
@@ -244,6 +254,7 @@ impl Live {
         }
         let policy = Arc::new(policy);
         policy.keeps_users_of(&in_force.policy)?;
+        let all = certificate::all(&next.tls, &prepared.certificate, &prepared.certificates)?;
         warn_of(&next);
         // From here on nothing can fail.
         self.pages.replace(policy::pages(&next.http));
@@ -256,9 +267,6 @@ impl Live {
         self.certificates.take_over(&prepared.certificates);
         // After those who verify handshakes: none that they let in is overlooked.
         tell_all(&self.courier, || Mail::Policy(Arc::clone(&policy)));
-        (self.sources)
-            .set_certificate_expiry(certificate::earliest_expiry_s(&prepared.certificates));
-        let all = certificate::all(&prepared.certificate, &prepared.certificates);
         self.sources.set_certificates(all);
         *in_force = InForce {
             config: next,

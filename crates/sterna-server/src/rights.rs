@@ -96,8 +96,16 @@ impl Policy {
         self.users.has(user) || self.tokens.has_user(user)
     }
 
+    /// Whether a connection may live on with the certificate that it has shown.
+    pub(crate) fn still_trusts(&self, info: Option<&ConnectionInfo>) -> bool {
+        info.is_none_or(|info| self.trust.keeps(&info.peer_certificates))
+    }
+
     /// Whether a connection would still be admitted, by who it has shown to be.
     pub(crate) fn still_admits(&self, info: Option<&ConnectionInfo>, identity: &Identity) -> bool {
+        if !self.still_trusts(info) {
+            return false;
+        }
         if let Some(grant) = identity.grant() {
             return self.issuer.stands_by(grant) || self.webhook.stands_by(grant);
         }

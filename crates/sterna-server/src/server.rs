@@ -19,6 +19,7 @@ use crate::certificate::{self, Certificate};
 use crate::cluster::Cluster;
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::control::OrderLetter;
+use crate::file_watch;
 use crate::http::Registry as HttpRegistry;
 use crate::identity::{Checker, Issuer};
 use crate::key_refresh::{self, refreshed};
@@ -148,8 +149,7 @@ impl Server {
         );
         let of_cluster = (cluster.status()).map(|(status, gate)| ClusterSource { status, gate });
         let sources = (sources.with_store(store.usage_reader())).with_cluster(of_cluster);
-        sources.set_certificate_expiry(certificate::earliest_expiry_s(&certificates));
-        sources.set_certificates(certificate::all(&certificate, &certificates));
+        sources.set_certificates(certificate::all(&config.tls, &certificate, &certificates)?);
         let (sources, orders) = sources.with_orders();
         let sources = Arc::new(sources);
         #[cfg(feature = "otlp")]
@@ -201,6 +201,7 @@ impl Server {
         });
         let no_thread = |error| format!("cannot start a thread: {error}");
         key_refresh::start(&live).map_err(no_thread)?;
+        file_watch::start(&live).map_err(no_thread)?;
         Ok(Self {
             listeners,
             live,

@@ -229,6 +229,83 @@ fn a_revoked_client_is_refused_from_the_reload_on() {
     server.shutdown();
 }
 
+/// The file appears whole, as tools that renew certificates write it.
+fn replace(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).expect("written");
+    std::fs::rename(&beside, path).expect("renamed");
+}
+
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn files_that_change_are_put_in_force_without_a_reload() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = authority();
+    let first = Leaf::new(&authority, "a.example", 1);
+    let own = first.write(folder.path(), "own");
+    let (ca, list) = (
+        folder.path().join("ca.pem"),
+        folder.path().join("revoked.pem"),
+    );
+    std::fs::write(&ca, authority.pem()).expect("written");
+    std::fs::write(&list, revoke(&authority, &[77])).expect("written");
+    let mut config = Config {
+        listeners: vec![Listener::at("mqtts://127.0.0.1:0")],
+        data_directory: Some(folder.path().join("state")),
+        ..Config::default()
+    };
+    config.tls.certificate = Some(own.certificate);
+    config.tls.key = Some(own.key);
+    config.tls.client_ca = Some(ca);
+    config.tls.client_revocation_lists = vec![list.clone()];
+    config.tls.require_client_certificate = true;
+    config.tls.watch_interval_s = 1;
+    let server = Server::start(&config).expect("starts");
+    let leaves: Vec<Leaf> = [7, 8]
+        .map(|serial| Leaf::new(&authority, "device", serial))
+        .into();
+    let devices: Vec<_> = leaves
+        .iter()
+        .map(|leaf| device(&authority, Some(leaf)))
+        .collect();
+    let mut revoked = enter(&server, &devices[0], "a.example").expect("enters");
+    let mut stays = enter(&server, &devices[1], "a.example").expect("enters");
+
+    // The list revokes a client that is connected.
+    replace(&list, &revoke(&authority, &[7, 77]));
+    let mut rest = Vec::new();
+    // Whether it is told or not: the connection ends.
+    let _ = revoked.read_to_end(&mut rest);
+    assert!(enter(&server, &devices[0], "a.example").is_err());
+    assert!(is_alive(&mut stays));
+
+    // A list that makes no sense, beside a certificate that does: neither comes into force.
+    let renewed = Leaf::new(&authority, "a.example", 2);
+    replace(&list, "garbage");
+    renewed.write(folder.path(), "own");
+    let fresh = || device(&authority, Some(&leaves[1]));
+    std::thread::sleep(Duration::from_secs(3));
+    let after = enter(&server, &fresh(), "a.example").expect("enters");
+    assert_eq!(presented(&after), first.der(), "all or nothing");
+    assert!(enter(&server, &devices[0], "a.example").is_err());
+
+    // When the list is whole, all of it is.
+    replace(&list, &revoke(&authority, &[7]));
+    await_that("the renewed certificate", || {
+        let after = enter(&server, &fresh(), "a.example").expect("enters");
+        presented(&after) == renewed.der()
+    });
+    assert!(is_alive(&mut stays));
+    server.shutdown();
+}
+
 #[test]
 fn lists_need_an_authority_and_files() {
     let mut config = Config::default();

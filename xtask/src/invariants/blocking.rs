@@ -66,6 +66,14 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "reads files when a policy is loaded",
     ),
     (
+        "crates/sterna-server/src/file_watch.rs",
+        "looks at files on a thread of its own",
+    ),
+    (
+        "crates/sterna-server/src/identity/trust.rs",
+        "reads files when a policy is loaded",
+    ),
+    (
         "crates/sterna-server/src/identity/endpoint.rs",
         "asks a URL when the process starts or reloads, and on threads of its own",
     ),

@@ -43,6 +43,7 @@ const LAYERS: &[&str] = &[
     "shard",
     "key_refresh",
     "reload",
+    "file_watch",
     "server",
     "lib",
 ];

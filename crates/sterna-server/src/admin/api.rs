@@ -361,6 +361,8 @@ impl Desk<'_, '_> {
                 let certificates = self.admin.sources.certificates();
                 let items = certificates.iter().map(|certificate| {
                     json!({
+                        "file": certificate.file.display().to_string(),
+                        "is_authority": certificate.is_authority,
                         "subject": certificate.subject,
                         "fingerprint": certificate.fingerprint,
                         "expires_s": Some(certificate.expires_s).filter(|at| *at != 0),

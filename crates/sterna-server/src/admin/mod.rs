@@ -30,6 +30,7 @@ use crate::context::Context;
 use crate::door::{self, Promises, Service, Sips};
 use crate::http::{Credentials, limits};
 use crate::identity::Outcome;
+use crate::inspect;
 use crate::mail::AdminLetter;
 use crate::mail::admin::Body;
 use crate::metrics::Sources;
@@ -139,8 +140,13 @@ impl Service for Admin {
         client.work(door, cx, |carrier, _| done.tell(carrier.responses()));
     }
 
-    fn policy_changed(_: &mut Door, _: &mut Context<'_>, _: &mut Connection) {
-        // Each request is judged by itself.
+    fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        // Each request is judged by itself, but one that is open goes on.
+        if !cx.policy.still_trusts(cx.net.info(client.id)) {
+            inspect::log_distrust(cx, client.id, client.credentials.name());
+            Self::lost(door, cx, client);
+            cx.net.close(client.id, NO_ERROR);
+        }
     }
 
     fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {

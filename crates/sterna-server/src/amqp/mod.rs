@@ -150,7 +150,8 @@ impl Service for Amqp {
         client.trace(cx);
         let info = cx.net.info(client.id);
         let stays = match client.state {
-            State::New | State::Denied | State::Ended => true,
+            State::Ended => true,
+            State::New | State::Denied => cx.policy.still_trusts(info),
             // By users who may not be there any more.
             State::Password(_) | State::Exchange(_) => false,
             State::Open => {

@@ -1,11 +1,11 @@
 //! The section `tls`: certificates, authorities and keys.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 /// Certificates.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
     /// Certificate chain in PEM. Without it a development certificate is made on first start.
@@ -32,6 +32,49 @@ pub struct Tls {
     pub allow_development_certificate_beyond_loopback: bool,
     /// Certificates beside `certificate`, for clients that ask for one of their names.
     pub additional: Vec<AdditionalCertificate>,
+    /// Time between two looks at the files of this section, in seconds: what has changed is read again as at a
+    /// reload. 0: only a reload reads them.
+    pub watch_interval_s: u32,
+    /// Days before the end of a certificate at which the log warns of it.
+    pub expiry_warning_days: Vec<u32>,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            certificate: None,
+            key: None,
+            client_ca: None,
+            client_revocation_lists: Vec::new(),
+            require_client_certificate: false,
+            certificate_as_username: false,
+            only_tls13: false,
+            raw_public_key: false,
+            client_keys: None,
+            allow_development_certificate_beyond_loopback: false,
+            additional: Vec::new(),
+            watch_interval_s: 10,
+            expiry_warning_days: vec![30, 7, 1],
+        }
+    }
+}
+
+impl Tls {
+    /// All files of this section.
+    pub(crate) fn files(&self) -> Vec<&Path> {
+        let single = [
+            &self.certificate,
+            &self.key,
+            &self.client_ca,
+            &self.client_keys,
+        ];
+        let pairs = self.additional.iter();
+        (single.into_iter().flatten())
+            .chain(&self.client_revocation_lists)
+            .chain(pairs.flat_map(|pair| [&pair.certificate, &pair.key]))
+            .map(PathBuf::as_path)
+            .collect()
+    }
 }
 
 /// A certificate and its key.

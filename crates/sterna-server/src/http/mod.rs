@@ -127,6 +127,11 @@ impl Service for Http {
     }
 
     fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        if !cx.policy.still_trusts(cx.net.info(client.id)) {
+            inspect::log_distrust(cx, client.id, client.peer.name());
+            Self::lost(door, cx, client);
+            return cx.net.close(client.id, NO_ERROR);
+        }
         if client.peer.has_open() {
             client.work(door, cx, |carrier, desk| {
                 desk.api

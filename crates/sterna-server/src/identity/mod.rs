@@ -9,6 +9,7 @@ mod grant;
 mod guesses;
 mod jwt;
 mod scram;
+mod trust;
 mod users;
 mod webhook;
 
@@ -23,6 +24,7 @@ pub(crate) use guesses::{Standing, Subject, Table, origin};
 pub use jwt::Issuer;
 pub(crate) use jwt::{OAUTHBEARER, is_token, token_of_message};
 pub(crate) use scram::Exchange;
+pub use trust::Trust;
 pub use users::{Tokens, Users};
 pub use webhook::Webhook;
 pub(crate) use webhook::{Access, Credentials, Known, Login, Ticket as WebhookTicket};
@@ -222,7 +224,7 @@ impl Refusal {
     pub(crate) const fn detail(self) -> &'static str {
         match self {
             Self::NoCredentials => "no credentials",
-            Self::Certificate => "the client certificate is not valid at this time",
+            Self::Certificate => "the client certificate is revoked, or not valid at this time",
             Self::Nameless => "the client certificate has no common name that is a user name",
             Self::Disagreement => "the certificate and the credentials name different users",
             Self::Password => "wrong user name or password",

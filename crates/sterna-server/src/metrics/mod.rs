@@ -13,7 +13,7 @@ mod page;
 mod scrape;
 mod survey;
 
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sterna_net::ShardCounters;
@@ -49,9 +49,6 @@ pub struct Sources {
     /// Connections that all shards together may have; 0 where that is not known.
     maximum_connections: u64,
     started_ms: u64,
-    /// When the certificate in force expires, in seconds since the Unix epoch; 0 where that is not
-    /// known.
-    certificate_expires_s: AtomicI64,
     /// The certificates in force.
     certificates: Mutex<Vec<Certificate>>,
     /// Traces under way.
@@ -74,7 +71,6 @@ impl Sources {
             cluster: None,
             maximum_connections: 0,
             started_ms,
-            certificate_expires_s: AtomicI64::new(0),
             certificates: Mutex::default(),
             traces: AtomicU32::new(0),
             orders: None,
@@ -115,12 +111,6 @@ impl Sources {
     /// Why the node does not take part in its cluster as it should; `None` where it does, or there is none.
     pub(crate) fn cluster_trouble(&self) -> Option<&'static str> {
         self.cluster.as_ref()?.status.trouble()
-    }
-
-    /// Notes when the certificate in force expires, in seconds since the Unix epoch.
-    pub fn set_certificate_expiry(&self, expires_s: i64) {
-        self.certificate_expires_s
-            .store(expires_s, Ordering::Relaxed);
     }
 
     /// Notes the certificates in force.

@@ -1,5 +1,6 @@
 //! One scrape: the gathered numbers, and their page.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -256,10 +257,12 @@ impl Scrape {
             process.resident_bytes,
         );
         self.write_memory(page, &process);
-        page.gauge(
+        let expiries = certificate_expiries(&self.sources);
+        page.gauges(
             "sterna_certificate_expiry_timestamp_seconds",
-            "When the certificate in force expires, in seconds since the Unix epoch; 0 where it is not known",
-            u64::try_from(certificate_expiry(&self.sources)).unwrap_or(0),
+            "When the first certificate of a file expires, in seconds since the Unix epoch; 0 where it is not known",
+            ["file"],
+            (expiries.iter()).map(|(file, expires_s)| ([file.as_str()], *expires_s)),
         );
     }
 
@@ -733,8 +736,14 @@ impl Collector for Scrape {
     }
 }
 
-fn certificate_expiry(sources: &Sources) -> i64 {
-    sources
-        .certificate_expires_s
-        .load(std::sync::atomic::Ordering::Relaxed)
+/// The earliest end of the certificates of each file, in seconds since the Unix epoch.
+fn certificate_expiries(sources: &Sources) -> BTreeMap<String, u64> {
+    let mut expiries = BTreeMap::new();
+    for certificate in sources.certificates() {
+        let expires_s = u64::try_from(certificate.expires_s).unwrap_or(0);
+        let file = certificate.file.display().to_string();
+        let earliest = expiries.entry(file).or_insert(expires_s);
+        *earliest = expires_s.min(*earliest);
+    }
+    expiries
 }

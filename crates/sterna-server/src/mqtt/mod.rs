@@ -132,7 +132,8 @@ impl Service for Mqtt {
         client.trace(cx);
         let info = cx.net.info(client.id);
         let stays = match client.state {
-            State::New | State::Ended => true,
+            State::Ended => true,
+            State::New => cx.policy.still_trusts(info),
             // By users who may not be there any more.
             State::Password(..) | State::Asking(..) | State::Exchange(..) => false,
             State::Opening(..) | State::Opened(_) | State::Live(_) => {

@@ -15,6 +15,7 @@ mod hook_attacks;
 mod limits;
 mod names;
 mod ownership;
+mod revocation;
 mod table;
 mod tokens;
 mod world;

@@ -1,0 +1,185 @@
+//! Watches the files of `[tls]`, on a thread of its own: what has changed is put in force as a reload does,
+//! and the log warns before certificates end.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use std::os::unix::fs::MetadataExt as _;
+
+use crate::certificate::Certificate;
+use crate::reload::{Live, locked};
+
+/// How often the thread looks whether something is to be done.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// What tells that a file is another one: its inode, size and time of change; `None` without a file.
+type Mark = Option<(u64, u64, i64, i64)>;
+
+/// The files as they were at a look.
+type Marks = Vec<(PathBuf, Mark)>;
+
+/// Starts the thread. It ends when the server is gone.
+///
+/// # Errors
+/// When the system refuses a thread.
+pub(crate) fn start(live: &Arc<Live>) -> std::io::Result<()> {
+    let mut watcher = Watcher {
+        known: marks(live),
+        ..Watcher::default()
+    };
+    // Also of what is in force from the start.
+    watcher.warn(&live.sources.certificates(), &warning_days(live));
+    let live = Arc::downgrade(live);
+    let thread = std::thread::Builder::new().name("files".to_owned());
+    thread.spawn(move || watcher.run(&live)).map(drop)
+}
+
+#[derive(Default)]
+struct Watcher {
+    known: Marks,
+    /// Fingerprints of certificates, and the days before their end, that were warned of.
+    warned: HashSet<(String, u32)>,
+}
+
+fn mark(path: &Path) -> Mark {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+}
+
+fn marks(live: &Live) -> Marks {
+    let tls = locked(&live.in_force).config.tls.clone();
+    let files = tls.files().into_iter();
+    files.map(|path| (path.to_owned(), mark(path))).collect()
+}
+
+fn warning_days(live: &Live) -> Vec<u32> {
+    locked(&live.in_force)
+        .config
+        .tls
+        .expiry_warning_days
+        .clone()
+}
+
+impl Watcher {
+    fn run(mut self, live: &Weak<Live>) {
+        let mut looked = Instant::now();
+        loop {
+            std::thread::sleep(LOOK_INTERVAL);
+            let Some(live) = live.upgrade() else {
+                return;
+            };
+            let interval_s = locked(&live.in_force).config.tls.watch_interval_s;
+            let interval = Duration::from_secs(interval_s.into());
+            if interval_s == 0 || looked.elapsed() < interval {
+                continue;
+            }
+            looked = Instant::now();
+            self.look(&live);
+            self.warn(&live.sources.certificates(), &warning_days(&live));
+        }
+    }
+
+    /// Puts files in force that have changed, all or none. One that is being written is looked at again
+    /// when it is written.
+    fn look(&mut self, live: &Live) {
+        let now = marks(live);
+        if now == self.known {
+            return;
+        }
+        let is_new = |one: &&(PathBuf, Mark)| !self.known.contains(one);
+        let changed = now.iter().filter(is_new);
+        let files: Vec<String> = changed
+            .map(|(path, _)| path.display().to_string())
+            .collect();
+        let files = files.join(", ");
+        self.known = now;
+        // None where the configuration names others since the last look: a reload has read them.
+        if files.is_empty() {
+            return;
+        }
+        match live.reload_files() {
+            Ok(()) => tracing::info!(files, "files of tls have changed and are in force"),
+            Err(why) => tracing::warn!(
+                files,
+                why,
+                "files of tls have changed and cannot be put in force; what was stays"
+            ),
+        }
+    }
+
+    /// Warns of certificates that end soon, once for each number of days.
+    fn warn(&mut self, certificates: &[Certificate], days: &[u32]) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now_s = now.map_or(0, |now| now.as_secs().cast_signed());
+        for (certificate, left_days) in due(certificates, days, now_s) {
+            if self
+                .warned
+                .insert((certificate.fingerprint.clone(), left_days))
+            {
+                tracing::warn!(
+                    file = %certificate.file.display(),
+                    subject = certificate.subject,
+                    expires_s = certificate.expires_s,
+                    days = left_days,
+                    "a certificate ends within so many days"
+                );
+            }
+        }
+        let is_there = |one: &(String, u32)| {
+            let mut all = certificates.iter();
+            all.any(|certificate| certificate.fingerprint == one.0)
+        };
+        self.warned.retain(is_there);
+    }
+}
+
+/// Certificates that end soon, and within how many of some days.
+fn due<'a>(
+    certificates: &'a [Certificate],
+    days: &[u32],
+    now_s: i64,
+) -> Vec<(&'a Certificate, u32)> {
+    let of_one = |certificate: &'a Certificate| {
+        let left_s = certificate.expires_s - now_s;
+        let is_near = |days: &&u32| left_s <= i64::from(**days) * 86_400;
+        let nearest = days.iter().filter(is_near).min();
+        let nearest = nearest.filter(|_| certificate.expires_s != 0)?;
+        Some((certificate, *nearest))
+    };
+    certificates.iter().filter_map(of_one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_certificate_is_warned_of_at_its_days() {
+        let day = 86_400;
+        let certificate = |expires_s| Certificate {
+            fingerprint: "f".to_owned(),
+            subject: String::new(),
+            expires_s,
+            file: PathBuf::new(),
+            is_authority: false,
+            trust_anchor: PathBuf::new(),
+            development: false,
+        };
+        let days = [30, 7, 1];
+        for (left, expected) in [
+            (31 * day, None),
+            (30 * day, Some(30)),
+            (8 * day, Some(30)),
+            (7 * day, Some(7)),
+            (day, Some(1)),
+            (-day, Some(1)),
+        ] {
+            let all = [certificate(1_000_000_000 + left)];
+            let found = due(&all, &days, 1_000_000_000);
+            assert_eq!(found.first().map(|(_, days)| *days), expected, "{left}");
+        }
+        assert!(due(&[certificate(0)], &days, 1_000_000_000).is_empty());
+    }
+}

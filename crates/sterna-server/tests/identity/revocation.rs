@@ -1,0 +1,159 @@
+//! Certificates that are revoked, and authorities that are removed, under live connections.
+
+use std::path::Path;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+};
+use sterna_net::TransportKind;
+use sterna_server::Policy;
+use sterna_server::config::Config;
+
+use crate::fixture::Broker;
+use crate::world::{Door, Entered, Quiet, Shown, enter, guarded};
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority(name: &str) -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signs")
+}
+
+fn leaf(authority: &Authority, name: &str, serial: u64) -> Box<[u8]> {
+    let mut params = CertificateParams::new(vec!["x".to_owned()]).expect("parameters");
+    params.serial_number = Some(SerialNumber::from(serial));
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2030, 1, 1);
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, authority).expect("signs");
+    certificate.der().as_ref().into()
+}
+
+fn revoke(authority: &Authority, serials: &[u64]) -> String {
+    let revoked = serials.iter().map(|&serial| RevokedCertParams {
+        serial_number: SerialNumber::from(serial),
+        revocation_time: date_time_ymd(2024, 1, 1),
+        reason_code: None,
+        invalidity_date: None,
+    });
+    let list = CertificateRevocationListParams {
+        this_update: date_time_ymd(2024, 1, 1),
+        next_update: date_time_ymd(2090, 1, 1),
+        crl_number: SerialNumber::from(1_u64),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let list = list.signed_by(authority).expect("signs");
+    list.pem().expect("PEM")
+}
+
+fn write(path: &Path, texts: &[&str]) {
+    std::fs::write(path, texts.join("\n")).expect("written");
+}
+
+/// A client of each door over each transport that carries certificates.
+fn enter_all(broker: &mut Broker, whose: &str, der: &[u8]) -> Vec<(String, Entered)> {
+    let doors = [
+        Door::Mqtt311,
+        Door::Mqtt5,
+        Door::Amqp(Quiet::NoLayer),
+        Door::Http,
+    ];
+    let mut all = Vec::new();
+    for door in doors {
+        for transport in [
+            TransportKind::Tls,
+            TransportKind::SecureWebSocket,
+            TransportKind::Quic,
+        ] {
+            if door == Door::Http && transport != TransportKind::Quic {
+                continue;
+            }
+            let name = format!("{whose}-{door:?}-{transport:?}");
+            let entered = enter(broker, door, transport, Some(der), Shown::Nothing, &name);
+            let entered = entered.unwrap_or_else(|| panic!("{name} enters"));
+            all.push((name, entered));
+        }
+    }
+    all
+}
+
+fn is_closed(broker: &Broker, entered: &Entered) -> bool {
+    let peer = match entered {
+        Entered::Mqtt(peer, _) => *peer,
+        Entered::Amqp(client) => client.peer,
+        Entered::Http(client, _) => client.peer,
+    };
+    broker.is_closed(peer)
+}
+
+fn reload(broker: &mut Broker, config: &Config) {
+    broker.apply(Policy::load(config).expect("a policy"));
+}
+
+#[test]
+fn a_revocation_ends_the_live_connections_of_its_certificate_alone() {
+    let authority = authority("an authority");
+    let (directory, config) = guarded(|_| {});
+    let (ca, list) = (directory.path().join("ca"), directory.path().join("list"));
+    write(&ca, &[&authority.pem()]);
+    write(&list, &[&revoke(&authority, &[77])]);
+    for names in [true, false] {
+        write(&list, &[&revoke(&authority, &[77])]);
+        let mut config = config.clone();
+        config.tls.client_ca = Some(ca.clone());
+        config.tls.client_revocation_lists = vec![list.clone()];
+        config.tls.certificate_as_username = names;
+        let mut broker = Broker::with(&config, 1);
+        let (lost, kept) = (leaf(&authority, "ann", 7), leaf(&authority, "bob", 8));
+        let its = enter_all(&mut broker, "lost", &lost);
+        let others = enter_all(&mut broker, "kept", &kept);
+        // A reload that changes nothing ends nobody.
+        reload(&mut broker, &config);
+        assert!(!its.iter().any(|(_, one)| is_closed(&broker, one)));
+
+        write(&list, &[&revoke(&authority, &[77, 7])]);
+        reload(&mut broker, &config);
+        for (name, entered) in &its {
+            assert!(is_closed(&broker, entered), "{name} names={names}");
+        }
+        for (name, entered) in &others {
+            assert!(!is_closed(&broker, entered), "{name} names={names}");
+        }
+        // Nor does a resumed handshake help, of which the TLS library looks at nothing.
+        for door in [Door::Mqtt5, Door::Amqp(Quiet::NoLayer), Door::Http] {
+            let transport = TransportKind::Quic;
+            for shown in [Shown::Nothing, Shown::Password("ann", "ann-pass")] {
+                let entered = enter(&mut broker, door, transport, Some(&lost), shown, "again");
+                assert!(entered.is_none(), "{door:?} {shown:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_authority_that_is_removed_or_gets_another_key_takes_its_clients_along() {
+    let (first, second) = (authority("first"), authority("second"));
+    let (directory, mut config) = guarded(|_| {});
+    let ca = directory.path().join("ca");
+    config.tls.client_ca = Some(ca.clone());
+    let (a, b) = (leaf(&first, "ann", 1), leaf(&second, "bob", 2));
+    write(&ca, &[&first.pem(), &second.pem()]);
+    let mut broker = Broker::with(&config, 1);
+    let of_first = enter_all(&mut broker, "a", &a);
+    let of_second = enter_all(&mut broker, "b", &b);
+    write(&ca, &[&first.pem()]);
+    reload(&mut broker, &config);
+    assert!(of_second.iter().all(|(_, one)| is_closed(&broker, one)));
+    assert!(!of_first.iter().any(|(_, one)| is_closed(&broker, one)));
+    // The same name, and another key.
+    write(&ca, &[&authority("first").pem()]);
+    reload(&mut broker, &config);
+    assert!(of_first.iter().all(|(_, one)| is_closed(&broker, one)));
+}
