@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use sterna_mqtt::packet::{Auth, Connect, SubscribeOptions, Will};
-use sterna_mqtt::{Packet, Property, PropertyContext, QoS, ReasonCode, Version};
+use sterna_mqtt::{Packet, Property, PropertyContext, PublishProperties, QoS, ReasonCode, Version};
 use sterna_net::TransportKind;
 use sterna_server::Policy;
 use sterna_server::config::{Config, Rule};
@@ -160,7 +160,7 @@ fn every_door_asks_about_whom_no_file_knows() {
             let der = badge.map(|name| certificate(Some(name), 2020..2030));
             // An empty password claims nothing but the name.
             let by_name = matches!(shown, Shown::Password(_, "")) && badge == Some("device");
-            let expected = user.or(by_name.then_some("device"));
+            let expected = user.or_else(|| by_name.then_some("device"));
             let expected = expected.filter(|user| badge.is_none_or(|badge| badge == *user));
             for door in DOORS {
                 for transport in TRANSPORTS {
@@ -616,7 +616,7 @@ fn a_will_is_asked_about_before_its_client_is_let_in() {
                 payload: b"gone",
                 qos: QoS::AtMostOnce,
                 retain: false,
-                properties: Default::default(),
+                properties: PublishProperties::default(),
             }),
             ..plain(Version::V5, topic)
         };

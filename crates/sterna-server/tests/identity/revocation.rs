@@ -111,8 +111,8 @@ fn a_revocation_ends_the_live_connections_of_its_certificate_alone() {
         config.tls.client_revocation_lists = vec![list.clone()];
         config.tls.certificate_as_username = names;
         let mut broker = Broker::with(&config, 1);
-        let (lost, kept) = (leaf(&authority, "ann", 7), leaf(&authority, "bob", 8));
-        let its = enter_all(&mut broker, "lost", &lost);
+        let (gone, kept) = (leaf(&authority, "ann", 7), leaf(&authority, "bob", 8));
+        let its = enter_all(&mut broker, "lost", &gone);
         let others = enter_all(&mut broker, "kept", &kept);
         // A reload that changes nothing ends nobody.
         reload(&mut broker, &config);
@@ -130,7 +130,7 @@ fn a_revocation_ends_the_live_connections_of_its_certificate_alone() {
         for door in [Door::Mqtt5, Door::Amqp(Quiet::NoLayer), Door::Http] {
             let transport = TransportKind::Quic;
             for shown in [Shown::Nothing, Shown::Password("ann", "ann-pass")] {
-                let entered = enter(&mut broker, door, transport, Some(&lost), shown, "again");
+                let entered = enter(&mut broker, door, transport, Some(&gone), shown, "again");
                 assert!(entered.is_none(), "{door:?} {shown:?}");
             }
         }

@@ -285,10 +285,11 @@ const MESSAGES: [Column; 5] = [
     ("FAILURES", "/failures"),
     ("PAYLOAD", "/payload"),
 ];
-const CERTIFICATES: [Column; 4] = [
+const CERTIFICATES: [Column; 5] = [
     ("SUBJECT", "/subject"),
     ("EXPIRES s", "/expires_s"),
     ("DEVELOPMENT", "/is_for_development"),
+    ("FILE", "/file"),
     ("FINGERPRINT", "/fingerprint"),
 ];
 
