@@ -542,10 +542,9 @@ impl Compiled {
     /// is asked about as soon as it is known.
     fn reading(&self, subject: Subject<'_>, kind: MessageKind) -> Reading {
         match self.effect {
-            Effect::Allow => Reading::Whole,
             Effect::Deny => Reading::Refused,
             Effect::Ask if self.holds(subject, kind, false) => Reading::Asked,
-            Effect::Ask => Reading::Whole,
+            Effect::Allow | Effect::Ask => Reading::Whole,
         }
     }
 

@@ -27,7 +27,7 @@ use sterna_mqtt::{
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
 use crate::authorization::MessageKind;
-use crate::config::{EarlyData, Protocol};
+use crate::config::{ActionName, EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::{
     self, Asking, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
@@ -407,6 +407,17 @@ impl Door {
                             ) =>
                     {
                         false
+                    }
+                    // It is not done before the webhook has been asked, and is looked at again then.
+                    Some(_)
+                        if rules.asks(
+                            client.subject(cx),
+                            ActionName::Publish,
+                            publish.topic,
+                            kind(&publish),
+                        ) =>
+                    {
+                        true
                     }
                     Some(packet_id) => {
                         let digest = self.service.repetitions.digest(

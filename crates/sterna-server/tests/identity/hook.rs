@@ -202,7 +202,7 @@ fn every_door_asks_about_whom_no_file_knows() {
     assert!(asked.iter().all(|(_, question)| question["user"] != "ann"));
 }
 
-fn connect(broker: &mut Broker, client: &str, user: &str, password: &str) -> Peer {
+pub fn connect(broker: &mut Broker, client: &str, user: &str, password: &str) -> Peer {
     let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
     let lasting = block(&[Property::SessionExpiryInterval(3600)]);
     let connect = Connect {
@@ -217,18 +217,18 @@ fn connect(broker: &mut Broker, client: &str, user: &str, password: &str) -> Pee
     peer
 }
 
-fn told(broker: &mut Broker, peer: Peer) -> Vec<String> {
+pub fn told(broker: &mut Broker, peer: Peer) -> Vec<String> {
     broker.await_verdicts();
     broker.told(peer, Version::V5)
 }
 
-fn subscribes(broker: &mut Broker, peer: Peer, filter: &str) -> String {
+pub fn subscribes(broker: &mut Broker, peer: Peer, filter: &str) -> String {
     let options = SubscribeOptions::new(QoS::AtLeastOnce);
     broker.subscribe_with(peer, Version::V5, filter, options, &[]);
     told(broker, peer).join(" ")
 }
 
-fn rules(text: &str) -> Vec<Rule> {
+pub fn rules(text: &str) -> Vec<Rule> {
     let config = sterna_server::config::parse("test", text).expect("rules");
     config.authorization.rules
 }
@@ -427,13 +427,13 @@ fn re_authentication_asks_again() {
 }
 
 /// Asks about everything, and answers about topics that begin with `yes`.
-fn yes(question: &Value) -> Reply {
+pub fn yes(question: &Value) -> Reply {
     let is_yes = (question["topic"].as_str()).is_some_and(|topic| topic.starts_with("yes"));
     let result = if is_yes { "allow" } else { "deny" };
     Reply::Json(json!({ "result": result }))
 }
 
-fn asking(hook: &Hook, change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Config) {
+pub fn asking(hook: &Hook, change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Config) {
     guarded(|config| {
         config.webhook.authorization_url = Some(hook.url());
         config.webhook.timeout_ms = 60_000;

@@ -12,6 +12,7 @@ mod guessing;
 mod h3_client;
 mod hook;
 mod hook_attacks;
+mod hook_conditions;
 mod limits;
 mod names;
 mod ownership;

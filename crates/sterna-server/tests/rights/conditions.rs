@@ -318,6 +318,37 @@ fn what_is_not_known_suits_the_client() {
         address: Some(address.into()),
         transport: Some(transport),
     };
+    let asking = config::parse(
+        "x",
+        &[
+            "effect = 'ask'\ntopics = ['b']\naddresses = ['10.0.0.0/8']",
+            "effect = 'deny'\ntopics = ['b/deep/#']",
+            "topics = ['b/#']",
+        ]
+        .map(rule)
+        .concat(),
+    )
+    .expect("rules");
+    let asking = authorization::Rules::new(&asking.authorization);
+    for (origin, topic, is_allowed) in [
+        (authorization::Origin::UNKNOWN, "b", true),
+        (origin(OUTSIDE, config::TransportName::Tls), "b", true),
+        // Nobody is there to say yes.
+        (origin(INSIDE, config::TransportName::Tls), "b", false),
+        (authorization::Origin::UNKNOWN, "b/deep/x", false),
+    ] {
+        let subject = authorization::Subject {
+            client: "c",
+            origin,
+            ..authorization::Subject::default()
+        };
+        assert_eq!(
+            asking.may_subscribe(subject, topic),
+            is_allowed,
+            "{origin:?}"
+        );
+        assert_eq!(asking.may_receive(subject, topic), is_allowed, "{origin:?}");
+    }
     assert!(decide(authorization::Origin::UNKNOWN));
     assert!(decide(origin(OUTSIDE, config::TransportName::Tls)));
     assert!(!decide(origin(OUTSIDE, config::TransportName::Tcp)));
