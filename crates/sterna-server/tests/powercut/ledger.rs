@@ -238,7 +238,10 @@ impl Ledger {
         let highest = known.highest.entry(publisher).or_insert(0);
         if is_first {
             let has_been = number < sender.compared;
-            if known.is_ordered && number < *highest && !has_been {
+            // Of what was sent before the subscription, a repetition may be the first that comes.
+            let was_asked = (known.granted.zip(sender.publications.get(number)))
+                .is_some_and(|((granted, _), publication)| publication.sent > granted);
+            if known.is_ordered && was_asked && number < *highest && !has_been {
                 complaints.push((Promise::Ordered, ""));
             }
             *highest = number.max(*highest);
