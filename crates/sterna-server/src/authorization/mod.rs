@@ -9,7 +9,7 @@
 //!   name when it is delivered, so the subscriber gets what it could subscribe to by name.
 //!
 //! A rule that asks leaves the decision to the webhook, which the front door asks before it acts
-//! ([`Rules::asks`]). The rules know its answers of late; without one, it is a no.
+//! (`Rules::asks`). The rules know its answers of late; without one, it is a no.
 
 mod answers;
 mod conditions;
