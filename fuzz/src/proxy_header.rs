@@ -19,12 +19,18 @@ pub fn header(bytes: &[u8]) {
     let mut before: Result<Option<Header>, &str> = Ok(None);
     for end in 0..=bytes.len() {
         let now = read(&bytes[..end], MOST_BYTES);
-        assert!(before == Ok(None) || before == now, "{before:?}, then {now:?}");
+        assert!(
+            before == Ok(None) || before == now,
+            "{before:?}, then {now:?}"
+        );
         if let Ok(Some(header)) = now {
             assert!(header.bytes <= end.min(MOST_BYTES));
             assert_eq!(read(&bytes[..header.bytes], MOST_BYTES), now);
         }
-        assert!(end < MOST_BYTES || now != Ok(None), "what is too long is refused");
+        assert!(
+            end < MOST_BYTES || now != Ok(None),
+            "what is too long is refused"
+        );
         before = now;
     }
 }
