@@ -24,6 +24,8 @@ PROTOCOLS = ("mqtt", "amqp", "http")
 LEDGER, PACE_S = 2_000, 0.002
 # How long nothing must come.
 SILENCE_S = 1.0
+# Clients of a row, which end with it.
+clients: list[subprocess.Popen] = []
 
 
 class Reader:
@@ -37,6 +39,7 @@ class Reader:
             stderr=subprocess.PIPE,
             text=True,
         )
+        clients.append(self.process)
         self.lines: list[str] = []
         threading.Thread(target=self.gather, daemon=True).start()
         wait_until("the subscription is made", lambda: node.figure("sterna_subscriptions") > before)
@@ -169,6 +172,7 @@ class Ledger:
             stderr=subprocess.PIPE,
             text=True,
         )
+        clients.append(self.process)
         self.thread = threading.Thread(target=self.write, daemon=True)
         self.thread.start()
 
@@ -340,6 +344,11 @@ def main() -> None:
                 report.not_ok(name, str(error) or type(error).__name__)
             else:
                 report.ok(name)
+            finally:
+                for client in clients:
+                    client.kill()
+                    client.wait()
+                clients.clear()
     report.exit()
 
 

@@ -1,18 +1,18 @@
 //! From other nodes to shards.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::pull::OrderedConfig;
 use futures_util::StreamExt;
 use sterna_broker::FromPeer;
 
 use super::connection::INBOX;
-use super::{Core, Retry, followed};
+use super::{Core, Retry};
 use crate::port::ToShard;
 use crate::wire;
 
@@ -48,10 +48,9 @@ impl Core {
         let mut last = Last::new();
         let mut next = None;
         loop {
-            if let Err(why) = self.receive_inbox_once(&mut last, &mut next).await {
-                tracing::debug!(why, "the inbox is read on");
-                self.status.failed_attempts.add(1);
-            }
+            let Err(why) = self.receive_inbox_once(&mut last, &mut next).await;
+            tracing::debug!(why, "the inbox is read on");
+            self.status.failed_attempts.add(1);
             retry.wait().await;
         }
     }
@@ -62,32 +61,18 @@ impl Core {
         &self,
         last: &mut Last,
         next: &mut Option<u64>,
-    ) -> Result<(), String> {
-        let said = |error: &dyn std::fmt::Display| error.to_string();
-        let stream = (self.jetstream)
-            .get_stream(self.settings.stream(INBOX))
-            .await
-            .map_err(|error| said(&error))?;
+    ) -> Result<Infallible, String> {
         let filter = format!("inbox.{}.*", self.settings.node);
-        let deliver_policy = match *next {
+        let start = match *next {
             Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
             None => DeliverPolicy::All,
         };
-        let consumer = stream
-            .create_consumer(OrderedConfig {
-                filter_subject: self.settings.subject(&filter),
-                deliver_policy,
-                ..followed()
-            })
-            .await
-            .map_err(|error| said(&error))?;
-        let mut batches = consumer.messages().await.map_err(|error| said(&error))?;
-        while let Some(batch) = batches.next().await {
-            let batch = batch.map_err(|error| said(&error))?;
-            let sequence = batch.info().map_or(0, |info| info.stream_sequence);
-            let source = source_of(batch.subject.as_str());
+        let mut batches = self.follow(INBOX, &filter, start).await?;
+        loop {
+            let batch = batches.next().await?;
+            let source = source_of(&batch.subject);
             match place(last, source, batch.headers.as_ref()) {
-                Place::Next => self.received(batch.subject.as_str(), &batch.payload),
+                Place::Next => self.received(&batch.subject, &batch.payload),
                 Place::Repeated => self.status.repeated_batches.add(1),
                 Place::AfterMissing(batches) => {
                     tracing::error!(
@@ -95,17 +80,16 @@ impl Core {
                         batches,
                         "batches of another node are missing: they were older than NATS keeps them"
                     );
-                    self.received(batch.subject.as_str(), &batch.payload);
+                    self.received(&batch.subject, &batch.payload);
                 }
             }
-            *next = Some(sequence + 1);
+            *next = Some(batch.position + 1);
             // Each shard has its letters: they are lost only with the process, and its sessions with it.
-            self.taken.set(sequence);
+            self.taken.set(batch.position);
             while self.is_behind() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
-        Ok(())
     }
 
     /// Removes what was taken out of the inbox, so that there is room for more.

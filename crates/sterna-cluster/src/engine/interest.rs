@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::message::PublishMessage;
+use futures_util::future::join_all;
 use ring::digest;
 use sterna_broker::Interest;
 
@@ -69,12 +70,15 @@ impl Core {
             }
             let subject = self.settings.subject(&subject);
             match self.jetstream.send_publish(subject, entry).await {
-                Ok(answer) => told.push((filter, interest, answer)),
+                Ok(answer) => told.push(((filter, interest), answer)),
                 Err(_) => failed.push(filter),
             }
         }
-        for (filter, interest, answer) in told {
-            if answer.await.is_err() {
+        // All are waited for at once: together they take as long as one.
+        let (told, answers): (Vec<_>, Vec<_>) = told.into_iter().unzip();
+        let answers = join_all(answers.into_iter().map(IntoFuture::into_future)).await;
+        for ((filter, interest), answer) in told.into_iter().zip(answers) {
+            if answer.is_err() {
                 failed.push(filter);
             } else if interest == Interest::None {
                 let mut own = self.own.borrow_mut();

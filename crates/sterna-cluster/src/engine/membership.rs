@@ -1,16 +1,16 @@
 //! Saying that this node is there, hearing who else is, and following what they want.
 
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::pull::OrderedConfig;
 use futures_util::StreamExt;
 use sterna_broker::Interest;
 
 use super::connection::NODES;
-use super::{Core, Retry, followed};
+use super::{Core, Retry};
 use crate::port::ToShard;
 use crate::table::{Event, Presence};
 
@@ -104,42 +104,27 @@ impl Core {
     pub(super) async fn follow_nodes(self: Rc<Self>) {
         let mut retry = Retry::new();
         loop {
-            if let Err(why) = self.follow_nodes_once().await {
-                tracing::debug!(why, "what other nodes want is read anew");
-                self.status.failed_attempts.add(1);
-            }
+            let Err(why) = self.follow_nodes_once().await;
+            tracing::debug!(why, "what other nodes want is read anew");
+            self.status.failed_attempts.add(1);
             retry.wait().await;
         }
     }
 
-    async fn follow_nodes_once(&self) -> Result<(), String> {
-        let said = |error: &dyn std::fmt::Display| error.to_string();
-        let stream = (self.jetstream)
-            .get_stream(self.settings.stream(NODES))
-            .await
-            .map_err(|error| said(&error))?;
-        let consumer = stream
-            .create_consumer(OrderedConfig {
-                filter_subject: self.settings.subject("node.*.want.*"),
-                deliver_policy: DeliverPolicy::LastPerSubject,
-                ..followed()
-            })
-            .await
-            .map_err(|error| said(&error))?;
-        if consumer.cached_info().num_pending == 0 {
+    async fn follow_nodes_once(&self) -> Result<Infallible, String> {
+        let (filter, start) = ("node.*.want.*", DeliverPolicy::LastPerSubject);
+        let mut entries = self.follow(NODES, filter, start).await?;
+        if entries.waiting == 0 {
             self.knows_nodes();
         }
-        let mut entries = consumer.messages().await.map_err(|error| said(&error))?;
-        while let Some(entry) = entries.next().await {
-            let entry = entry.map_err(|error| said(&error))?;
-            self.read_entry(entry.subject.as_str(), &entry.payload);
-            let pending = entry.info().map_or(0, |info| info.pending);
-            if pending == 0 {
+        loop {
+            let entry = entries.next().await?;
+            self.read_entry(&entry.subject, &entry.payload);
+            if entry.pending == 0 {
                 self.tell_changes();
                 self.knows_nodes();
             }
         }
-        Ok(())
     }
 
     fn knows_nodes(&self) {

@@ -6,6 +6,7 @@
 #![allow(clippy::future_not_send)] // one thread runs all of them
 
 mod connection;
+mod following;
 mod incoming;
 mod interest;
 mod lanes;
@@ -21,7 +22,6 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream::consumer::pull::OrderedConfig;
 use async_nats::{Client, jetstream};
 use sterna_broker::{Interest, PeerGate, Store};
 use tokio::sync::Notify;
@@ -34,9 +34,6 @@ use crate::status::Status;
 use crate::table::Table;
 use lanes::Lane;
 
-/// Time after which NATS is asked anew for what follows in a stream. It says twice in it that it is there: so it
-/// is found out within that time that the server with a reader's position is gone.
-const FOLLOW: Duration = Duration::from_secs(2);
 /// Time after which something that failed is tried again, at first.
 const RETRY: Duration = Duration::from_millis(100);
 /// The longest time between two tries.
@@ -333,25 +330,28 @@ impl Core {
     }
 }
 
-/// How a stream is followed.
-fn followed() -> OrderedConfig {
-    OrderedConfig {
-        max_expires: FOLLOW,
-        ..OrderedConfig::default()
-    }
-}
-
-/// The time to wait before the next try, which grows.
+/// The time to wait before the next try. It grows, until a try has lasted for a while.
 #[derive(Debug)]
-struct Retry(Duration);
+struct Retry {
+    pause: Duration,
+    last: Option<tokio::time::Instant>,
+}
 
 impl Retry {
     const fn new() -> Self {
-        Self(RETRY)
+        Self {
+            pause: RETRY,
+            last: None,
+        }
     }
 
     async fn wait(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 2).min(LONGEST_RETRY);
+        let lasted = |last: tokio::time::Instant| last.elapsed() > 2 * LONGEST_RETRY;
+        if self.last.is_some_and(lasted) {
+            self.pause = RETRY;
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_RETRY);
+        self.last = Some(tokio::time::Instant::now());
     }
 }

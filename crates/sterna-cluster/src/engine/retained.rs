@@ -4,21 +4,22 @@
 //! one of its own for that topic is still on its way: that will come later in NATS' order, and stays.
 
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::pull::OrderedConfig;
 use async_nats::jetstream::message::PublishMessage;
-use futures_util::StreamExt;
+use futures_util::future::join_all;
 use sterna_broker::{FromPeer, Message};
 
 use super::connection::RETAINED;
 use super::interest::digest_of;
 use super::outgoing::Charge;
-use super::{Core, Retry, followed};
+use super::{Core, Retry};
 use crate::commits::Part;
 use crate::port::ToShard;
 use crate::subject;
@@ -129,8 +130,11 @@ impl Core {
                 Err(_) => failed.push(waiting),
             }
         }
-        for (waiting, answer) in sent {
-            if answer.await.is_err() {
+        // All are waited for at once: together they take as long as one.
+        let (sent, answers): (Vec<_>, Vec<_>) = sent.into_iter().unzip();
+        let answers = join_all(answers.into_iter().map(IntoFuture::into_future)).await;
+        for (waiting, answer) in sent.into_iter().zip(answers) {
+            if answer.is_err() {
                 failed.push(waiting);
             } else if let Some(part) = waiting.part {
                 self.close(part);
@@ -144,49 +148,33 @@ impl Core {
         let mut retry = Retry::new();
         let mut next = None;
         loop {
-            if let Err(why) = self.follow_retained_once(&mut next).await {
-                tracing::debug!(why, "retained messages are read on");
-                self.status.failed_attempts.add(1);
-            }
+            let Err(why) = self.follow_retained_once(&mut next).await;
+            tracing::debug!(why, "retained messages are read on");
+            self.status.failed_attempts.add(1);
             retry.wait().await;
         }
     }
 
     /// `next` is where to read on; `None` before the first message.
-    async fn follow_retained_once(&self, next: &mut Option<u64>) -> Result<(), String> {
-        let said = |error: &dyn std::fmt::Display| error.to_string();
-        let stream = (self.jetstream)
-            .get_stream(self.settings.stream(RETAINED))
-            .await
-            .map_err(|error| said(&error))?;
-        let deliver_policy = match *next {
+    async fn follow_retained_once(&self, next: &mut Option<u64>) -> Result<Infallible, String> {
+        let start = match *next {
             Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
             None => DeliverPolicy::LastPerSubject,
         };
-        let consumer = stream
-            .create_consumer(OrderedConfig {
-                filter_subject: self.settings.subject("retained.>"),
-                deliver_policy,
-                ..followed()
-            })
-            .await
-            .map_err(|error| said(&error))?;
+        let mut messages = self.follow(RETAINED, "retained.>", start).await?;
         // What is there already is news to nobody but this node.
-        let mut old = if next.is_none() {
-            consumer.cached_info().num_pending
-        } else {
-            0
+        let mut old = match self.status.knows_retained.load(Ordering::Acquire) {
+            true => 0,
+            false => messages.waiting,
         };
         if old == 0 {
             self.knows_retained();
         }
-        let mut messages = consumer.messages().await.map_err(|error| said(&error))?;
-        while let Some(message) = messages.next().await {
-            let message = message.map_err(|error| said(&error))?;
-            let sequence = message.info().map_or(0, |info| info.stream_sequence);
+        loop {
+            let message = messages.next().await?;
             let is_old = old > 0;
             self.retained_by(message.headers.as_ref(), &message.payload, is_old);
-            *next = Some(sequence + 1);
+            *next = Some(message.position + 1);
             if is_old {
                 old -= 1;
                 if old == 0 {
@@ -194,12 +182,9 @@ impl Core {
                 }
             }
         }
-        Ok(())
     }
 
     fn knows_retained(&self) {
-        use std::sync::atomic::Ordering;
-
         if !self.status.knows_retained.swap(true, Ordering::AcqRel) {
             self.look_at_gate();
         }

@@ -1,0 +1,116 @@
+//! Reading a stream of NATS on, whichever of its servers goes.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use bytes::Bytes;
+use futures_util::StreamExt;
+
+use super::Core;
+
+/// Time after which NATS is asked anew for what follows.
+const EXPIRES: Duration = Duration::from_secs(5);
+/// Time in which NATS says that it is there. Where two of them pass without a word, the server with a reader's
+/// position is taken for gone.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Time for which NATS keeps a position that nobody reads from.
+const INACTIVE: Duration = Duration::from_secs(30);
+
+/// A stream that is followed. The position is in the memory of one server of NATS: when that is gone, `next`
+/// fails, and the caller follows anew from what it had last.
+pub(super) struct Following {
+    messages: pull::Stream,
+    /// Messages that were there when this began.
+    pub(super) waiting: u64,
+    delivered: u64,
+}
+
+/// One message of a stream.
+pub(super) struct Entry {
+    pub(super) subject: String,
+    pub(super) headers: Option<HeaderMap>,
+    pub(super) payload: Bytes,
+    /// Its place in the stream.
+    pub(super) position: u64,
+    /// Messages that follow it.
+    pub(super) pending: u64,
+}
+
+impl Core {
+    /// Follows the messages of a stream whose subject fits `filter`, from `start` on.
+    ///
+    /// # Errors
+    /// NATS's words, for the log. Also where it does not answer in `cluster.answer_timeout_ms` each time.
+    pub(super) async fn follow(
+        &self,
+        stream: &str,
+        filter: &str,
+        start: DeliverPolicy,
+    ) -> Result<Following, String> {
+        let config = pull::Config {
+            filter_subject: self.settings.subject(filter),
+            deliver_policy: start,
+            ack_policy: AckPolicy::None,
+            max_deliver: 1,
+            memory_storage: true,
+            num_replicas: 1,
+            inactive_threshold: INACTIVE,
+            ..pull::Config::default()
+        };
+        let begin = async {
+            let stream = self.settings.stream(stream);
+            let consumer = (self
+                .jetstream
+                .create_consumer_on_stream(config, stream)
+                .await)
+                .map_err(|error| error.to_string())?;
+            let waiting = consumer.cached_info().num_pending;
+            let messages = (consumer.stream().expires(EXPIRES).heartbeat(HEARTBEAT))
+                .messages()
+                .await
+                .map_err(|error| error.to_string())?;
+            Ok(Following {
+                messages,
+                waiting,
+                delivered: 0,
+            })
+        };
+        let patience = Duration::from_millis(self.settings.answer_timeout_ms) * 2;
+        tokio::time::timeout(patience, begin)
+            .await
+            .unwrap_or_else(|_| Err("NATS does not answer".to_owned()))
+    }
+}
+
+impl Following {
+    /// The next message.
+    ///
+    /// # Errors
+    /// A reason for the log: nothing more comes this way.
+    pub(super) async fn next(&mut self) -> Result<Entry, String> {
+        let Some(message) = self.messages.next().await else {
+            return Err("NATS sends nothing more".to_owned());
+        };
+        let message = message.map_err(|error| error.to_string())?;
+        let (place, position, pending) = match message.info() {
+            Ok(info) => (info.consumer_sequence, info.stream_sequence, info.pending),
+            Err(error) => return Err(error.to_string()),
+        };
+        self.delivered += 1;
+        if place != self.delivered {
+            return Err(format!(
+                "message {place} of the reader's came as number {}",
+                self.delivered
+            ));
+        }
+        let message = message.message;
+        Ok(Entry {
+            subject: message.subject.to_string(),
+            headers: message.headers,
+            payload: message.payload,
+            position,
+            pending,
+        })
+    }
+}
