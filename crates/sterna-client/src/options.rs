@@ -1,17 +1,12 @@
 //! Options of a client.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use sterna_mqtt::{Property, PropertyBuf, PropertyContext, Version};
-use sterna_quic::Overrides;
 
-use crate::SocketSetup;
-use crate::backoff::Backoff;
+use crate::link::{LinkOptions, has_link_options};
 use crate::message::{InvalidError, Will, push};
-use crate::tls::Tls;
-use crate::transport;
 use crate::url::{Protocol, Url};
 
 /// Letters and digits in a Client Identifier that the client makes up. With [`ID_PREFIX`] they stay
@@ -99,6 +94,8 @@ impl fmt::Debug for Login {
     }
 }
 
+has_link_options!(Options);
+
 /// Settings of a client. [`Options::new`] has the defaults; set what shall differ.
 ///
 /// ```
@@ -112,8 +109,8 @@ impl fmt::Debug for Login {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Where the broker is.
-    pub url: Url,
+    /// URL, TLS, QUIC and reconnecting. Its fields can be set as if they were here.
+    pub link: LinkOptions,
     /// Version of MQTT; 5.0 by default.
     pub version: Version,
     /// Client Identifier; a random one by default. An empty one asks the server to choose.
@@ -132,22 +129,10 @@ pub struct Options {
     pub login: Login,
     /// Message that the server publishes if it loses the client.
     pub will: Option<Will>,
-    /// Whom to trust, on encrypted transports.
-    pub tls: Tls,
-    /// Local address to connect from.
-    pub bind: Option<IpAddr>,
-    /// Function that sets up each TCP socket before it connects; `None` by default.
-    pub socket_setup: Option<SocketSetup>,
-    /// Longest time from the first packet of the transport to the CONNACK; 20 s by default.
-    pub connect_timeout: Duration,
     /// Longest wait, at the end of the connection, for the broker to acknowledge what was written; 30 s
     /// by default. Over QUIC the wait is shorter on a path that is fast, and begins anew whenever the
     /// broker has acknowledged something.
     pub close_timeout: Duration,
-    /// Back-off after a connection was lost; `None` for no further connection.
-    pub reconnect: Option<Backoff>,
-    /// Whether to try again also when the very first connection fails; off by default.
-    pub retry_first: bool,
     /// Messages with QoS 1 and 2 that the server may send ahead of their acknowledgement (MQTT 5);
     /// 1,024 by default, not 0.
     pub receive_maximum: u16,
@@ -179,21 +164,6 @@ pub struct Options {
     /// A User Property of the CONNECT asks a server of MQTT 5, and one of the CONNACK agrees.
     /// Servers of older versions get datagrams if QUIC says that they take them.
     pub datagrams: bool,
-    /// Over QUIC: a profile and changes to it. Without a profile and an idle timeout, the idle
-    /// timeout is three times `keep_alive_s`, and at least 30 s; without keep alive there is none.
-    /// With a profile, its handshake timeout lengthens `connect_timeout`.
-    pub quic: Overrides,
-    /// Over QUIC: where to write traces of connections; nowhere by default.
-    #[cfg(feature = "qlog")]
-    pub qlog: Option<crate::Qlog>,
-    /// Over QUIC, to a server that this process was connected to before: write CONNECT, and the
-    /// data after it, before the handshake is complete (0-RTT). That saves a round trip. On by
-    /// default, and only together with `early_requests`.
-    ///
-    /// A third party that records these packets can send them to the server again. That does no
-    /// harm where a ticket works only once, as on a Sterna broker, which also keeps them until the
-    /// handshake is complete. Turn it off for servers that don't protect themselves.
-    pub early_data: bool,
     /// Longest wait for the application's first message or request, if CONNECT travels as early
     /// data: both then share the first datagram. 5 ms by default. An application that hands it over
     /// right after [`Client::start`](crate::Client::start) waits for nothing.
@@ -215,7 +185,7 @@ impl Options {
             Login::Anonymous
         };
         Self {
-            url,
+            link: LinkOptions::new(url),
             version: Version::V5,
             client_id: None,
             clean_start: true,
@@ -223,13 +193,7 @@ impl Options {
             keep_alive_s: 60,
             login,
             will: None,
-            tls: Tls::default(),
-            bind: None,
-            socket_setup: None,
-            connect_timeout: Duration::from_secs(20),
             close_timeout: Duration::from_secs(30),
-            reconnect: Some(Backoff::default()),
-            retry_first: false,
             receive_maximum: 1_024,
             max_packet_bytes: 16 << 20,
             topic_alias_maximum: 32,
@@ -240,10 +204,6 @@ impl Options {
             streams: Streams::Single,
             max_streams: DEFAULT_STREAMS,
             datagrams: false,
-            quic: Overrides::default(),
-            #[cfg(feature = "qlog")]
-            qlog: None,
-            early_data: true,
             early_wait: Duration::from_millis(5),
             properties: PropertyBuf::new(),
         }
@@ -279,7 +239,7 @@ impl Options {
         {
             return Err(InvalidError::Range);
         }
-        if self.quic.settings().check().is_err() {
+        if !self.link.is_valid() {
             return Err(InvalidError::Range);
         }
         let id = self.client_id.as_deref().unwrap_or_default();
@@ -303,11 +263,6 @@ impl Options {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Longest time from the first packet of the transport to the CONNACK.
-    pub(crate) fn longest_connect(&self) -> Duration {
-        transport::longest_connect(&self.url, self.connect_timeout, &self.quic)
     }
 
     /// Whether the server keeps the session when a connection ends.

@@ -1,19 +1,14 @@
 //! Options of an AMQP connection and of its links.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use sterna_amqp::Limits;
-use sterna_quic::Overrides;
 
 use super::Error;
 use super::login::Sasl;
 use super::value::Value;
-use crate::SocketSetup;
-use crate::backoff::Backoff;
+use crate::link::{LinkOptions, has_link_options};
 use crate::options::random_id;
-use crate::tls::Tls;
-use crate::transport;
 use crate::url::{Protocol, Url};
 
 pub use sterna_amqp::messaging::{
@@ -26,12 +21,14 @@ pub use sterna_amqp::performatives::{
 /// Most messages of a sender that may be under way: what the engine keeps of a link.
 pub const MAX_IN_FLIGHT: usize = 16_384;
 
+has_link_options!(Options);
+
 /// Settings of a connection. [`Options::new`] has the defaults; set what shall differ.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Where the broker is.
-    pub url: Url,
+    /// URL, TLS, QUIC and reconnecting. Its fields can be set as if they were here.
+    pub link: LinkOptions,
     /// Names this client towards the broker; a random name by default. With the names of links it
     /// names durable subscriptions, so it has to stay the same for them.
     pub container_id: String,
@@ -39,22 +36,10 @@ pub struct Options {
     pub hostname: Option<String>,
     /// Authentication of the client; by default PLAIN if the URL has a user name, else ANONYMOUS.
     pub sasl: Sasl,
-    /// Whom to trust, on encrypted transports.
-    pub tls: Tls,
-    /// Local address to connect from.
-    pub bind: Option<IpAddr>,
-    /// Function that sets up each TCP socket before it connects; `None` by default.
-    pub socket_setup: Option<SocketSetup>,
-    /// Longest time from the first packet of the transport to the broker's open; 20 s by default.
-    pub connect_timeout: Duration,
     /// Longest wait, at the end of the connection, for the broker to acknowledge what was written; 30 s
     /// by default. Over QUIC the wait is shorter on a path that is fast, and begins anew whenever the
     /// broker has acknowledged something.
     pub close_timeout: Duration,
-    /// Back-off after a connection was lost; `None` for no further connection.
-    pub reconnect: Option<Backoff>,
-    /// Whether to try again also when the very first connection fails; off by default.
-    pub retry_first: bool,
     /// Everything up to the first attach leaves at once, without waiting for the broker (part 2,
     /// section 2.4.2); on by default. A broker that hangs up on that is asked again in turn.
     pub pipelined: bool,
@@ -73,15 +58,6 @@ pub struct Options {
     /// Bytes of messages that wait to be sent or to be settled, over all links; 128 MiB by default.
     /// Beyond, sending waits. A single message may be larger.
     pub outgoing_bytes: usize,
-    /// Over QUIC: a profile and changes to it.
-    pub quic: Overrides,
-    /// Over QUIC: where to write traces of connections; nowhere by default.
-    #[cfg(feature = "qlog")]
-    pub qlog: Option<crate::Qlog>,
-    /// Over QUIC, to a server that this process was connected to before: write before the handshake
-    /// is complete (0-RTT). That includes transfers if the server has announced credit for them. On
-    /// by default, and only together with `pipelined`.
-    pub early_data: bool,
     /// Longest wait for the application's first message or a receiver's credit, if the start
     /// travels as early data: both then share the first datagram. 5 ms by default.
     pub early_wait: Duration,
@@ -99,17 +75,11 @@ impl Options {
             (None, _) => Sasl::Anonymous,
         };
         Self {
-            url,
+            link: LinkOptions::new(url),
             container_id: random_id(),
             hostname: None,
             sasl,
-            tls: Tls::default(),
-            bind: None,
-            socket_setup: None,
-            connect_timeout: Duration::from_secs(20),
             close_timeout: Duration::from_secs(30),
-            reconnect: Some(Backoff::default()),
-            retry_first: false,
             pipelined: true,
             idle_timeout_s: 60,
             max_frame_bytes: 65_536,
@@ -117,10 +87,6 @@ impl Options {
             incoming_window: 2_048,
             incoming_bytes: 128 << 20,
             outgoing_bytes: 128 << 20,
-            quic: Overrides::default(),
-            #[cfg(feature = "qlog")]
-            qlog: None,
-            early_data: true,
             early_wait: Duration::from_millis(5),
         }
     }
@@ -147,7 +113,7 @@ impl Options {
                 "a limit is 0, or beyond what can be counted",
             ));
         }
-        if self.quic.settings().check().is_err() {
+        if !self.link.is_valid() {
             return Err(Error::Invalid("a setting of QUIC is out of its range"));
         }
         Ok(())
@@ -170,11 +136,6 @@ impl Options {
             open_timeout_ms: u32::try_from(self.longest_connect().as_millis()).unwrap_or(u32::MAX),
             ..Limits::default()
         }
-    }
-
-    /// Longest time from the first packet of the transport to the broker's open.
-    pub(super) fn longest_connect(&self) -> Duration {
-        transport::longest_connect(&self.url, self.connect_timeout, &self.quic)
     }
 }
 

@@ -281,23 +281,17 @@ impl Driver {
 
     /// One connection, from the first packet to the last.
     async fn connect_once(&mut self) -> End {
+        let mut link = self.options.link.clone();
+        link.early_data &= self.may_be_early();
         let settings = transport::Settings {
-            tls: self.options.tls.clone(),
-            timeout: self.options.longest_connect(),
-            bind: self.options.bind,
-            socket_setup: self.options.socket_setup.clone(),
+            link,
             keep_alive_s: self.options.keep_alive_s,
             quic_pings: false,
             max_packet_bytes: self.options.max_packet_bytes as usize,
-            early_data: self.options.early_data && self.may_be_early(),
-            quic: self.options.quic.clone(),
-            #[cfg(feature = "qlog")]
-            qlog: self.options.qlog.clone(),
         };
         let deadline = Instant::now() + self.options.longest_connect();
-        let url = self.options.url.clone();
-        tracing::debug!(%url, "connecting");
-        let connecting = transport::connect(&url, &settings);
+        tracing::debug!(url = %self.options.url, "connecting");
+        let connecting = transport::connect(&settings);
         tokio::pin!(connecting);
         let transport = loop {
             tokio::select! {

@@ -1,18 +1,14 @@
 //! Options of an HTTP client and of its subscriptions.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sterna_mqtt::{QoS, topic};
-use sterna_quic::Overrides;
 
 use super::Error;
-use crate::SocketSetup;
-use crate::backoff::Backoff;
-use crate::tls::Tls;
+use crate::link::{LinkOptions, has_link_options};
 use crate::transport;
 use crate::url::{Protocol, Scheme, Url};
 
@@ -92,6 +88,8 @@ impl Credentials {
     }
 }
 
+has_link_options!(Options);
+
 /// Settings of a client. [`Options::new`] has the defaults; set what shall differ.
 ///
 /// ```
@@ -105,34 +103,20 @@ impl Credentials {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Where the broker is.
-    pub url: Url,
+    /// URL, TLS, QUIC and reconnecting. Its fields can be set as if they were here.
+    pub link: LinkOptions,
     /// Authentication of the client; by default with user name and password of the URL.
     pub credentials: Credentials,
     /// Over HTTP/3: send the credentials only until a request with them was answered, for brokers
     /// with `http.authentication = "connection"`. Off by default. A request that is refused for
     /// want of credentials is sent again with them.
     pub credentials_once: bool,
-    /// Whom to trust, on encrypted transports.
-    pub tls: Tls,
-    /// Local address to connect from.
-    pub bind: Option<IpAddr>,
-    /// Function that sets up each TCP socket before it connects; `None` by default.
-    pub socket_setup: Option<SocketSetup>,
-    /// Longest time to connect, which is from the first packet to the end of the handshake; 20 s by
-    /// default.
-    pub connect_timeout: Duration,
     /// Longest time from a request to the head of its response, and between two pieces of a response
     /// that ends; 20 s by default. The connection is then taken for lost.
     pub response_timeout: Duration,
     /// Longest silence of a subscription, after which its connection counts as lost. 45 s by
     /// default, since a broker sends a sign of life every 15 s.
     pub silence_timeout: Duration,
-    /// Back-off for repeatable requests and subscriptions after a connection was lost; `None` for
-    /// no repetition.
-    pub reconnect: Option<Backoff>,
-    /// Whether to try again also when the very first connection fails; off by default.
-    pub retry_first: bool,
     /// With `https`: try HTTP/3 first; on by default. When off, HTTP/2 or 1.1 over TLS at once.
     pub http3: bool,
     /// With `https`: how long HTTP/3 has alone, before a connection over TCP is tried beside it;
@@ -143,15 +127,6 @@ pub struct Options {
     pub max_connections: usize,
     /// Largest message that is taken, in bytes; 16 MiB by default.
     pub max_message_bytes: usize,
-    /// Over QUIC: a profile and changes to it.
-    pub quic: Overrides,
-    /// Over QUIC: where to write traces of connections; nowhere by default.
-    #[cfg(feature = "qlog")]
-    pub qlog: Option<crate::Qlog>,
-    /// Over QUIC, to a server that this process was connected to before: send harmless requests
-    /// before the handshake is complete (0-RTT), which saves a round trip. On by default. That is
-    /// what only reads, and publishing, which then has an `Idempotency-Key`.
-    pub early_data: bool,
 }
 
 impl Options {
@@ -166,25 +141,15 @@ impl Options {
             None => Credentials::None,
         };
         Self {
-            url,
+            link: LinkOptions::new(url),
             credentials,
             credentials_once: false,
-            tls: Tls::default(),
-            bind: None,
-            socket_setup: None,
-            connect_timeout: Duration::from_secs(20),
             response_timeout: Duration::from_secs(20),
             silence_timeout: Duration::from_secs(45),
-            reconnect: Some(Backoff::default()),
-            retry_first: false,
             http3: true,
             head_start: Duration::from_millis(300),
             max_connections: 8,
             max_message_bytes: 16 << 20,
-            quic: Overrides::default(),
-            #[cfg(feature = "qlog")]
-            qlog: None,
-            early_data: true,
         }
     }
 
@@ -199,31 +164,19 @@ impl Options {
         if self.max_connections == 0 || self.max_message_bytes == 0 {
             return Err(Error::invalid("a limit is 0"));
         }
-        if self.quic.settings().check().is_err() {
+        if !self.link.is_valid() {
             return Err(Error::invalid("a setting of QUIC is out of its range"));
         }
         Ok(())
     }
 
-    /// Longest time to connect; a profile for slow paths has its own.
-    pub(super) fn longest_connect(&self) -> Duration {
-        transport::longest_connect(&self.url, self.connect_timeout, &self.quic)
-    }
-
     /// Settings of the transport.
     pub(super) fn transport(&self) -> transport::Settings {
         transport::Settings {
-            tls: self.tls.clone(),
-            timeout: self.longest_connect(),
-            bind: self.bind,
-            socket_setup: self.socket_setup.clone(),
+            link: self.link.clone(),
             keep_alive_s: IDLE_S / 3,
             quic_pings: false,
             max_packet_bytes: self.max_message_bytes,
-            early_data: self.early_data,
-            quic: self.quic.clone(),
-            #[cfg(feature = "qlog")]
-            qlog: self.qlog.clone(),
         }
     }
 

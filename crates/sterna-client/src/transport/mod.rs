@@ -26,14 +26,13 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use sterna_quic::Overrides;
-
 pub(crate) use quic::{Quic, QuicStream};
 
 use crate::SocketSetup;
 use crate::error::ConnectError;
-use crate::tls::{self, Tls};
-use crate::url::{Scheme, Url};
+use crate::link::LinkOptions;
+use crate::tls;
+use crate::url::Url;
 
 /// Longest wait for one address before the next one is tried (RFC 8305 section 5: 250 ms).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -116,14 +115,10 @@ impl Transport {
     }
 }
 
-/// Settings of a connection, without the address.
+/// Settings of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) tls: Tls,
-    pub(crate) timeout: Duration,
-    pub(crate) bind: Option<IpAddr>,
-    /// Function that sets up each TCP socket before it connects.
-    pub(crate) socket_setup: Option<SocketSetup>,
+    pub(crate) link: LinkOptions,
     /// The keep-alive interval in seconds, from which QUIC's idle timeout follows; 0 for no keep
     /// alive.
     pub(crate) keep_alive_s: u16,
@@ -131,37 +126,21 @@ pub(crate) struct Settings {
     pub(crate) quic_pings: bool,
     /// The largest packet or frame that is taken, which bounds a WebSocket frame.
     pub(crate) max_packet_bytes: usize,
-    /// Whether to write before QUIC's handshake is complete.
-    pub(crate) early_data: bool,
-    /// QUIC's own settings.
-    pub(crate) quic: Overrides,
-    /// Where QUIC's traces go.
-    #[cfg(feature = "qlog")]
-    pub(crate) qlog: Option<crate::Qlog>,
 }
 
-/// Longest time to connect: as configured, or what a profile of QUIC for slow paths needs.
-pub(crate) fn longest_connect(url: &Url, configured: Duration, quic: &Overrides) -> Duration {
-    let over_quic = url.scheme().is_quic() || url.scheme() == Scheme::Https;
-    if !over_quic || quic.profile.is_none() {
-        return configured;
-    }
-    let handshake_ms = quic.settings().handshake_timeout_ms;
-    configured.max(Duration::from_millis(handshake_ms.into()))
-}
-
-/// Connects to `url` by its scheme's transport.
-pub(crate) async fn connect(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
-    match tokio::time::timeout(settings.timeout, connect_untimed(url, settings)).await {
+/// Connects by the transport of the URL's scheme.
+pub(crate) async fn connect(settings: &Settings) -> Result<Transport, ConnectError> {
+    let (url, timeout) = (&settings.link.url, settings.link.longest_connect());
+    match tokio::time::timeout(timeout, connect_untimed(url, settings)).await {
         Ok(result) => result,
-        Err(_) => Err(ConnectError::timeout(settings.timeout)),
+        Err(_) => Err(ConnectError::timeout(timeout)),
     }
     .map_err(|error| error.at(url))
 }
 
 /// Warns that the server is not verified.
 pub(crate) fn warn_if_insecure(url: &Url, settings: &Settings) {
-    if settings.tls.insecure && url.scheme().is_encrypted() {
+    if settings.link.tls.insecure && url.scheme().is_encrypted() {
         tracing::warn!(
             %url,
             "the server is NOT verified: anyone on the path can read and change everything"
@@ -171,7 +150,7 @@ pub(crate) fn warn_if_insecure(url: &Url, settings: &Settings) {
 
 async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
     warn_if_insecure(url, settings);
-    let addresses = resolve(url, settings.bind).await?;
+    let addresses = resolve(url, settings.link.bind).await?;
     if url.scheme().is_quic() {
         return Transport::over(establish_quic(url, settings, addresses).await?).await;
     }
@@ -180,9 +159,15 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
     let encrypted = url.scheme().is_encrypted();
     let mut is_early = false;
     let control: Pin<Box<dyn Stream>> = if encrypted {
-        let offered: Vec<&[u8]> = settings.tls.alpn.iter().map(String::as_bytes).collect();
+        let offered: Vec<&[u8]> = settings
+            .link
+            .tls
+            .alpn
+            .iter()
+            .map(String::as_bytes)
+            .collect();
         // A WebSocket's first bytes are a request, and the client waits for its answer.
-        let may_be_early = settings.tls.early_data && !url.scheme().is_websocket();
+        let may_be_early = settings.link.tls.early_data && !url.scheme().is_websocket();
         let tls = establish_tls(url, settings, &offered, tcp, may_be_early).await?;
         if url.scheme().is_websocket() {
             Box::pin(websocket::connect(url, tls, settings.max_packet_bytes).await?)
@@ -209,9 +194,9 @@ pub(crate) async fn establish_tcp(
     settings: &Settings,
     addresses: &[SocketAddr],
 ) -> Result<(TcpStream, SocketAddr), ConnectError> {
-    let bind = settings.bind;
+    let bind = settings.link.bind;
     first_of(addresses, move |address| {
-        connect_tcp(address, bind, settings.socket_setup.clone())
+        connect_tcp(address, bind, settings.link.socket_setup.clone())
     })
     .await
 }
@@ -225,8 +210,8 @@ pub(crate) async fn establish_tls(
     tcp: TcpStream,
     early_data: bool,
 ) -> Result<TlsStream<TcpStream>, ConnectError> {
-    let config = settings.tls.config(offered, early_data, None)?;
-    let name = settings.tls.server_name(url.host())?;
+    let config = settings.link.tls.config(offered, early_data, None)?;
+    let name = settings.link.tls.server_name(url.host())?;
     TlsConnector::from(config)
         .early_data(early_data)
         .connect(name, tcp)
@@ -242,7 +227,12 @@ pub(crate) async fn establish_quic(
     mut addresses: Vec<SocketAddr>,
 ) -> Result<Quic, ConnectError> {
     let known = quic::memory::SERVERS.recall(url);
-    let name = settings.tls.server_name(url.host())?.to_str().into_owned();
+    let name = settings
+        .link
+        .tls
+        .server_name(url.host())?
+        .to_str()
+        .into_owned();
     let attempt = quic::attempt(settings, name, url, known.as_ref())?;
     let known = known.map(|known| known.address);
     let known = known.and_then(|known| addresses.iter().position(|address| *address == known));
@@ -250,7 +240,7 @@ pub(crate) async fn establish_quic(
     if let Some(at) = known {
         // Early data is for the address that answered before; another one may not even exist.
         addresses[..=at].rotate_right(1);
-        if settings.early_data {
+        if settings.link.early_data {
             match attempt.clone().start(addresses[0])?.into_early() {
                 Ok(quic) => return Ok(quic),
                 Err(started) => first = Some(started),

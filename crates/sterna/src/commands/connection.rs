@@ -13,8 +13,8 @@ use sterna_client::arguments::{
     Credentials, Place, Quic, Trust, first_given, qos, seconds, version,
 };
 use sterna_client::{
-    Backoff, Client, Login, Options, Protocol, Publish, Qlog, QoS, Scheme, Streams, Tls, Url,
-    Version,
+    Backoff, Client, LinkOptions, Login, Options, Protocol, Publish, Qlog, QoS, Scheme, Streams,
+    Tls, Url, Version,
 };
 
 use super::outage::Outage;
@@ -289,17 +289,11 @@ impl Connection {
             }
             _ => {}
         }
-        options.reconnect = self.reconnect();
+        self.link(&mut options.link)?;
         options.keep_alive_s = self.keepalive;
-        options.bind = self.bind;
-        options.connect_timeout = self.connect_timeout;
         options.close_timeout = self.close_timeout.unwrap_or(options.close_timeout);
         options.streams = self.streams;
         options.datagrams = self.datagrams;
-        options.quic = self.quic.overrides()?;
-        options.qlog = self.qlog();
-        options.early_data = !self.no_early_data || self.early_data;
-        options.tls = self.tls(options.url.scheme());
         properties.connect(&mut options)?;
         if let Some(topic) = &self.will_topic {
             let payload = self.will_payload.clone().unwrap_or_default();
@@ -316,6 +310,18 @@ impl Connection {
             properties,
             topic,
         })
+    }
+
+    /// Sets the options that all protocols have.
+    fn link(&self, link: &mut LinkOptions) -> Result<(), String> {
+        link.reconnect = self.reconnect();
+        link.bind = self.bind;
+        link.connect_timeout = self.connect_timeout;
+        link.quic = self.quic.overrides()?;
+        link.qlog = self.qlog();
+        link.early_data = !self.no_early_data || self.early_data;
+        link.tls = self.tls(link.url.scheme());
+        Ok(())
     }
 
     /// The back-off after the connection was lost; `None` for no further connection.

@@ -253,23 +253,18 @@ impl Driver {
     /// One connection, from the first packet to the last.
     async fn connect_once(&mut self) -> End {
         let run_ahead = self.runs_ahead();
+        let mut link = self.options.link.clone();
+        link.early_data &= run_ahead;
         let settings = transport::Settings {
-            tls: self.options.tls.clone(),
-            timeout: self.options.longest_connect(),
-            bind: self.options.bind,
-            socket_setup: self.options.socket_setup.clone(),
+            link,
             keep_alive_s: self.options.idle_timeout_s,
             quic_pings: true,
             max_packet_bytes: self.options.max_frame_bytes as usize,
-            early_data: self.options.early_data && run_ahead,
-            quic: self.options.quic.clone(),
-            #[cfg(feature = "qlog")]
-            qlog: self.options.qlog.clone(),
         };
         let deadline = Instant::now() + self.options.longest_connect();
-        let url = self.options.url.clone();
+        let url = &settings.link.url;
         tracing::debug!(%url, "connecting");
-        let connecting = transport::connect(&url, &settings);
+        let connecting = transport::connect(&settings);
         tokio::pin!(connecting);
         let mut transport = loop {
             tokio::select! {
@@ -287,7 +282,7 @@ impl Driver {
         };
         let mut credit = 0;
         if transport.holds_first_flight() {
-            credit = CREDITS.recall(&url).unwrap_or(0);
+            credit = CREDITS.recall(url).unwrap_or(0);
             if self.connections == 0 {
                 self.await_work().await;
             }

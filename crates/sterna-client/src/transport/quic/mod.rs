@@ -85,7 +85,7 @@ pub(super) fn attempt(
     url: &Url,
     known: Option<&Known>,
 ) -> Result<Attempt, ConnectError> {
-    let overrides = &settings.quic;
+    let overrides = &settings.link.quic;
     let mut quic = overrides.settings();
     // MQTT's keep alive finds a dead peer after 1.5 times its interval, and QUIC must not be
     // quicker. A client without keep alive has no limit for its sleep. AMQP leaves liveness to
@@ -110,8 +110,9 @@ pub(super) fn attempt(
         port: url.port(),
     };
     let config = settings
+        .link
         .tls
-        .config(&alpn, settings.early_data, Some(preference))?;
+        .config(&alpn, settings.link.early_data, Some(preference))?;
     let crypto = QuicClientConfig::try_from(config)
         .map_err(|error| ConnectError::Quic(format!("no cipher for QUIC: {error}")))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
@@ -126,7 +127,7 @@ pub(super) fn attempt(
         transport.max_concurrent_uni_streams(HTTP3_STREAMS);
     }
     #[cfg(feature = "qlog")]
-    if let Some(qlog) = &settings.qlog {
+    if let Some(qlog) = &settings.link.qlog {
         transport.qlog_stream(qlog.begin(url.host()).map_err(ConnectError::Quic)?);
     }
     config.transport_config(Arc::new(transport));
@@ -140,7 +141,7 @@ pub(super) fn attempt(
         endpoint,
         name,
         url: url.clone(),
-        bind: settings.bind,
+        bind: settings.link.bind,
         gauge,
         max_ack_delay: Duration::from_millis(quic.max_ack_delay_ms.into()),
     })

@@ -68,14 +68,8 @@ impl Connection {
         }
         self.sasl(&mut options)?;
         options.idle_timeout_s = self.keepalive;
-        options.reconnect = self.reconnect();
-        options.bind = self.bind;
-        options.connect_timeout = self.connect_timeout;
+        self.link(&mut options.link)?;
         options.close_timeout = self.close_timeout.unwrap_or(options.close_timeout);
-        options.quic = self.quic.overrides()?;
-        options.qlog = self.qlog();
-        options.early_data = !self.no_early_data || self.early_data;
-        options.tls = self.tls(options.url.scheme());
         Ok(AmqpSettings {
             options,
             properties: Properties::new(&self.properties, Version::V5, packets)?,

@@ -52,17 +52,11 @@ impl Connection {
         let mut options = Options::new(url);
         self.credentials(&mut options);
         options.credentials_once = self.login_once;
-        options.reconnect = self.reconnect();
-        options.bind = self.bind;
-        options.connect_timeout = self.connect_timeout;
+        self.link(&mut options.link)?;
         options.http3 = !self.no_http3;
         if let Some(head_start_ms) = self.head_start {
             options.head_start = Duration::from_millis(head_start_ms.into());
         }
-        options.quic = self.quic.overrides()?;
-        options.qlog = self.qlog();
-        options.early_data = !self.no_early_data || self.early_data;
-        options.tls = self.tls(options.url.scheme());
         Ok(HttpSettings {
             options,
             properties: Properties::new(&self.properties, Version::V5, packets)?,

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 
 use super::path::Path;
 use super::{
-    Args, Measurable, Measured, PATIENCE, Shared, TICKET_PAUSE, measure_ways, own_broker,
-    print_head, ways,
+    Args, Measurable, Measured, PATIENCE, TICKET_PAUSE, measure_ways, own_broker, print_head, ways,
 };
 use crate::commands::connection::AmqpSettings;
 use crate::commands::exit::Failure;
@@ -87,15 +86,6 @@ impl Watcher {
 
 impl Measurable for amqp::Options {
     type Watcher = Watcher;
-
-    fn shared(&mut self) -> Shared<'_> {
-        Shared {
-            url: &mut self.url,
-            tls: &mut self.tls,
-            reconnect: &mut self.reconnect,
-            early_data: &mut self.early_data,
-        }
-    }
 
     async fn watch(&self) -> Result<Watcher, Failure> {
         Watcher::start(self).await

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::path::Path;
 use super::{
-    Args, Kind, Measurable, Measured, PATIENCE, Shared, TICKET_PAUSE, Way, measure_ways,
-    own_broker, print_head, way,
+    Args, Kind, Measurable, Measured, PATIENCE, TICKET_PAUSE, Way, measure_ways, own_broker,
+    print_head, way,
 };
 use crate::commands::connection::http::HttpSettings;
 use crate::commands::exit::Failure;
@@ -79,7 +79,7 @@ async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Re
         if is_named {
             let port = options.url.port();
             let mut options = options.clone();
-            options.url = options.url.with_scheme(scheme, Some(port));
+            options.url = options.url.clone().with_scheme(scheme, Some(port));
             options.http3 = false;
             result = result.and(measure_ways(args, &options, ways, one_way).await);
         }
@@ -128,15 +128,6 @@ impl Watcher {
 
 impl Measurable for Options {
     type Watcher = Watcher;
-
-    fn shared(&mut self) -> Shared<'_> {
-        Shared {
-            url: &mut self.url,
-            tls: &mut self.tls,
-            reconnect: &mut self.reconnect,
-            early_data: &mut self.early_data,
-        }
-    }
 
     async fn watch(&self) -> Result<Watcher, Failure> {
         Watcher::start(self).await

@@ -7,14 +7,15 @@ mod path;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::ops::DerefMut;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 use sterna_client::{
-    Backoff, Client, EarlyData, Error, Event, Events, Fingerprint, Options, Protocol, Publish, QoS,
-    Scheme, Subscription, Tls, TlsVersion, Url, UrlError,
+    Client, EarlyData, Error, Event, Events, Fingerprint, LinkOptions, Options, Protocol, Publish,
+    QoS, Scheme, Subscription, Tls, TlsVersion, Url, UrlError,
 };
 use sterna_server::Server;
 use sterna_server::config::{Config, EarlyData as Policy, Listener};
@@ -240,12 +241,9 @@ async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Re
 }
 
 /// The options of a protocol's client, by which each of its connections is made.
-trait Measurable: Clone {
+trait Measurable: Clone + DerefMut<Target = LinkOptions> {
     /// A client without delay, which shows when the broker has a message.
     type Watcher;
-
-    /// The options that every protocol has.
-    fn shared(&mut self) -> Shared<'_>;
 
     /// Connects a watcher to the broker. Its tickets are not used by the measured connections.
     async fn watch(&self) -> Result<Self::Watcher, Failure>;
@@ -263,14 +261,6 @@ trait Measurable: Clone {
     async fn dismiss(watcher: Self::Watcher);
 }
 
-/// See [`Measurable::shared`].
-struct Shared<'a> {
-    url: &'a mut Url,
-    tls: &'a mut Tls,
-    reconnect: &'a mut Option<Backoff>,
-    early_data: &'a mut bool,
-}
-
 /// Measures some ways to connect to the broker that the options name.
 #[allow(
     clippy::future_not_send,
@@ -282,19 +272,18 @@ async fn measure_ways<M: Measurable>(
     ways: &[Way],
     one_way: Duration,
 ) -> Result<(), Failure> {
-    let url = options.clone().shared().url.clone();
-    let server = resolve(&url).await?;
+    let url = &options.url;
+    let server = resolve(url).await?;
     let mut watcher = options.watch().await?;
     let mut result = Ok(());
     for way in ways {
         let path = path_to(server, url.scheme(), one_way).await?;
         let mut options = options.clone();
-        let shared = options.shared();
-        *shared.url = through(&url, &path, shared.tls)?;
-        *shared.reconnect = None;
-        shared.tls.version = way.version.or(shared.tls.version);
-        shared.tls.resumption = way.kind != Kind::Full;
-        *shared.early_data = way.kind == Kind::Early;
+        options.url = through(url, &path, &mut options.tls)?;
+        options.reconnect = None;
+        options.tls.version = way.version.or(options.tls.version);
+        options.tls.resumption = way.kind != Kind::Full;
+        options.early_data = way.kind == Kind::Early;
         let measuring = async {
             if way.kind != Kind::Full {
                 // For the ticket, and for what is remembered with it: of the path, and of the broker.
@@ -376,15 +365,6 @@ impl Watcher {
 
 impl Measurable for Options {
     type Watcher = Watcher;
-
-    fn shared(&mut self) -> Shared<'_> {
-        Shared {
-            url: &mut self.url,
-            tls: &mut self.tls,
-            reconnect: &mut self.reconnect,
-            early_data: &mut self.early_data,
-        }
-    }
 
     async fn watch(&self) -> Result<Watcher, Failure> {
         Watcher::start(self).await
