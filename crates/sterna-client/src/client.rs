@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use sterna_mqtt::client::ServerLimits;
 use sterna_mqtt::{PacketId, PropertyBuf, ReasonCode};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::driver::{self, Publication, Request};
 use crate::error::Error;
+use crate::link::Watched;
 use crate::message::{InvalidError, Message, Publish, Subscription};
 use crate::options::{Options, Streams};
 use crate::path::PathStatistics;
@@ -67,13 +68,6 @@ pub enum Event {
     },
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum Status {
-    Connecting,
-    Connected(Arc<Connected>),
-    Ended(Error),
-}
-
 /// A handle to a client. Clones are handles to the same one; it ends when it is disconnected, or
 /// when the last handle is gone.
 ///
@@ -101,13 +95,13 @@ pub struct Client {
     publications: mpsc::Sender<Publication>,
     /// For messages that must not hold up the others, where there is a stream for them.
     bulk: Option<mpsc::Sender<Publication>>,
-    status: watch::Receiver<Status>,
+    status: Watched<Connected, Error>,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("status", &*self.status.borrow())
+            .field("status", &self.status)
             .finish_non_exhaustive()
     }
 }
@@ -124,7 +118,7 @@ impl Client {
         let (publication_sender, publications) = mpsc::channel(options.queued_messages);
         let (bulk_sender, bulk) = mpsc::channel(options.queued_messages);
         let (event_sender, events) = mpsc::channel(options.incoming_messages);
-        let (status_sender, status) = watch::channel(Status::Connecting);
+        let (status_sender, status) = Watched::new();
         let inlets = driver::Inlets {
             requests,
             publications,
@@ -159,23 +153,13 @@ impl Client {
     /// # Errors
     /// When the client has ended, with the reason.
     pub async fn connected(&self) -> Result<Arc<Connected>, Error> {
-        let mut status = self.status.clone();
-        let found = status
-            .wait_for(|status| !matches!(status, Status::Connecting))
-            .await;
-        match found.as_deref() {
-            Ok(Status::Connected(connected)) => Ok(Arc::clone(connected)),
-            Ok(Status::Ended(error)) => Err(error.clone()),
-            Ok(Status::Connecting) | Err(_) => Err(Error::Ended),
-        }
+        let known = self.status.ready().await;
+        known.map_err(|error| error.unwrap_or(Error::Ended))
     }
 
     /// Why nothing more can be requested.
     fn end(&self) -> Error {
-        match &*self.status.borrow() {
-            Status::Ended(error) => error.clone(),
-            _ => Error::Ended,
-        }
+        self.status.end().unwrap_or(Error::Ended)
     }
 
     /// Hands a message over for publication, waiting for room in the client's queue. The returned

@@ -9,6 +9,7 @@ use sterna_auth::ScramError;
 use sterna_mqtt::client::SendError;
 use sterna_mqtt::{Properties, ReasonCode, Violation};
 
+use crate::link::LinkError;
 use crate::message::InvalidError;
 use crate::tls::TlsError;
 use crate::transport::ending::Unacknowledged;
@@ -232,6 +233,18 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl LinkError for Error {
+    const ENDED: Self = Self::Ended;
+
+    fn is_temporary(&self) -> bool {
+        self.is_temporary()
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+}
 
 impl From<ConnectError> for Error {
     fn from(error: ConnectError) -> Self {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::driver::{self, Arrived, Command, Done, Held, LinkStatus};
+use super::driver::{self, Arrived, Command, Done, Held};
 use super::options::{MAX_IN_FLIGHT, Options, ReceiverOptions, SenderOptions};
 use super::receiver::Receiver;
 use super::sender::Sender;
 use super::transaction::Controller;
 use super::{Error, LinkInfo};
+use crate::link::Watched;
 use crate::options::random_id;
 use crate::path::PathStatistics;
 use crate::transport::quic::EarlyData;
@@ -66,17 +67,10 @@ impl Events {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Status {
-    Connecting,
-    Connected(Arc<Connected>),
-    Ended(Error),
-}
-
 /// State that each handle shares.
 pub(super) struct Inlet {
     commands: mpsc::UnboundedSender<Command>,
-    status: watch::Receiver<Status>,
+    status: Watched<Connected, Error>,
     requests: Arc<Semaphore>,
     /// Room for messages that are to be sent, in bytes.
     bytes: Arc<Semaphore>,
@@ -98,10 +92,7 @@ impl Inlet {
 
     /// Why nothing more can be requested.
     pub(super) fn end(&self) -> Error {
-        match &*self.status.borrow() {
-            Status::Ended(error) => error.clone(),
-            _ => Error::Ended,
-        }
+        self.status.end().unwrap_or(Error::Ended)
     }
 
     fn key(&self) -> u64 {
@@ -147,7 +138,7 @@ impl Connection {
         options.check()?;
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let (event_sender, events) = mpsc::channel(QUEUED_EVENTS);
-        let (status_sender, status) = watch::channel(Status::Connecting);
+        let (status_sender, status) = Watched::new();
         let held = Arc::new(Held::default());
         let bytes_limit = options.outgoing_bytes.min(Semaphore::MAX_PERMITS);
         let outlets = driver::Outlets {
@@ -187,15 +178,8 @@ impl Connection {
     /// # Errors
     /// When the client has ended, with the reason.
     pub async fn connected(&self) -> Result<Arc<Connected>, Error> {
-        let mut status = self.inlet.status.clone();
-        let found = status
-            .wait_for(|status| !matches!(status, Status::Connecting))
-            .await;
-        match found.as_deref() {
-            Ok(Status::Connected(connected)) => Ok(Arc::clone(connected)),
-            Ok(Status::Ended(error)) => Err(error.clone()),
-            Ok(Status::Connecting) | Err(_) => Err(Error::Ended),
-        }
+        let known = self.inlet.status.ready().await;
+        known.map_err(|error| error.unwrap_or(Error::Ended))
     }
 
     /// Begins a session; over QUIC each but the first has a stream of its own. Waits for room among the requests
@@ -263,7 +247,7 @@ impl Session {
             ));
         }
         let (deliveries, receiver) = mpsc::unbounded_channel::<Arrived>();
-        let (status, watch) = watch::channel(LinkStatus::Attaching);
+        let (status, watched) = Watched::new();
         let link = self.inlet.key();
         let name = options.name.clone().unwrap_or_else(random_id);
         let outlives_link = options.outlives_link();
@@ -277,7 +261,7 @@ impl Session {
             deliveries,
             permit,
         })?;
-        let handle = LinkHandle::new(Arc::clone(&self.inlet), link, name, watch);
+        let handle = LinkHandle::new(Arc::clone(&self.inlet), link, name, watched);
         Ok(Receiver::new(handle, receiver, outlives_link))
     }
 
@@ -298,7 +282,7 @@ impl Session {
         if !(1..=MAX_IN_FLIGHT).contains(&options.in_flight) {
             return Err(Error::Invalid("1 to 16,384 messages can be under way"));
         }
-        let (status, watch) = watch::channel(LinkStatus::Attaching);
+        let (status, watched) = Watched::new();
         let link = self.inlet.key();
         let name = options.name.clone().unwrap_or_else(random_id);
         let room = Arc::new(Semaphore::new(options.in_flight));
@@ -313,7 +297,7 @@ impl Session {
             status,
             permit,
         })?;
-        let handle = LinkHandle::new(Arc::clone(&self.inlet), link, name, watch);
+        let handle = LinkHandle::new(Arc::clone(&self.inlet), link, name, watched);
         Ok(Sender::new(handle, room, settles))
     }
 
@@ -333,16 +317,11 @@ pub(super) struct LinkHandle {
     pub(super) inlet: Arc<Inlet>,
     pub(super) link: u64,
     pub(super) name: String,
-    status: watch::Receiver<LinkStatus>,
+    status: Watched<LinkInfo, Error>,
 }
 
 impl LinkHandle {
-    fn new(
-        inlet: Arc<Inlet>,
-        link: u64,
-        name: String,
-        status: watch::Receiver<LinkStatus>,
-    ) -> Self {
+    fn new(inlet: Arc<Inlet>, link: u64, name: String, status: Watched<LinkInfo, Error>) -> Self {
         Self {
             inlet,
             link,
@@ -352,23 +331,13 @@ impl LinkHandle {
     }
 
     pub(super) async fn attached(&self) -> Result<Arc<LinkInfo>, Error> {
-        let mut status = self.status.clone();
-        let found = status
-            .wait_for(|status| !matches!(status, LinkStatus::Attaching))
-            .await;
-        match found.as_deref() {
-            Ok(LinkStatus::Attached(info)) => Ok(Arc::clone(info)),
-            Ok(LinkStatus::Ended(error)) => Err(error.clone()),
-            Ok(LinkStatus::Attaching) | Err(_) => Err(self.inlet.end()),
-        }
+        let known = self.status.ready().await;
+        known.map_err(|error| error.unwrap_or_else(|| self.inlet.end()))
     }
 
     /// Why the link is over.
     pub(super) fn end(&self) -> Error {
-        match &*self.status.borrow() {
-            LinkStatus::Ended(error) => error.clone(),
-            _ => self.inlet.end(),
-        }
+        self.status.end().unwrap_or_else(|| self.inlet.end())
     }
 
     pub(super) async fn detach(&self, closed: bool) -> Result<(), Error> {

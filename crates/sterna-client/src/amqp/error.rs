@@ -9,6 +9,7 @@ use sterna_amqp::{CommandError, Condition, DecodeError, Violation};
 use sterna_auth::ScramError;
 
 use crate::error::ConnectError;
+use crate::link::LinkError;
 use crate::transport::ending::Unacknowledged;
 
 /// An error as the peer tells it (part 2, section 2.8.14).
@@ -158,6 +159,18 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl LinkError for Error {
+    const ENDED: Self = Self::Ended;
+
+    fn is_temporary(&self) -> bool {
+        self.is_temporary()
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+}
 
 impl From<ConnectError> for Error {
     fn from(error: ConnectError) -> Self {

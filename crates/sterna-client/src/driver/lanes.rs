@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use sterna_mqtt::session::Stage;
 use sterna_mqtt::{Framer, Lane, LaneWriter, ReasonCode};
 
-use super::link::Link;
+use super::connection::Link;
 use super::{Done, Driver};
 use crate::client::Published;
 use crate::error::Error;

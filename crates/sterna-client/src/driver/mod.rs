@@ -1,11 +1,11 @@
 //! The task behind a client: connects, keeps the session, connects again.
 //!
 //! One task does everything for one client. [`Driver`] holds what outlives a connection: the MQTT
-//! session, the messages that are not acknowledged yet, the subscriptions. [`Link`](link::Link) is
+//! session, the messages that are not acknowledged yet, the subscriptions. [`Link`](connection::Link) is
 //! one connection.
 
+mod connection;
 mod lanes;
-mod link;
 mod opening;
 mod requests;
 
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 
 use sterna_mqtt::client::ServerLimits;
 use sterna_mqtt::{Lane, MqttSession, PacketId, PropertyBuf, ReasonCode};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
-use crate::backoff::Failures;
-use crate::client::{Event, Published, Status};
+use crate::client::{Connected, Event, Published};
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::link::{self, Driver as _, Link as _, LinkOptions, Status, Told};
 use crate::message::{Publish, Subscription};
 use crate::options::{Options, random_id};
 use crate::path::PathStatistics;
-use crate::transport;
+use crate::transport::{Settings, Transport};
 
 /// Where an answer goes.
 pub(crate) type Done<T> = oneshot::Sender<Result<T, Error>>;
@@ -131,16 +131,10 @@ pub(crate) struct Inlets {
     /// Messages that must not hold up the others.
     pub(crate) bulk: mpsc::Receiver<Publication>,
     pub(crate) events: mpsc::Sender<Event>,
-    pub(crate) status: watch::Sender<Status>,
+    pub(crate) status: Told<Connected, Error>,
 }
 
-/// End of a connection or of an attempt.
-enum End {
-    /// The application wanted it.
-    Wanted,
-    /// Something went wrong.
-    Failed(Error),
-}
+type End = link::End<Error>;
 
 /// State that outlives connections.
 struct Driver {
@@ -193,72 +187,41 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         early_failed: false,
         clock: Clock::new(),
     };
-    let end = driver.live().await;
+    let end = link::live(&mut driver).await;
     driver.end(end).await;
 }
 
-impl Driver {
-    /// Connects, and connects again, until there is a reason to stop.
-    async fn live(&mut self) -> Error {
-        let mut failures = Failures::default();
-        loop {
-            let connections = self.connections;
-            let early_failed = self.early_failed;
-            let started = Instant::now();
-            let error = match self.connect_once().await {
-                End::Wanted => return Error::Ended,
-                End::Failed(error) => error,
-            };
-            tracing::debug!(url = %self.options.url, %error, "no connection");
-            if self.early_failed && !early_failed && !self.wants_to_end() {
-                // Some servers want to be the first to speak: once more, and at once, in their way.
-                self.requests_ended_with_their_connection();
-                continue;
-            }
-            if self.connections > connections {
-                failures.lasted(started.elapsed());
-            }
-            let may_retry = self.connections > 0 || self.options.retry_first;
-            let may_retry = may_retry && error.is_temporary();
-            let delay = failures.add(self.options.reconnect.filter(|_| may_retry));
-            self.requests_ended_with_their_connection();
-            let Some(delay) = delay.filter(|_| !self.wants_to_end()) else {
-                return error;
-            };
-            self.inlets.status.send_replace(Status::Connecting);
-            self.events.push_back(Event::Disconnected {
-                error,
-                retry_in: Some(delay),
-            });
-            if self.wait(delay).await {
-                return Error::Ended;
-            }
+impl link::Driver for Driver {
+    type Error = Error;
+
+    fn options(&self) -> &LinkOptions {
+        &self.options
+    }
+
+    fn settings(&self) -> Settings {
+        let mut link = self.options.link.clone();
+        link.early_data &= self.may_be_early();
+        Settings {
+            link,
+            keep_alive_s: self.options.keep_alive_s,
+            quic_pings: false,
+            max_packet_bytes: self.options.max_packet_bytes as usize,
         }
     }
 
-    /// Waits before the next attempt; true when the application wants to end meanwhile.
-    async fn wait(&mut self, delay: Duration) -> bool {
-        let pause = tokio::time::sleep(delay);
-        tokio::pin!(pause);
-        loop {
-            self.pass_events();
-            if self.wants_to_end() {
-                return true;
-            }
-            tokio::select! {
-                () = &mut pause => return false,
-                () = self.next_request() => {}
-            }
-        }
+    fn connections(&self) -> u64 {
+        self.connections
+    }
+
+    fn ran_ahead_in_vain(&self) -> bool {
+        self.early_failed
     }
 
     fn wants_to_end(&self) -> bool {
-        self.requests
-            .iter()
-            .any(|request| matches!(request, Request::Disconnect { .. }))
+        let ends = |request: &Request| matches!(request, Request::Disconnect { .. });
+        self.requests.iter().any(ends)
     }
 
-    /// Whether the application has handed something over that is yet to be sent.
     fn has_work(&self) -> bool {
         let asks = |request: &Request| !matches!(request, Request::Disconnect { .. });
         !self.publications.is_empty()
@@ -268,9 +231,8 @@ impl Driver {
             || self.requests.iter().any(asks)
     }
 
-    /// Takes a request while there is no connection. Never returns while there is no room for more
-    /// requests, or when there will be no more.
-    async fn next_request(&mut self) {
+    async fn take_request(&mut self) {
+        self.pass_events();
         if self.requests.len() >= crate::client::QUEUED_REQUESTS || self.wants_to_end() {
             return std::future::pending().await;
         }
@@ -279,38 +241,54 @@ impl Driver {
             .push_back(request.unwrap_or_else(Request::last));
     }
 
-    /// One connection, from the first packet to the last.
-    async fn connect_once(&mut self) -> End {
-        let mut link = self.options.link.clone();
-        link.early_data &= self.may_be_early();
-        let settings = transport::Settings {
-            link,
-            keep_alive_s: self.options.keep_alive_s,
-            quic_pings: false,
-            max_packet_bytes: self.options.max_packet_bytes as usize,
-        };
-        let deadline = Instant::now() + self.options.longest_connect();
-        tracing::debug!(url = %self.options.url, "connecting");
-        let connecting = transport::connect(&settings);
-        tokio::pin!(connecting);
-        let transport = loop {
-            tokio::select! {
-                result = &mut connecting => match result {
-                    Ok(transport) => break transport,
-                    Err(error) => return End::Failed(error.into()),
-                },
-                () = self.next_request() => {
-                    if self.wants_to_end() && !self.has_work() {
-                        return End::Wanted;
-                    }
+    /// SUBSCRIBE and UNSUBSCRIBE that were not answered are asked again on the next connection.
+    fn connection_ended(&mut self) {
+        let mut asked: Vec<_> = self.asked.drain().collect();
+        asked.sort_unstable_by_key(|(tag, _)| std::cmp::Reverse(*tag));
+        for (_, asked) in asked {
+            match asked {
+                Asked::Subscribe { done: None, .. } => {}
+                Asked::Subscribe {
+                    subscriptions,
+                    properties,
+                    done: Some(done),
+                } => {
+                    let again = Request::Subscribe {
+                        subscriptions,
+                        properties,
+                        done,
+                    };
+                    self.requests.push_front(again);
+                }
+                Asked::Unsubscribe {
+                    filters,
+                    properties,
+                    done,
+                } => {
+                    self.requests.push_front(Request::Unsubscribe {
+                        filters,
+                        properties,
+                        done,
+                    });
                 }
             }
-        };
+        }
+    }
+
+    fn tell_retry(&mut self, error: Error, retry_in: Duration) {
+        self.inlets.status.send_replace(Status::Pending);
+        self.events.push_back(Event::Disconnected {
+            error,
+            retry_in: Some(retry_in),
+        });
+    }
+
+    async fn serve(&mut self, transport: Transport, deadline: Instant) -> End {
         if self.connections == 0 && transport.holds_first_flight() {
             self.await_work().await;
         }
         tracing::debug!(peer = %transport.peer, client_id = self.client_id, "sending CONNECT");
-        match link::Link::open(self, transport, deadline) {
+        match connection::Link::open(self, transport, deadline) {
             Ok(mut link) => {
                 let end = link.run(self).await;
                 self.early_failed |= self.limits.is_none() && link.is_unanswered(&end);
@@ -319,7 +297,9 @@ impl Driver {
             Err(error) => End::Failed(error),
         }
     }
+}
 
+impl Driver {
     /// Waits for data that may travel with CONNECT in the first datagram. On a runtime with several
     /// threads, an application that has just started the client is about to hand it over.
     async fn await_work(&mut self) {
@@ -406,40 +386,6 @@ impl Driver {
         }
     }
 
-    /// SUBSCRIBE and UNSUBSCRIBE that were not answered are asked again on the next connection.
-    fn requests_ended_with_their_connection(&mut self) {
-        let mut asked: Vec<_> = self.asked.drain().collect();
-        asked.sort_unstable_by_key(|(tag, _)| std::cmp::Reverse(*tag));
-        for (_, asked) in asked {
-            match asked {
-                Asked::Subscribe { done: None, .. } => {}
-                Asked::Subscribe {
-                    subscriptions,
-                    properties,
-                    done: Some(done),
-                } => {
-                    let again = Request::Subscribe {
-                        subscriptions,
-                        properties,
-                        done,
-                    };
-                    self.requests.push_front(again);
-                }
-                Asked::Unsubscribe {
-                    filters,
-                    properties,
-                    done,
-                } => {
-                    self.requests.push_front(Request::Unsubscribe {
-                        filters,
-                        properties,
-                        done,
-                    });
-                }
-            }
-        }
-    }
-
     /// Tells the application that the client has ended.
     async fn end(mut self, error: Error) {
         self.inlets
@@ -448,7 +394,7 @@ impl Driver {
         self.inlets.requests.close();
         self.inlets.publications.close();
         self.inlets.bulk.close();
-        self.requests_ended_with_their_connection();
+        self.connection_ended();
         while let Ok(request) = self.inlets.requests.try_recv() {
             self.requests.push_back(request);
         }
@@ -483,11 +429,11 @@ impl Driver {
         }
     }
 
-    fn set_connected(&self, connected: crate::client::Connected) -> Arc<crate::client::Connected> {
+    fn set_connected(&self, connected: Connected) -> Arc<Connected> {
         let connected = Arc::new(connected);
         self.inlets
             .status
-            .send_replace(Status::Connected(Arc::clone(&connected)));
+            .send_replace(Status::Ready(Arc::clone(&connected)));
         connected
     }
 }

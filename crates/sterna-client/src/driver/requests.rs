@@ -7,10 +7,11 @@ use sterna_mqtt::client::{Publication as View, SendError};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::{PacketId, Property, PropertyBuf, ReasonCode};
 
-use super::link::Link;
+use super::connection::Link;
 use super::{Asked, Driver, Publication, Request, Sent};
 use crate::client::Published;
 use crate::error::Error;
+use crate::link::Driver as _;
 use crate::message::{Publish, Subscription};
 use crate::options::Streams;
 

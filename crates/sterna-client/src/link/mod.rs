@@ -1,6 +1,10 @@
-//! One connection of any protocol: its options.
+//! One connection of any protocol: its options, its life, and its state as the application sees it.
 
+mod driver;
 mod options;
+mod status;
 
+pub(crate) use driver::{Driver, End, Link, LinkError, live};
 pub use options::LinkOptions;
 pub(crate) use options::has_link_options;
+pub(crate) use status::{Status, Told, Watched};

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::state::{Decision, DriverLink, DriverSession, Kind, ReceiverState, SenderState};
-use super::{Command, Driver, Farewell, LinkStatus};
+use super::state::{
+    Decision, DriverLink, DriverSession, Kind, LinkInfo, ReceiverState, SenderState,
+};
+use super::{Command, Driver, Farewell};
 use crate::amqp::Error;
+use crate::link::{Status, Told};
 
 impl Driver {
     /// Takes a command; `None` says that the last handle was dropped.
@@ -153,10 +156,10 @@ impl Driver {
         key: u64,
         name: String,
         kind: Kind,
-        status: tokio::sync::watch::Sender<LinkStatus>,
+        status: Told<LinkInfo, Error>,
     ) {
         if !self.sessions.contains_key(&session) {
-            status.send_replace(LinkStatus::Ended(Error::Ended));
+            status.send_replace(Status::Ended(Error::Ended));
             return;
         }
         let link = DriverLink {

@@ -12,11 +12,12 @@ use sterna_amqp::performatives::{Attach, Error as WireError, ReceiverSettleMode,
 
 use super::state::{Arrived, Kind, LinkInfo, ReceiverState, SenderState};
 use super::wire::{Closing, Wire};
-use super::{Driver, LinkStatus, OutgoingAmqpMessage};
+use super::{Driver, OutgoingAmqpMessage};
 use crate::amqp::Error;
 use crate::amqp::connection::Connected;
 use crate::amqp::memory::{CREDITS, announced};
 use crate::backoff::STABLE_AFTER;
+use crate::link::Status;
 
 /// Most attempts to begin a session or attach a link again on one connection without progress.
 const MAX_RESTARTS: u32 = 3;
@@ -219,7 +220,7 @@ impl Wire {
             if !was_attached {
                 link.echoes = (link.echoes + 1).min(MAX_ECHOES);
             }
-            link.status.send_replace(LinkStatus::Attaching);
+            link.status.send_replace(Status::Pending);
             driver.unattached.insert(key);
             return;
         }
@@ -230,7 +231,7 @@ impl Wire {
             // By an attach of its own from before, in all likelihood. Were it another client's, this one
             // takes the link back once for each such attach, and no more.
             link.echoes -= 1;
-            link.status.send_replace(LinkStatus::Attaching);
+            link.status.send_replace(Status::Pending);
             driver.unattached.insert(key);
             return;
         }
@@ -238,7 +239,7 @@ impl Wire {
         if closed || error.is_some() || link.restarts > MAX_RESTARTS {
             driver.end_link(key, &Error::Detached(error.map(Into::into)));
         } else {
-            link.status.send_replace(LinkStatus::Attaching);
+            link.status.send_replace(Status::Pending);
             driver.unattached.insert(key);
         }
     }
@@ -374,8 +375,7 @@ fn attached(driver: &mut Driver, id: LinkId, attach: &Attach<'_>) {
         }
     }
     tracing::debug!(name = link.name, address, "link attached");
-    link.status
-        .send_replace(LinkStatus::Attached(Arc::new(info)));
+    link.status.send_replace(Status::Ready(Arc::new(info)));
 }
 
 fn arrived(driver: &mut Driver, delivery: Delivery<'_>) {

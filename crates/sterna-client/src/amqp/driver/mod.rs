@@ -17,22 +17,22 @@ mod wire;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sterna_amqp::connection::{LinkId, SessionId};
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 
 use super::Error;
-use super::connection::{Connected, Event, Status};
+use super::connection::{Connected, Event};
 use super::memory::CREDITS;
 use super::options::{Credit, Options, ReceiverOptions, SenderOptions};
-use crate::backoff::Failures;
 use crate::clock::Clock;
+use crate::link::{self, Driver as _, Link as _, LinkOptions, Status, Told};
 use crate::path::PathStatistics;
-use crate::transport::{self, Transport};
+use crate::transport::{Settings, Transport};
 
 pub use state::LinkInfo;
-pub(super) use state::{Arrived, Done, Fate, LinkStatus, OutgoingAmqpMessage, Sent};
+pub(super) use state::{Arrived, Done, Fate, OutgoingAmqpMessage, Sent};
 use state::{Decision, DriverLink, DriverSession, Kind};
 
 /// A request of the application. Each is bounded by something that its handle holds: a permit, a
@@ -52,7 +52,7 @@ pub(super) enum Command {
         name: String,
         options: Box<SenderOptions>,
         coordinator: bool,
-        status: watch::Sender<LinkStatus>,
+        status: Told<LinkInfo, Error>,
         permit: OwnedSemaphorePermit,
     },
     AttachReceiver {
@@ -60,7 +60,7 @@ pub(super) enum Command {
         link: u64,
         name: String,
         options: Box<ReceiverOptions>,
-        status: watch::Sender<LinkStatus>,
+        status: Told<LinkInfo, Error>,
         deliveries: mpsc::UnboundedSender<Arrived>,
         permit: OwnedSemaphorePermit,
     },
@@ -130,22 +130,14 @@ impl Held {
 pub(super) struct Outlets {
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
     pub(super) events: mpsc::Sender<Event>,
-    pub(super) status: watch::Sender<Status>,
+    pub(super) status: Told<Connected, Error>,
     pub(super) held: Arc<Held>,
 }
 
 /// The application's wish to end, and who is told.
 struct Farewell(Option<Done<()>>);
 
-/// End of a connection or of an attempt.
-enum End {
-    /// The application wanted it.
-    Wanted,
-    /// Something went wrong.
-    Failed(Error),
-    /// The server took no early data: everything starts again, on the same connection.
-    StartOver(Option<Box<(Transport, Instant)>>),
-}
+type End = link::End<Error>;
 
 /// State that outlives connections.
 struct Driver {
@@ -202,100 +194,79 @@ pub(super) async fn run(options: Options, outlets: Outlets) {
         ran_ahead_in_vain: false,
         clock: Clock::new(),
     };
-    let error = driver.live().await;
+    let error = link::live(&mut driver).await;
     driver.end(&error);
 }
 
-impl Driver {
-    /// Connects, and connects again, until there is a reason to stop.
-    async fn live(&mut self) -> Error {
-        let mut failures = Failures::default();
-        loop {
-            let connections = self.connections;
-            let in_vain = self.ran_ahead_in_vain;
-            let started = Instant::now();
-            let error = match self.connect_once().await {
-                End::Wanted => return Error::Ended,
-                End::Failed(error) => error,
-                End::StartOver(..) => continue,
-            };
-            tracing::debug!(url = %self.options.url, %error, "no connection");
-            if self.ran_ahead_in_vain && !in_vain && self.closing.is_none() {
-                // Some servers want to be the first to speak: once more, and at once, in their way.
-                continue;
-            }
-            if self.connections > connections {
-                failures.lasted(started.elapsed());
-            }
-            let may_retry = self.connections > 0 || self.options.retry_first;
-            let may_retry = may_retry && error.is_temporary() && self.closing.is_none();
-            let delay = failures.add(self.options.reconnect.filter(|_| may_retry));
-            let Some(delay) = delay else { return error };
-            self.outlets.status.send_replace(Status::Connecting);
-            self.tell(Event::Disconnected {
-                error,
-                retry_in: Some(delay),
-            });
-            let pause = tokio::time::sleep(delay);
-            tokio::pin!(pause);
-            loop {
-                tokio::select! {
-                    () = &mut pause => break,
-                    command = self.outlets.commands.recv() => self.take(command),
-                }
-                if self.closing.is_some() {
-                    return Error::Ended;
-                }
-            }
-        }
+impl link::Driver for Driver {
+    type Error = Error;
+
+    fn options(&self) -> &LinkOptions {
+        &self.options
     }
 
-    /// One connection, from the first packet to the last.
-    async fn connect_once(&mut self) -> End {
-        let run_ahead = self.runs_ahead();
+    fn settings(&self) -> Settings {
         let mut link = self.options.link.clone();
-        link.early_data &= run_ahead;
-        let settings = transport::Settings {
+        link.early_data &= self.runs_ahead();
+        Settings {
             link,
             keep_alive_s: self.options.idle_timeout_s,
             quic_pings: true,
             max_packet_bytes: self.options.max_frame_bytes as usize,
-        };
-        let deadline = Instant::now() + self.options.longest_connect();
-        let url = &settings.link.url;
-        tracing::debug!(%url, "connecting");
-        let connecting = transport::connect(&settings);
-        tokio::pin!(connecting);
-        let mut transport = loop {
-            tokio::select! {
-                result = &mut connecting => match result {
-                    Ok(transport) => break transport,
-                    Err(error) => return End::Failed(error.into()),
-                },
-                command = self.outlets.commands.recv(), if self.closing.is_none() => {
-                    self.take(command);
-                    if self.closing.is_some() && !self.has_work() {
-                        return End::Wanted;
-                    }
-                }
-            }
-        };
+        }
+    }
+
+    fn connections(&self) -> u64 {
+        self.connections
+    }
+
+    fn ran_ahead_in_vain(&self) -> bool {
+        self.ran_ahead_in_vain
+    }
+
+    fn wants_to_end(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    fn has_work(&self) -> bool {
+        self.links.values().any(|link| match &link.kind {
+            Kind::Sender(sender) => !sender.waiting.is_empty(),
+            Kind::Receiver(_) => false,
+        })
+    }
+
+    async fn take_request(&mut self) {
+        if self.closing.is_some() {
+            return std::future::pending().await;
+        }
+        let command = self.outlets.commands.recv().await;
+        self.take(command);
+    }
+
+    fn tell_retry(&mut self, error: Error, retry_in: Duration) {
+        self.outlets.status.send_replace(Status::Pending);
+        self.tell(Event::Disconnected {
+            error,
+            retry_in: Some(retry_in),
+        });
+    }
+
+    async fn serve(&mut self, mut transport: Transport, mut deadline: Instant) -> End {
         let mut credit = 0;
         if transport.holds_first_flight() {
-            credit = CREDITS.recall(url).unwrap_or(0);
+            credit = CREDITS.recall(&self.options.url).unwrap_or(0);
             if self.connections == 0 {
                 self.await_work().await;
             }
         }
-        let mut deadline = deadline;
+        let run_ahead = self.runs_ahead();
         loop {
             tracing::debug!(peer = %transport.peer, credit, "opening");
             let mut wire = match wire::Wire::open(self, transport, deadline, credit) {
                 Ok(wire) => wire,
                 Err(error) => return End::Failed(error),
             };
-            let end = wire.run(self).await;
-            match end {
+            match wire.run(self).await {
                 End::StartOver(Some(again)) => {
                     tracing::debug!("early data rejected, starting over");
                     (transport, deadline) = *again;
@@ -308,7 +279,9 @@ impl Driver {
             }
         }
     }
+}
 
+impl Driver {
     /// Whether everything is sent that need not wait for the server.
     fn runs_ahead(&self) -> bool {
         self.options.pipelined && !self.ran_ahead_in_vain
@@ -325,7 +298,7 @@ impl Driver {
         while !self.may_leave_early() && self.closing.is_none() {
             tokio::select! {
                 () = &mut pause => return,
-                command = self.outlets.commands.recv() => self.take(command),
+                () = self.take_request() => {}
             }
         }
     }
@@ -339,14 +312,6 @@ impl Driver {
             }
         };
         !self.active.is_empty() || self.links.values().any(is_waited_for)
-    }
-
-    /// Whether the application has handed something over that is yet to be sent.
-    fn has_work(&self) -> bool {
-        self.links.values().any(|link| match &link.kind {
-            Kind::Sender(sender) => !sender.waiting.is_empty(),
-            Kind::Receiver(_) => false,
-        })
     }
 
     fn tell(&self, event: Event) {
@@ -384,7 +349,7 @@ impl Driver {
                 error => Err(error.clone()),
             });
         }
-        link.status.send_replace(LinkStatus::Ended(error.clone()));
+        link.status.send_replace(Status::Ended(error.clone()));
         match link.kind {
             Kind::Sender(sender) => {
                 let sending = sender.sending.and_then(|sending| sending.settled);
@@ -479,7 +444,7 @@ impl Driver {
         let connected = Arc::new(connected);
         self.outlets
             .status
-            .send_replace(Status::Connected(Arc::clone(&connected)));
+            .send_replace(Status::Ready(Arc::clone(&connected)));
         self.tell(Event::Connected(connected));
     }
 }

@@ -10,6 +10,7 @@ use super::Driver;
 use super::state::{Kind, OutgoingAmqpMessage, SenderState, Sending};
 use super::wire::{MAX_UNSENT_BYTES, Wire};
 use crate::amqp::Error;
+use crate::link::Status;
 
 /// Bytes of a message that are written in one go, so that others get their turn.
 const PIECE_BYTES: usize = 64 << 10;
@@ -81,7 +82,7 @@ impl Wire {
             return Progress::None;
         };
         let max_bytes = match &*link.status.borrow() {
-            super::LinkStatus::Attached(info) => info.max_message_bytes,
+            Status::Ready(info) => info.max_message_bytes,
             _ => None,
         };
         let bytes = message.payload.len() as u64;

@@ -1,30 +1,22 @@
 //! State that outlives connections: the application's sessions and links.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::{DeliveryTag, Recovery, Unsettled};
 use sterna_amqp::messaging::DeliveryStateBuf;
 use sterna_amqp::performatives::ReceiverSettleMode;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::amqp::Error;
 use crate::amqp::options::{Credit, ReceiverOptions, SenderOptions};
+use crate::link::Told;
 
 /// Where an answer goes.
 pub(in crate::amqp) type Done<T> = oneshot::Sender<Result<T, Error>>;
 /// Outcome of a sent delivery: its state, if the peer told one.
 pub(in crate::amqp) type Fate = Option<DeliveryStateBuf>;
-
-/// State of a link for the application.
-#[derive(Clone, Debug)]
-pub(in crate::amqp) enum LinkStatus {
-    Attaching,
-    Attached(Arc<LinkInfo>),
-    Ended(Error),
-}
 
 /// The peer's terms of a link, from its attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,7 +137,7 @@ pub(super) struct DriverLink {
     pub(super) session: u64,
     pub(super) name: String,
     pub(super) kind: Kind,
-    pub(super) status: watch::Sender<LinkStatus>,
+    pub(super) status: Told<LinkInfo, Error>,
     /// Its number on this connection, from attach to detach.
     pub(super) id: Option<LinkId>,
     /// The peer has attached its end.

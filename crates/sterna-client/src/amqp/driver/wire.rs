@@ -1,7 +1,6 @@
 //! One connection: its streams, its engine, and the loop that moves bytes between them.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
@@ -16,9 +15,10 @@ use sterna_amqp::{Connection, Framer, Lane, Scope};
 use tokio::sync::futures::OwnedNotified;
 
 use super::lanes::Carrier;
-use super::{Driver, End};
+use super::{Driver, End, Sent};
 use crate::amqp::Error;
 use crate::amqp::login::Verdict;
+use crate::link;
 use crate::transport::Transport;
 use crate::transport::ending::Unacknowledged;
 use crate::transport::quic::EarlyData;
@@ -27,8 +27,6 @@ use crate::transport::quic::EarlyData;
 const READ_BYTES: usize = 64 << 10;
 /// Bytes that wait to be sent, above which no more messages are written.
 pub(super) const MAX_UNSENT_BYTES: usize = 256 << 10;
-/// Rounds before the runtime gets its turn again.
-const MAX_ROUNDS: usize = 64;
 /// Longest wait for the peer to end its side of the transport, when both have said `close`.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a lane that are kept until they can be taken.
@@ -120,31 +118,6 @@ impl Wire {
         })
     }
 
-    /// Moves bytes until the connection ends.
-    pub(super) async fn run(&mut self, driver: &mut Driver) -> End {
-        let end = poll_fn(|cx| {
-            let end = self.poll(driver, cx);
-            // All that belongs into the first datagram is written now.
-            self.carrier.uncork();
-            end
-        })
-        .await;
-        let end = match (end, self.carrier.handshake_error()) {
-            (End::StartOver(..), _) => return self.start_over(driver).await,
-            (End::Failed(Error::Lost(_)), Some(error)) => End::Failed(error.into()),
-            (end, _) => end,
-        };
-        if self.is_open {
-            self.carrier.remember();
-        }
-        self.lose_engine(driver);
-        if matches!(end, End::Wanted) {
-            self.close().await;
-        }
-        self.carrier.let_go();
-        end
-    }
-
     /// The transport is gone, or as good as.
     fn lose_engine(&mut self, driver: &mut Driver) {
         self.is_lost = true;
@@ -154,7 +127,6 @@ impl Wire {
 
     /// Gives everything back that early data carried, and a new control stream for another start.
     async fn start_over(&mut self, driver: &mut Driver) -> End {
-        self.lose_engine(driver);
         driver.unsend();
         self.carrier.lose_written();
         let Some(quic) = self.carrier.quic.take() else {
@@ -170,52 +142,6 @@ impl Wire {
     /// Whether the server hung up on a pipelined start, without a word.
     pub(super) fn is_unanswered(&self, end: &End) -> bool {
         self.carrier.received_bytes == 0 && matches!(end, End::Failed(Error::Lost(_)))
-    }
-
-    /// One turn: as much of everything as is possible without waiting.
-    fn poll(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Poll<End> {
-        for _ in 0..MAX_ROUNDS {
-            let mut progress = false;
-            match self.carrier.poll_handshake(cx) {
-                // The new control stream is opened outside of this turn.
-                Ok(Some(EarlyData::Rejected)) => return Poll::Ready(End::StartOver(None)),
-                Ok(_) => {}
-                Err(error) => return Poll::Ready(End::Failed(error.into())),
-            }
-            self.take_commands(driver, cx, &mut progress);
-            self.pump(driver, cx);
-            match self.write(cx) {
-                Ok(wrote) => progress |= wrote,
-                Err(error) => {
-                    // The peer's last words explain more.
-                    if let Err(said) = self.read(driver, cx) {
-                        return Poll::Ready(End::Failed(said));
-                    }
-                    return Poll::Ready(End::Failed(Error::Lost(error)));
-                }
-            }
-            if self.closing == Closing::Connection
-                && self.engine.is_closed()
-                && self.carrier.lanes.0[0].outlet.is_written()
-            {
-                return Poll::Ready(End::Wanted);
-            }
-            match self.read(driver, cx) {
-                Ok(read) => progress |= read,
-                Err(error) => return Poll::Ready(self.give_up(error, cx)),
-            }
-            match self.poll_timer(driver, cx) {
-                Ok(None) => {}
-                Ok(Some(end)) => return Poll::Ready(end),
-                Err(error) => return Poll::Ready(self.give_up(error, cx)),
-            }
-            if !progress {
-                return Poll::Pending;
-            }
-        }
-        // Others on this runtime get their turn.
-        cx.waker().wake_by_ref();
-        Poll::Pending
     }
 
     /// Writes what is still to be said to a peer that broke the protocol, as far as it goes without
@@ -407,7 +333,7 @@ impl Wire {
 
     // ---- Time ------------------------------------------------------------------------------
 
-    fn poll_timer(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<Option<End>, Error> {
+    fn poll_timer(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<(), Error> {
         if self.closing != Closing::No {
             self.carrier.begin_end(driver.options.close_timeout);
             if self.carrier.poll_patience(cx).is_ready() {
@@ -417,10 +343,10 @@ impl Wire {
         let due = match (self.is_open, self.engine.deadline_ms()) {
             (false, _) => self.carrier.deadline,
             (true, Some(at_ms)) => driver.clock.instant(at_ms),
-            (true, None) => return Ok(None),
+            (true, None) => return Ok(()),
         };
         if !self.carrier.poll_due(due, cx) {
-            return Ok(None);
+            return Ok(());
         }
         if !self.is_open {
             let timeout = driver.options.longest_connect();
@@ -430,7 +356,7 @@ impl Wire {
         self.engine.on_timeout(now_ms, &mut self.carrier.lanes)?;
         // The next time is another one.
         cx.waker().wake_by_ref();
-        Ok(None)
+        Ok(())
     }
 
     /// Ends the transport in order. On QUIC, both ends have read all data after both closes. The
@@ -441,5 +367,59 @@ impl Wire {
         } else {
             self.carrier.finish(CLOSE_TIMEOUT).await;
         }
+    }
+}
+
+impl link::Link<Driver> for Wire {
+    type State = Framer;
+    type Waiter = Sent;
+
+    fn carrier(&mut self) -> &mut Carrier {
+        &mut self.carrier
+    }
+
+    fn is_accepted(&self) -> bool {
+        self.is_open
+    }
+
+    fn turn(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, End> {
+        let verdict = self.carrier.poll_handshake(cx).map_err(Error::from)?;
+        if verdict == Some(EarlyData::Rejected) {
+            // The new control stream is opened outside of this turn.
+            return Err(End::StartOver(None));
+        }
+        let mut progress = false;
+        self.take_commands(driver, cx, &mut progress);
+        self.pump(driver, cx);
+        match self.write(cx) {
+            Ok(wrote) => progress |= wrote,
+            Err(error) => {
+                // The peer's last words explain more.
+                self.read(driver, cx)?;
+                return Err(Error::Lost(error).into());
+            }
+        }
+        if self.closing == Closing::Connection
+            && self.engine.is_closed()
+            && self.carrier.lanes.0[0].outlet.is_written()
+        {
+            return Err(End::Wanted);
+        }
+        let read = self.read(driver, cx);
+        let read = read.and_then(|read| self.poll_timer(driver, cx).map(|()| read));
+        match read {
+            Ok(read) => Ok(progress | read),
+            Err(error) => Err(self.give_up(error, cx)),
+        }
+    }
+
+    async fn finish(&mut self, driver: &mut Driver, end: End) -> End {
+        self.lose_engine(driver);
+        match end {
+            End::Wanted => self.close().await,
+            End::StartOver(_) => return self.start_over(driver).await,
+            End::Failed(_) => {}
+        }
+        end
     }
 }

@@ -1,6 +1,5 @@
 //! One connection: its streams, its engine, and the loop that moves bytes between them.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,6 +17,7 @@ use super::opening::{
 use super::{Done, Driver, End, Sent};
 use crate::client::{Connected, Event, Published};
 use crate::error::{Error, Refusal};
+use crate::link;
 use crate::message::Message;
 use crate::options::{Login, Options, Streams};
 use crate::path::PathStatistics;
@@ -29,8 +29,6 @@ use crate::transport::quic::EarlyData;
 const READ_BYTES: usize = 16 << 10;
 /// Bytes that wait to be sent, above which no more messages are taken from the application.
 const MAX_UNSENT_BYTES: usize = 256 << 10;
-/// Reads and requests that are handled before the runtime gets its turn again.
-const MAX_ROUNDS: usize = 64;
 
 type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>;
 
@@ -96,38 +94,6 @@ impl Link {
         Ok(link)
     }
 
-    /// Moves bytes until the connection ends.
-    pub(super) async fn run(&mut self, driver: &mut Driver) -> End {
-        let end = poll_fn(|cx| {
-            let end = self.poll(driver, cx);
-            // All that belongs into the first datagram is written now.
-            self.carrier.uncork();
-            end
-        })
-        .await;
-        let end = match (end, self.carrier.handshake_error()) {
-            (End::Failed(Error::Lost(_)), Some(error)) => End::Failed(error.into()),
-            (end, _) => end,
-        };
-        if self.connection.is_connected() || self.connection.is_closed() {
-            self.carrier.remember();
-        }
-        if let Some(done) = self.reauthenticating.take() {
-            let error = if let End::Failed(error) = &end {
-                error.clone()
-            } else {
-                Error::Ended
-            };
-            let _ = done.send(Err(error));
-        }
-        let end = match self.closing.take() {
-            Some(done) => self.close(driver, end, done).await,
-            None => end,
-        };
-        self.carrier.let_go();
-        end
-    }
-
     /// Ends the transport behind a DISCONNECT, and tells the caller what may be lost.
     async fn close(&mut self, driver: &Driver, end: End, done: Done<()>) -> End {
         let (arrived, left) = if matches!(end, End::Wanted) {
@@ -158,74 +124,6 @@ impl Link {
             && !self.connection.is_closed()
             && !self.connection.is_connected()
             && matches!(end, End::Failed(Error::Lost(_)))
-    }
-
-    /// One turn: as much of everything as is possible without waiting.
-    fn poll(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Poll<End> {
-        for _ in 0..MAX_ROUNDS {
-            let mut progress = false;
-            match self.carrier.poll_handshake(cx) {
-                Ok(Some(EarlyData::Rejected)) => self.open_again(cx),
-                Ok(_) => {}
-                Err(error) => return Poll::Ready(End::Failed(error.into())),
-            }
-            if let (true, Some(quic)) = (std::mem::take(&mut self.moved), &self.carrier.quic) {
-                quic.pad();
-            }
-            self.take_requests(driver, cx, &mut progress);
-            if std::mem::take(&mut self.pause) {
-                self.moved = true;
-                // The transport's own task has something to say first.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            match self.write(driver, cx) {
-                // There is room for more.
-                Ok(wrote) => progress |= wrote,
-                Err(error) => return Poll::Ready(End::Failed(error)),
-            }
-            if self.connection.is_closed() {
-                // A DISCONNECT of the application's is written.
-                if self.carrier.lanes.unsent_bytes() == 0 {
-                    return Poll::Ready(End::Wanted);
-                }
-                let patience = self.carrier.poll_patience(cx);
-                return patience.map(|()| End::Failed(self.gave_up()));
-            }
-            if self.carrier.poll_patience(cx).is_ready() {
-                return Poll::Ready(End::Failed(self.gave_up()));
-            }
-            if driver.is_blocked() {
-                progress |= self.wait_for_room(driver, cx);
-            } else {
-                match self.read(driver, cx) {
-                    Ok(read) => progress |= read,
-                    Err(error) => return Poll::Ready(self.give_up(error, cx)),
-                }
-            }
-            match self.poll_timer(driver, cx) {
-                Ok(fired) => progress |= fired,
-                Err(error) => return Poll::Ready(self.give_up(error, cx)),
-            }
-            if !progress {
-                return Poll::Pending;
-            }
-        }
-        // Others on this runtime get their turn.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
-    /// The end was waited for in vain.
-    fn gave_up(&self) -> Error {
-        Error::Unacknowledged(self.carrier.unacknowledged())
-    }
-
-    /// Writes what is still to be said to a server that broke the protocol or was refused, as far
-    /// as it goes without waiting.
-    fn give_up(&mut self, error: Error, cx: &mut Context<'_>) -> End {
-        let _ = self.carrier.write(cx);
-        End::Failed(error)
     }
 
     // ---- Writing ---------------------------------------------------------------------------
@@ -570,6 +468,77 @@ impl Link {
             Err(error) => {
                 let _ = done.send(Err(error));
             }
+        }
+    }
+}
+
+impl link::Link<Driver> for Link {
+    type State = LaneState;
+    type Waiter = Done<Published>;
+
+    fn carrier(&mut self) -> &mut Carrier {
+        &mut self.carrier
+    }
+
+    fn is_accepted(&self) -> bool {
+        self.connection.is_connected() || self.connection.is_closed()
+    }
+
+    fn turn(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, End> {
+        let verdict = self.carrier.poll_handshake(cx).map_err(Error::from)?;
+        if verdict == Some(EarlyData::Rejected) {
+            self.open_again(cx);
+        }
+        if let (true, Some(quic)) = (std::mem::take(&mut self.moved), &self.carrier.quic) {
+            quic.pad();
+        }
+        let mut progress = false;
+        self.take_requests(driver, cx, &mut progress);
+        if std::mem::take(&mut self.pause) {
+            self.moved = true;
+            // The transport's own task has something to say first.
+            cx.waker().wake_by_ref();
+            return Ok(false);
+        }
+        // There is room for more.
+        progress |= self.write(driver, cx)?;
+        // A DISCONNECT of the application's is written.
+        if self.connection.is_closed() && self.carrier.lanes.unsent_bytes() == 0 {
+            return Err(End::Wanted);
+        }
+        if self.carrier.poll_patience(cx).is_ready() {
+            return Err(Error::Unacknowledged(self.carrier.unacknowledged()).into());
+        }
+        if self.connection.is_closed() {
+            return Ok(false);
+        }
+        let read = if driver.is_blocked() {
+            Ok(self.wait_for_room(driver, cx))
+        } else {
+            self.read(driver, cx)
+        };
+        let moved = read.and_then(|read| Ok(read | self.poll_timer(driver, cx)?));
+        match moved {
+            Ok(moved) => Ok(progress | moved),
+            Err(error) => {
+                // What is still to be said to a server that broke the protocol or was refused.
+                let _ = self.carrier.write(cx);
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn finish(&mut self, driver: &mut Driver, end: End) -> End {
+        if let Some(done) = self.reauthenticating.take() {
+            let error = match &end {
+                End::Failed(error) => error.clone(),
+                _ => Error::Ended,
+            };
+            let _ = done.send(Err(error));
+        }
+        match self.closing.take() {
+            Some(done) => self.close(driver, end, done).await,
+            None => end,
         }
     }
 }
