@@ -34,7 +34,7 @@
 //!
 //! let limits = Limits::default();
 //! let now_ms = 0;
-//! let mut connection = Connection::new(&limits, now_ms);
+//! let mut connection = Connection::new(limits, now_ms);
 //! let mut session = MqttSession::new();
 //! let mut framer = Framer::new(); // one per lane
 //! let mut out = BytesMut::new(); // one per lane: implement `LaneWriter` for several

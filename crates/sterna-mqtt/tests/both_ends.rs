@@ -156,7 +156,7 @@ impl World {
             client: open(&mut client_session, &mut to_server),
             client_session,
             client_framer: Framer::new(),
-            server: server::Connection::new(&limits(), NOW_MS),
+            server: server::Connection::new(limits(), NOW_MS),
             server_session: MqttSession::new(),
             server_framer: Framer::new(),
             to_server,
@@ -174,7 +174,7 @@ impl World {
         self.client_framer = Framer::new();
         self.server_framer = Framer::new();
         self.unacknowledged.clear();
-        self.server = server::Connection::new(&limits(), NOW_MS);
+        self.server = server::Connection::new(limits(), NOW_MS);
         self.client = open(&mut self.client_session, &mut self.to_server);
     }
 

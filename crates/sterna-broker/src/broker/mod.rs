@@ -174,6 +174,12 @@ impl<P: DoorState> Broker<P> {
         &self.directory
     }
 
+    /// The name of a session; `None` for an outdated key.
+    #[must_use]
+    pub fn client_id(&self, session: SessionKey) -> Option<&Arc<str>> {
+        Some(&self.queues.attended(session)?.client_id)
+    }
+
     /// The front door's state of a session; `None` for an outdated key.
     #[must_use]
     pub fn protocol(&self, session: SessionKey) -> Option<&P> {

@@ -1,5 +1,7 @@
 //! Input: the order of packets, the limits, and the engine's own answers.
 
+use std::sync::Arc;
+
 use super::{Event, Features, IncomingPublish, Limits};
 use crate::alias::{IncomingAliases, OutgoingAliases, TopicName};
 use crate::packet::{Ack, Auth, Connect, Disconnect, Publish, Subscribe, encode_ack};
@@ -15,7 +17,7 @@ use crate::{
 /// the caller passes in.
 #[derive(Debug)]
 pub struct Connection {
-    pub(super) limits: Limits,
+    pub(super) limits: Arc<Limits>,
     pub(super) phase: Phase,
     pub(super) version: Version,
     /// Whether the client is a bridge before 5.0, whose subscriptions have options of 5.0.
@@ -37,7 +39,8 @@ pub struct Connection {
     /// When the last packet arrived; before CONNECT, when the connection began.
     pub(super) last_received_ms: u64,
     pub(super) authentication_method: Option<Box<str>>,
-    pub(super) incoming_aliases: IncomingAliases,
+    /// `None` until the client sets the first.
+    pub(super) incoming_aliases: Option<Box<IncomingAliases>>,
     pub(super) outgoing_aliases: Option<Box<OutgoingAliases>>,
 }
 
@@ -70,9 +73,9 @@ pub(super) enum Reauthentication {
 impl Connection {
     /// A connection that begins now and whose CONNECT is awaited on [`Lane::CONTROL`].
     #[must_use]
-    pub fn new(limits: &Limits, now_ms: u64) -> Self {
+    pub fn new(limits: impl Into<Arc<Limits>>, now_ms: u64) -> Self {
+        let limits = limits.into();
         Self {
-            limits: *limits,
             phase: Phase::Start,
             version: Version::V5,
             is_of_bridge: false,
@@ -82,12 +85,13 @@ impl Connection {
             keep_alive_s: 0,
             session_expiry_s: 0,
             send_quota: limits.send_window.get(),
+            limits,
             outgoing_alias_maximum: 0,
             client_max_packet_bytes: u32::MAX,
             unacknowledged_qos1: 0,
             last_received_ms: now_ms,
             authentication_method: None,
-            incoming_aliases: IncomingAliases::default(),
+            incoming_aliases: None,
             outgoing_aliases: None,
         }
     }
@@ -95,7 +99,7 @@ impl Connection {
     /// The Topic Name that an alias of the client stands for on a lane now.
     #[must_use]
     pub fn topic_of_alias(&self, lane: Lane, alias: u16) -> Option<&str> {
-        self.incoming_aliases.peek(lane, alias)
+        self.incoming_aliases.as_ref()?.peek(lane, alias)
     }
 
     /// The version of the connection; 5.0 until a CONNECT has arrived.
@@ -245,7 +249,9 @@ impl Connection {
     /// A lane other than control is lost, with its aliases. Messages received on it can be
     /// completed on any other.
     pub fn lane_closed(&mut self, session: Option<&mut MqttSession>, lane: Lane) {
-        self.incoming_aliases.lane_closed(lane);
+        if let Some(aliases) = &mut self.incoming_aliases {
+            aliases.lane_closed(lane);
+        }
         if let Some(session) = session {
             session.lane_closed(lane);
         }
@@ -534,7 +540,7 @@ impl Connection {
         }
         let topic = match publish.properties.topic_alias() {
             None => TopicName::Literal(publish.topic),
-            Some(alias) => self.incoming_aliases.resolve(
+            Some(alias) => self.incoming_aliases.get_or_insert_default().resolve(
                 lane,
                 publish.topic,
                 alias,

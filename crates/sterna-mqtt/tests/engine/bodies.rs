@@ -273,7 +273,7 @@ impl FrontDoor {
     fn new(limits: Limits) -> Self {
         Self {
             limits,
-            connection: Connection::new(&limits, 0),
+            connection: Connection::new(limits, 0),
             session: MqttSession::new(),
             framers: BTreeMap::new(),
             out: Buffers::default(),
@@ -533,7 +533,7 @@ impl FrontDoor {
     }
 
     fn reconnect(&mut self) {
-        self.connection = Connection::new(&self.limits, self.now_ms);
+        self.connection = Connection::new(self.limits, self.now_ms);
         self.framers.clear();
         self.out.0.clear();
         self.unanswered.clear();

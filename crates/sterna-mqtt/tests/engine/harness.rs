@@ -116,7 +116,7 @@ impl Server {
     pub(crate) fn new(version: Version, limits: Limits) -> Self {
         Self {
             limits,
-            connection: Connection::new(&limits, 0),
+            connection: Connection::new(limits, 0),
             session: MqttSession::new(),
             out: Buffers::default(),
             now_ms: 0,
@@ -149,7 +149,7 @@ impl Server {
     }
 
     pub(crate) fn reconnect_with(&mut self, connect: &str) {
-        self.connection = Connection::new(&self.limits, self.now_ms);
+        self.connection = Connection::new(self.limits, self.now_ms);
         self.framers.clear();
         self.out.0.clear();
         self.send(connect);

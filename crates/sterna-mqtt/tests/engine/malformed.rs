@@ -25,7 +25,7 @@ struct Loopback {
 impl Loopback {
     fn new() -> Self {
         Self {
-            connection: Connection::new(&Limits::default(), 0),
+            connection: Connection::new(Limits::default(), 0),
             session: MqttSession::new(),
             framer: Framer::new(),
             subscriptions: Vec::new(),

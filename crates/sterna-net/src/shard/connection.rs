@@ -97,15 +97,12 @@ pub(super) struct Connection {
     pub(super) tls: Option<Box<tls::TlsSession>>,
     pub(super) websocket: Option<Box<websocket::WebSocketSession>>,
     pub(super) outbox: Option<Box<Outbox>>,
-    /// The reason that the handler gets when it is closed; `None` stands for
-    /// [`CloseReason::Local`].
-    pub(super) reason: Option<Box<CloseReason>>,
-    /// Time limits of a closing connection.
-    pub(super) closing: Option<Box<Closing>>,
+    /// The end, once it has begun; `None` stands for [`CloseReason::Local`].
+    pub(super) end: Option<Box<ConnectionEnd>>,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
     /// Its part of the shard's sum of bytes that wait to be sent and are copies.
-    weighed_bytes: usize,
+    weighed_bytes: u32,
 }
 
 /// What has come of a balancer's header.
@@ -114,13 +111,26 @@ pub(super) struct PartialHeader {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Progress of a closing connection.
+/// End of a connection.
 #[derive(Debug)]
-pub(super) struct Closing {
+pub(super) struct ConnectionEnd {
+    /// The reason that the handler gets.
+    pub(super) reason: CloseReason,
     /// Bytes that were sent when it was looked at last.
     pub(super) sent_bytes: u64,
     /// Number of granted linger times.
     pub(super) waits: u8,
+}
+
+impl ConnectionEnd {
+    /// An end that begins now.
+    pub(super) fn new(reason: CloseReason, sent_bytes: u64) -> Box<Self> {
+        Box::new(Self {
+            reason,
+            sent_bytes,
+            waits: 1,
+        })
+    }
 }
 
 impl Connection {
@@ -145,8 +155,7 @@ impl Connection {
             tls: None,
             websocket: None,
             outbox: None,
-            reason: None,
-            closing: None,
+            end: None,
             received_bytes: 0,
             sent_bytes: 0,
             weighed_bytes: 0,
@@ -157,8 +166,10 @@ impl Connection {
     pub(super) fn weigh(&mut self, sum_bytes: &mut usize) {
         let copied = self.outbox.as_ref().map_or(0, |outbox| outbox.copied());
         let encrypted = self.tls.as_ref().map_or(0, |tls| tls.pending().len());
-        *sum_bytes = (*sum_bytes + copied + encrypted).saturating_sub(self.weighed_bytes);
-        self.weighed_bytes = copied + encrypted;
+        let weight_bytes = u32::try_from(copied + encrypted).unwrap_or(u32::MAX);
+        *sum_bytes += weight_bytes as usize;
+        *sum_bytes = sum_bytes.saturating_sub(self.weighed_bytes as usize);
+        self.weighed_bytes = weight_bytes;
     }
 
     /// Whether a balancer's header has begun and is not complete.
@@ -423,5 +434,15 @@ fn write(mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<Option<us
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Connection;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(size_of::<Connection>() <= 184);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::admission::{Admission, Throttle};
-use super::connection::{CipherScratch, Closing, Connection, Phase, Pushed};
+use super::connection::{CipherScratch, Connection, ConnectionEnd, Phase, Pushed};
 use super::deadlines::{Deadlines, Kind};
 use crate::clock::Clock;
 use crate::config::ShardConfig;
@@ -155,7 +155,9 @@ impl Core {
         }
         connection.phase = Phase::Dead;
         // A reason that was given earlier, with an orderly close, says more.
-        connection.reason.get_or_insert_with(|| Box::new(reason));
+        let sent_bytes = connection.sent_bytes;
+        let end = || ConnectionEnd::new(reason, sent_bytes);
+        connection.end.get_or_insert_with(end);
         connection.dissolve(&mut self.pool);
         connection.weigh(&mut self.unsent_bytes);
         self.ended.push(id);
@@ -176,11 +178,8 @@ impl Core {
             Phase::Closing | Phase::Lingering | Phase::Dead => return,
         }
         connection.phase = Phase::Closing;
-        connection.closing = Some(Box::new(Closing {
-            sent_bytes: connection.sent_bytes,
-            waits: 1,
-        }));
-        connection.reason = Some(Box::new(reason.unwrap_or(CloseReason::Local)));
+        let reason = reason.unwrap_or(CloseReason::Local);
+        connection.end = Some(ConnectionEnd::new(reason, connection.sent_bytes));
         let deadline_ms = self.now_ms + self.config.linger_ms;
         self.deadlines.push(Kind::Closing, deadline_ms, id);
         self.mark_dirty(id);
@@ -224,12 +223,12 @@ impl Core {
         let unsent_bytes = connection.unsent_bytes();
         let peer = connection.info.peer;
         let sent_bytes = connection.sent_bytes;
-        if let Some(closing) = &mut connection.closing
-            && closing.sent_bytes != sent_bytes
-            && closing.waits < MOST_LINGERS
+        if let Some(end) = &mut connection.end
+            && end.sent_bytes != sent_bytes
+            && end.waits < MOST_LINGERS
         {
-            closing.sent_bytes = sent_bytes;
-            closing.waits += 1;
+            end.sent_bytes = sent_bytes;
+            end.waits += 1;
             return true;
         }
         tracing::info!(%peer, unsent_bytes, "closed over data that the client has not taken");

@@ -266,10 +266,8 @@ impl<H: Handler> Shard<H> {
                 continue;
             };
             if connection.announced {
-                let reason = match &connection.reason {
-                    Some(reason) => (**reason).clone(),
-                    None => CloseReason::Local,
-                };
+                let end = connection.end.as_ref();
+                let reason = end.map_or(CloseReason::Local, |end| end.reason.clone());
                 // Still known while the handler says goodbye to it.
                 self.handler.closed(&mut self.core, id, &reason);
             }

@@ -14,7 +14,7 @@ const MAXIMUM_QUESTIONS: u8 = 64;
 /// Whether the webhook is being asked, and how often it was since something was last let through.
 #[derive(Debug, Default)]
 pub(crate) struct Asking {
-    ticket: Option<WebhookTicket>,
+    ticket: Option<Box<WebhookTicket>>,
     questions: u8,
 }
 
@@ -64,7 +64,7 @@ impl Asking {
         });
         self.questions += 1;
         match ticket {
-            Ok(ticket) => self.ticket = Some(ticket),
+            Ok(ticket) => self.ticket = Some(Box::new(ticket)),
             Err(refusal) => {
                 let peer = cx.net.info(connection).map(|info| info.peer);
                 tracing::info!(

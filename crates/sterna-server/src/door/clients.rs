@@ -56,11 +56,10 @@ impl<I: Copy + Eq + Hash, C> Clients<I, C> {
         self.0.get_mut(&id)?.take()
     }
 
-    /// Puts a client back into its place, unless that is gone.
-    pub(crate) fn put_back(&mut self, id: I, client: Box<C>) {
-        if let Some(place) = self.0.get_mut(&id) {
-            *place = Some(client);
-        }
+    /// Puts a client back into its place; false if that is gone.
+    pub(crate) fn put_back(&mut self, id: I, client: Box<C>) -> bool {
+        let place = self.0.get_mut(&id);
+        place.map(|place| *place = Some(client)).is_some()
     }
 
     /// Takes a client away for good.

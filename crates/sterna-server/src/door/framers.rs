@@ -1,12 +1,13 @@
 //! What cuts the bytes of each stream of a connection.
 
 use sterna_net::StreamId;
+use thin_vec::ThinVec;
 
 /// One framer per stream. Byte-stream transports have the control stream only.
 #[derive(Debug, Default)]
 pub(crate) struct Framers<F> {
     control: F,
-    others: Vec<(StreamId, F)>,
+    others: ThinVec<(StreamId, F)>,
 }
 
 impl<F: Default> Framers<F> {

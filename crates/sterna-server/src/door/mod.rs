@@ -219,10 +219,10 @@ impl<S: Service> Door<S> {
         self.partial_bytes = self.partial_bytes.saturating_sub(before_bytes);
         match done {
             Ok(()) => {
-                if self.clients.has(id) {
-                    self.partial_bytes += S::partial_bytes(&client) as u64;
+                let partial_bytes = S::partial_bytes(&client) as u64;
+                if self.clients.put_back(id, client) {
+                    self.partial_bytes += partial_bytes;
                 }
-                self.clients.put_back(id, client);
             }
             Err(panic) => self.fail(cx, id, Some(client), &panic),
         }

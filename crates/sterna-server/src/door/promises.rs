@@ -100,20 +100,21 @@ impl Promise {
     }
 }
 
-/// The acknowledgements of one client that wait, in order.
+/// The acknowledgements of one client that wait, in order. A client that never had one has no memory
+/// for them.
 #[derive(Debug)]
-pub(crate) struct Promises<A> {
-    waiting: VecDeque<(Promise, A)>,
+pub(crate) struct Promises<A>(Option<Box<Waiting<A>>>);
+
+#[derive(Debug)]
+struct Waiting<A> {
+    queue: VecDeque<(Promise, A)>,
     /// Whether the door looks at this client when the first of them can leave.
     is_awaited: bool,
 }
 
 impl<A> Default for Promises<A> {
     fn default() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            is_awaited: false,
-        }
+        Self(None)
     }
 }
 
@@ -129,45 +130,57 @@ impl<A> Promises<A> {
         acknowledgement: A,
     ) -> Option<A> {
         let is_kept = promise.is_empty() || promise.is_kept(cx.broker.committed());
-        if self.waiting.is_empty() && is_kept {
+        if self.len() == 0 && is_kept {
             return Some(acknowledgement);
         }
-        self.waiting.push_back((promise, acknowledgement));
+        let waiting = self.0.get_or_insert_with(|| {
+            Box::new(Waiting {
+                queue: VecDeque::new(),
+                is_awaited: false,
+            })
+        });
+        waiting.queue.push_back((promise, acknowledgement));
         None
+    }
+
+    fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |waiting| waiting.queue.len())
     }
 
     /// Whether so many wait that the client is not read.
     pub(crate) fn is_full(&self, cx: &Context<'_>) -> bool {
-        self.waiting.len() >= cx.policy.waiting_acknowledgements
+        self.len() >= cx.policy.waiting_acknowledgements
     }
 
     /// Drops all of them.
     pub(crate) fn clear(&mut self) {
-        self.waiting = VecDeque::new();
+        drop(self.take());
     }
 
     /// Takes all of them out, in order; none of them leaves.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = A> + use<A> {
-        let waiting = std::mem::take(&mut self.waiting);
-        waiting
-            .into_iter()
-            .map(|(_, acknowledgement)| acknowledgement)
+        let waiting = self.0.as_mut();
+        let queue = waiting.map(|waiting| std::mem::take(&mut waiting.queue));
+        let each = queue.into_iter().flatten();
+        each.map(|(_, acknowledgement)| acknowledgement)
     }
 
     /// The client is looked at now.
-    pub(super) const fn looked_at(&mut self) {
-        self.is_awaited = false;
+    pub(super) fn looked_at(&mut self) {
+        if let Some(waiting) = &mut self.0 {
+            waiting.is_awaited = false;
+        }
     }
 
     /// The next that may leave.
     pub(super) fn next_kept(&mut self, committed: Committed) -> Option<A> {
-        let (promise, _) = self.waiting.front()?;
-        if !promise.is_kept(committed) {
+        let queue = &mut self.0.as_mut()?.queue;
+        if !queue.front()?.0.is_kept(committed) {
             return None;
         }
-        let (_, acknowledgement) = self.waiting.pop_front()?;
-        if self.waiting.is_empty() && self.waiting.capacity() > KEPT_ENTRIES {
-            self.waiting = VecDeque::new();
+        let (_, acknowledgement) = queue.pop_front()?;
+        if queue.is_empty() && queue.capacity() > KEPT_ENTRIES {
+            *queue = VecDeque::new();
         }
         Some(acknowledgement)
     }
@@ -197,10 +210,13 @@ impl<I: Ord> Awaited<I> {
 
     /// Looks at a client when the first of its acknowledgements may leave.
     pub(super) fn note<A>(&mut self, cx: &mut Context<'_>, id: I, promises: &mut Promises<A>) {
-        let Some((promise, _)) = promises.waiting.front() else {
+        let Some(waiting) = promises.0.as_mut() else {
             return;
         };
-        if std::mem::replace(&mut promises.is_awaited, true) {
+        let Some((promise, _)) = waiting.queue.front() else {
+            return;
+        };
+        if std::mem::replace(&mut waiting.is_awaited, true) {
             return;
         }
         cx.broker.wake_at(promise.wanted());

@@ -1,9 +1,12 @@
 //! One connection as the front door sees it.
 
+use std::sync::Arc;
+
 use sterna_broker::{ConsumerId, SessionKey};
 use sterna_mqtt::server::Connection;
 use sterna_mqtt::{Framer, Lane};
 use sterna_net::{ConnectionId, StreamId};
+use thin_vec::ThinVec;
 
 use super::acknowledge::Acknowledgement;
 use super::admission::Admission;
@@ -24,9 +27,9 @@ pub(crate) struct Client {
     /// Cut the streams into packets.
     pub(super) framers: Framers<Framer>,
     /// Data streams that are open and that the client reads no more.
-    pub(super) mute: Vec<StreamId>,
+    pub(super) mute: ThinVec<StreamId>,
     /// What arrived while CONNECT was being decided, in order of arrival.
-    pub(super) held: Vec<Held>,
+    pub(super) held: ThinVec<Held>,
     /// What becomes of early data.
     pub(super) early: Early,
     /// Whether messages of QoS 0 leave as datagrams.
@@ -35,8 +38,8 @@ pub(crate) struct Client {
     pub(super) traced: bool,
     /// Deadline of this connection's entry among the timers; older entries are void.
     pub(super) timer_ms: u64,
-    /// Client identifier, once known.
-    pub(super) name: Box<str>,
+    /// Client identifier, once known; its session has the same one.
+    pub(super) name: Arc<str>,
     /// The client has chosen that name itself.
     pub(super) is_named: bool,
     /// Who it is, once that is known.

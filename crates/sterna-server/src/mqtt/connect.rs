@@ -1,11 +1,14 @@
 //! CONNECT and AUTH: who gets in.
 
+use std::sync::Arc;
+
 use sterna_broker::Outcome as Settled;
 use sterna_broker::{OpenError, OpenSession, Opened, SessionKey, Unacknowledged};
 use sterna_mqtt::packet::{Auth, Connect};
 use sterna_mqtt::server::{Accept, Refuse};
 use sterna_mqtt::{MqttSession, ReasonCode};
 use sterna_net::ConnectionId;
+use thin_vec::ThinVec;
 
 use super::acknowledge::Acknowledgement;
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
@@ -301,7 +304,7 @@ impl Door {
         };
         client.engine.refuse(reason, &refuse, &mut self.out);
         // [MQTT-3.1.4-6] [MQTT311-3.1.4-5] what was held is not looked at
-        client.held = Vec::new();
+        client.held = ThinVec::new();
         client.state = State::Ended;
     }
 
@@ -471,6 +474,9 @@ impl Door {
             return;
         }
         client.state = State::Live(session);
+        if let Some(name) = cx.broker.client_id(session) {
+            client.name = Arc::clone(name);
+        }
         if present {
             restore(cx, session);
         }

@@ -5,6 +5,7 @@ use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
 use sterna_net::{ConnectionId, StreamId};
+use thin_vec::ThinVec;
 
 use super::acknowledge::Acknowledgement;
 use super::client::{Client, State, connection};
@@ -61,7 +62,7 @@ impl Door {
             inspect::log_path(cx, client.id, &client.name);
         }
         let state = std::mem::replace(&mut client.state, State::Ended);
-        client.held = Vec::new();
+        client.held = ThinVec::new();
         client.promises.clear();
         if let State::Live(session) | State::Opening(session, _) | State::Opened(session) = state {
             cx.broker.close(cx.net.now_ms(), session, close);
@@ -162,7 +163,7 @@ impl Door {
             return Self::lost(cx, client);
         }
         // Its session stays as it is, so that the next start finds it as after a crash; its will is dropped.
-        client.held = Vec::new();
+        client.held = ThinVec::new();
         client.promises.clear();
         client.state = State::Ended;
     }

@@ -25,6 +25,7 @@ use sterna_mqtt::{
     DecodeError, Frame, Framer, Lane, Packet, PacketType, QoS, ReasonCode, Scope, Violation,
 };
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
+use thin_vec::ThinVec;
 
 use crate::authorization::MessageKind;
 use crate::config::{ActionName, EarlyData, Protocol};
@@ -54,6 +55,8 @@ pub(crate) type Door = door::Door<Mqtt>;
 /// What the door keeps beside its clients.
 #[derive(Debug)]
 pub(crate) struct Mqtt {
+    /// The engine's limits, which connections share.
+    limits: Arc<Limits>,
     repetitions: Arc<Repetitions>,
 }
 
@@ -65,19 +68,23 @@ impl Service for Mqtt {
     fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
         let info = cx.net.info(id)?;
         let now_ms = cx.net.now_ms();
+        let limits = engine_limits(cx.policy);
+        if *door.service.limits != limits {
+            door.service.limits = Arc::new(limits);
+        }
         let mut client = Client {
             id,
-            engine: Connection::new(&engine_limits(cx.policy), now_ms),
+            engine: Connection::new(Arc::clone(&door.service.limits), now_ms),
             state: State::New,
             listener: info.listener,
             framers: Framers::default(),
-            mute: Vec::new(),
-            held: Vec::new(),
+            mute: ThinVec::new(),
+            held: ThinVec::new(),
             early: Early::Over,
             datagrams: false,
             traced: false,
             timer_ms: u64::MAX,
-            name: Box::default(),
+            name: Arc::default(),
             is_named: false,
             identity: Identity::NOBODY,
             reauthentication: None,
@@ -219,7 +226,14 @@ impl Service for Mqtt {
 impl Door {
     /// A door without clients.
     pub(crate) fn new(repetitions: Arc<Repetitions>, high_watermark_bytes: usize) -> Self {
-        Self::open_for(Mqtt { repetitions }, high_watermark_bytes)
+        let limits = Arc::new(Limits::default());
+        Self::open_for(
+            Mqtt {
+                limits,
+                repetitions,
+            },
+            high_watermark_bytes,
+        )
     }
 
     /// Bytes arrived.
