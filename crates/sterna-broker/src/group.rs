@@ -18,7 +18,7 @@ use crate::list::KeyedList;
 use crate::losses::LossReason;
 use crate::mail::Returned;
 use crate::message::{Message, Qos};
-use crate::nodes::{Entry, List, NIL, Nodes, Phase};
+use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::pressure::Pressure;
 use crate::queue_rules::{DeathCause, HIGHEST_PRIORITY, QueueRules};
 use crate::queues::{Dead, Queues, TimerKey, next_sweep_ms};
@@ -450,21 +450,12 @@ impl<P> Queues<P> {
             message.qos()
         };
         let entry = Entry {
-            tag: group.next_tag(message),
             qos,
-            retain: message.retain(),
-            message: Some(Arc::clone(message)),
-            context: None,
-            group_tag: 0,
             group: id,
             failures,
-            phase: Phase::Pending,
             redelivered: failures > 0,
-            retained_copy: false,
-            is_kept: false,
             position: if group.log.is_some() { position } else { 0 },
-            is_owned: false,
-            is_claimed: false,
+            ..Entry::waiting(group.next_tag(message), Arc::clone(message))
         };
         let reader = group.rules.as_ref().map(|rules| &rules.reader);
         let due_ms = reader.and_then(|reader| reader.due_ms(message));
@@ -611,21 +602,12 @@ impl<P> Queues<P> {
             return;
         }
         let entry = Entry {
-            tag,
             qos,
-            retain: message.retain(),
-            message: Some(message),
-            context: None,
-            group_tag: 0,
             group: id,
             failures,
-            phase: Phase::Pending,
             redelivered,
-            retained_copy: false,
-            is_kept: false,
             position,
-            is_owned: false,
-            is_claimed: false,
+            ..Entry::waiting(tag, message)
         };
         self.note_in_group(id, position, |log| {
             log.take_back(position, failures, redelivered);

@@ -64,6 +64,27 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// A message that begins to wait, in no group.
+    pub(crate) fn waiting(tag: u64, message: Arc<Message>) -> Self {
+        Self {
+            context: None,
+            tag,
+            group_tag: 0,
+            group: NIL,
+            failures: 0,
+            qos: message.qos(),
+            phase: Phase::Pending,
+            retain: message.retain(),
+            redelivered: false,
+            retained_copy: false,
+            is_kept: false,
+            position: 0,
+            is_owned: false,
+            is_claimed: false,
+            message: Some(message),
+        }
+    }
+
     /// Its place in the log as a message of the session's own subscriptions; zero for what a group has
     /// assigned, and for what is not in the log.
     pub(crate) const fn own_position(&self) -> u64 {

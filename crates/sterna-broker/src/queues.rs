@@ -306,19 +306,9 @@ impl<P> Queues<P> {
             qos: message.qos().min(target.flags.qos()),
             // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
             retain: message.retain() && target.flags.retain_as_published(),
-            message: Some(message),
             context: target.context.clone(),
-            tag: self.sessions[slot].next_tag(),
-            group_tag: 0,
-            group: NIL,
-            failures: 0,
-            phase: Phase::Pending,
-            redelivered: false,
-            retained_copy: false,
-            is_kept: false,
             position,
-            is_owned: false,
-            is_claimed: false,
+            ..Entry::waiting(self.sessions[slot].next_tag(), message)
         };
         self.append(now_ms, slot, entry);
     }

@@ -12,7 +12,7 @@ use crate::group::{GROUP_OWNER, Group};
 use crate::losses::LossReason;
 use crate::mail::Browse;
 use crate::message::{Message, Qos};
-use crate::nodes::{Entry, NIL, Phase};
+use crate::nodes::{Entry, NIL};
 use crate::queues::Queues;
 use crate::tail::Waiting;
 
@@ -364,21 +364,12 @@ impl<P> Queues<P> {
         self.note_in_group(id, position, |log| attempts = log.unshelve(position));
         let (failures, redelivered) = attempts;
         let entry = Entry {
-            tag,
             qos: message.qos().max(Qos::AtLeastOnce),
-            retain: message.retain(),
-            message: Some(Arc::clone(message)),
-            context: None,
-            group_tag: 0,
             group: id,
             failures,
-            phase: Phase::Pending,
             redelivered,
-            retained_copy: false,
-            is_kept: false,
             position,
-            is_owned: false,
-            is_claimed: false,
+            ..Entry::waiting(tag, Arc::clone(message))
         };
         self.place(id, entry);
     }
