@@ -278,6 +278,16 @@ impl Message {
         }
     }
 
+    /// Dates a message of an earlier process that seems to come from the future: the wall clock was set back
+    /// over the restart. It came when this process began, at `start_ms`, and keeps its whole interval.
+    pub(crate) fn date_back(&mut self, start_ms: u64) {
+        let ahead_ms = self.published_ms.saturating_sub(start_ms);
+        self.published_ms -= ahead_ms;
+        if self.expires_at_ms != NEVER_MS {
+            self.expires_at_ms -= ahead_ms;
+        }
+    }
+
     /// Notes that the log has another message in its place.
     pub(crate) const fn set_changed(&mut self) {
         self.level.0 |= Level::CHANGED;

@@ -133,6 +133,8 @@ pub(crate) struct Queues<P> {
     pub(crate) unread: FxHashMap<u32, GroupRecord>,
     /// The end of the log at the start.
     pub(crate) restored_to: u64,
+    /// When it was restored, in milliseconds since the Unix epoch.
+    pub(crate) restored_ms: u64,
     /// Counts the bodies of what comes from the log.
     pub(crate) gauge: Arc<Gauge>,
     /// For each other shard, the position before which nothing of it is under way.
@@ -243,6 +245,7 @@ impl<P> Queues<P> {
             hungry_groups: Vec::new(),
             unread: FxHashMap::default(),
             restored_to: 0,
+            restored_ms: 0,
             gauge,
             sessions: Sessions::new(directory),
             nodes: Nodes::new(),

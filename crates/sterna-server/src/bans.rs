@@ -313,14 +313,23 @@ impl Bans {
         changed.into_iter().map(of).collect()
     }
 
-    /// Takes up the records of an earlier process.
-    pub(crate) fn restore<'a>(&self, records: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
+    /// Takes up the records of an earlier process. A ban lasts for its whole time from now on at most, also if
+    /// the clock was set back.
+    pub(crate) fn restore<'a>(
+        &self,
+        records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+        now_ms: u64,
+    ) {
         let mut list = self.list();
         for (key, value) in records {
             if let Some((&RECORD, id)) = key.split_first()
                 && let Ok(id) = id.try_into()
-                && let Ok(ban) = serde_json::from_slice(value)
+                && let Ok(mut ban) = serde_json::from_slice::<Ban>(value)
             {
+                let ahead_ms = ban.since_ms.saturating_sub(now_ms);
+                ban.until_ms = ban
+                    .until_ms
+                    .map(|until_ms| until_ms.saturating_sub(ahead_ms));
                 list.insert(u64::from_be_bytes(id), ban);
             }
         }
@@ -396,6 +405,26 @@ mod tests {
     }
 
     #[test]
+    fn a_ban_lasts_for_its_whole_time_at_most_if_the_clock_is_set_back() {
+        let made = Bans::default();
+        let mut one = ban("ann", "", "", Some(1_060));
+        one.since_ms = 1_000;
+        made.add(&config::Bans::default(), 1_000, one)
+            .expect("room");
+        let kept = made.take_changed();
+        let kept = kept
+            .iter()
+            .map(|(key, value)| (&key[..], value.as_deref().expect("a value")));
+        for (now_ms, end_ms) in [(1_030, 1_060), (1_000, 1_060), (500, 560)] {
+            let restored = Bans::default();
+            restored.restore(kept.clone(), now_ms);
+            let ann = who("ann", "c", "10.0.0.1");
+            assert!(restored.find(end_ms - 1, ann).is_some());
+            assert_eq!(restored.find(end_ms, ann), None);
+        }
+    }
+
+    #[test]
     fn all_names_of_a_ban_must_fit_until_it_ends() {
         for (banned, yes, no) in [
             ("ann,,", "ann,x,192.0.2.1", "bob,ann,192.0.2.1"),
@@ -430,6 +459,7 @@ mod tests {
             restored.restore(
                 kept.iter()
                     .map(|(key, value)| (&key[..], value.as_deref().expect("a value"))),
+                0,
             );
             assert_eq!(restored.find(0, yes), Some(id));
             assert!(bans.lift(id) && !bans.lift(id));

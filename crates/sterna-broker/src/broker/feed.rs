@@ -165,9 +165,7 @@ impl<P: DoorState> Broker<P> {
             return false;
         }
         let mut messages = std::mem::take(&mut answer.messages);
-        for (_, message) in &mut messages {
-            self.charge(message);
-        }
+        self.take_in(&mut messages);
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return true;
         };

@@ -370,7 +370,9 @@ impl<P: DoorState> Broker<P> {
                 &mut value,
                 will.expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1),
             );
-            will.message.encode(&mut value);
+            // Dated when the delay begins, for a restart by another clock.
+            let begins_ms = will.due_ms - u64::from(will.delay_s) * 1000;
+            (will.message.republished(begins_ms, None)).encode(&mut value);
             let change = records::put(Kind::Will, &session.client_id, &[], value);
             self.queues.changes.push(change);
         }

@@ -212,10 +212,12 @@ impl<P: DoorState> Broker<P> {
         });
         let end = self.queues.store.next_position();
         self.queues.restored_to = end;
+        self.queues.restored_ms = now_ms;
         self.queues.marks.fill(end);
         self.surveys.begin_after(now_ms);
         for mut message in loaded.retained {
             message.charge(&self.gauge);
+            message.date_back(now_ms);
             (self.directory).retain(&Arc::new(message), Admission::Restored);
         }
         for (group, position) in loaded.owned {
@@ -291,10 +293,11 @@ impl<P: DoorState> Broker<P> {
         session.reader = Some(Box::new(reader));
         session.expiry_s = record.expiry_s;
         session.expires_at_ms = match (record.expires_at_ms, record.expiry_s) {
-            (Some(at_ms), _) => at_ms,
             (None, NEVER_EXPIRES_S) => NEVER_MS,
             // It was connected when the broker stopped: its connection ends now.
             (None, expiry_s) => now_ms + u64::from(expiry_s) * 1000,
+            // Not more than the whole interval, also if the clock was set back.
+            (Some(at_ms), expiry_s) => at_ms.min(now_ms + u64::from(expiry_s) * 1000),
         };
         self.queues.sessions.insert(session);
         for (filter, subscription) in stored.subscriptions {
@@ -323,9 +326,12 @@ impl<P: DoorState> Broker<P> {
             rare.kept = stored.records.iter().map(|(key, _)| key.clone()).collect();
             rare.restored = stored.records;
         }
-        if let Some(will) = stored.will
+        if let Some(mut will) = stored.will
             && (self.directory).add_will(will.message.body_bytes(), Admission::Restored)
         {
+            // Dated when the delay began.
+            let delay_ms = will.due_ms.saturating_sub(will.message.published_ms());
+            will.due_ms = will.due_ms.min(now_ms + delay_ms);
             self.queues.sessions[slot].will = Some(will);
         }
         self.queues.set_session_timer(slot);
@@ -347,6 +353,7 @@ impl<P: DoorState> Broker<P> {
             } = owned;
             let message = message.map(|mut message| {
                 message.charge(&self.gauge);
+                message.date_back(self.queues.restored_ms);
                 Arc::new(message)
             });
             let phase = if record.is_handed_over {
@@ -384,10 +391,10 @@ impl<P: DoorState> Broker<P> {
         session.rare_mut().rehomed.extend(rehomed);
     }
 
-    /// Counts a message that comes from outside of the process among those that are alive.
-    pub(super) fn charge(&self, message: &mut Arc<Message>) {
-        if let Some(message) = Arc::get_mut(message) {
-            message.charge(&self.gauge);
+    /// Counts messages of the log among those that are alive, and dates those of an earlier process.
+    pub(super) fn take_in(&self, messages: &mut [(u64, Arc<Message>)]) {
+        for (position, message) in messages {
+            self.queues.take_in(*position, message);
         }
     }
 
@@ -423,6 +430,16 @@ impl<P: DoorState> Broker<P> {
 }
 
 impl<P> Queues<P> {
+    /// Counts a message of the log among those that are alive. One of an earlier process may have to be dated.
+    fn take_in(&self, position: u64, message: &mut Arc<Message>) {
+        if let Some(message) = Arc::get_mut(message) {
+            message.charge(&self.gauge);
+            if position < self.restored_to {
+                message.date_back(self.restored_ms);
+            }
+        }
+    }
+
     /// Reads in the log what a group's queue had before the restart. At the start; and at the first use of a
     /// queue that nobody has given rules by then.
     pub(crate) fn read_unread(&mut self, id: u32) {
@@ -454,9 +471,7 @@ impl<P> Queues<P> {
             for (position, mut message) in answer.messages {
                 let is_logged = is_kept || message.qos().is_acknowledged();
                 if let Some(failures) = cursor.wants(position).filter(|_| is_logged) {
-                    if let Some(message) = Arc::get_mut(&mut message) {
-                        message.charge(&self.gauge);
-                    }
+                    self.take_in(position, &mut message);
                     let published_ms = message.published_ms();
                     self.enter_group(published_ms, id, &message, position, failures);
                 }

@@ -276,9 +276,7 @@ impl<P: DoorState> Broker<P> {
         }
         let before = session.reader.as_ref().map(|reader| reader.next);
         let mut messages = answer.messages;
-        for (_, message) in &mut messages {
-            self.charge(message);
-        }
+        self.take_in(&mut messages);
         self.replay(now_ms, slot, messages, answer.next);
         let after = (self.queues.sessions[slot].reader.as_ref()).map(|reader| reader.next);
         if before == after && self.queues.sessions[slot].pending.is_empty() {

@@ -244,8 +244,15 @@ impl Registry {
         forgotten.into_iter().map(key_record).collect()
     }
 
-    /// Takes up what a store has kept; other records are passed over.
-    pub(crate) fn restore<'a>(&self, records: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
+    /// Takes up what a store has kept; other records are passed over. No key is known for longer than the
+    /// window from now on, also if the clock was set back.
+    pub(crate) fn restore<'a>(
+        &self,
+        config: &Http,
+        records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+        now_ms: u64,
+    ) {
+        let most_ms = now_ms + u64::from(config.idempotency_window_s) * 1000;
         let (mut topics, mut keys) = (lock(&self.topics), lock(&self.keys));
         let mut known = Vec::new();
         for (key, value) in records {
@@ -265,6 +272,7 @@ impl Registry {
         // The oldest first.
         known.sort_unstable_by_key(|(_, known)| known.expires_at_ms);
         for (id, mut of) in known {
+            of.expires_at_ms = of.expires_at_ms.min(most_ms);
             keys.next += 1;
             of.age = keys.next;
             keys.ages.insert(of.age, id);

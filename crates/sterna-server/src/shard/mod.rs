@@ -200,8 +200,9 @@ impl Shard {
         let restored = broker.restore(now_ms);
         if number == 0 {
             let records = restored.node_records.iter();
-            (parts.http).restore(records.clone().map(|(key, value)| (&**key, &**value)));
-            (parts.bans).restore(records.map(|(key, value)| (&**key, &**value)));
+            let records = records.map(|(key, value)| (&**key, &**value));
+            (parts.http).restore(&parts.policy.http, records.clone(), now_ms);
+            (parts.bans).restore(records, now_ms);
             let keys = restored.node_records.iter().map(|(key, _)| &**key);
             parts.amqp.restore(keys, now_ms);
         }

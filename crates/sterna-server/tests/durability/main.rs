@@ -7,6 +7,7 @@ mod amqp;
 #[path = "../amqp/client.rs"]
 mod amqp_client;
 mod amqp_exact;
+mod clock;
 mod exactly_once;
 #[path = "../fixture/mod.rs"]
 mod fixture;

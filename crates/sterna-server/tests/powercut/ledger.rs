@@ -97,6 +97,7 @@ pub struct Ledger {
     pub cuts: u32,
     pub kills: u32,
     pub lost_connections: u64,
+    pub clock_jumps: u64,
     comparisons: u64,
     acknowledged: u64,
     delivered: u64,
@@ -384,6 +385,7 @@ impl Ledger {
         );
         let counts = [
             ("lost connections", self.lost_connections),
+            ("jumps of the wall clock", self.clock_jumps),
             ("comparisons", self.comparisons),
             ("acknowledged", self.acknowledged),
             ("of these in the last interval", self.excused),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions};
-use sterna_mqtt::{Packet, PacketId, Property, QoS, Version};
+use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, QoS, Version};
 use sterna_net::TransportKind;
 
 use crate::fixture::{Broker, Peer, block, plain, publish};
@@ -12,6 +12,8 @@ use crate::world::{Actor, Phase, Stage};
 
 /// Publications under way at once.
 const WINDOW: usize = 5;
+/// What expires in a day outlives every jump of the wall clock.
+const DAY_S: u32 = 24 * 3_600;
 const RETAINED: &str = "r/kept";
 
 /// What a client is for.
@@ -190,7 +192,7 @@ impl Client {
             TransportKind::Tcp
         };
         let peer = stage.broker.open_on(shard, transport, Vec::new());
-        let properties = block(&[Property::SessionExpiryInterval(1_000_000)]);
+        let properties = block(&[Property::SessionExpiryInterval(DAY_S)]);
         let mut connect = Connect {
             clean_start: false,
             keep_alive_s: 0,
@@ -218,12 +220,22 @@ impl Client {
         else {
             return;
         };
-        let packet = Packet::Publish(Publish {
+        let mut packet = Publish {
             packet_id: PacketId::new(sent.id),
             retain: *retain,
             dup,
             ..publish(topic, &sent.text, *qos)
-        });
+        };
+        // The clock jumps, and neither expires what has a day nor holds back what waits a moment.
+        let expiry = Property::MessageExpiryInterval(DAY_S);
+        let delay = Property::UserProperty("x-opt-delivery-delay", "40");
+        let properties = block(&[expiry, delay]);
+        if self.version == Version::V5 {
+            packet.properties = properties
+                .publish_properties(PropertyContext::Publish)
+                .expect("of a publication");
+        }
+        let packet = Packet::Publish(packet);
         if let Some(peer) = self.peer {
             broker.packet(peer, self.version, &packet);
         }

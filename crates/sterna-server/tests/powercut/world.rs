@@ -26,6 +26,8 @@ const LONGEST_BEHIND_MS: u64 = 6;
 /// ended, its own, and the delays of their steps.
 const SYNCED_AFTER_MS: u64 =
     SYNC_INTERVAL_MS + 2 * LONGEST_SYNC_MS + 4 * (LONGEST_BEHIND_MS + LONGEST_STEP_MS);
+/// The farthest that the wall clock is ahead of true time, or behind it, in milliseconds.
+const FARTHEST_CLOCK_MS: u64 = 6 * 3_600_000;
 /// Steps in which everybody gets what is owed.
 const MOST_DRAIN_STEPS: usize = 1_500;
 const IDENTITY: [u8; 16] = *b"a simulated disk";
@@ -100,7 +102,10 @@ struct World {
     disk: SimulatedDisk,
     store: sterna_store::Settings,
     life: Option<Life>,
+    /// True time; what the broker takes for it differs by the jumps of its clock.
     now_ms: u64,
+    /// When the broker starts, its wall clock shows so much less than true time and the farthest ahead.
+    behind_ms: u64,
     /// When the disk was last given all steps that it wanted.
     worked_ms: u64,
     ledger: Ledger,
@@ -185,6 +190,7 @@ impl World {
             store,
             life: None,
             now_ms: 1_700_000_000_000,
+            behind_ms: FARTHEST_CLOCK_MS,
             worked_ms: 1_700_000_000_000,
             ledger,
             actors,
@@ -209,7 +215,8 @@ impl World {
             ..Limits::default()
         };
         let failure = Arc::new(OnceLock::new());
-        let broker = Broker::restored_at(&self.config, shards, limits, self.now_ms, || {
+        let clock_ms = self.now_ms + FARTHEST_CLOCK_MS - self.behind_ms;
+        let broker = Broker::restored_at(&self.config, shards, limits, clock_ms, || {
             let woken = Arc::clone(&woken);
             let handle = engine.handle(Box::new(move || woken.store(true, Ordering::Relaxed)));
             Box::new(ShardStore::new(handle, Arc::clone(&failure)))
@@ -328,6 +335,11 @@ impl World {
         }
         self.now_ms += self.random.below(50);
         self.ledger.now_ms = self.now_ms;
+        if self.random.chance(200_000) {
+            // A process follows the wall clock when it starts; until then the jump is not seen.
+            self.behind_ms = self.random.below(2 * FARTHEST_CLOCK_MS);
+            self.ledger.clock_jumps += 1;
+        }
         self.begin();
     }
 
