@@ -42,7 +42,7 @@ pub use amqp::Registry;
 pub use bans::Bans;
 pub use cluster::Member;
 pub use http::Registry as HttpRegistry;
-pub use mail::{AdminLetter, HttpLetter, Letters, Mail, Outbox};
+pub use mail::{AdminLetter, AmqpLetter, HttpLetter, Letters, Mail, Outbox};
 pub use memory::{Memory, Stage};
 pub use mqtt::Repetitions;
 pub use policy::Policy;

@@ -294,8 +294,8 @@ impl Door {
             },
         };
         if !wanted.expiry.outlives_connection() {
-            let number = self.service.next_consumer;
-            let _ = write!(wanted.client_id, "/~{}.{number}", cx.shard);
+            // Another one than a source of the same name that outlives its connection.
+            wanted.client_id.push_str("/~");
         }
         let topics = node.topic().unwrap_or_default();
         let topics = match sterna_mqtt::topic::Filter::parse(&topics) {

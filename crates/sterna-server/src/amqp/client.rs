@@ -15,6 +15,7 @@ use sterna_net::{ConnectionId, StreamId};
 use super::acknowledge::Acknowledgement;
 use super::exact::ExactLink;
 use super::registry::LinkKey;
+use super::target::AttachingTarget;
 use super::transactions::Transactions;
 use crate::authorization::Subject;
 use crate::context::Context;
@@ -191,6 +192,10 @@ pub(super) struct TargetLink {
     pub(super) node: Target,
     /// Where its receiver settles second: what was taken.
     pub(super) exact: Option<ExactLink>,
+    /// Its attach, while the link is still attached elsewhere.
+    pub(super) waiting: Option<Box<AttachingTarget>>,
+    /// Whether it was attached anew elsewhere.
+    pub(super) is_stolen: bool,
 }
 
 /// Where a link's messages go.

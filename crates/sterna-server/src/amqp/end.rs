@@ -36,6 +36,9 @@ impl Door {
         mut unsettled: Vec<Unsettled>,
     ) {
         if let Some(target) = client.targets.remove(&link) {
+            self.leaves_place(cx, client, link, &target.name);
+            // One that was stolen goes on elsewhere.
+            let closed = closed && !target.is_stolen;
             if target.node == Target::Coordinator {
                 Self::roll_back_all(cx, client, Some(link));
             }

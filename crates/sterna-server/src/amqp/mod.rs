@@ -3,7 +3,8 @@
 //! `security.rs` decides who gets in, `attach.rs` and `target.rs` where links lead, `incoming.rs` carries
 //! messages to the broker, `outgoing.rs` messages to the client and its outcomes back, `transactions.rs`
 //! holds both until a discharge, `acknowledge.rs` tells the client what is kept, `end.rs` ends links,
-//! sessions and connections. `exact.rs` remembers what was taken exactly once, `recovery.rs` goes on with what was sent. `address.rs` reads addresses, `queues.rs` makes queues, `registry.rs` is what
+//! sessions and connections. `exact.rs` remembers what was taken exactly once, `stealing.rs` ends links that
+//! come back elsewhere, `recovery.rs` goes on with what was sent. `address.rs` reads addresses, `queues.rs` makes queues, `registry.rs` is what
 //! all shards know.
 
 mod acknowledge;
@@ -21,6 +22,7 @@ mod recovery;
 mod registry;
 mod security;
 mod selection;
+mod stealing;
 mod target;
 mod transactions;
 mod view;

@@ -9,6 +9,7 @@ use sterna_amqp::link::Unsettled;
 use super::address::share_name;
 use super::exact::ExactLinks;
 use crate::config::{self, Amqp};
+use crate::mail::amqp::Place;
 use crate::session::amqp::topic_of_queue;
 
 /// What a queue does with messages that receivers do not take, and with priorities.
@@ -52,6 +53,8 @@ pub struct Registry {
     defaults: Amqp,
     queues: Mutex<FxHashMap<Box<str>, Queue>>,
     suspended: Mutex<Suspended>,
+    /// Where clients' sending links are attached.
+    places: Mutex<FxHashMap<LinkKey, Place>>,
     pub(super) exact: ExactLinks,
 }
 
@@ -223,6 +226,19 @@ impl Registry {
         lock(&self.queues)
             .get(name)
             .is_some_and(|queue| queue.filter.is_none())
+    }
+
+    /// Notes where a link is attached; where it was before, if it was.
+    pub(super) fn occupy(&self, key: LinkKey, place: Place) -> Option<Place> {
+        lock(&self.places).insert(key, place)
+    }
+
+    /// A link is not attached there any more.
+    pub(super) fn vacate(&self, key: &LinkKey, place: Place) {
+        let mut places = lock(&self.places);
+        if places.get(key) == Some(&place) {
+            places.remove(key);
+        }
     }
 
     /// Remembers what is unsettled of a link until `deadline_ms`, and the append that keeps it. Beyond `most` links the ones that

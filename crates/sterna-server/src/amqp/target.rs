@@ -42,6 +42,8 @@ pub(crate) struct AttachingTarget {
     target: Option<Encoded>,
     unsettled: Vec<Unsettled>,
     recover: bool,
+    /// Whether what is taken has a record until it is settled.
+    is_recorded: bool,
 }
 
 /// Whether a sender wants its target to keep what is not settled.
@@ -92,43 +94,71 @@ impl Door {
                 (node, TargetArchetype::Target(answer))
             }
         };
+        let attaching = Box::new(AttachingTarget {
+            snd_settle_mode: attach.snd_settle_mode,
+            rcv_settle_mode: attach.rcv_settle_mode,
+            source: attach.source.as_ref().and_then(encoded),
+            target: answer.node().and_then(encoded),
+            unsettled: Vec::new(),
+            recover: attach.unsettled.is_some(),
+            is_recorded: keeps_unsettled(attach) && cx.broker.is_durable(),
+        });
+        let target = TargetLink {
+            name: attach.name.into(),
+            node,
+            exact: None,
+            waiting: None,
+            is_stolen: false,
+        };
+        client.targets.insert(link, target);
+        if self.takes_place(cx, client, link, attach.name) {
+            if let Some(target) = client.targets.get_mut(&link) {
+                target.waiting = Some(attaching);
+            }
+        } else {
+            self.finish_target(cx, client, link, attaching);
+        }
+        Ok(())
+    }
+
+    /// Takes up what is known of a link, and answers its attach once that is kept.
+    pub(super) fn finish_target(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        mut attaching: Box<AttachingTarget>,
+    ) {
+        let Some(target) = client.targets.get(&link) else {
+            return;
+        };
         let now_ms = cx.net.now_ms();
-        let key = client.link_key(attach.name);
+        let key = client.link_key(&target.name);
         let (mut unsettled, mut token) = self.service.registry.resume(&key, now_ms);
-        let is_exact = attach.rcv_settle_mode == ReceiverSettleMode::Second;
-        let exact = (is_exact && node != Target::Coordinator).then(|| {
-            let is_recorded = keeps_unsettled(attach) && cx.broker.is_durable();
+        let is_exact = attaching.rcv_settle_mode == ReceiverSettleMode::Second;
+        let exact = (is_exact && target.node != Target::Coordinator).then(|| {
             let links = &self.service.registry.exact;
-            let (link, deliveries, kept_by, forgotten) = links.attach(key, is_recorded, now_ms);
+            let (link, deliveries, kept_by, forgotten) =
+                links.attach(key, attaching.is_recorded, now_ms);
             forget(cx, forgotten);
-            if attach.unsettled.is_none() {
+            if !attaching.recover {
                 forget(cx, link.settled_all());
             }
             token = token.max(kept_by);
             unsettled.extend(deliveries);
             link
         });
-        if attach.unsettled.is_none() {
-            // The client has nothing left of it.
-            unsettled.clear();
+        if attaching.recover {
+            // Otherwise the client has nothing left of it.
+            attaching.unsettled = unsettled;
         }
-        let attaching = Box::new(AttachingTarget {
-            snd_settle_mode: attach.snd_settle_mode,
-            rcv_settle_mode: attach.rcv_settle_mode,
-            source: attach.source.as_ref().and_then(encoded),
-            target: answer.node().and_then(encoded),
-            unsettled,
-            recover: attach.unsettled.is_some(),
-        });
-        let name = attach.name.into();
-        client
-            .targets
-            .insert(link, TargetLink { name, node, exact });
+        if let Some(target) = client.targets.get_mut(&link) {
+            target.exact = exact;
+        }
         // The answer tells what became of earlier deliveries.
         let promise = Promise::on(cx, client.listener).at(token);
         let attached = Acknowledgement::AttachedTarget(link, attaching);
         self.acknowledge(cx, client, promise, attached);
-        Ok(())
     }
 
     /// Answers the attach of a target.
@@ -161,6 +191,7 @@ impl Door {
         if let Err(error) = (client.engine).accept_attach(link, &options, &mut self.out) {
             let (name, refusal) = (target.name.clone(), error.to_string());
             client.targets.remove(&link);
+            self.leaves_place(cx, client, link, &name);
             let refusal = (Condition::INTERNAL_ERROR, refusal);
             return self.refuse_attach(cx, client, link, &name, &refusal);
         }

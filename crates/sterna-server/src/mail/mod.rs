@@ -1,6 +1,7 @@
 //! What is sent to a shard from other shards and from the control thread.
 
 pub(crate) mod admin;
+pub(crate) mod amqp;
 pub(crate) mod http;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use crate::identity::{Identity, Refusal};
 use crate::policy::Policy;
 use crate::session::SessionState;
 pub use admin::AdminLetter;
+pub use amqp::AmqpLetter;
 pub use http::HttpLetter;
 
 /// A letter to a shard.
@@ -29,6 +31,8 @@ pub enum Mail {
         /// Who it is, or nothing where that is who was claimed; or why it may not come in.
         outcome: Result<Option<Identity>, Refusal>,
     },
+    /// A word about an AMQP link that is attached anew.
+    Amqp(Box<AmqpLetter>),
     /// A question about an HTTP session, or its answer.
     Http(Box<HttpLetter>),
     /// The store has come further: with appends, or with messages that were asked for.

@@ -476,6 +476,10 @@ impl Handler for Shard {
                         Protocol::Admin => admin.judged(cx, connection, number, outcome),
                     }
                 }
+                Mail::Amqp(letter) => {
+                    let mut doors = self.doors(net);
+                    doors.amqp.mail(&mut doors.cx, *letter);
+                }
                 Mail::Http(letter) => {
                     let mut doors = self.doors(net);
                     doors.http.mail(&mut doors.cx, *letter);

@@ -9,5 +9,6 @@ mod limits;
 mod links;
 mod queues;
 mod security;
+mod stealing;
 mod streams;
 mod transactions;

@@ -95,7 +95,10 @@ fn receivers_get_as_much_as_they_give_credit_for() {
             sender.send(&mut broker, link, token, &token.to_string());
         }
         let mut receivers: Vec<Client> = (0..3)
-            .map(|number| Client::start(&mut broker, Start::new("r").on(number % shards)))
+            .map(|number| {
+                let container = format!("r{number}");
+                Client::start(&mut broker, Start::new(&container).on(number % shards))
+            })
             .collect();
         let mut texts = Vec::new();
         for (receiver, credit) in receivers.iter_mut().zip([2, 0, 3]) {

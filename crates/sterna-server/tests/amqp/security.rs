@@ -7,21 +7,25 @@ use sterna_server::config::Config;
 use crate::client::{Client, Start};
 use crate::fixture::Broker;
 
-/// A broker's configuration with one user, `ann`, whose password is `secret`.
-fn with_users() -> (tempfile::TempDir, Config) {
+/// A broker's configuration with users whose passwords are `secret`.
+pub fn with_users(names: &[&str]) -> (tempfile::TempDir, Config) {
     let directory = tempfile::tempdir().expect("a folder");
     let path = directory.path().join("passwords");
     let record =
         sterna_auth::Record::from_password("secret", &[7; 16], sterna_auth::MIN_ITERATIONS)
             .expect("a record");
-    std::fs::write(&path, format!("ann:{record}\n")).expect("written");
+    let lines: String = names
+        .iter()
+        .map(|name| format!("{name}:{record}\n"))
+        .collect();
+    std::fs::write(&path, lines).expect("written");
     let mut config = Config::default();
     config.authentication.password_file = Some(path);
     config.passwords.iterations = 0;
     (directory, config)
 }
 
-fn plain(user: &str, password: &str) -> Plain {
+pub fn plain(user: &str, password: &str) -> Plain {
     Plain {
         user: user.to_owned(),
         password: password.to_owned(),
@@ -83,7 +87,7 @@ fn enter(broker: &mut Broker, start: Start) -> Client {
 
 #[test]
 fn passwords_are_checked_and_scram_proves_both_ends() {
-    let (_directory, config) = with_users();
+    let (_directory, config) = with_users(&["ann"]);
     let mut broker = Broker::with(&config, 1);
     for (password, enters) in [("secret", true), ("wrong", false)] {
         let mut client = enter(&mut broker, Start::new("c").with(plain("ann", password)));
@@ -106,7 +110,7 @@ fn passwords_are_checked_and_scram_proves_both_ends() {
 
 #[test]
 fn nobody_enters_without_credentials_where_they_are_asked_for() {
-    let (_directory, config) = with_users();
+    let (_directory, config) = with_users(&["ann"]);
     let mut broker = Broker::with(&config, 1);
     let client = enter(&mut broker, Start::new("c"));
     assert!(!client.is_open, "no SASL layer");
