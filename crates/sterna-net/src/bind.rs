@@ -15,7 +15,7 @@ use crate::config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketCon
 use crate::counters::ShardCounters;
 use crate::mailbox::{Courier, Gate, Mailbox, Nudge};
 use crate::peers::Peers;
-use crate::quic::{Driver, Placement, QuicConfig};
+use crate::quic::{Driver, Placement, QuicConfig, shard_offset};
 use crate::shard::Shard;
 use crate::strays::Siblings;
 use crate::tls::TlsConfig;
@@ -75,7 +75,7 @@ pub fn bind<M: Send + 'static>(
     listeners: &[ListenerConfig],
     shards: usize,
 ) -> io::Result<Vec<BoundShard<M>>> {
-    const MOST_SHARDS: usize = 256; // The first byte of a QUIC connection identifier names the shard.
+    const MOST_SHARDS: usize = 256; // One byte of a QUIC connection identifier names the shard.
     const MOST_LISTENERS: usize = udp::MOST_SOCKETS;
     if shards == 0 || shards > MOST_SHARDS || listeners.len() > MOST_LISTENERS {
         return Err(io::Error::new(
@@ -198,8 +198,9 @@ impl Opening<'_> {
         }
         let tls = Arc::new(tls.for_quic(quic).map_err(io::Error::other)?);
         let now = Instant::now();
-        let (bound, group) = sockets::bind_udp(address, shards, self.config)?;
-        let siblings = Siblings::new(self.nudges);
+        let offset = shard_offset(quic.server_id.as_ref());
+        let (bound, group) = sockets::bind_udp(address, shards, offset, self.config)?;
+        let siblings = Siblings::new(self.nudges, quic.server_id);
         for (shard, (socket, siblings)) in group.into_iter().zip(siblings).enumerate() {
             let placement = Placement {
                 listener: index,

@@ -45,10 +45,11 @@ pub(crate) fn listen(
 }
 
 /// One UDP socket per shard on the same address, in the order of the shards: [`crate::steering`]
-/// selects by the position in the group.
+/// selects by the position in the group, and connection identifiers have the shard at `shard_offset`.
 pub(crate) fn bind_udp(
     address: SocketAddr,
     shards: usize,
+    shard_offset: usize,
     config: &ShardConfig,
 ) -> io::Result<(SocketAddr, Vec<std::net::UdpSocket>)> {
     let mut bound = resolve(address, Type::DGRAM, Protocol::UDP);
@@ -71,7 +72,7 @@ pub(crate) fn bind_udp(
     if let Some(first) = group.first()
         && shards > 1
         && config.kernel_steering
-        && let Err(error) = crate::steering::attach(first, shards)
+        && let Err(error) = crate::steering::attach(first, shards, shard_offset)
     {
         tracing::warn!(%bound, %error, "the kernel does not steer datagrams; the shards will");
     }
@@ -133,7 +134,7 @@ mod tests {
         for listener in &group {
             assert_eq!(listener.local_addr().expect("address"), bound);
         }
-        let (bound, group) = bind_udp(loopback(), 3, &config).expect("bound");
+        let (bound, group) = bind_udp(loopback(), 3, 0, &config).expect("bound");
         assert_ne!(bound.port(), 0);
         for socket in &group {
             assert_eq!(socket.local_addr().expect("address"), bound);
@@ -167,8 +168,8 @@ mod tests {
         let (bound, _group) = listen(loopback(), 2, &config).expect("bound");
         let error = listen(bound, 2, &config).expect_err("taken");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let (bound, _group) = bind_udp(loopback(), 2, &config).expect("bound");
-        let error = bind_udp(bound, 2, &config).expect_err("taken");
+        let (bound, _group) = bind_udp(loopback(), 2, 0, &config).expect("bound");
+        let error = bind_udp(bound, 2, 0, &config).expect_err("taken");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }

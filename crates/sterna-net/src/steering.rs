@@ -1,8 +1,8 @@
 //! Steers QUIC datagrams to the shard that owns the connection, from any address.
 //!
 //! The UDP sockets of all shards form one `SO_REUSEPORT` group. A classic BPF program picks the
-//! member by the first byte of the destination connection identifier, modulo the number of shards.
-//! A shard issues identifiers whose first byte is congruent to its index. Identifiers that a client
+//! member by one byte of the destination connection identifier, modulo the number of shards: the first,
+//! or the one behind the node's server ID. A shard issues identifiers whose byte is congruent to its index. Identifiers that a client
 //! chose for its first flight fall anywhere, and the receiving shard owns the connection. So
 //! packets find their shard after NAT rebinding and migration, without privileges.
 //!
@@ -32,15 +32,16 @@ fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 }
 
 /// Attaches the program to the group that `member` belongs to. Members are selected by the order
-/// in which they were bound.
-pub(crate) fn attach(member: &UdpSocket, shards: usize) -> io::Result<()> {
+/// in which they were bound, by the byte at `shard_offset` of the identifier.
+pub(crate) fn attach(member: &UdpSocket, shards: usize, shard_offset: usize) -> io::Result<()> {
     let shards = u32::try_from(shards).map_err(io::Error::other)?;
+    let shard_offset = u32::try_from(shard_offset).map_err(io::Error::other)?;
     let mut program = [
         instruction(LOAD_BYTE, 0, 0, 0),
         instruction(JUMP_IF_SET, 0, 2, LONG_HEADER),
-        instruction(LOAD_BYTE, 0, 0, LONG_ID_OFFSET),
+        instruction(LOAD_BYTE, 0, 0, LONG_ID_OFFSET + shard_offset),
         instruction(JUMP, 0, 0, 1),
-        instruction(LOAD_BYTE, 0, 0, SHORT_ID_OFFSET),
+        instruction(LOAD_BYTE, 0, 0, SHORT_ID_OFFSET + shard_offset),
         instruction(MODULO, 0, 0, shards),
         instruction(RETURN_A, 0, 0, 0),
     ];
@@ -78,26 +79,30 @@ mod tests {
     fn datagrams_go_where_the_identifier_says() {
         const SHARDS: u8 = 3;
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (address, group) =
-            crate::sockets::bind_udp(any, usize::from(SHARDS), &ShardConfig::default())
-                .expect("bound");
-        for socket in &group {
-            socket.set_nonblocking(false).expect("blocking");
-            socket
-                .set_read_timeout(Some(Duration::from_secs(5)))
-                .expect("timeout");
-        }
-        for identifier in 0..24u8 {
-            let short = [0x40, identifier, 0, 0, 0, 0, 0, 0];
-            let long = [0xc0, 0, 0, 0, 1, 8, identifier, 0];
-            for datagram in [short, long] {
-                let client = UdpSocket::bind(any).expect("client");
-                client.send_to(&datagram, address).expect("sent");
-                let owner = &group[usize::from(identifier % SHARDS)];
-                let mut buffer = [0; 16];
-                let (length, from) = owner.recv_from(&mut buffer).expect("steered");
-                assert_eq!(buffer[..length], datagram);
-                assert_eq!(from, client.local_addr().expect("address"));
+        for offset in [0, 2] {
+            let config = ShardConfig::default();
+            let (address, group) =
+                crate::sockets::bind_udp(any, usize::from(SHARDS), offset, &config).expect("bound");
+            for socket in &group {
+                socket.set_nonblocking(false).expect("blocking");
+                socket
+                    .set_read_timeout(Some(Duration::from_secs(5)))
+                    .expect("timeout");
+            }
+            for byte in 0..24u8 {
+                let mut identifier = [0xff; 8];
+                identifier[offset] = byte;
+                let short = [&[0x40][..], &identifier[..]].concat();
+                let long = [&[0xc0, 0, 0, 0, 1, 8][..], &identifier[..]].concat();
+                for datagram in [short, long] {
+                    let client = UdpSocket::bind(any).expect("client");
+                    client.send_to(&datagram, address).expect("sent");
+                    let owner = &group[usize::from(byte % SHARDS)];
+                    let mut buffer = [0; 16];
+                    let (length, from) = owner.recv_from(&mut buffer).expect("steered");
+                    assert_eq!(buffer[..length], datagram);
+                    assert_eq!(from, client.local_addr().expect("address"));
+                }
             }
         }
     }

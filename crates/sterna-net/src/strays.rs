@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::BytesMut;
 
 use crate::mailbox::Nudge;
-use crate::quic::{EcnCodepoint, shard_of};
+use crate::quic::{EcnCodepoint, ServerId, shard_of};
 
 /// Most datagrams that wait for one shard; more are dropped, as a full socket would.
 const MOST_STRAYS: usize = 4_096;
@@ -36,6 +36,7 @@ struct Inbox {
 #[derive(Clone)]
 pub(crate) struct Siblings {
     shard: u16,
+    server_id: Option<ServerId>,
     inboxes: Arc<[Inbox]>,
 }
 
@@ -48,8 +49,8 @@ impl fmt::Debug for Siblings {
 }
 
 impl Siblings {
-    /// The views of all shards, which are woken by `nudges`.
-    pub(crate) fn new(nudges: &[Nudge]) -> Vec<Self> {
+    /// The views of all shards, which are woken by `nudges`. Identifiers are those of a node with this name.
+    pub(crate) fn new(nudges: &[Nudge], server_id: Option<ServerId>) -> Vec<Self> {
         let inbox = |nudge: &Nudge| Inbox {
             strays: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -59,6 +60,7 @@ impl Siblings {
         (0..nudges.len())
             .map(|shard| Self {
                 shard: shard as u16,
+                server_id,
                 inboxes: Arc::clone(&inboxes),
             })
             .collect()
@@ -66,7 +68,7 @@ impl Siblings {
 
     /// The other shard that a datagram belongs to, if it does.
     pub(crate) fn owner(&self, datagram: &[u8]) -> Option<usize> {
-        shard_of(datagram, self.inboxes.len() as u16)
+        shard_of(datagram, self.inboxes.len() as u16, self.server_id.as_ref())
             .filter(|owner| *owner != self.shard)
             .map(usize::from)
     }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sterna_broker::{Directory, Limits};
-use sterna_net::quic::{QuicConfig, TicketStore};
+use sterna_net::quic::{AddressTokens, QuicConfig, ServerId, TicketStore};
 use sterna_net::{
     BoundShard, ClientAuth, Courier, Gate, ListenerConfig, ListenerTransport, RawKeys, ShardConfig,
     SharedPages, TlsConfig, TlsVersions, WebSocketConfig, contain,
@@ -118,12 +118,16 @@ impl Server {
             https: over_tls(&[b"h2", b"http/1.1"]),
             quic: Arc::clone(&tls),
         };
+        let identity = QuicIdentity {
+            server_id: config.quic.named_server()?,
+            address_tokens: config.quic.address_tokens()?,
+        };
         let listeners: Vec<ListenerConfig> = urls
             .iter()
             .zip(config.listeners_in_force())
             .map(|(url, listener)| ListenerConfig {
                 address: url.address(),
-                transport: transport(url, config, &listener, &tls, &pages),
+                transport: transport(url, config, &listener, (&tls, &identity), &pages),
                 balancers: (listener.proxy_protocol.as_ref())
                     .map(|proxy| proxy.from.iter().map(|prefix| (*prefix).into()).collect()),
             })
@@ -472,7 +476,7 @@ fn transport(
     url: &ListenerUrl,
     config: &Config,
     listener: &Listener,
-    tls: &Configurations,
+    (tls, identity): (&Configurations, &QuicIdentity),
     pages: &SharedPages,
 ) -> ListenerTransport {
     let websocket = || {
@@ -499,7 +503,7 @@ fn transport(
         Scheme::Https | Scheme::Admins => ListenerTransport::Tls(Arc::clone(&tls.https)),
         Scheme::MqttQuic | Scheme::AmqpQuic | Scheme::H3 => ListenerTransport::Quic(
             Arc::clone(&tls.quic),
-            Arc::new(quic_config(config, listener)),
+            Arc::new(quic_config(config, listener, identity)),
         ),
     }
 }
@@ -521,7 +525,13 @@ fn shard_config(config: &Config) -> ShardConfig {
     }
 }
 
-fn quic_config(config: &Config, listener: &Listener) -> QuicConfig {
+/// What all QUIC listeners show of this node.
+struct QuicIdentity {
+    server_id: Option<ServerId>,
+    address_tokens: AddressTokens,
+}
+
+fn quic_config(config: &Config, listener: &Listener, identity: &QuicIdentity) -> QuicConfig {
     let (network, quic) = (&config.network, &config.quic);
     QuicConfig {
         protocols: PROTOCOLS.iter().map(|name| name.to_vec()).collect(),
@@ -533,6 +543,8 @@ fn quic_config(config: &Config, listener: &Listener) -> QuicConfig {
         max_half_open: network.maximum_half_open as usize,
         max_half_open_per_address: network.maximum_half_open_per_address as usize,
         retry_half_open: quic.retry_half_open as usize,
+        server_id: identity.server_id,
+        address_tokens: identity.address_tokens.clone(),
         linger: Duration::from_millis(network.linger_ms),
         high_watermark_bytes: network.high_watermark_bytes as usize,
         low_watermark_bytes: network.high_watermark_bytes as usize / 4,

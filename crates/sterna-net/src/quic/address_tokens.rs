@@ -25,10 +25,11 @@ pub struct AddressTokens {
 }
 
 impl AddressTokens {
-    /// With a key derived from a secret, so that tokens survive a restart. They may then be used
-    /// once more after it.
+    /// With a key derived from a secret of at least 32 random bytes. Tokens survive a restart, and every
+    /// node with the same secret takes them. A token in NEW_TOKEN may then be used once at each node, and
+    /// once more after a restart.
     #[must_use]
-    pub fn with_secret(secret: &[u8; 32]) -> Self {
+    pub fn with_secret(secret: &[u8]) -> Self {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"sterna address tokens");
         Self {
             key: Arc::new(salt.extract(secret)),

@@ -11,7 +11,7 @@ use sha2::Sha256;
 use sterna_quic::{Role, Settings};
 
 use super::address_tokens::AddressTokens;
-use super::connection_ids::ShardConnectionIds;
+use super::connection_ids::{ServerId, ShardConnectionIds};
 use super::driver::Placement;
 use super::path_memory::PathSessions;
 use super::tls::TlsServer;
@@ -94,6 +94,9 @@ pub struct QuicConfig {
     /// restarted broker tells peers of lost connections at once to connect again. Default: a random
     /// one.
     pub reset_secret: Option<[u8; 32]>,
+    /// The node's name in connection identifiers, for balancers. Default: none, and identifiers name the
+    /// shard alone.
+    pub server_id: Option<ServerId>,
     /// Least time between two stateless resets. Default: 5 ms.
     pub reset_interval: Duration,
 }
@@ -125,6 +128,7 @@ impl Default for QuicConfig {
             low_watermark_bytes: 64 * 1024,
             max_unsent_bytes: 64 * 1024 * 1024,
             reset_secret: None,
+            server_id: None,
             reset_interval: Duration::from_millis(5),
         }
     }
@@ -172,7 +176,8 @@ impl QuicConfig {
             .max_udp_payload_size(self.settings.max_received_payload_bytes)
             .map_err(|_| SetupError::Setting("max_received_payload_bytes".to_owned()))?;
         endpoint.min_reset_interval(self.reset_interval);
-        endpoint.cid_generator(move || Box::new(ShardConnectionIds::new(placement)));
+        let server_id = self.server_id;
+        endpoint.cid_generator(move || Box::new(ShardConnectionIds::new(placement, server_id)));
         Ok(endpoint)
     }
 

@@ -43,7 +43,7 @@ pub struct Placement {
     pub listener: u16,
     /// Index of the shard, below `shards`.
     pub shard: u16,
-    /// Number of shards, from 1 to 256: connection identifiers carry the shard in their first byte.
+    /// Number of shards, from 1 to 256: connection identifiers carry the shard in a byte.
     pub shards: u16,
 }
 

@@ -32,7 +32,8 @@ mod unproved;
 
 pub use address_tokens::AddressTokens;
 pub use config::{QuicConfig, SetupError};
-pub use connection_ids::{CONNECTION_ID_BYTES, shard_of};
+pub(crate) use connection_ids::shard_offset;
+pub use connection_ids::{CONNECTION_ID_BYTES, ServerId, shard_of};
 pub use driver::{Driver, Placement};
 pub use event::{Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, Sent};
 pub use quinn_proto::EcnCodepoint;

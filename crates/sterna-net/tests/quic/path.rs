@@ -72,7 +72,7 @@ fn packets_can_be_steered_to_their_shard() {
         if crossing.to_server && crossing.is_one_rtt() {
             let mut counted = counted.borrow_mut();
             counted.0 += 1;
-            counted.1 += usize::from(shard_of(crossing.bytes, 4) != Some(1));
+            counted.1 += usize::from(shard_of(crossing.bytes, 4, None) != Some(1));
         }
         Fate::Deliver
     });

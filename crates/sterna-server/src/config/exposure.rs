@@ -121,6 +121,10 @@ impl Config {
             ("cluster.credentials_file", &self.cluster.credentials_file),
             ("cluster.password_file", &self.cluster.password_file),
             ("cluster.key", &self.cluster.key),
+            (
+                "quic.address_token_key_file",
+                &self.quic.address_token_key_file,
+            ),
         ];
         let jwt = &self.authentication.jwt;
         let has_shared_secrets = jwt.algorithms.contains(&JwtAlgorithm::Hs256);

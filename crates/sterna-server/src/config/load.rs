@@ -153,6 +153,9 @@ fn with_nearest(message: &str) -> String {
         "retry_half_open",
         "maximum_early_bytes",
         "maximum_early_bytes_total",
+        "server_id",
+        "config_rotation",
+        "address_token_key_file",
     ];
     let settings = Settings::NAMES.iter().copied().chain(own);
     let names: Vec<&str> = if quic {

@@ -1,6 +1,11 @@
 //! QUIC: a profile, what differs from it, and the broker's own limits.
 
+use std::fmt::Display;
+use std::fs;
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
+use sterna_net::quic::{AddressTokens, ServerId};
 use sterna_quic::{Overrides, Settings};
 
 use super::{Config, EarlyData, Listener};
@@ -21,6 +26,14 @@ pub struct Quic {
     pub maximum_early_bytes: u32,
     /// The same of all clients of a shard together.
     pub maximum_early_bytes_total: u32,
+    /// The node's server ID in connection identifiers, 1 to 6 bytes in hexadecimal, for balancers in front of
+    /// several nodes (draft-ietf-quic-load-balancers).
+    pub server_id: Option<String>,
+    /// The config rotation beside it, from 0 to 6.
+    pub config_rotation: u8,
+    /// A file with a secret, from which the key of address tokens (Retry, NEW_TOKEN) is derived; all nodes
+    /// behind a balancer have the same.
+    pub address_token_key_file: Option<PathBuf>,
     /// The profile, and the settings that differ from it, each by its name.
     #[serde(flatten)]
     pub transport: Overrides,
@@ -33,15 +46,68 @@ impl Default for Quic {
             early_data: EarlyData::Idempotent,
             maximum_early_bytes: 16 * 1024,
             maximum_early_bytes_total: 16 * 1024 * 1024,
+            server_id: None,
+            config_rotation: 0,
+            address_token_key_file: None,
             transport: Overrides::default(),
         }
     }
+}
+
+/// Least bytes of the secret of address tokens.
+const MIN_SECRET_BYTES: usize = 32;
+
+impl Quic {
+    /// What connection identifiers name this node by; `None` where it has no server ID.
+    ///
+    /// # Errors
+    /// A sentence that names the setting.
+    pub(crate) fn named_server(&self) -> Result<Option<ServerId>, String> {
+        if self.config_rotation > ServerId::HIGHEST_ROTATION {
+            let highest = ServerId::HIGHEST_ROTATION;
+            return Err(format!("quic.config_rotation is 0 to {highest}"));
+        }
+        let Some(text) = &self.server_id else {
+            return Ok(None);
+        };
+        let wrong = || format!("quic.server_id: `{text}` is not 1 to 6 bytes in hexadecimal");
+        let bytes = from_hexadecimal(text).ok_or_else(wrong)?;
+        let server_id = ServerId::new(&bytes, self.config_rotation).ok_or_else(wrong)?;
+        Ok(Some(server_id))
+    }
+
+    /// The key of address tokens: that of all nodes, or one of this process.
+    ///
+    /// # Errors
+    /// A sentence that names the setting and the file.
+    pub(crate) fn address_tokens(&self) -> Result<AddressTokens, String> {
+        let Some(path) = &self.address_token_key_file else {
+            return Ok(AddressTokens::default());
+        };
+        let told =
+            |why: &dyn Display| format!("quic.address_token_key_file: {}: {why}", path.display());
+        let secret = fs::read(path).map_err(|error| told(&error))?;
+        let secret = secret.trim_ascii_end();
+        if secret.len() < MIN_SECRET_BYTES {
+            return Err(told(&format!("has less than {MIN_SECRET_BYTES} bytes")));
+        }
+        Ok(AddressTokens::with_secret(secret))
+    }
+}
+
+fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    let byte = |pair: &[u32]| (pair[0] << 4 | pair[1]) as u8;
+    Some(digits.chunks_exact(2).map(byte).collect())
 }
 
 impl Config {
     /// What is wrong with the settings of QUIC on any of the listeners.
     pub(super) fn quic_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
+        problems.extend(self.quic.named_server().err());
+        problems.extend(self.quic.address_tokens().err());
         for listener in self.listeners_in_force() {
             if let Err(found) = self.quic_settings(&listener).check() {
                 for problem in found {
@@ -189,6 +255,46 @@ mod tests {
             problems[0].starts_with("quic.handshake_timeout_ms "),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn a_node_has_a_server_id_in_hexadecimal() {
+        let named = |id: &str, rotation: u8| {
+            let quic = Quic {
+                server_id: Some(id.to_owned()),
+                config_rotation: rotation,
+                ..Quic::default()
+            };
+            quic.named_server()
+        };
+        let server_id = named("0aFF", 6).expect("sound").expect("named");
+        assert_eq!(server_id.as_bytes(), [0x0a, 0xff]);
+        for wrong in ["", "1", "0x01", "0g", "00112233445566", "é1"] {
+            let why = named(wrong, 0).unwrap_err();
+            assert!(why.contains("quic.server_id"), "{why}");
+        }
+        assert!(named("01", 7).unwrap_err().contains("quic.config_rotation"));
+        assert_eq!(Quic::default().named_server(), Ok(None));
+    }
+
+    #[test]
+    fn the_key_of_address_tokens_is_read_and_long_enough() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        let config = parse(
+            "x",
+            &format!(
+                "[quic]\naddress_token_key_file = {:?}\n",
+                path.display().to_string()
+            ),
+        )
+        .expect("a configuration");
+        let problem = || config.quic_problems().concat();
+        assert!(problem().contains("quic.address_token_key_file"));
+        fs::write(&path, [b'a'; 31]).expect("written");
+        assert!(problem().contains("less than 32 bytes"), "{}", problem());
+        fs::write(&path, [b'a'; 32]).expect("written");
+        assert_eq!(problem(), "");
     }
 
     #[test]
