@@ -13,6 +13,7 @@
 pub mod commits;
 mod engine;
 mod port;
+mod report;
 mod settings;
 mod status;
 pub mod subject;
@@ -20,6 +21,7 @@ pub mod table;
 pub mod wire;
 
 pub use engine::{Engine, Running};
-pub use port::{Port, Shards, ToShard};
+pub use port::{Asker, Port, Shards, ToShard};
+pub use report::{FollowerView, NodeView, NodeWord, Report, StreamView};
 pub use settings::{Settings, is_name};
 pub use status::{Figure, Status};

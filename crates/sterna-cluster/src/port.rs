@@ -10,6 +10,8 @@ use sterna_broker::{
 };
 use tokio::sync::Notify;
 
+use crate::report::Report;
+
 /// What the engine tells a shard.
 #[derive(Debug)]
 pub enum ToShard {
@@ -30,7 +32,16 @@ pub trait Shards: Send + fmt::Debug {
     fn backlog(&self, shard: usize) -> usize;
 }
 
-/// What shards tell the engine.
+/// Where a report goes.
+pub(crate) struct Reply(pub(crate) Box<dyn FnOnce(Report) + Send>);
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reply")
+    }
+}
+
+/// What shards and the process tell the engine.
 #[derive(Debug)]
 pub(crate) enum FromShard {
     /// Messages for other nodes, and the last token given out for them or before.
@@ -41,6 +52,10 @@ pub(crate) enum FromShard {
     },
     /// What this node's readers want.
     Interest(Vec<(Arc<str>, Interest)>),
+    /// Somebody wants to know how the cluster is.
+    Ask(Reply),
+    /// The node will leave.
+    Drain,
     /// The node leaves.
     Stop,
 }
@@ -63,13 +78,16 @@ impl Default for Inbound {
 }
 
 impl Inbound {
-    pub(crate) fn post(&self, letter: FromShard) {
+    /// False where nobody takes letters any more.
+    pub(crate) fn post(&self, letter: FromShard) -> bool {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = letters.is_some();
         if let Some(letters) = &mut *letters {
             letters.push(letter);
         }
         drop(letters);
         self.arrived.notify_one();
+        is_open
     }
 
     pub(crate) fn take(&self) -> Vec<FromShard> {
@@ -80,6 +98,23 @@ impl Inbound {
     /// Nobody will take letters any more: they are dropped.
     pub(crate) fn close(&self) {
         *self.letters.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// The way of questions about the cluster.
+#[derive(Clone, Debug)]
+pub struct Asker(Arc<Inbound>);
+
+impl Asker {
+    pub(crate) const fn new(inbound: Arc<Inbound>) -> Self {
+        Self(inbound)
+    }
+
+    /// Asks how the cluster is. `reply` is called on the engine's thread, after `cluster.answer_timeout_ms` at
+    /// the latest. False where the engine has ended, and nobody answers.
+    #[must_use]
+    pub fn ask(&self, reply: impl FnOnce(Report) + Send + 'static) -> bool {
+        self.0.post(FromShard::Ask(Reply(Box::new(reply))))
     }
 }
 

@@ -31,6 +31,7 @@ pub struct Status {
     pub(crate) knows_retained: AtomicBool,
     pub(crate) is_superseded: AtomicBool,
     pub(crate) is_stalled: AtomicBool,
+    pub(crate) is_draining: AtomicBool,
     /// Connections to a server of NATS.
     pub connects: Figure,
     /// Other nodes that are here.

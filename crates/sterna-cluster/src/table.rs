@@ -197,6 +197,12 @@ impl Table {
         Some((Arc::clone(name), peer.presence))
     }
 
+    /// All other nodes: name, how each is seen, and how many filters it has readers for.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Arc<str>, Presence, usize)> {
+        let peers = self.peers.iter();
+        peers.map(|(name, peer)| (name, peer.presence, peer.filters.len()))
+    }
+
     /// How many other nodes are seen so.
     #[must_use]
     pub fn count(&self, presence: Presence) -> usize {

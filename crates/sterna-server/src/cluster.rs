@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sterna_broker::{Broker, PeerGate, Store};
-use sterna_cluster::{Engine, Port, Running, Settings, Shards, Status, ToShard};
+use sterna_cluster::{Engine, Port, Running, Settings, Shards, ToShard};
 use sterna_net::{Courier, Mailbox};
 
 use crate::config::{self, Config};
 use crate::mail::Mail;
+use crate::metrics::ClusterSource;
 use crate::session::SessionState;
 
 /// Time that other nodes are given to hear that this one leaves.
@@ -61,10 +62,14 @@ impl Cluster {
         })
     }
 
-    /// How the engine is, and what waits for it.
-    pub(crate) fn status(&self) -> Option<(Arc<Status>, Arc<PeerGate>)> {
+    /// How the engine is, what waits for it, and the way of questions; `None` where there is no cluster.
+    pub(crate) fn source(&self) -> Option<ClusterSource> {
         let engine = self.engine.as_ref()?;
-        Some((engine.status(), engine.gate()))
+        Some(ClusterSource {
+            status: engine.status(),
+            gate: engine.gate(),
+            asker: engine.asker(),
+        })
     }
 
     /// Starts the engine, which writes to shards by the courier, and tells of a failure as they do.
@@ -88,6 +93,14 @@ impl Cluster {
                 .unwrap_or_else(PoisonError::into_inner) = Some(running);
         }
         Ok(())
+    }
+
+    /// Tells other nodes that this one takes no new clients soon, and leaves after that.
+    pub(crate) fn drain(&self) {
+        let running = (self.running.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = &*running {
+            running.drain();
+        }
     }
 
     /// Tells other nodes that this one leaves, and ends the engine.

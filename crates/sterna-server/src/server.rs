@@ -25,7 +25,7 @@ use crate::identity::{Checker, Issuer};
 use crate::key_refresh::{self, refreshed};
 use crate::mail::{Letters, Mail};
 use crate::memory::{Memory, Watch};
-use crate::metrics::{ClusterSource, Sources};
+use crate::metrics::Sources;
 use crate::mqtt::Repetitions;
 use crate::policy::{self, Policy};
 use crate::reload::{InForce, Live, Prepared, locked, tell_all, warn_of};
@@ -151,8 +151,7 @@ impl Server {
             tickets,
             u64::from(config.network.maximum_connections) * count as u64,
         );
-        let of_cluster = (cluster.status()).map(|(status, gate)| ClusterSource { status, gate });
-        let sources = (sources.with_store(store.usage_reader())).with_cluster(of_cluster);
+        let sources = (sources.with_store(store.usage_reader())).with_cluster(cluster.source());
         sources.set_certificates(certificate::all(&config.tls, &certificate, &certificates)?);
         let (sources, orders) = sources.with_orders();
         let sources = Arc::new(sources);
@@ -288,6 +287,16 @@ impl Server {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .take()
+    }
+
+    /// Says to operators and other nodes that it will stop. Clients are still taken. Returns for how long that
+    /// is to be so before [`Server::shutdown`]:
+    /// [`drain_notice_ms`](crate::config::Network::drain_notice_ms).
+    #[must_use]
+    pub fn drain(&self) -> Duration {
+        self.cluster.drain();
+        self.tell_all(|| Mail::Drain);
+        Duration::from_millis(self.in_force().config.network.drain_notice_ms)
     }
 
     /// Takes no new connections, sends the acknowledgements that wait for the store, tells every client

@@ -87,3 +87,46 @@ fn a_reload_changes_rules_and_certificate_and_drops_nobody() {
     assert_eq!((goodbye[0], goodbye[2]), (0xE0, 0x8B));
     assert_eq!(client.read(&mut [0]).expect("the end"), 0);
 }
+
+/// A broker that is to stop says so first, and goes on until balancers have heard it.
+#[test]
+fn a_draining_broker_says_so_and_still_takes_clients() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let mut config = Config {
+        data_directory: Some(directory.path().to_owned()),
+        listeners: vec![
+            Listener::at("mqtt://127.0.0.1:0"),
+            Listener::at("admin://127.0.0.1:0"),
+        ],
+        shards: 2,
+        ..Config::default()
+    };
+    config.network.drain_notice_ms = 1_234;
+    let server = Server::start(&config).expect("starts");
+    let address = |at: usize| {
+        let url = &server.listeners()[at];
+        let (_, rest) = url.split_once("://").expect("a URL");
+        rest.trim_end_matches('/').to_owned()
+    };
+    let ready = || {
+        let mut stream = TcpStream::connect(address(1)).expect("connects");
+        let head = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("sends");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    assert!(ready().starts_with("HTTP/1.1 200"));
+    assert_eq!(server.drain(), Duration::from_millis(1_234));
+    // Shards learn of it in a turn of their own.
+    let said = (0..1000)
+        .map(|_| ready())
+        .find(|answer| answer.contains(" 503 "));
+    assert!(said.expect("not ready").ends_with("draining\n"));
+    let mut client = TcpStream::connect(address(0)).expect("connects");
+    client.write_all(CONNECT).expect("sends");
+    let connack = read_packet(&mut client);
+    assert_eq!((connack[0], connack[3]), (0x20, 0));
+    server.shutdown();
+    assert_eq!(read_packet(&mut client)[0], 0xE0);
+}

@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use commands::{
-    acl, admin, config, demo, exit, handshake, manual, moved, passwd, property, publish, request,
-    serve, store, subscribe, token, top, trace, tune,
+    acl, admin, cluster, config, demo, exit, handshake, manual, moved, passwd, property, publish,
+    request, serve, store, subscribe, token, top, trace, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -43,6 +43,7 @@ enum Command {
     Token(token::Args),
     Store(store::Args),
     Admin(Box<admin::Args>),
+    Cluster(Box<cluster::Args>),
     Top(Box<top::Args>),
     Trace(Box<trace::Args>),
     Demo(demo::Args),
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Admin(args) => admin::run(&args),
+        Command::Cluster(args) => cluster::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Demo(args) => demo::run(&args),

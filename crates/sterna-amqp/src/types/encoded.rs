@@ -29,7 +29,7 @@ impl Encoded {
     }
 
     /// Encodes with a function that appends exactly one value.
-    pub(crate) fn build(write: impl FnOnce(&mut BytesMut)) -> Self {
+    pub fn build(write: impl FnOnce(&mut BytesMut)) -> Self {
         let mut out = BytesMut::new();
         write(&mut out);
         debug_assert!(Value::decode(&out).is_ok());

@@ -12,6 +12,7 @@ mod interest;
 mod lanes;
 mod membership;
 mod outgoing;
+mod report;
 mod retained;
 
 use std::cell::{Cell, RefCell};
@@ -28,7 +29,7 @@ use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::commits::{Commits, Part};
-use crate::port::{Commitments, FromShard, Inbound, Port, Progress, Shards, ToShard};
+use crate::port::{Asker, Commitments, FromShard, Inbound, Port, Progress, Shards, ToShard};
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::table::Table;
@@ -123,6 +124,12 @@ impl Engine {
     #[must_use]
     pub fn port(&self, shard: usize) -> Port {
         Port::new(shard, Arc::clone(&self.inbound))
+    }
+
+    /// The way of questions about the cluster.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        Asker::new(Arc::clone(&self.inbound))
     }
 
     /// What a shard's broker has as its store. `wake` has the shard look at its acknowledgements in its
@@ -222,6 +229,11 @@ impl Engine {
 }
 
 impl Running {
+    /// Tells other nodes that this one takes no new clients soon, and leaves after that.
+    pub fn drain(&self) {
+        self.inbound.post(FromShard::Drain);
+    }
+
     /// Tells other nodes that this one leaves, and ends the thread. What still waits for NATS is lost; who
     /// published it has no acknowledgement. Waits up to `within`.
     pub fn stop(self, within: Duration) {
@@ -247,6 +259,8 @@ impl Core {
             core.spawn(Rc::clone(&core).run_lanes());
             core.spawn(Rc::clone(&core).beat());
             core.spawn(Rc::clone(&core).hear());
+            core.spawn(Rc::clone(&core).answer_nodes());
+            core.spawn(Rc::clone(&core).hear_drains());
             core.spawn(Rc::clone(&core).follow_nodes());
             core.spawn(Rc::clone(&core).receive_live());
             core.spawn(Rc::clone(&core).receive_inbox());

@@ -64,6 +64,11 @@ impl Core {
                         outgoing,
                     } => charges.push(self.sort(shard, token, outgoing, &mut live)),
                     FromShard::Interest(interest) => self.note_interest(interest),
+                    FromShard::Ask(reply) => {
+                        let core = Rc::clone(&self);
+                        self.spawn(async move { (reply.0)(core.report().await) });
+                    }
+                    FromShard::Drain => self.spawn(Rc::clone(&self).say_that_it_drains()),
                     FromShard::Stop => self.stopping.notify_one(),
                 }
             }

@@ -138,6 +138,27 @@ impl Desk<'_, '_> {
         done.tell(out);
     }
 
+    /// The engine of the cluster has told how that is.
+    pub(super) fn reported(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        condition: &Condition,
+        answers: Vec<Answer>,
+    ) {
+        let report = answers.into_iter().find_map(|answer| match answer {
+            Answer::Report(report) => serde_json::to_value(report).ok(),
+            _ => None,
+        });
+        match report {
+            Some(report) => give_value(out, id, condition, &report),
+            None => {
+                let trouble = Trouble::new(Kind::ClusterAway, "the cluster's engine has ended");
+                self.refused(out, id, &trouble);
+            }
+        }
+    }
+
     /// The process has obeyed an order, or not.
     pub(super) fn obeyed(
         &self,

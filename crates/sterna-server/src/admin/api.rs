@@ -373,6 +373,7 @@ impl Desk<'_, '_> {
                 give_value(out, id, &condition, &value);
                 Ok(())
             }
+            Operation::Cluster => self.cluster(id, condition),
             Operation::Bans => self.bans(out, id, call, limit()?),
             Operation::Ban => self.ban(out, request, change),
             Operation::Lift => self.lift_ban(out, id, call, &change),
@@ -650,6 +651,34 @@ impl Desk<'_, '_> {
             }
         };
         Err(Trouble::new(kind, detail))
+    }
+
+    /// Asks the engine of the cluster.
+    fn cluster(&mut self, id: ExchangeId, condition: Condition) -> Result<(), Trouble> {
+        let asker = self.admin.sources.cluster_asker().cloned().ok_or_else(|| {
+            let detail = "this broker is not a node of a cluster: cluster.nats is not set";
+            Trouble::new(Kind::NoResource, detail)
+        })?;
+        let Some(reply) = self.cx.outbox.postbox(self.cx.shard) else {
+            return Err(Trouble::new(Kind::Busy, "the process takes no questions"));
+        };
+        let shard = self.cx.shard;
+        let number = self.open(id, Purpose::Cluster(condition), shard..shard + 1)?;
+        let is_asked = asker.ask(move |report| {
+            let answer = Answer::Report(Box::new(report));
+            let body = Body::Answer {
+                number,
+                shard,
+                answer,
+            };
+            reply(Mail::Admin(Box::new(AdminLetter(body))));
+        });
+        if is_asked {
+            return Ok(());
+        }
+        self.admin.gathers.forget(self.connection, Some(id));
+        let detail = "the engine of the cluster has ended; the log says why";
+        Err(Trouble::new(Kind::ClusterAway, detail))
     }
 
     /// Gives the process an order.

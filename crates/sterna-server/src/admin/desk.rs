@@ -56,6 +56,8 @@ pub(super) enum Purpose {
     Whole(Whole, Condition),
     /// One thing; the problem where there is none.
     One(Condition, Kind),
+    /// How the cluster is.
+    Cluster(Condition),
     /// A change; the problem where there is nothing to change.
     Change(Change, Kind),
     /// An order to the process.
@@ -136,7 +138,7 @@ impl Desk<'_, '_> {
                 Ok(true)
             }
             Resource::Readiness if self.is_stopping => {
-                say(out, request.id, 503, "stopping\n");
+                say(out, request.id, 503, "draining\n");
                 Ok(true)
             }
             Resource::Readiness if self.cx.memory.stage() >= Stage::RefuseNewcomers => {
@@ -337,6 +339,7 @@ impl Desk<'_, '_> {
                 self.found_whole(out, id, whole, &condition, answers);
             }
             Purpose::One(condition, kind) => self.found_one(out, id, (&condition, kind), answers),
+            Purpose::Cluster(condition) => self.reported(out, id, &condition, answers),
             Purpose::Change(change, kind) => self.found_change(out, id, (&change, kind), answers),
             Purpose::Order(order, change) => self.obeyed(out, id, (order, &change), answers),
         }

@@ -36,6 +36,7 @@ pub(super) enum Operation {
     Store,
     Memory,
     Certificates,
+    Cluster,
     Rules,
     Explain,
     Bans,
@@ -428,6 +429,16 @@ pub(super) const ROUTES: &[Route] = &[
         "Certificates",
         "The certificates that listeners present",
     ),
+    Route {
+        problems: &[Kind::ClusterAway],
+        ..read(
+            "/cluster",
+            Operation::Cluster,
+            "cluster",
+            "Cluster",
+            "The nodes of the cluster and its streams in NATS; asks the other nodes",
+        )
+    },
     read(
         "/rules",
         Operation::Rules,

@@ -34,6 +34,7 @@ use rustc_hash::FxHashMap;
 use sterna_amqp::connection::{Connection, LinkId};
 use sterna_amqp::frame::Unit;
 use sterna_amqp::performatives::Error;
+use sterna_amqp::types::{Encoded, MapWriter, Value};
 use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, Origin, SessionKey};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
@@ -171,7 +172,18 @@ impl Service for Amqp {
     }
 
     fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        let error = Error::new(Condition::CONNECTION_FORCED, "the broker shuts down");
+        let forced = Error::new(Condition::CONNECTION_FORCED, "the broker shuts down");
+        let elsewhere = cx.policy.amqp.redirect().map(redirect);
+        let error = match elsewhere.as_ref().map(Encoded::value) {
+            Some(Value::Map(info)) => Error {
+                info: Some(info),
+                ..Error::new(
+                    Condition::CONNECTION_REDIRECT,
+                    "the broker shuts down: use another one",
+                )
+            },
+            _ => forced,
+        };
         // Before its open a client is told nothing.
         let _ = client.engine.close(Some(error), &mut door.out);
         door.lost(cx, client);
@@ -591,4 +603,15 @@ mod tests {
             assert!(!is_consumer(ConsumerId(7 << 32 | slot)), "{slot:x}");
         }
     }
+}
+
+/// What an error says of another broker (part 2, section 2.8.16).
+fn redirect((host, port): (&str, u16)) -> Encoded {
+    Encoded::build(|out| {
+        let mut map = MapWriter::new(out);
+        map.push(&Value::Symbol("hostname"), &Value::String(host));
+        map.push(&Value::Symbol("network-host"), &Value::String(host));
+        map.push(&Value::Symbol("port"), &Value::Ushort(port));
+        map.finish();
+    })
 }

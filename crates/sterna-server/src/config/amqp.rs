@@ -10,6 +10,9 @@ use super::Durability;
 pub struct Amqp {
     /// The broker's container-id.
     pub container_id: String,
+    /// `HOST:PORT` of another broker, told to clients at shutdown as `amqp:connection:redirect`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_reference: Option<String>,
     /// Largest frame accepted, in bytes (max-frame-size), from 512.
     pub maximum_frame_bytes: u32,
     /// Sessions of one connection (channel-max, plus one).
@@ -106,6 +109,7 @@ impl Default for Amqp {
     fn default() -> Self {
         Self {
             container_id: "sterna".to_owned(),
+            server_reference: None,
             maximum_frame_bytes: 64 << 10,
             maximum_sessions_per_connection: 256,
             maximum_links_per_session: 256,
@@ -140,9 +144,20 @@ impl Default for Amqp {
 }
 
 impl Amqp {
+    /// Host and port of the broker that clients are told at shutdown.
+    pub(crate) fn redirect(&self) -> Option<(&str, u16)> {
+        let (host, port) = self.server_reference.as_deref()?.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = port.parse().ok().filter(|port| *port != 0)?;
+        (!host.is_empty()).then_some((host, port))
+    }
+
     /// What is wrong with the settings, each a sentence that names one.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
+        if self.server_reference.is_some() && self.redirect().is_none() {
+            problems.push("amqp.server_reference is HOST:PORT".to_owned());
+        }
         if self.maximum_frame_bytes < sterna_amqp::MIN_MAX_FRAME_BYTES {
             problems.push("amqp.maximum_frame_bytes is at least 512".to_owned());
         }

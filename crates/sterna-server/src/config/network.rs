@@ -30,7 +30,10 @@ pub struct Network {
     pub high_watermark_bytes: u32,
     /// Time that a closing connection may take to send what is queued, in milliseconds.
     pub linger_ms: u64,
-    /// Time from the signal to stop to the end of the process, in milliseconds.
+    /// Time for which a broker that is to stop still takes new clients, and `/readyz` says that it drains, so
+    /// that balancers choose others; in milliseconds.
+    pub drain_notice_ms: u64,
+    /// Time from the end of the notice to the end of the process, in milliseconds.
     pub shutdown_timeout_ms: u64,
 }
 
@@ -47,6 +50,7 @@ impl Default for Network {
             maximum_connections_per_address: 10_000,
             high_watermark_bytes: 256 << 10,
             linger_ms: 3_000,
+            drain_notice_ms: 0,
             shutdown_timeout_ms: 20_000,
         }
     }

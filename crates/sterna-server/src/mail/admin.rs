@@ -48,6 +48,8 @@ pub(crate) enum Answer {
     Figures(Box<Figures>),
     /// To a query of the admin API.
     Found(Found),
+    /// How the cluster is.
+    Report(Box<sterna_cluster::Report>),
     /// What came of an order to the process: sections of the configuration that stay unchanged, or why
     /// the order was refused.
     Obeyed(Result<Vec<&'static str>, String>),

@@ -49,6 +49,8 @@ pub enum Mail {
     Bans,
     /// A new policy is in force.
     Policy(Arc<Policy>),
+    /// Say that the broker is not ready for new clients: it will stop.
+    Drain,
     /// Tell clients goodbye and end.
     Stop,
 }

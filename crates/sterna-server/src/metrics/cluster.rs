@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sterna_broker::PeerGate;
-use sterna_cluster::Status;
+use sterna_cluster::{Asker, Status};
 
 use super::page::Page;
 
@@ -14,6 +14,8 @@ pub struct ClusterSource {
     pub status: Arc<Status>,
     /// What waits for it.
     pub gate: Arc<PeerGate>,
+    /// The way of questions about it.
+    pub asker: Asker,
 }
 
 /// Writes the figures; all are 0 where there is no cluster.

@@ -113,6 +113,11 @@ impl Sources {
         self.cluster.as_ref()?.status.trouble()
     }
 
+    /// The way of questions about the cluster; `None` where there is none.
+    pub(crate) fn cluster_asker(&self) -> Option<&sterna_cluster::Asker> {
+        Some(&self.cluster.as_ref()?.asker)
+    }
+
     /// Notes the certificates in force.
     pub fn set_certificates(&self, certificates: Vec<Certificate>) {
         *self

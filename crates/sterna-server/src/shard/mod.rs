@@ -544,6 +544,7 @@ impl Handler for Shard {
                         self.broker.judge(now_ms);
                     }
                 }
+                Mail::Drain => self.admin.service.is_draining = true,
                 Mail::Stop if self.stopping == Stopping::No => {
                     self.stopping = Stopping::Draining(now_ms + self.policy.drain_ms);
                     let mut doors = self.doors(net);

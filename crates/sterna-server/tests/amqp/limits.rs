@@ -344,3 +344,38 @@ fn detached_sources_are_limited() {
         );
     }
 }
+
+/// Part 2, section 2.8.16: the broker may name another one.
+#[test]
+fn a_stopping_broker_says_where_to_go() {
+    for (reference, condition) in [
+        (None, "amqp:connection:forced"),
+        (Some("b.example:5671"), "amqp:connection:redirect"),
+    ] {
+        let mut broker = broker(|amqp| amqp.server_reference = reference.map(str::to_owned));
+        let client = Client::connect(&mut broker, "c");
+        broker.stop();
+        let told = broker.take(client.peer);
+        let has = |text: &str| {
+            told.windows(text.len())
+                .any(|bytes| bytes == text.as_bytes())
+        };
+        assert!(has(condition));
+        for part in ["hostname", "network-host", "port", "b.example"] {
+            assert_eq!(has(part), reference.is_some(), "{part}");
+        }
+        // An ushort, as the specification has it.
+        assert_eq!(has("port\u{60}"), reference.is_some());
+    }
+    for wrong in ["b.example", ":5671", "b.example:0", "b.example:70000"] {
+        let config = Config {
+            amqp: Amqp {
+                server_reference: Some(wrong.to_owned()),
+                ..Amqp::default()
+            },
+            ..Config::default()
+        };
+        let problems = config.check().expect_err("refused").concat();
+        assert!(problems.contains("amqp.server_reference"), "{problems}");
+    }
+}

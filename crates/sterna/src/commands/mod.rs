@@ -3,6 +3,7 @@
 pub(crate) mod acl;
 pub(crate) mod admin;
 mod clock;
+pub(crate) mod cluster;
 pub(crate) mod config;
 mod connection;
 pub(crate) mod demo;

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -128,7 +129,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     service_manager::tell(&State::Ready {
         listeners: server.listeners().len(),
     });
-    for wake in wakes(signals, server.take_orders()) {
+    let wakes = wakes(signals, server.take_orders());
+    for wake in &wakes {
         let letter = match wake {
             Wake::Signal(SIGHUP) => None,
             Wake::Signal(_) => break,
@@ -148,6 +150,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     }
     service_manager::tell(&State::Stopping);
+    info!(target: AUDIT, "draining");
+    let noticed = Instant::now() + server.drain();
+    // Who asks again does not want to wait.
+    while let Ok(wake) = wakes.recv_timeout(noticed.saturating_duration_since(Instant::now())) {
+        match wake {
+            Wake::Signal(SIGHUP) => {}
+            Wake::Signal(_) => break,
+            Wake::Order(letter) => letter.answer(Err("the broker drains".to_owned())),
+        }
+    }
     info!(target: AUDIT, "shutting down");
     if server.shutdown() {
         ExitCode::SUCCESS

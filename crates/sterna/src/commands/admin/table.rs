@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 /// A column: its heading, and the place of its value in an entry.
-pub(super) type Column = (&'static str, &'static str);
+pub(in super::super) type Column = (&'static str, &'static str);
 
 /// A text without what a terminal would obey.
 pub(in super::super) fn harmless(text: &str) -> String {
@@ -31,7 +31,7 @@ pub(super) fn cell(value: Option<&Value>) -> String {
 }
 
 /// A table with a heading.
-pub(super) fn table(columns: &[Column], items: &[Value]) -> String {
+pub(in super::super) fn table(columns: &[Column], items: &[Value]) -> String {
     let mut rows: Vec<Vec<String>> =
         vec![columns.iter().map(|(name, _)| (*name).to_owned()).collect()];
     rows.extend(items.iter().map(|item| {

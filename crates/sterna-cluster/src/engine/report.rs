@@ -1,0 +1,237 @@
+//! Telling of the cluster, and asking other nodes what they say of themselves.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::Subject;
+use async_nats::jetstream::stream::{Info, PeerInfo};
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::connection::INBOX;
+use super::{Core, Retry};
+use crate::report::{FollowerView, NodeView, NodeWord, Report, StreamView};
+use crate::table::Presence;
+
+/// Most bytes of a node's answer; more are not read.
+const WORD_BYTES: usize = 16 * 1024;
+
+/// Where every node is asked what it says of itself.
+const ASK: &str = "ask";
+/// Where a node says that it drains.
+const DRAIN: &str = "drain";
+
+impl Core {
+    /// Answers other nodes that ask.
+    pub(super) async fn answer_nodes(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        loop {
+            let subject = self.settings.subject(ASK);
+            if let Ok(mut questions) = self.client.subscribe(subject).await {
+                retry = Retry::new();
+                while let Some(question) = questions.next().await {
+                    let Some(reply) = question.reply else {
+                        continue;
+                    };
+                    let Ok(word) = serde_json::to_vec(&self.word()) else {
+                        continue;
+                    };
+                    // Who asks gives up by itself.
+                    let _ = self.client.publish(reply, word.into()).await;
+                }
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// What this node says of itself.
+    fn word(&self) -> NodeWord {
+        let status = &self.status;
+        let nats = self.client.server_info();
+        let state = if status.is_draining.load(Ordering::Acquire) {
+            "draining"
+        } else {
+            status.trouble().unwrap_or("ready")
+        };
+        NodeWord {
+            node: self.settings.node.clone(),
+            incarnation: self.incarnation.get(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: state.to_owned(),
+            nats_server: nats.server_name,
+            nats_version: nats.version,
+            waiting_bytes: self.gate.waiting_bytes(),
+            received_messages: status.received_messages.get(),
+            sent_messages: status.sent_messages.get(),
+        }
+    }
+
+    /// Says that this node takes no new clients soon, and ends after that.
+    pub(super) async fn say_that_it_drains(self: Rc<Self>) {
+        self.status.is_draining.store(true, Ordering::Release);
+        if self.status.is_connected() {
+            let said = (self.client).publish(
+                self.settings.subject(DRAIN),
+                self.settings.node.clone().into(),
+            );
+            let within = Duration::from_millis(self.settings.answer_timeout_ms);
+            let _ = tokio::time::timeout(within, said).await;
+        }
+    }
+
+    /// Hears which nodes drain.
+    pub(super) async fn hear_drains(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        loop {
+            let subject = self.settings.subject(DRAIN);
+            if let Ok(mut words) = self.client.subscribe(subject).await {
+                retry = Retry::new();
+                while let Some(word) = words.next().await {
+                    let node = String::from_utf8_lossy(&word.payload);
+                    tracing::info!(node = %node.escape_debug(), "a node drains: it will leave");
+                }
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// The cluster as this node sees it now.
+    pub(super) async fn report(&self) -> Report {
+        let mut problems = Vec::new();
+        let (words, streams) = if self.status.is_connected() {
+            let within = Duration::from_millis(self.settings.answer_timeout_ms);
+            let streams = tokio::time::timeout(within, self.streams());
+            let (words, streams) = tokio::join!(self.ask_nodes(within / 2), streams);
+            let streams = streams.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+            (words, streams)
+        } else {
+            (BTreeMap::new(), Err("no server is connected".to_owned()))
+        };
+        let (streams, inboxes) = match streams {
+            Ok((streams, inboxes)) => (streams, Some(inboxes)),
+            Err(why) => {
+                problems.push(format!("NATS: {why}"));
+                (Vec::new(), None)
+            }
+        };
+        problems.extend(self.status.trouble().map(str::to_owned));
+        let own = NodeView {
+            node: self.settings.node.clone(),
+            presence: "here",
+            filters: self.own.borrow().len(),
+            inbox_batches: None,
+            told: Some(self.word()),
+        };
+        let table = self.table.borrow();
+        let others = table.nodes().map(|(name, presence, filters)| NodeView {
+            node: name.to_string(),
+            presence: match presence {
+                Presence::Here => "here",
+                Presence::Away => "away",
+                Presence::Gone => "gone",
+            },
+            filters,
+            inbox_batches: None,
+            told: words.get(&**name).cloned(),
+        });
+        let mut nodes: Vec<NodeView> = others.chain([own]).collect();
+        for view in &mut nodes {
+            let waiting = inboxes.as_ref();
+            view.inbox_batches = waiting.map(|all| all.get(&view.node).copied().unwrap_or(0));
+        }
+        nodes.sort_by(|a, b| a.node.cmp(&b.node));
+        Report {
+            cluster: self.settings.name.clone(),
+            node: self.settings.node.clone(),
+            nodes,
+            streams,
+            problems,
+        }
+    }
+
+    /// Asks all nodes, and gives them time until all that are here have answered.
+    async fn ask_nodes(&self, within: Duration) -> BTreeMap<String, NodeWord> {
+        let mut words = BTreeMap::new();
+        let here = self.table.borrow().count(Presence::Here);
+        let asked = async {
+            let reply = Subject::from(self.client.new_inbox());
+            let mut answers = self.client.subscribe(reply.clone()).await.ok()?;
+            let subject = self.settings.subject(ASK);
+            (self
+                .client
+                .publish_with_reply(subject, reply, "".into())
+                .await)
+                .ok()?;
+            while words.len() < here {
+                let answer = answers.next().await?;
+                if answer.payload.len() > WORD_BYTES {
+                    continue;
+                }
+                // Of another version, or of nobody.
+                let Ok(word) = serde_json::from_slice::<NodeWord>(&answer.payload) else {
+                    continue;
+                };
+                words.insert(word.node.clone(), word);
+            }
+            Some(())
+        };
+        // Those that answer later are not waited for.
+        let _ = tokio::time::timeout(within, asked).await;
+        words
+    }
+
+    /// The cluster's streams, and how many batches wait in each node's inbox.
+    async fn streams(&self) -> Result<(Vec<StreamView>, BTreeMap<String, u64>), String> {
+        let prefix = self.settings.subject("");
+        let mut streams = Vec::new();
+        let mut found = self.jetstream.streams();
+        while let Some(info) = found.try_next().await.map_err(|error| error.to_string())? {
+            let subjects = &info.config.subjects;
+            if !subjects.is_empty() && subjects.iter().all(|subject| subject.starts_with(&prefix)) {
+                streams.push(view(info));
+            }
+        }
+        streams.sort_by(|a, b| a.stream.cmp(&b.stream));
+        let inbox = (self
+            .jetstream
+            .get_stream_no_info(self.settings.stream(INBOX))
+            .await)
+            .map_err(|error| error.to_string())?;
+        let mut waiting = inbox
+            .info_with_subjects(self.settings.subject("inbox.>"))
+            .await
+            .map_err(|error| error.to_string())?;
+        let mut inboxes = BTreeMap::new();
+        while let Some((subject, batches)) = waiting
+            .try_next()
+            .await
+            .map_err(|error| error.to_string())?
+        {
+            let node = subject.split('.').nth(3).unwrap_or_default().to_owned();
+            *inboxes.entry(node).or_default() += batches as u64;
+        }
+        Ok((streams, inboxes))
+    }
+}
+
+fn view(info: Info) -> StreamView {
+    let (leader, followers) = info.cluster.map_or_else(
+        || (None, Vec::new()),
+        |cluster| (cluster.leader, cluster.replicas),
+    );
+    let follower = |peer: PeerInfo| FollowerView {
+        server: peer.name,
+        is_current: peer.current,
+        is_offline: peer.offline,
+        lag: peer.lag,
+    };
+    StreamView {
+        stream: info.config.name,
+        messages: info.state.messages,
+        bytes: info.state.bytes,
+        replicas: info.config.num_replicas,
+        leader: leader.filter(|leader| !leader.is_empty()),
+        followers: followers.into_iter().map(follower).collect(),
+    }
+}

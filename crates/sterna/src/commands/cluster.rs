@@ -1,0 +1,150 @@
+//! `sterna cluster`: the nodes of a cluster, as one of them sees it.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, Subcommand};
+use serde_json::Value;
+
+use super::admin::connection::Connection;
+use super::admin::table::{Column, harmless, table};
+use super::exit::{self, Failure};
+
+const NODES: [Column; 9] = [
+    ("NODE", "/node"),
+    ("PRESENCE", "/presence"),
+    ("STATE", "/told/state"),
+    ("FILTERS", "/filters"),
+    ("INBOX batches", "/inbox_batches"),
+    ("WAITING bytes", "/told/waiting_bytes"),
+    ("VERSION", "/told/version"),
+    ("NATS", "/told/nats_server"),
+    ("NATS VERSION", "/told/nats_version"),
+];
+
+const STREAMS: [Column; 6] = [
+    ("STREAM", "/stream"),
+    ("MESSAGES", "/messages"),
+    ("BYTES", "/bytes"),
+    ("REPLICAS", "/replicas"),
+    ("LEADER", "/leader"),
+    ("FOLLOWERS", "/shown_followers"),
+];
+
+/// See the nodes of a cluster, by the admin listener of one of them.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = exit::HELP, mut_args(|argument| argument.global(true)))]
+pub(crate) struct Args {
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the answer as JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Who is there, what waits for whom, and what NATS says; fails where something is wrong
+    Status,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let Action::Status = args.action;
+    exit::code(super::block_on(status(args)), false)
+}
+
+async fn status(args: &Args) -> Result<(), Failure> {
+    let report = args.connection.client()?.get("/cluster").await?;
+    let text = if args.json {
+        format!("{report}\n")
+    } else {
+        describe(&report)
+    };
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|_| Failure::quiet())
+}
+
+/// The report as text.
+fn describe(report: &Value) -> String {
+    let name = |key: &str| harmless(report[key].as_str().unwrap_or("-"));
+    let items = |key: &str| report[key].as_array().cloned().unwrap_or_default();
+    let mut streams = items("streams");
+    for stream in &mut streams {
+        let followers = stream["followers"].as_array().into_iter().flatten();
+        let followers: Vec<String> = followers.map(follower).collect();
+        stream["shown_followers"] = followers.join(", ").into();
+    }
+    let mut text = format!(
+        "Cluster {}, as node {} sees it.\n\n{}",
+        name("cluster"),
+        name("node"),
+        table(&NODES, &items("nodes"))
+    );
+    if !streams.is_empty() {
+        let _ = write!(text, "\n{}", table(&STREAMS, &streams));
+    }
+    for problem in items("problems") {
+        let _ = write!(
+            text,
+            "\nproblem: {}\n",
+            harmless(problem.as_str().unwrap_or_default())
+        );
+    }
+    text
+}
+
+/// A follower in one word, and what is wrong with it.
+fn follower(follower: &Value) -> String {
+    let server = follower["server"].as_str().unwrap_or("-");
+    match (&follower["is_offline"], &follower["is_current"]) {
+        (Value::Bool(true), _) => format!("{server} (offline)"),
+        (_, Value::Bool(false)) => match follower["lag"].as_u64() {
+            Some(lag) => format!("{server} ({lag} behind)"),
+            None => format!("{server} (behind)"),
+        },
+        _ => server.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_seen() {
+        let report = json!({
+            "cluster": "c", "node": "a",
+            "nodes": [
+                { "node": "a", "presence": "here", "filters": 2, "inbox_batches": 0,
+                  "told": { "state": "draining", "version": "1", "nats_server": "n1" } },
+                { "node": "b", "presence": "away", "filters": 0, "inbox_batches": 7, "told": null },
+            ],
+            "streams": [{
+                "stream": "S", "messages": 1, "bytes": 2, "replicas": 3, "leader": "n1",
+                "followers": [
+                    { "server": "n2", "is_current": true, "is_offline": false, "lag": 0 },
+                    { "server": "n3", "is_current": false, "is_offline": true, "lag": null },
+                    { "server": "n4", "is_current": false, "is_offline": false, "lag": 5 },
+                ],
+            }],
+            "problems": ["NATS takes\u{1b} no messages"],
+        });
+        let text = describe(&report);
+        for wanted in [
+            "Cluster c, as node a sees it.",
+            "draining",
+            "away",
+            "n2, n3 (offline), n4 (5 behind)",
+            "problem: NATS takes\\u{1b} no messages",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+    }
+}
