@@ -26,6 +26,7 @@ pub mod metrics;
 mod mqtt;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod pace;
 mod policy;
 mod reload;
 mod rights;

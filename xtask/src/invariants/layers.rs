@@ -13,6 +13,7 @@ const LAYERS: &[&str] = &[
     "config",
     "authorization",
     "identity",
+    "pace",
     "seats",
     "bans",
     "data_directory",

@@ -24,6 +24,8 @@ pub struct Authorization {
     /// What users may use at most; the first that names the user holds.
     #[serde(rename = "limit")]
     pub limits: Vec<Limit>,
+    /// Users whose rates are remembered while they are away, at most.
+    pub maximum_remembered_users: u32,
     /// The rules, in order.
     #[serde(rename = "rule")]
     pub rules: Vec<Rule>,
@@ -37,6 +39,7 @@ impl Default for Authorization {
             admins: Vec::new(),
             groups: Vec::new(),
             limits: Vec::new(),
+            maximum_remembered_users: 100_000,
             rules: Vec::new(),
         }
     }

@@ -19,10 +19,10 @@ pub struct Limit {
     /// Subscriptions of each session of MQTT, and of each connection of AMQP and HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscriptions: Option<u32>,
-    /// Messages that each connection may publish in a second.
+    /// Messages that each user may publish in a second, over all its connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages_per_s: Option<u32>,
-    /// Bytes of payloads that each connection may publish in a second.
+    /// Bytes of payloads that each user may publish in a second, over all its connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<u32>,
     /// Seconds whose worth of messages and bytes may come at once.

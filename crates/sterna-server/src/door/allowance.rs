@@ -18,12 +18,10 @@ use crate::seats::Seat;
 pub(crate) struct Allowance {
     limit: Arc<Limit>,
     seat: Seat,
-    messages: Option<Bucket>,
-    bytes: Option<Bucket>,
+    /// Until when the client itself is not read, in milliseconds: its part of what its user owes.
+    until_ms: u64,
     /// The last moment to look again that the door was told, in milliseconds.
     wake_ms: u64,
-    /// Its debt is paid by a pause.
-    pauses: bool,
 }
 
 /// Why a client may not come in: its user has as many connections as it may.
@@ -33,54 +31,6 @@ pub(crate) struct TooManyConnections;
 impl TooManyConnections {
     /// Says so in words.
     pub(crate) const DETAIL: &str = "the user has as many connections as it may";
-}
-
-/// A token bucket, which may run into debt: what was read already is not given back.
-#[derive(Debug)]
-struct Bucket {
-    per_s: u32,
-    /// Thousandths of a token.
-    most_m: i64,
-    level_m: i64,
-    filled_ms: u64,
-}
-
-impl Bucket {
-    fn new(per_s: u32, burst_s: u32, now_ms: u64) -> Self {
-        let most_m = i64::from(per_s) * i64::from(burst_s) * 1000;
-        Self {
-            per_s,
-            most_m,
-            level_m: most_m,
-            filled_ms: now_ms,
-        }
-    }
-
-    fn fill(&mut self, now_ms: u64) {
-        let passed_ms = now_ms.saturating_sub(self.filled_ms).min(i64::MAX as u64) as i64;
-        let filled_m = passed_ms.saturating_mul(i64::from(self.per_s));
-        self.level_m = self.level_m.saturating_add(filled_m).min(self.most_m);
-        self.filled_ms = self.filled_ms.max(now_ms);
-    }
-
-    fn take(&mut self, tokens: u64) {
-        let tokens_m = i64::try_from(tokens)
-            .unwrap_or(i64::MAX)
-            .saturating_mul(1000);
-        self.level_m = self.level_m.saturating_sub(tokens_m);
-    }
-
-    /// When it is out of debt, in milliseconds.
-    fn ready_ms(&self) -> u64 {
-        let debt_m = self.level_m.min(0).unsigned_abs();
-        self.filled_ms + debt_m.div_ceil(u64::from(self.per_s))
-    }
-
-    /// Begins where another ends: its debt lasts as long, and there is no burst.
-    fn follow(&mut self, ready_ms: u64) {
-        let debt_ms = ready_ms.saturating_sub(self.filled_ms).min(i64::MAX as u64) as i64;
-        self.level_m = -debt_ms.saturating_mul(i64::from(self.per_s));
-    }
 }
 
 impl Allowance {
@@ -101,29 +51,21 @@ impl Allowance {
         let Some(limit) = limit_of(cx, identity) else {
             return Ok(None);
         };
-        let now_ms = cx.net.now_ms();
-        let ready_ms = before.as_deref().map(Self::ready_ms);
-        let seat = match before {
-            Some(before) if before.seat.is_of(user, client) => Some(before.seat),
-            _ => {
+        let kept = before.filter(|before| before.seat.is_of(user, client));
+        let (seat, until_ms) = match kept {
+            Some(before) => (Some(before.seat), before.until_ms),
+            None => {
                 let most = limit.connections.filter(|_| !is_in);
-                cx.seats.take(user, client, most)
+                let away = cx.policy.rules.source().maximum_remembered_users;
+                let now_ms = cx.net.now_ms();
+                (cx.seats.take(user, client, most, (now_ms, away)), 0)
             }
-        };
-        let bucket = |per_s: Option<u32>| {
-            let mut bucket = Bucket::new(per_s?, limit.burst_s, now_ms);
-            if let Some(ready_ms) = ready_ms {
-                bucket.follow(ready_ms);
-            }
-            Some(bucket)
         };
         Ok(Some(Box::new(Self {
             limit: Arc::clone(limit),
             seat: seat.ok_or(TooManyConnections)?,
-            messages: bucket(limit.messages_per_s),
-            bytes: bucket(limit.bytes_per_s),
+            until_ms,
             wake_ms: 0,
-            pauses: true,
         })))
     }
 
@@ -134,37 +76,22 @@ impl Allowance {
             && limit.is_some_and(|limit| Arc::ptr_eq(limit, &self.limit))
     }
 
-    /// When it may publish again, in milliseconds.
-    fn ready_ms(&self) -> u64 {
-        let buckets = self.messages.iter().chain(&self.bytes);
-        buckets.map(Bucket::ready_ms).max().unwrap_or(0)
-    }
-
     /// Whether a message may be published. A client that cannot be told of a refusal (`is_told`) is not read
     /// for a while instead.
     fn takes(&mut self, now_ms: u64, bytes: usize, is_told: bool) -> bool {
-        let buckets = self.messages.iter_mut().chain(&mut self.bytes);
-        buckets.for_each(|bucket| bucket.fill(now_ms));
-        self.pauses = !is_told || self.limit.exceeded == Exceeded::Pause;
-        let has = |bucket: &Option<Bucket>, least_m| {
-            (bucket.as_ref()).is_none_or(|bucket| bucket.level_m >= least_m)
-        };
-        let is_within = has(&self.messages, 1000) && has(&self.bytes, 1);
-        if !self.pauses && !is_within {
+        let pauses = !is_told || self.limit.exceeded == Exceeded::Pause;
+        let pace = self.seat.pace();
+        if !pauses && !pace.admits(&self.limit, now_ms) {
             return false;
         }
-        if let Some(messages) = &mut self.messages {
-            messages.take(1);
-        }
-        if let Some(of_bytes) = &mut self.bytes {
-            of_bytes.take(bytes as u64);
-        }
+        let paid_ms = pace.take(&self.limit, now_ms, bytes as u64);
+        self.until_ms = if pauses { paid_ms } else { 0 };
         true
     }
 
     /// Until when the client is not to be read, in milliseconds.
     fn paused_until_ms(&self, now_ms: u64) -> Option<u64> {
-        Some(self.ready_ms()).filter(|ready_ms| self.pauses && *ready_ms > now_ms)
+        Some(self.until_ms).filter(|until_ms| *until_ms > now_ms)
     }
 }
 

@@ -158,10 +158,85 @@ fn who_publishes_too_fast_is_not_read_for_as_long_as_it_was_too_fast() {
         broker.publish(peer, version, "t", "x", QoS::AtMostOnce);
         broker.publish(peer, version, "t", "x", QoS::AtMostOnce);
         assert!(is_paused(&broker, peer), "no burst yet");
-        let other = broker.client(V5, "slow");
-        broker.publish(other, V5, "t", "x", QoS::AtMostOnce);
-        assert!(!is_paused(&broker, other));
     }
+}
+
+/// Clients without a name are one user.
+#[test]
+fn a_rate_is_of_the_user_over_all_connections_doors_and_shards() {
+    let mut broker = Broker::with(&limited("messages_per_s = 10"), 2);
+    let reader = broker.client(V5, "reader");
+    broker.subscribe(reader, V5, "#", QoS::AtMostOnce);
+    let (first, _) = connect(&mut broker, 0, V5, "first");
+    let (second, _) = connect(&mut broker, 1, V311, "second");
+    let mut amqp = AmqpClient::start(&mut broker, Start::new("c").on(1));
+    let session = amqp.begin(&mut broker);
+    let link = amqp.sender(&mut broker, session, "t");
+    // Nine of the ten that may come at once, by three doors.
+    for number in 0..3 {
+        broker.publish(first, V5, "t", "x", QoS::AtMostOnce);
+        broker.publish(second, V311, "t", "x", QoS::AtMostOnce);
+        amqp.send(&mut broker, link, number, "x");
+    }
+    assert!(!is_paused(&broker, first) && !is_paused(&broker, second));
+    for _ in 0..11 {
+        broker.publish(first, V5, "t", "x", QoS::AtMostOnce);
+    }
+    assert!(is_paused(&broker, first), "until a second has passed");
+    assert!(
+        !is_paused(&broker, second),
+        "it has published nothing since"
+    );
+    broker.publish(second, V311, "t", "x", QoS::AtMostOnce);
+    assert!(is_paused(&broker, second), "behind the other one");
+    assert!(!is_paused(&broker, reader), "who reads is read");
+    broker.advance(1_001);
+    assert!(!is_paused(&broker, first) && is_paused(&broker, second));
+    broker.advance(100);
+    assert!(!is_paused(&broker, second));
+    assert_eq!(broker.told(reader, V5).len(), 21, "nothing is lost");
+
+    // A new connection pays what an older one owes.
+    for _ in 0..50 {
+        broker.publish(first, V5, "t", "x", QoS::AtMostOnce);
+    }
+    for peer in [first, second, reader] {
+        broker.cut(peer);
+    }
+    amqp.cut(&mut broker);
+    let (again, _) = connect(&mut broker, 1, V5, "again");
+    broker.publish(again, V5, "t", "x", QoS::AtMostOnce);
+    broker.advance(4_900);
+    assert!(is_paused(&broker, again));
+    broker.advance(300);
+    assert!(!is_paused(&broker, again));
+}
+
+#[test]
+fn a_rate_that_refuses_refuses_the_user_on_every_shard() {
+    let config = limited("messages_per_s = 2\nexceeded = 'refuse'");
+    let mut broker = Broker::with(&config, 2);
+    let (first, _) = connect(&mut broker, 0, V5, "first");
+    let (second, _) = connect(&mut broker, 1, V5, "second");
+    let told = |broker: &mut Broker, peer: Peer| {
+        broker.packet(
+            peer,
+            V5,
+            &Packet::Publish(publish("t", "x", QoS::AtLeastOnce)),
+        );
+        broker.told(peer, V5).join(" ")
+    };
+    for peer in [first, second] {
+        let said = told(&mut broker, peer);
+        assert!(!said.contains("uota"), "{said}");
+    }
+    for peer in [first, second] {
+        let said = told(&mut broker, peer);
+        assert!(said.contains("uota"), "{said}");
+    }
+    broker.advance(500);
+    assert!(!told(&mut broker, second).contains("uota"));
+    assert!(told(&mut broker, first).contains("uota"));
 }
 
 #[test]
@@ -211,6 +286,8 @@ fn a_setting_refuses_instead() {
     assert!(is_paused(&broker, old));
     assert_eq!(broker.told(reader, V5).len(), 2);
 
+    // What one door has taken, the others pay, too.
+    broker.advance(10_000);
     let mut amqp = AmqpClient::connect(&mut broker, "c");
     let session = amqp.begin(&mut broker);
     let link = amqp.sender(&mut broker, session, "t");
@@ -222,6 +299,7 @@ fn a_setting_refuses_instead() {
         outcomes[1].1.contains("resource-limit-exceeded"),
         "{outcomes:?}"
     );
+    broker.advance(10_000);
     let mut http = HttpClient::connect(&mut broker);
     for status in [204, 429] {
         let stream = http.request(&mut broker, "POST", "/v1/topics/t", &[], b"x");
