@@ -32,12 +32,12 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
         return false;
     }
     let config = &cx.policy.amqp;
-    let mut kinds = vec![MessageKind::UNKNOWN];
+    let mut kinds = Cow::Borrowed(&[MessageKind::UNKNOWN][..]);
     let question = match Performative::decode(frame.body()) {
         Ok((Performative::Attach(attach), _)) => of_attach(config, &attach),
         Ok((Performative::Transfer(transfer), payload)) => {
             if cx.policy.rules.look_at_messages() {
-                kinds = kinds_of(&transfer, payload, client.early == Early::Allowed);
+                kinds = kinds_of(&transfer, payload, client.early == Early::Allowed).into();
             }
             of_transfer(config, client, frame.channel(), &transfer, payload)
                 .map(|topic| (ActionName::Publish, topic))
@@ -45,14 +45,27 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
         // The engine says what is wrong with it.
         _ => None,
     };
-    let Some((action, topic)) = question.map(|(action, topic)| (action, topic.into_owned())) else {
+    let Some((action, topic)) = question else {
         return false;
     };
+    let (subject, now_ms) = (client.subject(cx), cx.net.now_ms());
+    let is_known = |kind: &MessageKind| {
+        let about = (topic.as_bytes(), *kind);
+        (client
+            .known_topics
+            .find(&cx.policy.rules, subject, about, now_ms))
+        .is_some()
+    };
+    if action == ActionName::Publish && kinds.iter().all(is_known) {
+        client.asking.passed();
+        return false;
+    }
+    let topic = topic.into_owned();
     let mut asking = std::mem::take(&mut client.asking);
     let letter = (client.id, ACTION);
     let subject = client.subject(cx);
-    let waits = (kinds.into_iter())
-        .any(|kind| asking.must_wait(cx, letter, subject, action, (&topic, kind)));
+    let waits =
+        (kinds.iter()).any(|&kind| asking.must_wait(cx, letter, subject, action, (&topic, kind)));
     if !waits {
         asking.passed();
     }

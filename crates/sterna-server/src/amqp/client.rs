@@ -17,7 +17,7 @@ use super::exact::ExactLink;
 use super::registry::LinkKey;
 use super::target::AttachingTarget;
 use super::transactions::Transactions;
-use crate::authorization::Subject;
+use crate::authorization::{KnownTopics, MessageKind, Subject};
 use crate::context::Context;
 use crate::door::{Asking, Early, Framers, Held, Promise, Promises, Sips, held_bytes};
 use crate::identity::{Exchange, Identity, Pending};
@@ -43,6 +43,8 @@ pub(crate) struct Client {
     pub(super) early: Early,
     /// Whether something that it wants to do waits for the webhook.
     pub(super) asking: Asking,
+    /// What was said of its last topics.
+    pub(super) known_topics: KnownTopics,
     /// Deadline of this connection's entry among the timers; older entries are void.
     pub(super) timer_ms: u64,
     /// The client's container-id, once known.
@@ -276,6 +278,17 @@ impl Client {
                 .and_then(Identity::standing)
                 .map(|own| &**own),
         }
+    }
+
+    /// Whether it may publish such a message to a topic.
+    pub(super) fn may_publish(&mut self, cx: &Context<'_>, topic: &str, kind: MessageKind) -> bool {
+        let mut known = std::mem::take(&mut self.known_topics);
+        let standing = self.identity.as_ref().and_then(Identity::standing);
+        let (who, now_ms) = ((self.subject(cx), standing), cx.net.now_ms());
+        let rules = &cx.policy.rules;
+        let is_allowed = rules.may_publish_again(&mut known, who, topic, kind, now_ms);
+        self.known_topics = known;
+        is_allowed
     }
 
     /// Whether something of a stream is held, which anything later must not overtake.

@@ -12,7 +12,7 @@ use sterna_broker::{Message, Publication, Qos, Retention, Routed};
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::address::{End, Kind, Node, topic_of_key};
-use super::attach::{Refusal, may_publish, refusal};
+use super::attach::{Refusal, refusal};
 use super::client::{Accepted, Client, Target};
 use super::exact::{Decided, Stolen};
 use crate::config::Protocol;
@@ -138,7 +138,7 @@ impl Door {
     fn message(
         &mut self,
         cx: &mut Context<'_>,
-        client: &Client,
+        client: &mut Client,
         node: &Target,
         delivery: &Delivery<'_>,
     ) -> Result<Message, Refusal> {
@@ -170,7 +170,7 @@ impl Door {
             retain: None,
             early_data,
         };
-        if !may_publish(cx, client, topic, kind) {
+        if !client.may_publish(cx, topic, kind) {
             return Err(forbidden());
         }
         let config = &cx.policy.amqp;
@@ -186,7 +186,7 @@ impl Door {
                 early_data,
                 ..MessageKind::of(&message)
             };
-            if !may_publish(cx, client, topic, kind) {
+            if !client.may_publish(cx, topic, kind) {
                 return Err(forbidden());
             }
         }

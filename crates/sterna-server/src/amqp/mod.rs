@@ -39,6 +39,7 @@ use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, Origin, SessionKey};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
+use crate::authorization::KnownTopics;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::{
@@ -96,6 +97,7 @@ impl Service for Amqp {
             held: Vec::new(),
             early: Early::Over,
             asking: Asking::default(),
+            known_topics: KnownTopics::default(),
             timer_ms: u64::MAX,
             container: Box::default(),
             identity: None,

@@ -33,13 +33,13 @@ impl Answers {
         }
     }
 
-    /// Whether an action is allowed, if that was said lately.
+    /// Whether an action is allowed, if that was said lately, and for how long that holds.
     pub(crate) fn get(
         &self,
         subject: Subject<'_>,
         action: ActionName,
         topic: &str,
-    ) -> Option<bool> {
+    ) -> Option<(bool, Duration)> {
         self.get_at(subject, action, topic, Instant::now())
     }
 
@@ -49,10 +49,11 @@ impl Answers {
         action: ActionName,
         topic: &str,
         now: Instant,
-    ) -> Option<bool> {
+    ) -> Option<(bool, Duration)> {
         let key = self.key(subject.user, subject.client, action, topic);
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.get(&key, now).copied()
+        let (is_allowed, until) = recent.get_until(&key, now)?;
+        Some((*is_allowed, until.duration_since(now)))
     }
 
     /// Remembers an answer.
@@ -112,6 +113,7 @@ mod tests {
             (Subject { client: "d", ..ann }, publish, "a", 0, None),
         ] {
             let found = answers.get_at(subject, action, topic, now + after * second);
+            let found = found.map(|(is_allowed, _)| is_allowed);
             assert_eq!(found, expected, "{subject:?} {topic} {after}");
         }
         for number in 0..1000 {

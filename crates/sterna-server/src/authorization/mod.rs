@@ -15,16 +15,20 @@ mod answers;
 mod compiled;
 mod conditions;
 mod explain;
+mod known_topics;
 mod pattern;
 mod recent;
 mod standing;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 pub(crate) use answers::Answers;
 use compiled::{Compiled, Users, all_rules, deciding, is_about};
 pub use conditions::{MessageKind, Origin};
 pub use explain::{Decision, Reason, check_topic};
+pub(crate) use known_topics::KnownTopics;
 pub(crate) use recent::Recent;
 pub(crate) use standing::GivenRule;
 pub use standing::{Standing, Standings};
@@ -75,6 +79,8 @@ pub struct Rules {
 /// The rules of each action, in order.
 #[derive(Debug, Default)]
 struct Lists {
+    /// Tells them from others, also from those that were made of the same configuration.
+    number: u64,
     default_allow: bool,
     /// Whether a rule says what acknowledgements wait for.
     has_durability: bool,
@@ -99,6 +105,7 @@ impl Rules {
     /// Rules from the configuration.
     #[must_use]
     pub fn new(config: &Authorization) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let compiled = |action| {
             let rules = config.rules.iter().enumerate();
             let about = rules.filter(move |(_, rule)| is_about(rule, action));
@@ -109,6 +116,7 @@ impl Rules {
         let hides_clients = Compiled::own(&Users::EVERYBODY, false, CLIENT_TOPICS);
         let deletes = Compiled::own(&admins, true, "#");
         let lists = Lists {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             default_allow: config.default_allow,
             has_durability: config.rules.iter().any(|rule| rule.durability.is_some()),
             publish: compiled(ActionName::Publish).collect(),
@@ -171,6 +179,16 @@ impl Rules {
     }
 
     fn answer(&self, subject: Subject<'_>, action: ActionName, topic: &str) -> Option<bool> {
+        Some(self.answer_for(subject, action, topic)?.0)
+    }
+
+    /// The webhook's answer, and for how long it holds.
+    fn answer_for(
+        &self,
+        subject: Subject<'_>,
+        action: ActionName,
+        topic: &str,
+    ) -> Option<(bool, Duration)> {
         (self.answers.as_ref())?.get(subject, action, topic)
     }
 

@@ -37,8 +37,16 @@ impl<K: Clone + Eq + Hash, V, T: Copy + Ord> Recent<K, V, T> {
     where
         K: Borrow<Q>,
     {
+        Some(self.get_until(key, now)?.0)
+    }
+
+    /// The same, with the end of its time.
+    pub(crate) fn get_until<Q: Eq + Hash + ?Sized>(&self, key: &Q, now: T) -> Option<(&V, T)>
+    where
+        K: Borrow<Q>,
+    {
         let entry = self.entries.get(key)?;
-        (now < entry.until).then_some(&entry.value)
+        (now < entry.until).then_some((&entry.value, entry.until))
     }
 
     /// Enters a value until a time.

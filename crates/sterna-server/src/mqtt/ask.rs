@@ -3,8 +3,8 @@
 
 use sterna_mqtt::{Frame, Lane, Packet, PacketType};
 
-use super::Door;
 use super::client::Client;
+use super::{Door, RETAIN};
 use crate::authorization::MessageKind;
 use crate::config::ActionName;
 use crate::context::Context;
@@ -30,6 +30,10 @@ impl Door {
             Some(PacketType::Publish | PacketType::Subscribe)
         );
         if !is_about_topics {
+            return false;
+        }
+        if Self::is_decided(cx, client, frame) {
+            client.asking.passed();
             return false;
         }
         let mut asking = std::mem::take(&mut client.asking);
@@ -62,5 +66,30 @@ impl Door {
         }
         client.asking = asking;
         waits
+    }
+
+    /// Whether it is known already what becomes of a PUBLISH; looks at no more of it than its topic.
+    fn is_decided(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
+        if frame.packet_type() != Some(PacketType::Publish) {
+            return false;
+        }
+        let Some((length, rest)) = frame.body().split_first_chunk() else {
+            return false;
+        };
+        let topic = rest.get(..usize::from(u16::from_be_bytes(*length)));
+        let Some(topic) = topic.filter(|topic| !topic.is_empty()) else {
+            return false;
+        };
+        let (qos, retains) = (
+            frame.first_byte() >> 1 & 3,
+            frame.first_byte() & RETAIN != 0,
+        );
+        let kind = MessageKind::new(qos, retains, client.early == Early::Allowed);
+        let (subject, now_ms) = (client.subject(cx), cx.net.now_ms());
+        let rules = &cx.policy.rules;
+        (client
+            .known_topics
+            .find(rules, subject, (topic, kind), now_ms))
+        .is_some()
     }
 }

@@ -10,7 +10,7 @@ use thin_vec::ThinVec;
 
 use super::acknowledge::Acknowledgement;
 use super::admission::Admission;
-use crate::authorization::Subject;
+use crate::authorization::{KnownTopics, MessageKind, Subject};
 use crate::context::Context;
 use crate::door::{Asking, Early, Framers, Held, Promises, Sips, held_bytes};
 use crate::identity::{Exchange, Identity, Pending};
@@ -50,6 +50,8 @@ pub(crate) struct Client {
     pub(super) renewal: Option<Box<Pending>>,
     /// Whether something that it wants to do waits for the webhook.
     pub(super) asking: Asking,
+    /// What was said of its last topics.
+    pub(super) known_topics: KnownTopics,
     /// Whether the session's queue waits for acknowledgements or for the transport.
     pub(super) parked: bool,
     /// What it is told once it is kept.
@@ -149,6 +151,17 @@ impl Client {
             origin: cx.origin(self.id),
             standing: self.identity.standing().map(|own| &**own),
         }
+    }
+
+    /// Whether it may publish such a message to a topic.
+    pub(super) fn may_publish(&mut self, cx: &Context<'_>, topic: &str, kind: MessageKind) -> bool {
+        let mut known_topics = std::mem::take(&mut self.known_topics);
+        let who = (self.subject(cx), self.identity.standing());
+        let now_ms = cx.net.now_ms();
+        let rules = &cx.policy.rules;
+        let is_allowed = rules.may_publish_again(&mut known_topics, who, topic, kind, now_ms);
+        self.known_topics = known_topics;
+        is_allowed
     }
 
     /// Whether something of a stream is held, which anything later must not overtake.

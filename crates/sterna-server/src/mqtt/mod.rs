@@ -27,7 +27,7 @@ use sterna_mqtt::{
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 use thin_vec::ThinVec;
 
-use crate::authorization::MessageKind;
+use crate::authorization::{KnownTopics, MessageKind};
 use crate::config::{ActionName, EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::{
@@ -90,6 +90,7 @@ impl Service for Mqtt {
             reauthentication: None,
             renewal: None,
             asking: Asking::default(),
+            known_topics: KnownTopics::default(),
             parked: false,
             promises: Promises::default(),
             is_paced: false,

@@ -38,7 +38,7 @@ impl Door {
         let kind = MessageKind::new(publish.qos as u8, publish.retain, is_early);
         let reason = if !is_within {
             ReasonCode::QuotaExceeded
-        } else if (cx.policy.rules).may_publish(client.subject(cx), topic, kind) {
+        } else if client.may_publish(cx, topic, kind) {
             let now_ms = cx.net.now_ms();
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,

@@ -1,0 +1,268 @@
+//! What the rules, and the webhook, have said of the topics that a client published to last. A device publishes to
+//! few topics, so a message costs a comparison instead of all rules and two digests.
+
+use std::sync::Arc;
+
+use super::{MessageKind, Origin, Reading, Rules, Standing, Subject};
+use crate::config::ActionName;
+
+/// Topics of one client that are kept.
+const TOPICS: usize = 4;
+/// The longest topic that is kept, in bytes.
+const LONGEST_BYTES: usize = 256;
+/// After this time the webhook's answer is looked up again, in milliseconds.
+const ASKED_MS: u64 = 1_000;
+
+/// See the module. It belongs to one connection, whose client's name does not change.
+#[derive(Debug, Default)]
+pub(crate) struct KnownTopics {
+    kept: Option<Box<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    /// What it was said by, and of whom. With anything else of this, nothing is known.
+    rules: u64,
+    user: Option<Box<str>>,
+    origin: Origin,
+    standing: Option<Arc<Standing>>,
+    topics: Vec<Topic>,
+    /// The place that the next topic takes.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Topic {
+    name: String,
+    kind: MessageKind,
+    until_ms: u64,
+    is_allowed: bool,
+}
+
+impl Kept {
+    fn is_about(&self, rules: &Rules, subject: Subject<'_>) -> bool {
+        let standing = self.standing.as_deref().map(std::ptr::from_ref);
+        self.rules == rules.lists.number
+            && self.origin == subject.origin
+            && standing == subject.standing.map(std::ptr::from_ref)
+            && self.user.as_deref() == subject.user
+    }
+}
+
+impl KnownTopics {
+    /// Whether a client may publish such a message to a topic, if that was said and still holds.
+    pub(crate) fn find(
+        &self,
+        rules: &Rules,
+        subject: Subject<'_>,
+        (topic, kind): (&[u8], MessageKind),
+        now_ms: u64,
+    ) -> Option<bool> {
+        let kept = self.kept.as_ref()?;
+        let kind = rules.seen(kind);
+        let mut topics = kept.topics.iter();
+        let found = topics.find(|known| {
+            known.name.as_bytes() == topic && known.kind == kind && now_ms < known.until_ms
+        })?;
+        kept.is_about(rules, subject).then_some(found.is_allowed)
+    }
+
+    fn keep(
+        &mut self,
+        rules: &Rules,
+        (subject, standing): (Subject<'_>, Option<&Arc<Standing>>),
+        (topic, kind): (&str, MessageKind),
+        (is_allowed, until_ms): (bool, u64),
+    ) {
+        if topic.len() > LONGEST_BYTES {
+            return;
+        }
+        if !(self.kept.as_ref()).is_some_and(|kept| kept.is_about(rules, subject)) {
+            self.kept = Some(Box::new(Kept {
+                rules: rules.lists.number,
+                user: subject.user.map(Into::into),
+                origin: subject.origin,
+                standing: standing.cloned(),
+                topics: Vec::new(),
+                next: 0,
+            }));
+        }
+        let Some(kept) = &mut self.kept else { return };
+        if kept.topics.len() < TOPICS {
+            kept.topics.push(Topic {
+                name: topic.to_owned(),
+                kind,
+                until_ms,
+                is_allowed,
+            });
+            return;
+        }
+        let place = &mut kept.topics[kept.next % TOPICS];
+        kept.next = (kept.next + 1) % TOPICS;
+        // Its memory is used again.
+        place.name.clear();
+        place.name.push_str(topic);
+        (place.kind, place.until_ms, place.is_allowed) = (kind, until_ms, is_allowed);
+    }
+}
+
+impl Rules {
+    /// As [`may_publish`](Self::may_publish), for each message of a connection. `standing` is that of the subject.
+    pub(crate) fn may_publish_again(
+        &self,
+        known_topics: &mut KnownTopics,
+        (subject, standing): (Subject<'_>, Option<&Arc<Standing>>),
+        topic: &str,
+        kind: MessageKind,
+        now_ms: u64,
+    ) -> bool {
+        if self.lists.publish.is_empty() && standing.is_none() {
+            return self.may_publish(subject, topic, kind);
+        }
+        let about = (topic.as_bytes(), kind);
+        if let Some(is_allowed) = known_topics.find(self, subject, about, now_ms) {
+            return is_allowed;
+        }
+        let said = match self.decide_publish(subject, topic, kind).0 {
+            Reading::Asked => {
+                let Some((is_allowed, left)) = self.answer_for(subject, ActionName::Publish, topic)
+                else {
+                    return false;
+                };
+                let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                (is_allowed, now_ms.saturating_add(left_ms.min(ASKED_MS)))
+            }
+            reading => (reading == Reading::Whole, u64::MAX),
+        };
+        let kind = self.seen(kind);
+        known_topics.keep(self, (subject, standing), (topic, kind), said);
+        said.0
+    }
+
+    /// What the rules look at in a message.
+    fn seen(&self, kind: MessageKind) -> MessageKind {
+        if self.lists.look_at_messages {
+            kind
+        } else {
+            MessageKind::UNKNOWN
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Answers, GivenRule};
+    use super::*;
+    use crate::config::{Authorization, Effect, Rule};
+
+    fn rule(effect: Effect, topic: &str) -> Rule {
+        Rule {
+            effect,
+            topics: vec![topic.to_owned()],
+            ..Rule::default()
+        }
+    }
+
+    fn rules(rules: Vec<Rule>) -> Rules {
+        Rules::new(&Authorization {
+            default_allow: false,
+            rules,
+            ..Authorization::default()
+        })
+    }
+
+    const KIND: MessageKind = MessageKind::new(0, false, false);
+
+    #[test]
+    fn what_was_said_holds_for_the_same_rules_user_origin_standing_and_kind() {
+        let mut of_qos = rule(Effect::Allow, "q");
+        of_qos.qos = vec![0];
+        let first = rules(vec![
+            rule(Effect::Deny, "no"),
+            of_qos,
+            rule(Effect::Allow, "%u/#"),
+        ]);
+        let same = rules(vec![rule(Effect::Deny, "#")]);
+        let given: GivenRule = serde_json::from_str(r#"{"topics": ["more"]}"#).expect("a rule");
+        let standing = Standing::new(&[], vec![given]).expect("a standing");
+        let ann = Subject {
+            user: Some("ann"),
+            client: "c",
+            ..Subject::default()
+        };
+        let bob = Subject {
+            user: Some("bob"),
+            ..ann
+        };
+        let elsewhere = Subject {
+            origin: Origin {
+                address: Some([192, 0, 2, 1].into()),
+                transport: None,
+            },
+            ..ann
+        };
+        let given = Subject {
+            standing: Some(&standing),
+            ..ann
+        };
+        let late = MessageKind::new(1, false, false);
+        let mut known = KnownTopics::default();
+        // Each twice: when it is said, and when it is known.
+        for (rules, subject, own, topic, kind, expected) in [
+            (&first, ann, None, "ann/t", KIND, true),
+            (&first, ann, None, "no", KIND, false),
+            (&first, ann, None, "q", KIND, true),
+            (&first, ann, None, "q", late, false),
+            (&first, bob, None, "ann/t", KIND, false),
+            (&first, ann, None, "ann/t", KIND, true),
+            (&first, elsewhere, None, "ann/t", KIND, true),
+            (&first, ann, None, "more", KIND, false),
+            (&first, given, Some(&standing), "more", KIND, true),
+            (&first, ann, None, "more", KIND, false),
+            (&same, ann, None, "ann/t", KIND, false),
+        ] {
+            for _ in 0..2 {
+                let said = rules.may_publish_again(&mut known, (subject, own), topic, kind, 7);
+                assert_eq!(said, expected, "{subject:?} {topic}");
+                let about = (topic.as_bytes(), kind);
+                assert_eq!(known.find(rules, subject, about, 7), Some(expected));
+            }
+        }
+        assert_eq!(known.find(&first, ann, (b"ann/t", KIND), 7), None);
+        for number in 0..100 {
+            let topic = format!("ann/{number}");
+            assert!(!same.may_publish_again(&mut known, (ann, None), &topic, KIND, 7));
+        }
+        let kept = known.kept.as_ref().expect("what was said");
+        assert_eq!(kept.topics.len(), TOPICS);
+        let long = "x".repeat(LONGEST_BYTES + 1);
+        assert!(!same.may_publish_again(&mut known, (ann, None), &long, KIND, 7));
+        assert_eq!(known.find(&same, ann, (long.as_bytes(), KIND), 7), None);
+    }
+
+    #[test]
+    fn an_answer_is_known_for_a_moment_and_none_is_not_known() {
+        let minute = Duration::from_secs(60);
+        let answers = Arc::new(Answers::new(9, minute, Duration::from_millis(300)));
+        let rules = rules(vec![rule(Effect::Ask, "#")]).with_answers(Arc::clone(&answers));
+        let ann = Subject {
+            user: Some("ann"),
+            client: "c",
+            ..Subject::default()
+        };
+        let mut known = KnownTopics::default();
+        let may = |known: &mut KnownTopics, topic, now_ms| {
+            rules.may_publish_again(known, (ann, None), topic, KIND, now_ms)
+        };
+        assert!(!may(&mut known, "a", 0));
+        assert_eq!(known.find(&rules, ann, (b"a", KIND), 0), None);
+        answers.add(ann.user, "c", ActionName::Publish, "a", true);
+        answers.add(ann.user, "c", ActionName::Publish, "b", false);
+        assert!(may(&mut known, "a", 0) && !may(&mut known, "b", 0));
+        assert_eq!(known.find(&rules, ann, (b"a", KIND), 999), Some(true));
+        assert_eq!(known.find(&rules, ann, (b"a", KIND), 1_000), None);
+        assert_eq!(known.find(&rules, ann, (b"b", KIND), 301), None);
+    }
+}
