@@ -6,6 +6,7 @@
 
 mod broker;
 mod cells;
+mod cost;
 mod durable;
 mod table;
 
@@ -40,6 +41,7 @@ cargo xtask bench quick|full [OPTION]...
   quick                about three minutes: what the release is judged by
   full                 every workload on every transport, with longer runs
   durable              cost of messages that are kept, beside peers: see cargo xtask bench durable --help
+  cost                 what operation costs, with all of it on and without: see cargo xtask bench cost --help
 
   --runs N             runs of each cell; the median counts (3)
   --seconds S          length of one run (0.7 quick, 3 full)
@@ -166,10 +168,10 @@ impl Options {
 
 /// Measures and prints the table; the verdict is whether all goals were met.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
-    if let Some((name, arguments)) = arguments.split_first()
-        && name == "durable"
-    {
-        return durable::run(workspace, arguments);
+    match arguments.split_first() {
+        Some((name, arguments)) if name == "durable" => return durable::run(workspace, arguments),
+        Some((name, arguments)) if name == "cost" => return cost::run(workspace, arguments),
+        _ => {}
     }
     let options = Options::parse(arguments)?;
     if !on_path("taskset") {

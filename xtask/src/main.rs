@@ -58,7 +58,7 @@ The project's own chores.
   cargo xtask crash [--kills N] [--seed S]     kill the broker under load, and compare; more with `--help`
   cargo xtask faults [--faults N] [--seed S]   disturb the clients' way to a broker, and compare; `--help`
   cargo xtask powercut [--cuts N] [--seed S]   cut the power of a simulated disk, and compare; `--help`
-  cargo xtask bench quick|full|durable         cost of the broker in CPU and memory
+  cargo xtask bench quick|full|durable|cost    cost of the broker in CPU and memory
   cargo xtask package [--check]                static programs, Debian packages, an image; `--check` tries them
   cargo xtask deny                             licences, sources and bans of the dependencies
 ";

@@ -1,5 +1,6 @@
 //! Brokers under measurement: Sterna, Debian's mosquitto, or one that runs already.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -39,15 +40,38 @@ impl Broker {
         place: Place,
         shards: usize,
     ) -> Result<Self, Failure> {
+        let mut options: Vec<OsString> = vec!["--shards".into(), shards.to_string().into()];
+        for scheme in ["mqtt", "mqtts", "ws", "quic"] {
+            options.push("--listen".into());
+            options.push(format!("{scheme}://127.0.0.1:0").into());
+        }
+        Self::start(program, folder, place, &options)
+    }
+
+    /// Starts Sterna on one core with one shard and a configuration.
+    pub(super) fn configured(
+        program: &Path,
+        folder: &Path,
+        place: Place,
+        configuration: &Path,
+    ) -> Result<Self, Failure> {
+        let options = ["--shards", "1", "--config"].map(OsString::from);
+        let options = options.into_iter().chain([configuration.into()]);
+        Self::start(program, folder, place, &options.collect::<Vec<_>>())
+    }
+
+    fn start(
+        program: &Path,
+        folder: &Path,
+        place: Place,
+        options: &[OsString],
+    ) -> Result<Self, Failure> {
         let ready_file = folder.join("ready.json");
         if ready_file.exists() {
             fs::remove_file(&ready_file)?;
         }
         let mut command = place.command(program);
-        command.args(["serve", "--shards", &shards.to_string()]);
-        for scheme in ["mqtt", "mqtts", "ws", "quic"] {
-            command.args(["--listen", &format!("{scheme}://127.0.0.1:0")]);
-        }
+        command.arg("serve").args(options);
         command.arg("--data-dir").arg(folder.join("data"));
         command.arg("--ready-file").arg(&ready_file);
         let log = folder.join("sterna.log");
@@ -66,6 +90,13 @@ impl Broker {
             urls,
             authority: ready["certificate"].as_str().map(PathBuf::from),
         })
+    }
+
+    /// Where operators ask it, as `HOST:PORT`.
+    pub(super) fn operators(&self) -> Option<String> {
+        let mut urls = self.urls.iter();
+        let place = urls.find_map(|url| url.strip_prefix("admin://"))?;
+        Some(place.trim_end_matches('/').to_owned())
     }
 
     /// Starts mosquitto on one core, with the certificate that Sterna made in the same folder.
