@@ -10,6 +10,9 @@ use crate::config::Limit;
 
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
+/// Messages that a connection takes in advance while its user is far from the limit, and the bytes of them all.
+const LEASED_MESSAGES: u64 = 16;
+const LEASED_BYTES: u64 = 16 << 10;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,57 +27,139 @@ pub(crate) struct Pace {
 #[derive(Debug, Default)]
 struct Paid(AtomicU64);
 
+/// The rates of a limit, as a message needs them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rates {
+    messages: Option<Rate>,
+    bytes: Option<Rate>,
+    burst_ns: u64,
+}
+
+/// Nanoseconds for each, with 32 bits behind the point.
+#[derive(Clone, Copy, Debug)]
+struct Rate(u64);
+
+/// Messages and bytes that a connection has taken in advance.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lease {
+    messages: u64,
+    bytes: u64,
+}
+
+impl Rate {
+    const fn new(per_s: u32) -> Self {
+        Self((NS_PER_S << 32) / (if per_s == 0 { 1 } else { per_s }) as u64)
+    }
+
+    fn cost_ns(self, amount: u64) -> u64 {
+        let cost_ns = (u128::from(amount) * u128::from(self.0)) >> 32;
+        u64::try_from(cost_ns).unwrap_or(u64::MAX)
+    }
+}
+
+impl Rates {
+    pub(crate) fn of(limit: &Limit) -> Self {
+        Self {
+            messages: limit.messages_per_s.map(Rate::new),
+            bytes: limit.bytes_per_s.map(Rate::new),
+            burst_ns: u64::from(limit.burst_s).saturating_mul(NS_PER_S),
+        }
+    }
+}
+
 impl Paid {
-    /// Takes so many at `per_s`, and tells when they are paid. What was saved is worth `burst_ns` at most.
-    fn take(&self, now_ns: u64, burst_ns: u64, amount: u64, per_s: u32) -> u64 {
-        let cost_ns = amount.saturating_mul(NS_PER_S) / u64::from(per_s.max(1));
+    /// Takes what costs so much, and tells when it is paid. What was saved is worth `burst_ns` at most.
+    fn take(&self, now_ns: u64, burst_ns: u64, cost_ns: u64) -> u64 {
         let least_ns = now_ns.saturating_sub(burst_ns);
         let mut before_ns = self.0.load(Ordering::Relaxed);
         loop {
             let paid_ns = before_ns.max(least_ns).saturating_add(cost_ns);
-            let swapped = self.0.compare_exchange_weak(
-                before_ns,
-                paid_ns,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            match swapped {
+            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+            match self
+                .0
+                .compare_exchange_weak(before_ns, paid_ns, success, failure)
+            {
                 Ok(_) => return paid_ns,
                 Err(other_ns) => before_ns = other_ns,
             }
         }
     }
 
-    /// Whether so many at `per_s` are paid at once.
-    fn has(&self, now_ns: u64, burst_ns: u64, amount: u64, per_s: u32) -> bool {
-        let cost_ns = amount.saturating_mul(NS_PER_S) / u64::from(per_s.max(1));
+    /// Whether what costs so much would be paid at once.
+    fn has(&self, now_ns: u64, burst_ns: u64, cost_ns: u64) -> bool {
         let paid_ns = self.0.load(Ordering::Relaxed);
-        paid_ns.max(now_ns.saturating_sub(burst_ns)) + cost_ns <= now_ns
+        let paid_ns = paid_ns.max(now_ns.saturating_sub(burst_ns));
+        paid_ns.saturating_add(cost_ns) <= now_ns
+    }
+
+    /// Takes what costs so much, if half of what can be saved is left then.
+    fn lend(&self, now_ns: u64, burst_ns: u64, cost_ns: u64) -> bool {
+        let is_far = self.has(now_ns, burst_ns, cost_ns.saturating_add(burst_ns / 2));
+        if is_far {
+            self.take(now_ns, burst_ns, cost_ns);
+        }
+        is_far
     }
 }
 
 impl Pace {
     /// Whether one message more is within the limit. Its bytes may run into debt, which the next ones pay.
-    pub(crate) fn admits(&self, limit: &Limit, now_ms: u64) -> bool {
-        let (now_ns, burst_ns) = times(limit, now_ms);
-        let has = |paid: &Paid, per_s: Option<u32>| {
-            per_s.is_none_or(|per_s| paid.has(now_ns, burst_ns, 1, per_s))
+    pub(crate) fn admits(&self, rates: &Rates, now_ms: u64) -> bool {
+        let now_ns = now_ms.saturating_mul(NS_PER_MS);
+        let has = |paid: &Paid, rate: Option<Rate>| {
+            rate.is_none_or(|rate| paid.has(now_ns, rates.burst_ns, rate.cost_ns(1)))
         };
-        has(&self.messages, limit.messages_per_s) && has(&self.bytes, limit.bytes_per_s)
+        has(&self.messages, rates.messages) && has(&self.bytes, rates.bytes)
     }
 
     /// A message of so many bytes is published. The result is the moment at which it is paid, in milliseconds.
-    pub(crate) fn take(&self, limit: &Limit, now_ms: u64, bytes: u64) -> u64 {
-        let (now_ns, burst_ns) = times(limit, now_ms);
-        let take = |paid: &Paid, per_s: Option<u32>, amount| {
-            per_s.map_or(0, |per_s| paid.take(now_ns, burst_ns, amount, per_s))
+    pub(crate) fn take(&self, rates: &Rates, now_ms: u64, bytes: u64) -> u64 {
+        let now_ns = now_ms.saturating_mul(NS_PER_MS);
+        let take = |paid: &Paid, rate: Option<Rate>, amount| {
+            rate.map_or(0, |rate| {
+                paid.take(now_ns, rates.burst_ns, rate.cost_ns(amount))
+            })
         };
-        let messages_ns = take(&self.messages, limit.messages_per_s, 1);
-        let paid_ns = messages_ns.max(take(&self.bytes, limit.bytes_per_s, bytes));
-        // A guess of another shard does no harm: it says how long a user is remembered.
-        self.rested_ns
-            .store(paid_ns.saturating_add(burst_ns), Ordering::Relaxed);
+        let messages_ns = take(&self.messages, rates.messages, 1);
+        let paid_ns = messages_ns.max(take(&self.bytes, rates.bytes, bytes));
+        self.remember(rates, paid_ns);
         paid_ns.div_ceil(NS_PER_MS)
+    }
+
+    /// A message of so many bytes out of what the connection has taken in advance, which it takes while more than
+    /// half of what can be saved is there. So the shards do not meet at each message, and the limit is exact where
+    /// it is near. False: this message is to be paid by itself.
+    pub(crate) fn lend(&self, rates: &Rates, now_ms: u64, lease: &mut Lease, bytes: u64) -> bool {
+        let lend = |paid: &Paid, rate: Option<Rate>, amount| {
+            let now_ns = now_ms.saturating_mul(NS_PER_MS);
+            let Some(rate) = rate else { return true };
+            let is_lent = paid.lend(now_ns, rates.burst_ns, rate.cost_ns(amount));
+            if is_lent {
+                self.remember(rates, now_ns);
+            }
+            is_lent
+        };
+        if lease.messages == 0 {
+            if !lend(&self.messages, rates.messages, LEASED_MESSAGES) {
+                return false;
+            }
+            lease.messages = LEASED_MESSAGES;
+        }
+        if lease.bytes < bytes {
+            if bytes > LEASED_BYTES || !lend(&self.bytes, rates.bytes, LEASED_BYTES) {
+                return false;
+            }
+            lease.bytes += LEASED_BYTES;
+        }
+        lease.messages -= 1;
+        lease.bytes -= bytes;
+        true
+    }
+
+    /// Another shard may have said more: this is only how long a user is remembered.
+    fn remember(&self, rates: &Rates, paid_ns: u64) {
+        let rested_ns = paid_ns.saturating_add(rates.burst_ns);
+        self.rested_ns.store(rested_ns, Ordering::Relaxed);
     }
 
     /// Whether a user that is away has less than its burst.
@@ -88,58 +173,52 @@ impl Pace {
     }
 }
 
-/// Now and the burst, in nanoseconds.
-fn times(limit: &Limit, now_ms: u64) -> (u64, u64) {
-    let burst_ns = u64::from(limit.burst_s).saturating_mul(NS_PER_S);
-    (now_ms.saturating_mul(NS_PER_MS), burst_ns)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
 
-    fn limit(messages_per_s: Option<u32>, bytes_per_s: Option<u32>) -> Limit {
-        Limit {
+    fn rates(messages_per_s: Option<u32>, bytes_per_s: Option<u32>) -> Rates {
+        Rates::of(&Limit {
             messages_per_s,
             bytes_per_s,
             ..Limit::default()
-        }
+        })
     }
 
     #[test]
     fn a_burst_is_free_and_debts_are_paid_in_turn() {
         let pace = Pace::default();
-        let limit = limit(Some(10), None);
+        let rates = rates(Some(10), None);
         let now_ms = 1_700_000_000_000;
         for _ in 0..10 {
-            assert!(pace.admits(&limit, now_ms));
-            assert!(pace.take(&limit, now_ms, 5) <= now_ms);
+            assert!(pace.admits(&rates, now_ms));
+            assert!(pace.take(&rates, now_ms, 5) <= now_ms);
         }
-        assert!(!pace.admits(&limit, now_ms));
-        assert_eq!(pace.take(&limit, now_ms, 5), now_ms + 100);
-        assert_eq!(pace.take(&limit, now_ms, 5), now_ms + 200);
-        assert!(!pace.admits(&limit, now_ms + 299) && pace.admits(&limit, now_ms + 300));
+        assert!(!pace.admits(&rates, now_ms));
+        assert_eq!(pace.take(&rates, now_ms, 5), now_ms + 100);
+        assert_eq!(pace.take(&rates, now_ms, 5), now_ms + 200);
+        assert!(!pace.admits(&rates, now_ms + 299) && pace.admits(&rates, now_ms + 300));
         assert!(pace.owes(now_ms + 1_199) && !pace.owes(now_ms + 1_200));
         // After a long rest there is one burst, and not more.
         let later_ms = now_ms + 3_600_000;
         for _ in 0..10 {
-            assert!(pace.take(&limit, later_ms, 5) <= later_ms);
+            assert!(pace.take(&rates, later_ms, 5) <= later_ms);
         }
-        assert!(!pace.admits(&limit, later_ms));
+        assert!(!pace.admits(&rates, later_ms));
     }
 
     #[test]
     fn shards_that_publish_at_once_get_the_rate_together() {
         let pace = Arc::new(Pace::default());
-        let limit = limit(Some(1_000), Some(1_000_000));
+        let rates = rates(Some(1_000), Some(1_000_000));
         let threads: Vec<_> = (0..4)
             .map(|_| {
-                let (pace, limit) = (Arc::clone(&pace), limit.clone());
+                let pace = Arc::clone(&pace);
                 std::thread::spawn(move || {
                     for _ in 0..25_000 {
-                        pace.take(&limit, 10_000, 100);
+                        pace.take(&rates, 10_000, 100);
                     }
                 })
             })
@@ -148,17 +227,47 @@ mod tests {
             thread.join().expect("no panic");
         }
         // 100,000 messages last 100 s, the burst is the first of them.
-        assert_eq!(pace.take(&limit, 10_000, 0), 10_000 + 99_001);
+        assert_eq!(pace.take(&rates, 10_000, 0), 10_000 + 99_001);
+    }
+
+    #[test]
+    fn messages_are_taken_in_advance_where_the_limit_is_far() {
+        let (pace, mut lease) = (Pace::default(), Lease::default());
+        let limited = rates(Some(1_000), Some(1_000_000));
+        let mut lent = 0;
+        while pace.lend(&limited, 10_000, &mut lease, 10) {
+            lent += 1;
+        }
+        assert!((480..=500).contains(&lent), "{lent} are half of the burst");
+        let mut exact = 0;
+        while pace.admits(&limited, 10_000) {
+            pace.take(&limited, 10_000, 10);
+            exact += 1;
+        }
+        assert_eq!(lent + exact, 1_000, "together one burst");
+        assert!(!pace.lend(&limited, 10_100, &mut lease, 10));
+        // Bytes are lent by themselves: large messages need more, small ones waste none.
+        let (pace, mut lease) = (Pace::default(), Lease::default());
+        assert!(!pace.lend(&limited, 10_000, &mut lease, LEASED_BYTES + 1));
+        let mut lent = 0;
+        while pace.lend(&limited, 10_000, &mut lease, 10_000) {
+            lent += 1;
+        }
+        assert!((45..=50).contains(&lent), "{lent} are half of the bytes");
+        // A small burst is never lent.
+        let (pace, mut lease) = (Pace::default(), Lease::default());
+        assert!(!pace.lend(&rates(Some(10), None), 10_000, &mut lease, 10));
     }
 
     #[test]
     fn no_number_is_too_large() {
         let pace = Pace::default();
-        let slow = limit(Some(1), Some(1));
+        let slow = rates(Some(1), Some(1));
         for _ in 0..3 {
             assert!(pace.take(&slow, 1_700_000_000_000, u64::MAX) > 1_700_000_000_000);
         }
-        let fast = limit(Some(u32::MAX), Some(u32::MAX));
+        let fast = rates(Some(u32::MAX), Some(u32::MAX));
         assert!(pace.take(&fast, u64::MAX, 1) > 0);
+        assert!(!pace.admits(&slow, 0) && !pace.lend(&slow, 0, &mut Lease::default(), 1));
     }
 }

@@ -135,6 +135,7 @@ impl Drop for Seat {
 mod tests {
     use super::*;
     use crate::config::Limit;
+    use crate::pace::Rates;
 
     #[test]
     fn a_user_has_so_many_seats_and_gets_them_back() {
@@ -155,26 +156,26 @@ mod tests {
 
     #[test]
     fn who_owes_is_remembered_until_it_is_paid_and_only_so_many_are() {
-        let limit = Limit {
+        let rates = Rates::of(&Limit {
             messages_per_s: Some(1),
             ..Limit::default()
-        };
+        });
         let seats = Arc::new(Seats::default());
         let come = |number: u32, now_ms| {
             let name = number.to_string();
             let seat = seats.take(Some(&name), "c", None, (now_ms, 100));
             let seat = seat.expect("a seat");
-            seat.pace().take(&limit, now_ms, 0);
+            seat.pace().take(&rates, now_ms, 0);
             seat
         };
         let debtor = come(0, 0);
         for _ in 0..10 {
-            debtor.pace().take(&limit, 0, 0);
+            debtor.pace().take(&rates, 0, 0);
         }
         drop(debtor);
         let again = come(0, 1_000);
         assert!(
-            again.pace().take(&limit, 1_000, 0) > 10_000,
+            again.pace().take(&rates, 1_000, 0) > 10_000,
             "it owes still"
         );
         drop(again);

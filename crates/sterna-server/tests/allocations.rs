@@ -316,6 +316,60 @@ fn a_qos_0_publish_to_one_subscriber_makes_at_most_two_allocations() {
     assert!(each <= 2.0, "{each} allocations a message");
 }
 
+/// Rules that look at addresses and messages, and limits of the user's rates: a message costs what it costs without.
+#[test]
+fn rules_and_limits_make_no_allocation_for_each_message() {
+    let text = "
+        [authorization]
+        default_allow = false
+        [[authorization.limit]]
+        connections = 9
+        messages_per_s = 4000000000
+        bytes_per_s = 4000000000
+        [[authorization.rule]]
+        effect = 'deny'
+        addresses = ['192.0.2.0/24']
+        topics = ['#']
+        [[authorization.rule]]
+        effect = 'deny'
+        actions = ['publish']
+        qos = [2]
+        topics = ['never/#']
+        [[authorization.rule]]
+        topics = ['a/#']";
+    let config = sterna_server::config::parse("x", text).expect("a configuration");
+    let cost = |config: &Config, topics: &[&str]| {
+        let mut fixture = Fixture::with(config, Limits::default());
+        let (subscriber, publisher) = fixture.pair(&[0x82, 8, 0, 1, 0, 3, b'a', b'/', b'#', 0]);
+        let messages: Vec<Vec<u8>> = (topics.iter())
+            .map(|topic| publish(topic, &[b'x'; 64]))
+            .collect();
+        let mut run = || {
+            fixture.reserve(subscriber);
+            let before = counting::allocations();
+            for number in 0..1000 {
+                fixture.turn(publisher, &messages[number % messages.len()]);
+            }
+            let made = counting::allocations() - before;
+            assert!(fixture.take(subscriber).len() >= 1000 * 64, "they came");
+            made
+        };
+        run();
+        run()
+    };
+    let few = ["a/b", "a/c", "a/d", "a/e"];
+    // More than are remembered: each takes the place of another.
+    let many = ["a/b", "a/c", "a/d", "a/e", "a/f", "a/g", "a/h"];
+    for topics in [&few[..1], &few, &many] {
+        let without = cost(&Config::default(), topics);
+        let with = cost(&config, topics);
+        assert!(
+            with <= without,
+            "{with} instead of {without} for {topics:?}"
+        );
+    }
+}
+
 /// Attacks 17 and 38: subscribers that read and never acknowledge, or never read, cost what the limits
 /// say, and publishers are served all the while.
 /// While nobody looks at a trace, a message costs what it costs without traces: also after one has ended.

@@ -283,8 +283,9 @@ impl Client {
     /// Whether it may publish such a message to a topic.
     pub(super) fn may_publish(&mut self, cx: &Context<'_>, topic: &str, kind: MessageKind) -> bool {
         let mut known = std::mem::take(&mut self.known_topics);
-        let standing = self.identity.as_ref().and_then(Identity::standing);
-        let (who, now_ms) = ((self.subject(cx), standing), cx.net.now_ms());
+        let owner = self.identity.as_ref().map(Identity::owner);
+        let who = (self.subject(cx), owner.unwrap_or_default());
+        let now_ms = cx.net.now_ms();
         let rules = &cx.policy.rules;
         let is_allowed = rules.may_publish_again(&mut known, who, topic, kind, now_ms);
         self.known_topics = known;

@@ -23,7 +23,7 @@ pub(crate) struct KnownTopics {
 struct Kept {
     /// What it was said by, and of whom. With anything else of this, nothing is known.
     rules: u64,
-    user: Option<Box<str>>,
+    user: Option<Arc<str>>,
     origin: Origin,
     standing: Option<Arc<Standing>>,
     topics: Vec<Topic>,
@@ -39,13 +39,24 @@ struct Topic {
     is_allowed: bool,
 }
 
+/// Who a client is, as it can be kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Owner<'a> {
+    /// The user's name, if it has one.
+    pub(crate) user: Option<&'a Arc<str>>,
+    /// What is said of it beside the name.
+    pub(crate) standing: Option<&'a Arc<Standing>>,
+}
+
 impl Kept {
     fn is_about(&self, rules: &Rules, subject: Subject<'_>) -> bool {
+        // What is kept cannot be given to others, so the same place is the same thing.
         let standing = self.standing.as_deref().map(std::ptr::from_ref);
+        let user = self.user.as_deref().map(str::as_ptr);
         self.rules == rules.lists.number
-            && self.origin == subject.origin
             && standing == subject.standing.map(std::ptr::from_ref)
-            && self.user.as_deref() == subject.user
+            && user == subject.user.map(str::as_ptr)
+            && self.origin == subject.origin
     }
 }
 
@@ -70,7 +81,7 @@ impl KnownTopics {
     fn keep(
         &mut self,
         rules: &Rules,
-        (subject, standing): (Subject<'_>, Option<&Arc<Standing>>),
+        (subject, owner): (Subject<'_>, Owner<'_>),
         (topic, kind): (&str, MessageKind),
         (is_allowed, until_ms): (bool, u64),
     ) {
@@ -80,9 +91,9 @@ impl KnownTopics {
         if !(self.kept.as_ref()).is_some_and(|kept| kept.is_about(rules, subject)) {
             self.kept = Some(Box::new(Kept {
                 rules: rules.lists.number,
-                user: subject.user.map(Into::into),
+                user: owner.user.cloned(),
                 origin: subject.origin,
-                standing: standing.cloned(),
+                standing: owner.standing.cloned(),
                 topics: Vec::new(),
                 next: 0,
             }));
@@ -107,16 +118,16 @@ impl KnownTopics {
 }
 
 impl Rules {
-    /// As [`may_publish`](Self::may_publish), for each message of a connection. `standing` is that of the subject.
+    /// As [`may_publish`](Self::may_publish), for each message of a connection. The owner is that of the subject.
     pub(crate) fn may_publish_again(
         &self,
         known_topics: &mut KnownTopics,
-        (subject, standing): (Subject<'_>, Option<&Arc<Standing>>),
+        (subject, owner): (Subject<'_>, Owner<'_>),
         topic: &str,
         kind: MessageKind,
         now_ms: u64,
     ) -> bool {
-        if self.lists.publish.is_empty() && standing.is_none() {
+        if self.lists.publish.is_empty() && owner.standing.is_none() {
             return self.may_publish(subject, topic, kind);
         }
         let about = (topic.as_bytes(), kind);
@@ -135,7 +146,7 @@ impl Rules {
             reading => (reading == Reading::Whole, u64::MAX),
         };
         let kind = self.seen(kind);
-        known_topics.keep(self, (subject, standing), (topic, kind), said);
+        known_topics.keep(self, (subject, owner), (topic, kind), said);
         said.0
     }
 
@@ -187,14 +198,24 @@ mod tests {
         let same = rules(vec![rule(Effect::Deny, "#")]);
         let given: GivenRule = serde_json::from_str(r#"{"topics": ["more"]}"#).expect("a rule");
         let standing = Standing::new(&[], vec![given]).expect("a standing");
+        let names: [Arc<str>; 2] = ["ann".into(), "bob".into()];
+        let owner = |at: usize| Owner {
+            user: Some(&names[at]),
+            standing: None,
+        };
         let ann = Subject {
-            user: Some("ann"),
+            user: Some(&names[0]),
             client: "c",
             ..Subject::default()
         };
         let bob = Subject {
-            user: Some("bob"),
+            user: Some(&names[1]),
             ..ann
+        };
+        let (of_ann, of_bob) = (owner(0), owner(1));
+        let of_given = Owner {
+            standing: Some(&standing),
+            ..of_ann
         };
         let elsewhere = Subject {
             origin: Origin {
@@ -211,17 +232,17 @@ mod tests {
         let mut known = KnownTopics::default();
         // Each twice: when it is said, and when it is known.
         for (rules, subject, own, topic, kind, expected) in [
-            (&first, ann, None, "ann/t", KIND, true),
-            (&first, ann, None, "no", KIND, false),
-            (&first, ann, None, "q", KIND, true),
-            (&first, ann, None, "q", late, false),
-            (&first, bob, None, "ann/t", KIND, false),
-            (&first, ann, None, "ann/t", KIND, true),
-            (&first, elsewhere, None, "ann/t", KIND, true),
-            (&first, ann, None, "more", KIND, false),
-            (&first, given, Some(&standing), "more", KIND, true),
-            (&first, ann, None, "more", KIND, false),
-            (&same, ann, None, "ann/t", KIND, false),
+            (&first, ann, of_ann, "ann/t", KIND, true),
+            (&first, ann, of_ann, "no", KIND, false),
+            (&first, ann, of_ann, "q", KIND, true),
+            (&first, ann, of_ann, "q", late, false),
+            (&first, bob, of_bob, "ann/t", KIND, false),
+            (&first, ann, of_ann, "ann/t", KIND, true),
+            (&first, elsewhere, of_ann, "ann/t", KIND, true),
+            (&first, ann, of_ann, "more", KIND, false),
+            (&first, given, of_given, "more", KIND, true),
+            (&first, ann, of_ann, "more", KIND, false),
+            (&same, ann, of_ann, "ann/t", KIND, false),
         ] {
             for _ in 0..2 {
                 let said = rules.may_publish_again(&mut known, (subject, own), topic, kind, 7);
@@ -233,12 +254,12 @@ mod tests {
         assert_eq!(known.find(&first, ann, (b"ann/t", KIND), 7), None);
         for number in 0..100 {
             let topic = format!("ann/{number}");
-            assert!(!same.may_publish_again(&mut known, (ann, None), &topic, KIND, 7));
+            assert!(!same.may_publish_again(&mut known, (ann, of_ann), &topic, KIND, 7));
         }
         let kept = known.kept.as_ref().expect("what was said");
         assert_eq!(kept.topics.len(), TOPICS);
         let long = "x".repeat(LONGEST_BYTES + 1);
-        assert!(!same.may_publish_again(&mut known, (ann, None), &long, KIND, 7));
+        assert!(!same.may_publish_again(&mut known, (ann, of_ann), &long, KIND, 7));
         assert_eq!(known.find(&same, ann, (long.as_bytes(), KIND), 7), None);
     }
 
@@ -247,14 +268,19 @@ mod tests {
         let minute = Duration::from_secs(60);
         let answers = Arc::new(Answers::new(9, minute, Duration::from_millis(300)));
         let rules = rules(vec![rule(Effect::Ask, "#")]).with_answers(Arc::clone(&answers));
+        let name: Arc<str> = "ann".into();
+        let of_ann = Owner {
+            user: Some(&name),
+            standing: None,
+        };
         let ann = Subject {
-            user: Some("ann"),
+            user: Some(&name),
             client: "c",
             ..Subject::default()
         };
         let mut known = KnownTopics::default();
         let may = |known: &mut KnownTopics, topic, now_ms| {
-            rules.may_publish_again(known, (ann, None), topic, KIND, now_ms)
+            rules.may_publish_again(known, (ann, of_ann), topic, KIND, now_ms)
         };
         assert!(!may(&mut known, "a", 0));
         assert_eq!(known.find(&rules, ann, (b"a", KIND), 0), None);

@@ -11,13 +11,16 @@ use crate::config::{Exceeded, Limit, Protocol};
 use crate::context::Context;
 use crate::identity::Identity;
 use crate::metrics::DropReason;
+use crate::pace::{Lease, Rates};
 use crate::seats::Seat;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     limit: Arc<Limit>,
+    rates: Rates,
     seat: Seat,
+    lease: Lease,
     /// Until when the client itself is not read, in milliseconds: its part of what its user owes.
     until_ms: u64,
     /// The last moment to look again that the door was told, in milliseconds.
@@ -63,6 +66,8 @@ impl Allowance {
         };
         Ok(Some(Box::new(Self {
             limit: Arc::clone(limit),
+            rates: Rates::of(limit),
+            lease: Lease::default(),
             seat: seat.ok_or(TooManyConnections)?,
             until_ms,
             wake_ms: 0,
@@ -79,12 +84,16 @@ impl Allowance {
     /// Whether a message may be published. A client that cannot be told of a refusal (`is_told`) is not read
     /// for a while instead.
     fn takes(&mut self, now_ms: u64, bytes: usize, is_told: bool) -> bool {
+        let bytes = bytes as u64;
+        let (pace, rates) = (self.seat.pace(), &self.rates);
+        if pace.lend(rates, now_ms, &mut self.lease, bytes) {
+            return true;
+        }
         let pauses = !is_told || self.limit.exceeded == Exceeded::Pause;
-        let pace = self.seat.pace();
-        if !pauses && !pace.admits(&self.limit, now_ms) {
+        if !pauses && !pace.admits(rates, now_ms) {
             return false;
         }
-        let paid_ms = pace.take(&self.limit, now_ms, bytes as u64);
+        let paid_ms = pace.take(rates, now_ms, bytes);
         self.until_ms = if pauses { paid_ms } else { 0 };
         true
     }

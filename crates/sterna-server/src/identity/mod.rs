@@ -118,6 +118,14 @@ impl Identity {
         self.user.as_deref()
     }
 
+    /// Who it is for what is remembered of it.
+    pub(crate) fn owner(&self) -> authorization::Owner<'_> {
+        authorization::Owner {
+            user: self.user.as_ref(),
+            standing: self.standing.as_ref(),
+        }
+    }
+
     /// How it was shown.
     pub(crate) const fn proof(&self) -> Proof {
         self.proof
