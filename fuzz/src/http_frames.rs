@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::frame::{Frame, FrameError, FrameReader, Head};
+use sterna_mapping::frame::{Frame, FrameError, FrameReader, Head};
 
 /// Longest frame.
 const LIMIT_BYTES: usize = 100;

@@ -32,13 +32,6 @@ mod authorization;
 )]
 #[path = "../../crates/sterna-server/src/config/mod.rs"]
 mod config;
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "its own crate uses and shows more of it"
-)]
-#[path = "../../crates/sterna-server/src/http/format/frame.rs"]
-mod frame;
 
 // The same of the client's.
 #[allow(

@@ -38,6 +38,7 @@ mod address;
 mod body;
 mod decimal;
 mod fields;
+pub mod frame;
 mod from_amqp;
 mod json;
 pub mod percent;

@@ -62,7 +62,10 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("sterna-net", &["sterna-quic"]),
     ("sterna-quic", &[]),
     ("sterna-broker", &["sterna-topic"]),
-    ("sterna-mapping", &["sterna-mqtt", "sterna-amqp"]),
+    (
+        "sterna-mapping",
+        &["sterna-mqtt", "sterna-amqp", "sterna-h3"],
+    ),
     ("sterna-mqtt", &["sterna-topic"]),
     ("sterna-amqp", &[]),
     ("sterna-h3", &[]),

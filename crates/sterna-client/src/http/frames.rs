@@ -5,6 +5,7 @@ use std::fmt;
 
 use bytes::{Buf as _, BytesMut};
 use sterna_h3::varint;
+use sterna_mapping::frame;
 use sterna_mqtt::packet::Publish;
 use sterna_mqtt::{PacketId, PropertyContext, PublishProperties, QoS};
 
@@ -12,10 +13,6 @@ use crate::message::Message;
 
 /// The media type.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.sterna.stream";
-
-const QOS: u8 = 0b0011;
-const RETAIN: u8 = 0b0100;
-const REDELIVERED: u8 = 0b1000;
 
 /// Buffers above this size are given back once they are empty.
 const KEPT_BYTES: usize = 65_536;
@@ -144,48 +141,36 @@ impl Frames {
 }
 
 /// Reads what follows the length.
-fn decode(mut bytes: &[u8]) -> Result<Frame, FrameError> {
-    let cut = FrameError::Malformed("it is cut off");
-    let id = varint::take(&mut bytes).ok_or(cut)?;
-    let (flags, rest) = bytes.split_first().ok_or(cut)?;
-    bytes = rest;
-    let qos = QoS::from_u8(flags & QOS).ok_or(FrameError::Malformed("its QoS is 3"))?;
-    let topic = take_block(&mut bytes).ok_or(cut)?;
+fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
+    let frame = frame::Frame::parse(bytes);
+    let frame = frame.map_err(|error| FrameError::Malformed(error.detail()))?;
+    // A broker acknowledges nothing.
+    let qos = QoS::from_u8(frame.flags.qos()).filter(|_| !frame.is_acknowledgement());
+    let qos = qos.ok_or(FrameError::Malformed("it acknowledges"))?;
     // Both are bounded in MQTT, whose properties and topics these are.
-    if topic.len() > 65_535 {
+    if frame.topic().len() > 65_535 {
         return Err(FrameError::Malformed(
             "its topic has more than 65,535 bytes",
         ));
     }
-    let topic =
-        std::str::from_utf8(topic).map_err(|_| FrameError::Malformed("its topic is no text"))?;
-    let properties = take_block(&mut bytes).ok_or(cut)?;
-    if u32::try_from(properties.len()).is_err() {
+    if u32::try_from(frame.properties().len()).is_err() {
         return Err(FrameError::Malformed("its properties are too long"));
     }
-    let properties = PublishProperties::parse(properties, PropertyContext::Publish)
+    let properties = PublishProperties::parse(frame.properties(), PropertyContext::Publish)
         .map_err(|_| FrameError::Malformed("its properties are not valid"))?;
     let publish = Publish {
-        dup: flags & REDELIVERED != 0,
+        dup: frame.flags.redelivered(),
         qos,
-        retain: flags & RETAIN != 0,
-        topic,
+        retain: frame.flags.retain(),
+        topic: frame.topic(),
         packet_id: PacketId::new(0),
         properties,
-        payload: bytes,
+        payload: frame.payload(),
     };
     Ok(Frame::Message {
-        id: (id != 0).then_some(id),
+        id: (frame.id != 0).then_some(frame.id),
         message: Message::new(&publish, 0),
     })
-}
-
-/// A length and that number of bytes.
-fn take_block<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let length = usize::try_from(varint::take(bytes)?).ok()?;
-    let (block, rest) = bytes.split_at_checked(length)?;
-    *bytes = rest;
-    Some(block)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::authorization::{MessageKind, Subject};
 use crate::context::Context;
 use crate::door::Promise;
 
-use crate::http::format::frame::write_answer;
+use sterna_mapping::frame::write_answer;
 
 /// What a client is told once it is kept.
 #[derive(Debug)]

@@ -17,12 +17,12 @@ use super::target::Target;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::Promise;
-use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
 use crate::http::format::message_from_frame;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::mail::http::{Acknowledge, Work};
 use crate::session::http::client_id;
+use sterna_mapping::frame::{Frame, FrameError, FrameReader, write_answer};
 
 /// Code with which a stream is given up that does not carry frames.
 const BAD_FRAME: u32 = 1;

@@ -2,14 +2,13 @@
 //! all of it is from messages to bytes, and from bytes to frames
 //! and their messages.
 
-pub(crate) mod frame;
 pub(crate) mod json;
 mod publish;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use sterna_broker::{Delivery, Message, Qos};
 
-use frame::{Flags, HEARTBEAT, Head};
+use sterna_mapping::frame::{Flags, HEARTBEAT, Head};
 
 pub(crate) use publish::message_from_frame;
 
@@ -167,8 +166,8 @@ mod tests {
     use sterna_broker::MessageHeader;
     use sterna_mqtt::{Property, PropertyBuf};
 
-    use super::frame::{Frame, FrameReader};
     use super::*;
+    use sterna_mapping::frame::{Frame, FrameReader};
 
     const NOW_MS: u64 = 1_000_000;
 

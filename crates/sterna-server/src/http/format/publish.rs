@@ -5,7 +5,7 @@ use sterna_broker::{Message, MessageHeader, Qos};
 use sterna_mapping::FieldError;
 use sterna_mqtt::{PropertyContext, PublishProperties};
 
-use super::frame::Frame;
+use sterna_mapping::frame::Frame;
 
 /// What errors of a frame's properties are said of.
 const PROPERTIES: &str = "properties";

@@ -1,20 +1,20 @@
 //! Frames of `application/vnd.sterna.stream` and of WebTransport (`docs/http.md`).
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sterna_h3::varint;
 
 /// The frame that says nothing but that the stream lives.
-pub(crate) const HEARTBEAT: &[u8] = &[0];
+pub const HEARTBEAT: &[u8] = &[0];
 
 /// Message Expiry Interval (MQTT 5.0, section 3.3.2.3.3).
 const MESSAGE_EXPIRY_INTERVAL: u8 = 2;
 
 /// The field Flags.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Flags(u8);
+pub struct Flags(u8);
 
 impl Flags {
     const QOS: u8 = 3;
@@ -24,26 +24,31 @@ impl Flags {
     const ACKNOWLEDGES: u8 = 0x80;
 
     /// The flags of an acknowledgement.
-    pub(crate) const ACKNOWLEDGEMENT: Self = Self(Self::ACKNOWLEDGES);
+    pub const ACKNOWLEDGEMENT: Self = Self(Self::ACKNOWLEDGES);
 
     /// The flags of a message; `qos` is 0, 1 or 2.
-    pub(crate) const fn new(qos: u8, retain: bool, redelivered: bool) -> Self {
+    #[must_use]
+    pub const fn new(qos: u8, retain: bool, redelivered: bool) -> Self {
         let retain = if retain { Self::RETAIN } else { 0 };
         let redelivered = if redelivered { Self::REDELIVERED } else { 0 };
         Self(qos & Self::QOS | retain | redelivered)
     }
 
     /// Highest level of delivery: 0, 1 or 2.
-    pub(crate) const fn qos(self) -> u8 {
+    #[must_use]
+    pub const fn qos(self) -> u8 {
         self.0 & Self::QOS
     }
 
-    pub(crate) const fn retain(self) -> bool {
+    /// Whether it is retained, or is to be.
+    #[must_use]
+    pub const fn retain(self) -> bool {
         self.0 & Self::RETAIN != 0
     }
 
-    #[cfg(test)]
-    pub(crate) const fn redelivered(self) -> bool {
+    /// Whether it may have been sent before.
+    #[must_use]
+    pub const fn redelivered(self) -> bool {
         self.0 & Self::REDELIVERED != 0
     }
 
@@ -59,21 +64,24 @@ impl Flags {
 
 /// What of a frame goes before its payload.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head<'a> {
+pub struct Head<'a> {
     /// Zero for none.
-    pub(crate) id: u64,
-    pub(crate) flags: Flags,
-    pub(crate) topic: &'a str,
+    pub id: u64,
+    /// Level of delivery and the like.
+    pub flags: Flags,
+    /// A topic name, or for what clients send none: the last one.
+    pub topic: &'a str,
     /// Becomes the property Message Expiry Interval, in seconds.
-    pub(crate) expiry_s: Option<u32>,
+    pub expiry_s: Option<u32>,
     /// The other properties, in the encoding of MQTT 5.0.
-    pub(crate) properties: &'a [u8],
-    pub(crate) payload_bytes: usize,
+    pub properties: &'a [u8],
+    /// Length of the payload, which follows.
+    pub payload_bytes: usize,
 }
 
 impl Head<'_> {
     /// Appends everything before the payload, with the field Length or, for a datagram, without.
-    pub(crate) fn write(&self, with_length: bool, out: &mut BytesMut) {
+    pub fn write(&self, with_length: bool, out: &mut BytesMut) {
         let expiry_bytes = self.expiry_s.map_or(0, |_| 5);
         let properties_bytes = expiry_bytes + self.properties.len();
         if with_length {
@@ -100,7 +108,7 @@ impl Head<'_> {
 }
 
 /// Appends the answer to a frame that a client has sent on a bidirectional stream.
-pub(crate) fn write_answer(id: u64, status: u16, out: &mut BytesMut) {
+pub fn write_answer(id: u64, status: u16, out: &mut BytesMut) {
     let bytes = varint::len(id) + varint::len(status.into());
     put_varint(bytes as u64, out);
     put_varint(id, out);
@@ -123,7 +131,7 @@ fn put_varint(value: u64, out: &mut BytesMut) {
 
 /// What is wrong with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum FrameError {
+pub enum FrameError {
     /// Its Length is above the limit.
     TooLarge,
     /// Its fields are longer than itself, or something follows that has no place.
@@ -136,7 +144,8 @@ pub(crate) enum FrameError {
 
 impl FrameError {
     /// What is wrong, for people.
-    pub(crate) const fn detail(self) -> &'static str {
+    #[must_use]
+    pub const fn detail(self) -> &'static str {
         match self {
             Self::TooLarge => "the frame is longer than http.maximum_content_bytes",
             Self::Fields => "the frame's fields do not fit its length",
@@ -156,23 +165,27 @@ impl std::error::Error for FrameError {}
 
 /// A frame taken apart: its fields are ranges of the bytes that it came in.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Frame {
+pub struct Frame<B = Bytes> {
     /// Zero for none.
-    pub(crate) id: u64,
-    pub(crate) flags: Flags,
+    pub id: u64,
+    /// Level of delivery and the like.
+    pub flags: Flags,
     /// All of the frame but its Length.
-    pub(crate) body: Bytes,
-    pub(crate) topic: Range<usize>,
-    pub(crate) properties: Range<usize>,
-    pub(crate) payload: Range<usize>,
+    pub body: B,
+    /// Place of the topic in the body.
+    pub topic: Range<usize>,
+    /// Place of the properties in the body.
+    pub properties: Range<usize>,
+    /// Place of the payload in the body.
+    pub payload: Range<usize>,
 }
 
-impl Frame {
+impl<B: Deref<Target = [u8]>> Frame<B> {
     /// Takes a frame apart that comes without its Length.
     ///
     /// # Errors
     /// When it is no frame; the stream that it came on can go on with the next.
-    pub(crate) fn parse(body: Bytes) -> Result<Self, FrameError> {
+    pub fn parse(body: B) -> Result<Self, FrameError> {
         let mut rest = &body[..];
         let at = |rest: &[u8]| body.len() - rest.len();
         let id = varint::take(&mut rest).ok_or(FrameError::Fields)?;
@@ -216,23 +229,27 @@ impl Frame {
     }
 
     /// Whether it acknowledges everything up to its id, and says nothing else.
-    pub(crate) fn is_acknowledgement(&self) -> bool {
+    #[must_use]
+    pub fn is_acknowledgement(&self) -> bool {
         self.flags == Flags::ACKNOWLEDGEMENT
     }
 
     /// The topic.
-    pub(crate) fn topic(&self) -> &str {
+    #[must_use]
+    pub fn topic(&self) -> &str {
         // It was checked.
         std::str::from_utf8(&self.body[self.topic.clone()]).unwrap_or_default()
     }
 
     /// The properties, as they came.
-    pub(crate) fn properties(&self) -> &[u8] {
+    #[must_use]
+    pub fn properties(&self) -> &[u8] {
         &self.body[self.properties.clone()]
     }
 
     /// The payload.
-    pub(crate) fn payload(&self) -> &[u8] {
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
         &self.body[self.payload.clone()]
     }
 }
@@ -240,7 +257,7 @@ impl Frame {
 /// Cuts a stream of bytes into frames. It keeps what has come of a frame that is not complete, and
 /// nothing between frames.
 #[derive(Debug)]
-pub(crate) struct FrameReader {
+pub struct FrameReader {
     limit_bytes: usize,
     /// What has come of the field Length.
     length: [u8; varint::MAX_BYTES],
@@ -252,7 +269,8 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     /// A reader of frames of which none may be longer than `limit_bytes`.
-    pub(crate) fn new(limit_bytes: usize) -> Self {
+    #[must_use]
+    pub fn new(limit_bytes: usize) -> Self {
         Self {
             limit_bytes,
             length: [0; varint::MAX_BYTES],
@@ -267,7 +285,7 @@ impl FrameReader {
     ///
     /// # Errors
     /// [`FrameError::TooLarge`] as soon as its Length says so; there is no way to go on.
-    pub(crate) fn next(&mut self, input: &mut &[u8]) -> Result<Option<Bytes>, FrameError> {
+    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Bytes>, FrameError> {
         while self.wanted_bytes == 0 {
             let Some((&byte, rest)) = input.split_first() else {
                 return Ok(None);
@@ -300,12 +318,14 @@ impl FrameReader {
     }
 
     /// Bytes that are kept of a frame that is not complete.
-    pub(crate) fn held_bytes(&self) -> usize {
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
         self.body.len()
     }
 
     /// Whether the stream may end here: no frame is begun.
-    pub(crate) const fn is_between_frames(&self) -> bool {
+    #[must_use]
+    pub const fn is_between_frames(&self) -> bool {
         self.length_bytes == 0 && self.wanted_bytes == 0
     }
 }
