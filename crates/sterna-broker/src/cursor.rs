@@ -302,6 +302,15 @@ impl Reader {
         count.map_or(self.next, |count| count.start)
     }
 
+    /// The lowest position that it needs of the log. While it is awake, nothing is read from `next` on.
+    pub(crate) fn holds(&self) -> u64 {
+        if self.awake_from.is_some() {
+            self.needed
+        } else {
+            self.needed.min(self.reached())
+        }
+    }
+
     /// Gives up what it was about to read.
     pub(crate) fn interrupt(&mut self) {
         self.next = self.reached();

@@ -141,6 +141,11 @@ impl GroupReader {
         self.from = self.from.max(position);
     }
 
+    /// Notes that the cursor is to be written, if nothing is unsettled; true if it was not noted before.
+    pub(crate) fn touch(&mut self) -> bool {
+        self.unsettled.is_empty() && !std::mem::replace(&mut self.is_changed, true)
+    }
+
     /// The lowest position that a restart would need.
     pub(crate) fn needed(&self) -> u64 {
         self.needed

@@ -218,6 +218,12 @@ pub trait Store: Send + fmt::Debug {
 
     /// No reader of this shard needs messages before this position.
     fn needed_from(&mut self, position: u64);
+
+    /// The position before which the log is to go as soon as can be: readers that want nothing there are to say so.
+    /// 1 while it is not long.
+    fn crowded_before(&self) -> u64 {
+        1
+    }
 }
 
 /// Keeps nothing.

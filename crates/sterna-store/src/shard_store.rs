@@ -105,6 +105,10 @@ impl Store for ShardStore {
     fn needed_from(&mut self, position: u64) {
         self.handle.needed_from(position);
     }
+
+    fn crowded_before(&self) -> u64 {
+        self.handle.crowded_before()
+    }
 }
 
 fn asked(request: ReadRequest) -> Request {

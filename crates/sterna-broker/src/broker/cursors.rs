@@ -15,6 +15,8 @@ use crate::session::State;
 
 /// How often the log is looked through for what nobody needs.
 const SURVEY_EVERY_MS: u64 = 10_000;
+/// The same, while more readers hold the log than can be looked after at once.
+const SURVEY_SOON_MS: u64 = 1_000;
 /// Sessions that are looked at in one call.
 const SURVEY_SESSIONS: usize = 8_192;
 
@@ -204,6 +206,7 @@ impl<P: DoorState> Broker<P> {
         if !self.queues.is_durable || self.surveys.next_ms > now_ms {
             return;
         }
+        let crowded = self.queues.store.crowded_before();
         let queues = &mut self.queues;
         let mut survey = if let Some(survey) = self.surveys.under_way.take() {
             survey
@@ -219,6 +222,8 @@ impl<P: DoorState> Broker<P> {
             for group in queues.groups.values() {
                 lowest = lowest.min(group.log.as_ref().map_or(u64::MAX, |log| log.needed()));
             }
+            self.list_idle_groups(crowded);
+            let queues = &self.queues;
             let unread = queues.unread.values();
             for group in self.orphans.values().chain(unread) {
                 lowest = lowest.min(group.cursor.first());
@@ -229,11 +234,15 @@ impl<P: DoorState> Broker<P> {
                 is_sound: true,
             }
         };
-        let sessions = &queues.sessions;
-        let end = sessions.capacity().min(survey.at + SURVEY_SESSIONS);
+        let sessions = &self.queues.sessions;
+        let all = sessions.capacity();
+        let end = all.min(survey.at + SURVEY_SESSIONS);
         for slot in survey.at as u32..end as u32 {
             if let Some(needed) = sessions.packed_needs(slot) {
                 survey.lowest = survey.lowest.min(needed);
+                if needed < crowded {
+                    self.passing.list_packed(slot);
+                }
                 continue;
             }
             let Some(session) = sessions.get(slot) else {
@@ -242,18 +251,29 @@ impl<P: DoorState> Broker<P> {
             // One that is under way between shards is in no shard's survey.
             survey.is_sound &= session.state == State::Active;
             if let Some(reader) = &session.reader {
-                survey.lowest = survey.lowest.min(reader.needed).min(reader.reached());
+                let needed = reader.holds();
+                survey.lowest = survey.lowest.min(needed);
+                if needed < crowded {
+                    self.passing.list(slot, session);
+                }
             }
         }
+        let has_more = self.passing.is_full();
+        self.pass(now_ms);
         survey.at = end;
-        if end < sessions.capacity() {
+        if end < all {
             self.surveys.under_way = Some(survey);
             return;
         }
         if survey.is_sound {
             self.surveys.done = Some((survey.lowest, self.token));
         }
-        self.surveys.next_ms = now_ms + SURVEY_EVERY_MS;
+        let pause_ms = if has_more {
+            SURVEY_SOON_MS
+        } else {
+            SURVEY_EVERY_MS
+        };
+        self.surveys.next_ms = now_ms + pause_ms;
     }
 }
 

@@ -12,6 +12,7 @@ mod manage;
 mod members;
 mod named;
 mod open;
+mod passing;
 mod peers;
 mod publish;
 mod relief;
@@ -48,6 +49,7 @@ use crate::store::{Change, Store};
 use crate::watch::RoadWatcher;
 use cursors::Surveys;
 use held::Held;
+use passing::Passing;
 use takeover::Fence;
 
 /// One shard's broker. `P` is the front door's state per session, opaque here.
@@ -96,6 +98,7 @@ pub struct Broker<P> {
     /// Removals of records that wait for all shards to have said so.
     disowning: Vec<Change>,
     surveys: Surveys,
+    passing: Passing,
     /// The rules in force; without them everything is allowed.
     rights: Option<Arc<dyn Rights>>,
     /// Counts the rules that were in force.
@@ -146,6 +149,7 @@ impl<P: DoorState> Broker<P> {
             unmarked: 0,
             disowning: Vec::new(),
             surveys: Surveys::default(),
+            passing: Passing::default(),
             rights: None,
             rights_version: 0,
             relief_at: 0,

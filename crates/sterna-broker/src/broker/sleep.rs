@@ -216,17 +216,7 @@ impl<P: DoorState> Broker<P> {
         drop(appends);
         let (most_messages, most_bytes) = self.queues.read_ahead();
         let session = &mut self.queues.sessions[slot];
-        let own = session
-            .subscriptions
-            .iter()
-            .filter(|(_, known)| known.group == NIL && known.flags.qos().is_acknowledged())
-            .map(|(filter, _)| filter);
-        let past = session.reader.iter().flat_map(|reader| &reader.past);
-        let past = past.filter(|past| past.subscription.flags.qos().is_acknowledged());
-        let filters = own
-            .chain(past.map(|past| &past.filter))
-            .map(|filter| Box::from(&**filter))
-            .collect::<Arc<[Box<str>]>>();
+        let filters = session.log_filters();
         if filters.is_empty() {
             // The log has nothing for it.
             if let Some(reader) = &mut session.reader {
@@ -256,7 +246,9 @@ impl<P: DoorState> Broker<P> {
             && let Some(mut answer) = self.queues.store.next_answer()
         {
             self.reads -= 1;
-            if !self.group_answered(now_ms, &mut answer) {
+            let is_taken = self.group_answered(now_ms, &mut answer)
+                || self.passing_answered(now_ms, &mut answer);
+            if !is_taken {
                 self.read_answered(now_ms, answer);
             }
         }

@@ -11,6 +11,7 @@ mod limits;
 mod losses;
 mod model;
 mod packed;
+mod passing;
 mod peers;
 mod queue_rules;
 mod restored;

@@ -9,6 +9,10 @@ use super::shared::{HandleState, Progress, Shared};
 use crate::log::frame::{Draft, Header};
 use crate::settings::Durability;
 
+/// Segments that the log may have, the one that is written included, before readers that get nothing are to make
+/// room. So a reader writes its cursor once in so many segments at most.
+const ROOMY_SEGMENTS: usize = 4;
+
 /// Place of an append in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Appended {
@@ -170,6 +174,15 @@ impl Handle {
     /// are removed; the last word of a handle stays in force when the handle is dropped.
     pub fn needed_from(&mut self, position: u64) {
         self.state.needed_from.store(position, Ordering::Relaxed);
+    }
+
+    /// The position of the first message that is not in the way, where the log has more segments than a few: readers
+    /// that get nothing should not hold what is before it.
+    #[must_use]
+    pub fn crowded_before(&self) -> u64 {
+        let segments = self.shared.segments();
+        let first = segments.len().checked_sub(ROOMY_SEGMENTS);
+        first.map_or(1, |first| segments[first].first_position)
     }
 
     /// Whether what was appended cannot be written at the moment, records included.
