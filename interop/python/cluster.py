@@ -7,6 +7,7 @@ Standard library; the clients are the broker's own command.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -297,6 +298,96 @@ def leaving(cluster: Cluster) -> None:
     cluster.settle()
 
 
+def status(node: Node) -> dict:
+    """What `sterna cluster status` says by way of a node."""
+    done = subprocess.run(
+        [STERNA, "cluster", "status", "--json", "-L", node.url("admin")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise Failure(f"status ended with {done.returncode}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def told(cluster: Cluster) -> None:
+    """What is told of the cluster: presence, filters, inboxes, servers and streams."""
+    first, second, third = cluster.nodes
+    with Reader(second, "mqtt", "status/#", "-q", "1"):
+        wait_for_filters(first, 1)
+        wait_for_filters(third, 1)
+        for node in cluster.nodes:
+            report = status(node)
+            if report["node"] != node.name or report["problems"]:
+                raise Failure(f"{report}")
+            seen = {each["node"]: each for each in report["nodes"]}
+            if sorted(seen) != sorted(each.name for each in cluster.nodes):
+                raise Failure(f"{node.name} tells of {sorted(seen)}")
+            for name, each in seen.items():
+                if each["presence"] != "here" or each["told"]["state"] != "ready" or each["inbox_batches"] is None:
+                    raise Failure(f"{node.name} tells {each}")
+                if each["filters"] != (1 if name == second.name else 0):
+                    raise Failure(f"{node.name} tells {each}")
+                if not each["told"]["nats_server"].startswith("nats-"):
+                    raise Failure(f"{node.name} tells {each}")
+            if len(report["streams"]) < 3:
+                raise Failure(f"{report['streams']}")
+            for stream in report["streams"]:
+                if len(stream["followers"]) != 2 or not stream["leader"] or stream["replicas"] != 3:
+                    raise Failure(f"{stream}")
+        third.send(signal.SIGSTOP)
+        try:
+            publish_well(first, "mqtt", "status/x", "to one", "-q", "1")
+            wait_until("it is away", lambda: first.figure("sterna_cluster_nodes_away") == 1)
+            seen = {each["node"]: each for each in status(first)["nodes"]}
+            if seen[third.name]["presence"] != "away" or seen[third.name]["told"] is not None:
+                raise Failure(f"{seen}")
+        finally:
+            third.send(signal.SIGCONT)
+        cluster.settle()
+    none_left(cluster)
+
+
+def draining(cluster: Cluster) -> None:
+    """A node that drains says so to balancers and nodes, takes clients for a while, and tells them goodbye."""
+    first, second, _ = cluster.nodes
+    second.stop()
+    text = second.config.read_text()
+    second.config.write_text(
+        f'{text}\n[network]\ndrain_notice_ms = 600000\n\n[mqtt]\nserver_reference = "node-1.example"\n'
+    )
+    try:
+        second.start()
+        cluster.settle()
+        reader = Reader(second, "mqtt", "drain", "-d", "--maximum-reconnect-times", "0")
+        second.send(signal.SIGTERM)
+        wait_until("/readyz says so", lambda: second.page("/readyz") == "draining\n")
+        seen = {each["node"]: each["told"]["state"] for each in status(first)["nodes"]}
+        if seen[second.name] != "draining" or seen[first.name] != "ready":
+            raise Failure(f"{seen}")
+        wait_until("others are told", lambda: "a node drains" in first.log.read_text(errors="replace"))
+        # Who has not heard it yet is served.
+        wait_for_filters(first, 1)
+        publish_well(second, "mqtt", "drain", "still here")
+        publish_well(first, "mqtt", "drain", "from the other")
+        reader.wait(2)
+        # Who asks twice does not want to wait.
+        code = second.stop()
+        if code != 0:
+            raise Failure(f"it ended with {code}")
+        _, said = reader.process.communicate(timeout=PATIENCE_S)
+        if "another server" not in said.lower() and "UseAnotherServer" not in said:
+            raise Failure(f"its client says {said}")
+        wait_until("it is gone", lambda: first.figure("sterna_cluster_nodes_here") == 1)
+    finally:
+        second.kill()
+        second.config.write_text(text)
+        second.start()
+    cluster.settle()
+
+
 def one_name(cluster: Cluster) -> None:
     """A second process with a node's name takes its place, and the first says that it takes no part."""
     first, second, _ = cluster.nodes
@@ -331,6 +422,8 @@ def main() -> None:
         ("all servers of NATS are killed", all_servers),
         ("a node is killed", a_node),
         ("a node stands still", a_pause),
+        ("what is told of the cluster", told),
+        ("a node drains", draining),
         ("a node leaves", leaving),
         ("two processes have one name", one_name),
     ]

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::engine::refusals::Refusals;
+
 /// A number that one thread changes and any thread reads.
 #[derive(Debug, Default)]
 pub struct Figure(AtomicU64);
@@ -32,6 +34,7 @@ pub struct Status {
     pub(crate) is_superseded: AtomicBool,
     pub(crate) is_stalled: AtomicBool,
     pub(crate) is_draining: AtomicBool,
+    pub(crate) refusals: Refusals,
     /// Connections to a server of NATS.
     pub connects: Figure,
     /// Other nodes that are here.
@@ -72,7 +75,7 @@ impl Status {
         if is(&self.is_superseded) {
             Some("another process has this node's name")
         } else if !is(&self.is_connected) {
-            Some("no server of NATS is connected")
+            Some(self.refusals.sentence())
         } else if !is(&self.has_joined) {
             Some("the node has not joined")
         } else if !is(&self.knows_nodes) {

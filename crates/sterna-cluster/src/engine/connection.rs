@@ -9,7 +9,7 @@ use async_nats::jetstream::stream::{self, DiscardPolicy, StorageType};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use tokio::sync::Notify;
 
-use super::{Core, Retry};
+use super::{Core, Retry, refusals};
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::wire;
@@ -87,6 +87,7 @@ fn noted(status: &Status, connected: &Notify, event: &Event) {
     match event {
         Event::Connected => {
             status.connects.add(1);
+            refusals::noted(status, event);
             status.is_connected.store(true, Ordering::Release);
             tracing::info!("connected to NATS");
             connected.notify_one();
@@ -100,7 +101,7 @@ fn noted(status: &Status, connected: &Notify, event: &Event) {
         Event::SlowConsumer(_) => {
             tracing::warn!("messages of QoS 0 from other nodes were dropped: they come too fast");
         }
-        other => tracing::debug!(event = %other, "NATS"),
+        other => refusals::noted(status, other),
     }
 }
 

@@ -12,6 +12,7 @@ mod interest;
 mod lanes;
 mod membership;
 mod outgoing;
+pub(crate) mod refusals;
 mod report;
 mod retained;
 
