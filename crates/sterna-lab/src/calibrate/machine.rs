@@ -24,6 +24,12 @@ pub struct Machine {
     pub kernel: String,
     /// TCP's congestion control unless something else is asked for.
     pub congestion_control: String,
+    /// The processor's name.
+    #[serde(default)]
+    pub processor: Option<String>,
+    /// Memory that programs may still take, in bytes.
+    #[serde(default)]
+    pub available_bytes: Option<u64>,
 }
 
 impl Machine {
@@ -43,6 +49,8 @@ impl Machine {
             congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control")
                 .trim()
                 .to_owned(),
+            processor: field(&read("/proc/cpuinfo"), "model name").map(str::to_owned),
+            available_bytes: field(&read("/proc/meminfo"), "MemAvailable").and_then(kibibytes),
         }
     }
 
@@ -67,6 +75,20 @@ impl Machine {
         }
         None
     }
+}
+
+/// The value of the first line `NAME : VALUE`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+/// Bytes of a value of `/proc/meminfo`, such as `12 kB`.
+fn kibibytes(text: &str) -> Option<u64> {
+    let number: u64 = text.strip_suffix("kB")?.trim().parse().ok()?;
+    number.checked_mul(1024)
 }
 
 /// `some avg10` of `/proc/pressure/cpu`.
@@ -137,6 +159,13 @@ mod tests {
         assert_eq!(pressure(""), None);
         assert_eq!(steal("cpu 10 10 10 50 0 0 0 20 5 0\n"), Some(20.0));
         assert_eq!(steal("cpu 1 2\n"), None);
+        let text = "MemFree:  1 kB\nMemAvailable:   12 kB\nmodel name\t: A B\n";
+        assert_eq!(
+            field(text, "MemAvailable").and_then(kibibytes),
+            Some(12_288)
+        );
+        assert_eq!(field(text, "model name"), Some("A B"));
+        assert_eq!(field(text, "Swap"), None);
         let mut machine = Machine::look();
         machine.pressure_percent = Some(90.0);
         assert!(machine.complaint().unwrap().contains("90 %"));

@@ -52,6 +52,14 @@ pub const CAMPAIGNS: [(&str, &str); 5] = [
     ("beyond-mqtt", include_str!("files/beyond-mqtt.toml")),
 ];
 
+/// Those of them that repeat a paper: what `sterna-lab run all` makes.
+pub const PAPERS: [&str; 4] = [
+    "amqp-iqbal-2023",
+    "mqtt-jeddou-2022",
+    "http3-saif-2022",
+    "mqtt-fernandez-2020",
+];
+
 /// A campaign as its file describes it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -11,12 +11,12 @@ use crate::quantity;
 /// A round trip's time besides the link: programs, wake-ups.
 const OVERHEAD_S: f64 = 0.001;
 /// Time to start and end the programs of a run.
-const START_S: f64 = 1.0;
+const START_S: f64 = 0.5;
 /// Approximate bytes of a connection besides its messages.
 const CONNECTION_BYTES: f64 = 3_000.0;
 /// Part of the CPU time of a message that one takes which waits for the one before: nobody listens beside
 /// the broker, and nothing queues.
-const STOP_AND_WAIT_SHARE: f64 = 0.5;
+const STOP_AND_WAIT_SHARE: f64 = 0.35;
 /// A lost packet costs this, and twice the round trip, on average: probe timeouts and backoff.
 const RECOVERY_S: f64 = 0.3;
 

@@ -1,4 +1,4 @@
-//! A whole campaign: preparation, runs as the schedule lets them, samples as they come.
+//! Whole campaigns: preparation, runs as the schedule lets them, samples as they come.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,24 +8,20 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::broker::Broker;
 use super::credentials;
 use super::ns3;
 use super::order::{self, Order, Starting};
+use super::prepare::{self, Calibrations};
 use super::qlog;
 use super::run::Setting;
 use super::sample::{Sample, Verdict};
-use super::schedule::{Capacity, Schedule};
-use super::site::Site;
+use super::schedule::{self, Capacity, Schedule};
 pub use super::site::SiteKind;
 pub use super::store::Resume;
-use super::store::{Manifest, OpenError, Store};
-use crate::calibrate::{self, Machine};
+use super::store::{Manifest, Store};
+use crate::calibrate::Machine;
 use crate::campaign::{Authentication, Campaign, Plan, Run};
 use crate::kernel::Awake;
-use crate::link::LinkSettings;
-use crate::netns::Side;
-use crate::profile::Profile;
 
 /// A run out of tolerance is made so often before it is marked.
 const MAX_ATTEMPTS: u32 = 3;
@@ -34,8 +30,6 @@ const MAX_ATTEMPTS: u32 = 3;
 const MAX_STARTING: usize = 16;
 /// Interval of checks for progress.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Time to measure each row of the calibration before a campaign.
-const CALIBRATION: Duration = Duration::from_millis(800);
 /// With more runs at once than this, emulators sleep instead of watching the clock.
 const MAX_SPINNING_JOBS: usize = 8;
 
@@ -58,15 +52,24 @@ pub struct CampaignOptions {
     pub resume: Option<Resume>,
     /// Measure how true links are before.
     pub calibrate: bool,
-    /// Where results go.
-    pub folder: PathBuf,
     /// The program that is device, and that makes a run: `sterna-lab`.
     pub program: PathBuf,
     /// The program `sterna`, whose broker is measured.
     pub sterna: PathBuf,
     /// Its version.
     pub version: String,
-    /// The command that repeats the campaign.
+}
+
+/// A campaign that is to be made.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// Which.
+    pub campaign: &'a Campaign,
+    /// Its file.
+    pub text: &'a str,
+    /// Where results go.
+    pub folder: PathBuf,
+    /// The command that repeats it.
     pub command: String,
 }
 
@@ -128,23 +131,19 @@ impl Outcome {
     }
 }
 
-/// Runs a campaign until it is done or `stop` is set.
+/// Runs campaigns until they are done or `stop` is set: all of them by one schedule, so that short runs
+/// of one fill the waiting of long runs of another. Returns an outcome for each.
 ///
 /// # Errors
 ///
-/// If the folder is in use or cannot be written, or nothing can be measured here at all. A run that
+/// If a folder is in use or cannot be written, or nothing can be measured here at all. A run that
 /// fails is a sample that says so.
 pub fn execute(
-    campaign: &Campaign,
-    text: &str,
+    wanted: &[Wanted<'_>],
     options: &CampaignOptions,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Outcome, String> {
-    let seed = options.seed.unwrap_or(campaign.seed);
-    let unserved = campaign.unserved(&options.brokers)?;
-    let campaign = &campaign.clone().with_brokers(&options.brokers)?;
-    let plan = Plan::new(campaign, options.quick, seed, &options.grids)?;
+) -> Result<Vec<Outcome>, String> {
     if options.site != SiteKind::Relay {
         crate::session::check_rights()?;
         let _ = crate::session::end_stale_processes();
@@ -152,119 +151,221 @@ pub fn execute(
     // Each run needs descriptors for devices, pipes and namespaces.
     let _ = crate::kernel::raise_open_files();
     let machine = Machine::look();
-    let mut manifest = Manifest {
-        campaign: campaign.name.clone(),
-        version: campaign.version,
-        text: text.to_owned(),
-        brokers: options.brokers.clone(),
-        seed,
-        quick: options.quick,
-        emulator: options.site.name().to_owned(),
-        command: options.command.clone(),
-        program: options.version.clone(),
-        optimised: !cfg!(debug_assertions),
-        warnings: machine.complaint().into_iter().chain(unserved).collect(),
-        machine,
-        calibration: Vec::new(),
-        in_force: BTreeMap::new(),
-    };
-    let (mut store, earlier) =
-        Store::open(&options.folder, &manifest, options.resume).map_err(|error| match error {
-            OpenError::Io(error) => format!("{}: {error}", options.folder.display()),
-            error => format!("{}: {error}", options.folder.display()),
-        })?;
-    let is_new = earlier.is_empty();
-    for warning in &manifest.warnings {
-        progress(Progress::Note(&format!("warning: {warning}")));
-    }
-    let mut outcome = Outcome::default();
-    // Of earlier runs with other grids nothing is said.
-    let wanted: BTreeSet<_> = plan.runs.iter().map(Run::key).collect();
-    let mut done = BTreeSet::new();
-    for sample in &earlier {
-        let key = sample.key();
-        if wanted.contains(&key) && done.insert(key) {
-            outcome.count(&sample.verdict);
-        }
-    }
     let data = tempfile::tempdir().map_err(|error| format!("temporary folder: {error}"))?;
-    let qlog = std::path::absolute(options.folder.join(qlog::FOLDER))
-        .map_err(|error| format!("{}: {error}", options.folder.display()))?;
-    if plan
-        .runs
-        .iter()
-        .any(|run| run.transport.authentication != Authentication::None)
-    {
-        credentials::make(data.path())?;
-    }
-    let setting = Setting {
-        program: &options.program,
-        sterna: &options.sterna,
-        site: options.site,
-        data: data.path(),
-        qlog: &qlog,
-        stop,
-        spin: false,
-    };
     if options.site == SiteKind::Ns3 {
         progress(Progress::Note("compiling ns-3's scenario"));
         ns3::compile(data.path())?;
     }
-    if is_new {
-        prepare(&plan, &setting, options, &mut manifest, progress)?;
-        store
-            .describe(&manifest)
-            .map_err(|error| error.to_string())?;
-    } else {
-        // The certificate of the campaign's brokers is made by the first one, alone.
-        check_transports(&plan, &setting)?;
+    let capacity = Capacity::of(&machine, options.jobs);
+    let mut calibrations = Calibrations::default();
+    let mut parts = Vec::new();
+    for wanted in wanted {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let surroundings = Surroundings {
+            machine: &machine,
+            data: data.path(),
+            spin: capacity.jobs <= MAX_SPINNING_JOBS,
+            stop,
+        };
+        parts.push(Part::prepare(
+            wanted,
+            options,
+            &surroundings,
+            &mut calibrations,
+            progress,
+        )?);
     }
-
-    let todo = (0..plan.runs.len()).filter(|index| !done.contains(&plan.runs[*index].key()));
-    let capacity = Capacity::of(manifest.machine.cores, options.jobs);
-    let schedule = Schedule::new(&plan.runs, todo, capacity);
-    let order = Order {
-        text: text.to_owned(),
-        brokers: options.brokers.clone(),
-        quick: options.quick,
-        seed,
-        grids: options.grids.clone(),
-        index: 0,
-        attempts: 0,
-        site: options.site,
-        data: data.path().to_owned(),
-        qlog: qlog.clone(),
-        program: options.program.clone(),
-        sterna: options.sterna.clone(),
-        spin: capacity.jobs <= MAX_SPINNING_JOBS,
-    };
     // Also between runs; where there is no right to it, lateness shows it.
     let _awake = Awake::begin();
-    run_all(
-        &plan,
-        schedule,
-        &order,
-        stop,
-        &mut store,
-        &mut outcome,
-        progress,
-    )?;
-    outcome.left = plan.runs.len().saturating_sub(outcome.made());
-    Ok(outcome)
+    run_all(&mut parts, capacity, stop, progress)?;
+    let outcome = |part: &Part| Outcome {
+        left: part.plan.runs.len().saturating_sub(part.outcome.made()),
+        ..part.outcome
+    };
+    Ok(parts.iter().map(outcome).collect())
 }
 
-/// Makes the runs that are left.
+/// What all campaigns of a command have in common.
+#[derive(Clone, Copy)]
+struct Surroundings<'a> {
+    machine: &'a Machine,
+    /// For certificates and credentials.
+    data: &'a Path,
+    spin: bool,
+    stop: &'a AtomicBool,
+}
+
+/// A campaign that is being made.
+struct Part {
+    plan: Plan,
+    store: Store,
+    order: Order,
+    /// Keys of the runs that have a sample already.
+    done: BTreeSet<String>,
+    outcome: Outcome,
+}
+
+impl Part {
+    /// Opens the folder, and looks at what is to be measured.
+    fn prepare(
+        wanted: &Wanted<'_>,
+        options: &CampaignOptions,
+        surroundings: &Surroundings<'_>,
+        calibrations: &mut Calibrations,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Self, String> {
+        let seed = options.seed.unwrap_or(wanted.campaign.seed);
+        let unserved = wanted.campaign.unserved(&options.brokers)?;
+        let campaign = wanted.campaign.clone().with_brokers(&options.brokers)?;
+        let plan = Plan::new(&campaign, options.quick, seed, &options.grids)?;
+        let machine = surroundings.machine.clone();
+        let mut manifest = Manifest {
+            campaign: campaign.name.clone(),
+            version: campaign.version,
+            text: wanted.text.to_owned(),
+            brokers: options.brokers.clone(),
+            seed,
+            quick: options.quick,
+            emulator: options.site.name().to_owned(),
+            command: wanted.command.clone(),
+            program: options.version.clone(),
+            optimised: !cfg!(debug_assertions),
+            warnings: machine.complaint().into_iter().chain(unserved).collect(),
+            machine,
+            calibration: Vec::new(),
+            in_force: BTreeMap::new(),
+        };
+        let folder = wanted.folder.display();
+        let (store, earlier) = Store::open(&wanted.folder, &manifest, options.resume)
+            .map_err(|error| format!("{folder}: {error}"))?;
+        for warning in &manifest.warnings {
+            progress(Progress::Note(&format!("warning: {warning}")));
+        }
+        let mut outcome = Outcome::default();
+        // Of earlier runs with other grids nothing is said.
+        let keys: BTreeSet<_> = plan.runs.iter().map(Run::key).collect();
+        let mut done = BTreeSet::new();
+        for sample in &earlier {
+            let key = sample.key();
+            if keys.contains(&key) && done.insert(key) {
+                outcome.count(&sample.verdict);
+            }
+        }
+        let qlog = std::path::absolute(wanted.folder.join(qlog::FOLDER))
+            .map_err(|error| format!("{folder}: {error}"))?;
+        let has_credentials = plan
+            .runs
+            .iter()
+            .any(|run| run.transport.authentication != Authentication::None);
+        if has_credentials && !credentials::exist(surroundings.data) {
+            credentials::make(surroundings.data)?;
+        }
+        let setting = Setting {
+            program: &options.program,
+            sterna: &options.sterna,
+            site: options.site,
+            data: surroundings.data,
+            qlog: &qlog,
+            stop: surroundings.stop,
+            spin: false,
+        };
+        // The certificate of the brokers is made by the first one, alone.
+        let in_force = prepare::check_transports(&plan, &setting)?;
+        if earlier.is_empty() {
+            manifest.in_force = in_force;
+            let calibrate = options.calibrate;
+            calibrations.note(&plan, &setting, calibrate, &mut manifest, progress)?;
+            store
+                .describe(&manifest)
+                .map_err(|error| error.to_string())?;
+        }
+        let order = Order {
+            text: wanted.text.to_owned(),
+            brokers: options.brokers.clone(),
+            quick: options.quick,
+            seed,
+            grids: options.grids.clone(),
+            index: 0,
+            attempts: 0,
+            site: options.site,
+            data: surroundings.data.to_owned(),
+            qlog,
+            program: options.program.clone(),
+            sterna: options.sterna.clone(),
+            spin: surroundings.spin,
+        };
+        Ok(Self {
+            plan,
+            store,
+            order,
+            done,
+            outcome,
+        })
+    }
+}
+
+/// Approximate time of campaigns by one schedule on this machine without other work, if no run is repeated.
+///
+/// # Errors
+///
+/// If a campaign has no such runs.
+pub fn predict(
+    campaigns: &[&Campaign],
+    quick: bool,
+    grids: &[String],
+    machine: &Machine,
+    jobs: Option<usize>,
+) -> Result<Prediction, String> {
+    let mut runs = Vec::new();
+    for campaign in campaigns {
+        runs.extend(Plan::new(campaign, quick, campaign.seed, grids)?.runs);
+    }
+    let alone = runs.iter().filter(|run| run.alone);
+    Ok(Prediction {
+        runs: runs.len(),
+        alone: alone.clone().count(),
+        alone_time: alone.map(Run::expected).sum(),
+        time: schedule::predict(&runs, Capacity::of(machine, jobs)),
+    })
+}
+
+/// What campaigns will take.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Prediction {
+    /// Runs in all.
+    pub runs: usize,
+    /// Those of them beside which no other may run.
+    pub alone: usize,
+    /// Time of these.
+    pub alone_time: Duration,
+    /// Time of all.
+    pub time: Duration,
+}
+
+/// Makes the runs that are left, of all campaigns.
 fn run_all(
-    plan: &Plan,
-    mut schedule: Schedule,
-    order: &Order,
+    parts: &mut [Part],
+    capacity: Capacity,
     stop: &AtomicBool,
-    store: &mut Store,
-    outcome: &mut Outcome,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), String> {
+    // A place in the schedule is a campaign and the index of one of its runs.
+    let (mut runs, mut places, mut todo) = (Vec::new(), Vec::new(), Vec::new());
+    for (part, of) in parts.iter().enumerate() {
+        for (index, run) in of.plan.runs.iter().enumerate() {
+            if !of.done.contains(&run.key()) {
+                todo.push(runs.len());
+            }
+            runs.push(run.clone());
+            places.push((part, index));
+        }
+    }
+    let runs = &runs;
+    let mut schedule = Schedule::new(runs, todo, capacity);
     let (sender, samples) = channel();
-    let mut attempts = vec![0_u32; plan.runs.len()];
+    let mut attempts = vec![0_u32; runs.len()];
     let mut last_start: Option<Instant> = None;
     let mut under_way: Vec<(usize, Instant)> = Vec::new();
     let mut write_error = None;
@@ -276,61 +377,61 @@ fn run_all(
                 && schedule.may_start(last_start.map(|start| start.elapsed()));
             if !stopped
                 && may_start
-                && let Some(index) = schedule.next(&plan.runs)
+                && let Some(place) = schedule.next(runs)
             {
                 last_start = Some(Instant::now());
-                under_way.push((index, Instant::now()));
-                attempts[index] += 1;
+                under_way.push((place, Instant::now()));
+                attempts[place] += 1;
                 let mark = Starting::new(&starting);
+                let (part, index) = places[place];
                 let order = Order {
                     index,
-                    attempts: attempts[index],
-                    ..order.clone()
+                    attempts: attempts[place],
+                    ..parts[part].order.clone()
                 };
-                let (run, sender) = (&plan.runs[index], sender.clone());
+                let (run, sender) = (&runs[place], sender.clone());
                 // The process of a run dies with the thread that started it.
                 scope.spawn(move || {
                     let sample = order::give(&order, run, mark, stop);
                     // The receiver lives as long as this scope.
-                    let _ = sender.send((index, sample));
+                    let _ = sender.send((place, sample));
                 });
             }
             if schedule.running() == 0 && (stopped || schedule.is_done()) {
                 break;
             }
-            let (index, sample) = match samples.recv_timeout(LOOK_EVERY) {
+            let (place, sample) = match samples.recv_timeout(LOOK_EVERY) {
                 Ok(ended) => ended,
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            let run = &plan.runs[index];
-            schedule.ended(run);
-            under_way.retain(|(other, _)| *other != index);
+            schedule.ended(&runs[place]);
+            under_way.retain(|(other, _)| *other != place);
             if order::was_interrupted(&sample) {
                 // It is made when the campaign goes on.
                 continue;
             }
-            if attempts[index] < MAX_ATTEMPTS
+            if attempts[place] < MAX_ATTEMPTS
                 && let Some(reason) = complaint(&sample)
             {
                 progress(Progress::Again {
                     key: &sample.key(),
                     reason,
                 });
-                schedule.again(&plan.runs, index);
+                schedule.again(runs, place);
                 continue;
             }
-            outcome.count(&sample.verdict);
-            if let Err(error) = store.add(&sample) {
+            let part = &mut parts[places[place].0];
+            part.outcome.count(&sample.verdict);
+            if let Err(error) = part.store.add(&sample) {
                 write_error = Some(error);
             }
             progress(Progress::Sample(&sample));
             progress(Progress::State {
-                done: outcome.made(),
-                all: plan.runs.len(),
+                done: parts.iter().map(|part| part.outcome.made()).sum(),
+                all: runs.len(),
                 running: schedule.running(),
-                seconds_left: schedule.seconds_left(&plan.runs)
-                    + longest_left(&plan.runs, &under_way),
+                seconds_left: schedule.seconds_left(runs) + longest_left(runs, &under_way),
             });
         }
     });
@@ -357,113 +458,6 @@ fn complaint(sample: &Sample) -> Option<&str> {
         Verdict::Unsound { reasons } => reasons.first().map(String::as_str),
         Verdict::Failed { reason } => Some(reason),
     }
-}
-
-/// Looks at the machine, the links and the transports before anything is measured.
-fn prepare(
-    plan: &Plan,
-    setting: &Setting<'_>,
-    options: &CampaignOptions,
-    manifest: &mut Manifest,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<(), String> {
-    manifest.in_force = check_transports(plan, setting)?;
-    if setting.site == SiteKind::Relay {
-        let warning = "a relay emulates the links: of TCP only bytes are delayed, nothing is lost \
-                       or acknowledged on the link, so this compares no transports";
-        progress(Progress::Note(&format!("warning: {warning}")));
-        manifest.warnings.push(warning.into());
-        return Ok(());
-    }
-    if setting.site == SiteKind::Ns3 {
-        manifest.warnings.push(
-            "ns-3 emulates the links: transports do not meet the same losses packet for packet"
-                .into(),
-        );
-        return Ok(());
-    }
-    if !options.calibrate {
-        manifest
-            .warnings
-            .push("the links were not calibrated before".into());
-        return Ok(());
-    }
-    progress(Progress::Note("calibrating the links"));
-    let links: BTreeSet<&str> = plan.runs.iter().map(|run| run.link.as_str()).collect();
-    for link in links {
-        let Some(profile) = Profile::find(link) else {
-            continue;
-        };
-        for measurement in calibrate::measurements_of(link, &profile.settings(), CALIBRATION) {
-            if setting.stop.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            let rows = measurement
-                .run(manifest.seed)
-                .map_err(|error| format!("calibration of {link}: {error}"))?;
-            for row in &rows {
-                let truth = if row.is_true { "true" } else { "NOT TRUE" };
-                let line = format!(
-                    "{} {:?}: set {:.6}, got {:.6}, {truth}, {}",
-                    row.link, row.quantity, row.set, row.got, row.note
-                );
-                if !row.is_true {
-                    progress(Progress::Note(&format!("warning: {line}")));
-                }
-                manifest.calibration.push(line);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Starts a broker for each transport. This makes the certificate, and shows a wrong setting before
-/// it fails every run. Also asks the kernel for the actual congestion control of TCP.
-fn check_transports(
-    plan: &Plan,
-    setting: &Setting<'_>,
-) -> Result<BTreeMap<String, String>, String> {
-    let mut in_force = BTreeMap::new();
-    let mut seen: Vec<&Run> = Vec::new();
-    for run in &plan.runs {
-        if seen
-            .iter()
-            .any(|other| other.transport.name == run.transport.name)
-        {
-            continue;
-        }
-        seen.push(run);
-        let name = &run.transport.name;
-        let failed = |error: String| format!("transport `{name}`: {error}");
-        let wanted = run.transport.congestion.as_deref();
-        // An ideal link, so that nothing has to be waited for.
-        let ideal = LinkSettings::default();
-        let mut site = Site::start(setting, "ideal", &ideal, 1, &run.transport)
-            .map_err(|error| failed(error.to_string()))?;
-        let broker = Broker::start(setting, &site, run).map_err(failed)?;
-        let target = site
-            .reach(broker.port())
-            .map_err(|error| failed(error.to_string()))?;
-        let found = match site.cell() {
-            Some(cell) if !run.transport.is_quic() => cell
-                .namespace(Side::Client)
-                .congestion_control_towards(target)
-                .map_err(|error| failed(error.to_string()))?,
-            Some(_) => wanted.unwrap_or("the library's default").to_owned(),
-            None => "the system's, on the loopback device".to_owned(),
-        };
-        if let (Some(wanted), Some(_)) = (wanted, site.cell())
-            && wanted != found
-        {
-            return Err(failed(format!(
-                "congestion control is {found} instead of {wanted}"
-            )));
-        }
-        in_force.insert(name.clone(), format!("congestion control {found}"));
-        drop(broker);
-        drop(site);
-    }
-    Ok(in_force)
 }
 
 /// The folder that a campaign's results go to unless another is named.

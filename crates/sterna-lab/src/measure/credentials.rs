@@ -26,6 +26,12 @@ pub const KEY: &str = "device.key";
 /// Random bytes in the salt of the password's record.
 const SALT_BYTES: usize = 16;
 
+/// Whether [`make`] has been there.
+#[must_use]
+pub fn exist(folder: &Path) -> bool {
+    folder.join(KEY).is_file()
+}
+
 /// Puts all of these files into a folder.
 ///
 /// # Errors

@@ -15,6 +15,7 @@ pub mod device;
 mod negotiated;
 mod ns3;
 pub mod order;
+mod prepare;
 mod process;
 mod program;
 mod qlog;

@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use sterna_lab::campaign::{CAMPAIGNS, Campaign, Foreign, Plan};
+use sterna_lab::calibrate::Machine;
+use sterna_lab::campaign::{CAMPAIGNS, Campaign, Foreign, PAPERS, Plan};
 use sterna_lab::measure::campaign_run::{
-    CampaignOptions, Outcome, Progress, Resume, SiteKind, default_folder, execute,
+    CampaignOptions, Outcome, Progress, Resume, SiteKind, Wanted, default_folder, execute, predict,
 };
 use sterna_lab::measure::{Verdict, order};
 use sterna_lab::report::{Agreement, Collection};
@@ -55,7 +56,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "BROKER", value_parser = broker)]
     broker: Vec<String>,
     /// Most runs at once [default: as many as the cores can serve]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=400))]
     jobs: Option<u16>,
     /// Where results go [default: lab-results/CAMPAIGN]
     #[arg(long, value_name = "FOLDER")]
@@ -66,6 +67,9 @@ pub(super) struct RunArgs {
     /// With --resume: make runs that failed again
     #[arg(long, requires = "resume")]
     retry_failed: bool,
+    /// Print the number of runs and their predicted time, and run nothing
+    #[arg(long)]
+    plan: bool,
     /// Don't measure before how true the links are
     #[arg(long)]
     no_calibration: bool,
@@ -104,14 +108,6 @@ enum Emulator {
     Ns3,
 }
 
-/// Names that `all` stands for: the campaigns that repeat a paper.
-const PAPERS: [&str; 4] = [
-    "amqp-iqbal-2023",
-    "mqtt-jeddou-2022",
-    "http3-saif-2022",
-    "mqtt-fernandez-2020",
-];
-
 /// Runs one campaign or all.
 pub(super) fn run(args: &RunArgs) -> ExitCode {
     match run_campaigns(args) {
@@ -133,6 +129,10 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     for name in names {
         campaigns.push(Campaign::find(name)?);
     }
+    if args.plan {
+        print!("{}", show_plan(args, &campaigns, &Machine::look())?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.emulator != Emulator::Relay {
         session::gain_rights();
         session::check_rights().map_err(|error| format!("{error}\n{OFFER}"))?;
@@ -144,23 +144,32 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| format!("cannot catch signals: {error}"))?;
     }
-    let mut total = Outcome::default();
     let many = campaigns.len() > 1;
-    for (campaign, text) in &campaigns {
-        let folder = match &args.out {
-            Some(out) if many => out.join(&campaign.name),
-            Some(out) => out.clone(),
-            None => default_folder(&campaign.name, args.quick),
-        };
-        let outcome = run_one(args, campaign, text, folder, &stop)?;
+    let wanted: Vec<Wanted<'_>> = campaigns
+        .iter()
+        .map(|(campaign, text)| Wanted {
+            campaign,
+            text,
+            folder: match &args.out {
+                Some(out) if many => out.join(&campaign.name),
+                Some(out) => out.clone(),
+                None => default_folder(&campaign.name, args.quick),
+            },
+            command: command(args, campaign),
+        })
+        .collect();
+    let outcomes = run_wanted(args, &wanted, &stop)?;
+    let mut total = Outcome {
+        // An interruption before the first run leaves campaigns of which nothing was looked at.
+        left: wanted.len() - outcomes.len(),
+        ..Outcome::default()
+    };
+    for outcome in outcomes {
         total.sound += outcome.sound;
         total.unsound += outcome.unsound;
         total.incomplete += outcome.incomplete;
         total.failed += outcome.failed;
         total.left += outcome.left;
-        if outcome.left > 0 {
-            break;
-        }
     }
     Ok(if total.left > 0 {
         ExitCode::from(INTERRUPTED)
@@ -190,13 +199,52 @@ pub(super) fn measure() -> ExitCode {
 const OFFER: &str = "without that, `--emulator relay` shows that a campaign works, but compares no \
                      transports: of TCP it sees bytes, not packets";
 
-fn run_one(
+/// The runs of campaigns and their time, by a prediction.
+fn show_plan(
     args: &RunArgs,
-    campaign: &Campaign,
-    text: &str,
-    folder: PathBuf,
+    campaigns: &[(Campaign, String)],
+    machine: &Machine,
+) -> Result<String, String> {
+    let jobs = args.jobs.map(usize::from);
+    let mut text = String::new();
+    let mut tell = |name: &str, campaigns: &[&Campaign]| -> Result<(), String> {
+        let it = predict(campaigns, args.quick, &args.grid, machine, jobs)?;
+        // Writing to a String does not fail, here and below.
+        let _ = writeln!(
+            text,
+            "{name:22} {:5} runs, about {}; {} of them alone, {}",
+            it.runs,
+            minutes(it.time.as_secs_f64()),
+            it.alone,
+            minutes(it.alone_time.as_secs_f64())
+        );
+        Ok(())
+    };
+    for (campaign, _) in campaigns {
+        tell(&campaign.name, &[campaign])?;
+    }
+    if campaigns.len() > 1 {
+        let all: Vec<&Campaign> = campaigns.iter().map(|(campaign, _)| campaign).collect();
+        tell("all by one schedule", &all)?;
+    }
+    let _ = writeln!(
+        text,
+        "on {} idle cores, if no run has to be repeated{}",
+        machine.cores,
+        if cfg!(debug_assertions) {
+            "; this program is not optimised and takes longer"
+        } else {
+            ""
+        }
+    );
+    Ok(text)
+}
+
+fn run_wanted(
+    args: &RunArgs,
+    wanted: &[Wanted<'_>],
     stop: &AtomicBool,
-) -> Result<Outcome, String> {
+) -> Result<Vec<Outcome>, String> {
     let options = CampaignOptions {
         quick: args.quick,
         seed: args.seed,
@@ -214,27 +262,32 @@ fn run_one(
             (true, true) => Some(Resume::WithoutFailed),
         },
         calibrate: !args.no_calibration,
-        folder,
         program: std::env::current_exe().map_err(|error| format!("this program: {error}"))?,
         sterna: args.sterna.find()?,
         version: env!("CARGO_PKG_VERSION").into(),
-        command: command(args, campaign),
     };
-    eprintln!("{}: {}", campaign.name, campaign.title);
+    for wanted in wanted {
+        eprintln!("{}: {}", wanted.campaign.name, wanted.campaign.title);
+    }
     let mut bar = Bar::new();
-    let outcome = execute(campaign, text, &options, stop, &mut |progress| {
+    let outcomes = execute(wanted, &options, stop, &mut |progress| {
         bar.show(progress);
     });
     bar.clear();
-    let outcome = outcome?;
-    eprintln!("{}", summary(&outcome));
-    let out = options.folder.display();
-    if outcome.left > 0 {
-        eprintln!("{} continues", resume_command(args, campaign));
-    } else {
-        eprintln!("sterna-lab report {out} shows the results");
+    let outcomes = outcomes?;
+    for (wanted, outcome) in wanted.iter().zip(&outcomes) {
+        eprintln!("{}: {}", wanted.campaign.name, summary(outcome));
+        if outcome.left == 0 {
+            eprintln!(
+                "sterna-lab report {} shows the results",
+                wanted.folder.display()
+            );
+        }
     }
-    Ok(outcome)
+    if outcomes.len() < wanted.len() || outcomes.iter().any(|outcome| outcome.left > 0) {
+        eprintln!("{} continues", resume_command(args, wanted[0].campaign));
+    }
+    Ok(outcomes)
 }
 
 /// The command that repeats a campaign.
@@ -510,6 +563,23 @@ mod tests {
             "sterna-lab run mqtt-fernandez-2020 --quick --seed 7 --grid connect --grid stop-and-wait \
              --jobs 3 --emulator relay --no-calibration --out 'a folder'\\''s' --resume"
         );
+    }
+
+    #[test]
+    fn the_plan_of_all_names_each_campaign_and_their_time_together() {
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: RunArgs,
+        }
+        let args = Line::parse_from(["x", "all", "--quick", "--plan"]).args;
+        let campaigns = PAPERS.map(|name| Campaign::find(name).unwrap());
+        let text = show_plan(&args, &campaigns, &Machine::look()).unwrap();
+        assert_eq!(text.lines().count(), PAPERS.len() + 2, "{text}");
+        let together = text.lines().nth(PAPERS.len()).unwrap();
+        assert!(together.starts_with("all by one schedule"), "{text}");
+        assert!(together.contains(" min; "), "{text}");
     }
 
     #[test]
