@@ -114,6 +114,9 @@ impl<P> Queues<P> {
         while is_full(self) {
             self.drop_first(slot, LossReason::Full);
         }
+        let session = &self.sessions[slot];
+        self.is_crowded |= session.pending.len() >= self.limits.queued_messages / 2
+            || session.account.held_bytes() >= most_bytes / 2;
         true
     }
 

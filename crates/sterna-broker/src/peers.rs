@@ -170,6 +170,7 @@ pub struct PeerGate {
     largest_body_bytes: AtomicU64,
     dropped: AtomicU64,
     refused: AtomicU64,
+    is_crowded: AtomicBool,
 }
 
 impl PeerGate {
@@ -184,6 +185,7 @@ impl PeerGate {
             largest_body_bytes: AtomicU64::new(u64::MAX),
             dropped: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            is_crowded: AtomicBool::new(false),
         }
     }
 
@@ -217,7 +219,13 @@ impl PeerGate {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Notes that so many bytes wait no longer.
+    /// Whether the queue of a reader has been half full since the last call, and has taken more. The next
+    /// messages are better brought a little later, for one that is full drops them.
+    pub fn take_crowded(&self) -> bool {
+        self.is_crowded.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes that bytes wait no longer.
     pub fn release(&self, bytes: u64) {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -278,6 +286,10 @@ impl Peers {
     /// Whether a message that other nodes may have to have for sure cannot be taken.
     pub(crate) fn is_shut_for(&self, message: &Message) -> bool {
         !self.is_from_peer && !self.gate.takes(message)
+    }
+
+    pub(crate) fn note_crowded(&self) {
+        self.gate.is_crowded.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn count_refused(&self) {

@@ -144,6 +144,8 @@ pub(crate) struct Queues<P> {
     pub(crate) is_over_memory: bool,
     /// How short the process is of memory.
     pub(crate) pressure: Pressure,
+    /// Whether the queue of a session has been half full in this turn, and has taken more.
+    pub(crate) is_crowded: bool,
     ready: VecDeque<u32>,
     /// The session that `next_ready` gave last.
     current: Option<u32>,
@@ -263,6 +265,7 @@ impl<P> Queues<P> {
             store,
             is_over_memory: false,
             pressure: Pressure::None,
+            is_crowded: false,
             ready: VecDeque::new(),
             current: None,
         }

@@ -47,7 +47,12 @@ impl<P: DoorState> Broker<P> {
     /// [`committed`](Self::committed) has come so far: the store's `written` and `synced` are to count these
     /// tokens. So a broker in a cluster has a store that keeps nothing.
     pub fn take_outgoing(&mut self) -> Option<(u64, Vec<Outgoing>)> {
-        self.peers.as_mut()?.take()
+        let is_crowded = std::mem::take(&mut self.queues.is_crowded);
+        let peers = self.peers.as_mut()?;
+        if is_crowded {
+            peers.note_crowded();
+        }
+        peers.take()
     }
 
     /// Routes a message of another node to this node's readers. It goes to no other node.

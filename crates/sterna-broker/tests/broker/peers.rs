@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Destination, FromPeer, Interest, NodeSet, Outgoing, PeerGate, Publication, Qos, Retention,
-    Routed, SubscribeError, Wanted,
+    Destination, FromPeer, Interest, Limits, NodeSet, Outgoing, PeerGate, Publication, Qos,
+    Retention, Routed, SubscribeError, Wanted,
 };
 
 use crate::cluster::{Cluster, message, qos};
@@ -182,6 +182,33 @@ fn what_comes_from_a_node_goes_to_no_other() {
     (node.broker(0)).publish_from_peer(now_ms, clearing, FromPeer::Retain);
     assert_eq!(node.directory.retained().0, 0);
     assert!(node.drain(reader).is_empty());
+}
+
+#[test]
+fn a_queue_that_is_half_full_is_told_to_who_brings_messages() {
+    let (mut node, gate) = node();
+    let reader = node.open(1, "reader");
+    node.subscribe(reader, "t", qos(Qos::AtLeastOnce));
+    let half = Limits::default().queued_messages / 2;
+    let bring = |node: &mut Cluster, count: usize| {
+        for _ in 0..count {
+            let (now_ms, message) = (node.now_ms, message("t", "x", Qos::AtLeastOnce, false));
+            (node.broker(0)).publish_from_peer(now_ms, message, FromPeer::Publish);
+            node.collect(0);
+            node.run();
+        }
+        for shard in [0, 1] {
+            assert!(node.broker(shard).take_outgoing().is_none());
+        }
+    };
+    bring(&mut node, half - 1);
+    assert!(!gate.take_crowded());
+    bring(&mut node, 2);
+    assert!(gate.take_crowded());
+    assert!(!gate.take_crowded(), "it is told once");
+    assert_eq!(node.drain(reader).len(), half + 1);
+    bring(&mut node, 2);
+    assert!(!gate.take_crowded(), "there is room again");
 }
 
 #[test]

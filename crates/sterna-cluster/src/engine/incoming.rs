@@ -9,15 +9,22 @@ use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use futures_util::StreamExt;
-use sterna_broker::FromPeer;
+use sterna_broker::{FromPeer, Message};
+use tokio::time::Instant;
 
 use super::connection::INBOX;
 use super::{Core, Retry};
 use crate::port::ToShard;
 use crate::wire;
 
-/// Letters that a shard may have before its node's inbox is read on.
-const BACKLOG: usize = 1_024;
+/// Messages that are handed over before readers' queues are looked at.
+const SLICE: usize = 128;
+
+/// The shortest and the longest pause after a slice that has filled a reader's queue to its half.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// Time after which a reader whose queue stays half full delays the others no longer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often what was taken is removed from the inbox.
 const CLEAR_INTERVAL: Duration = Duration::from_millis(500);
@@ -68,26 +75,56 @@ impl Core {
             None => DeliverPolicy::All,
         };
         let mut batches = self.follow(INBOX, &filter, start).await?;
+        let mut pace = Pace::default();
         loop {
             let batch = batches.next().await?;
             let source = source_of(&batch.subject);
-            match place(last, source, batch.headers.as_ref()) {
-                Place::Next => self.received(&batch.subject, &batch.payload),
-                Place::Repeated => self.status.repeated_batches.add(1),
+            let is_news = match place(last, source, batch.headers.as_ref()) {
+                Place::Next => true,
+                Place::Repeated => {
+                    self.status.repeated_batches.add(1);
+                    false
+                }
                 Place::AfterMissing(batches) => {
                     tracing::error!(
                         node = source,
                         batches,
                         "batches of another node are missing: they were older than NATS keeps them"
                     );
-                    self.received(&batch.subject, &batch.payload);
+                    true
+                }
+            };
+            if is_news {
+                for (shard, messages) in self.read_batch(&batch.subject, &batch.payload) {
+                    self.deliver(&mut pace, shard, messages).await;
                 }
             }
             *next = Some(batch.position + 1);
             // Each shard has its letters: they are lost only with the process, and its sessions with it.
             self.taken.set(batch.position);
+        }
+    }
+
+    /// Hands a run over in slices. After an outage there is much at once, and a reader who keeps up with its
+    /// publishers need not keep up with that: where its queue is half full, the next slice comes later.
+    async fn deliver(&self, pace: &mut Pace, shard: usize, mut messages: Vec<Message>) {
+        while !messages.is_empty() {
+            let rest = messages.split_off(messages.len().min(SLICE));
+            pace.given += messages.len();
+            let slice = (messages.into_iter())
+                .map(|message| (message, FromPeer::Publish))
+                .collect();
+            self.post(shard, ToShard::Messages(slice));
+            messages = rest;
+            if pace.given < SLICE {
+                continue;
+            }
+            pace.given = 0;
             while self.is_behind() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            if let Some(pause) = pace.pause_after(self.gate.take_crowded()) {
+                tokio::time::sleep(pause).await;
             }
         }
     }
@@ -114,31 +151,62 @@ impl Core {
         }
     }
 
+    /// Whether a shard has not read its letters.
     fn is_behind(&self) -> bool {
         let shards = self.shards.borrow();
-        (0..self.settings.shards).any(|shard| shards.backlog(shard) > BACKLOG)
+        (0..self.settings.shards).any(|shard| shards.backlog(shard) > 0)
     }
 
     fn received(&self, subject: &str, payload: &[u8]) {
+        for (shard, messages) in self.read_batch(subject, payload) {
+            let messages = (messages.into_iter())
+                .map(|message| (message, FromPeer::Publish))
+                .collect();
+            self.post(shard, ToShard::Messages(messages));
+        }
+    }
+
+    /// The messages of a batch by the shard that gets them. A publisher has one shard there, and so it has
+    /// one here.
+    fn read_batch(&self, subject: &str, payload: &[u8]) -> Vec<(usize, Vec<Message>)> {
         let source = source_of(subject);
         let runs = match wire::read(payload) {
             Ok(runs) => runs,
             Err(error) => {
                 self.status.unreadable_batches.add(1);
                 tracing::warn!(node = source, %error, "a batch of another node cannot be read");
-                return;
+                return Vec::new();
             }
         };
         self.status.received_batches.add(1);
+        let mut by_shard = Vec::with_capacity(runs.len());
         for run in runs {
-            // A publisher has one shard there, and so it has one here.
-            let shard = usize::from(run.shard);
             self.status.received_messages.add(run.messages.len() as u64);
-            let messages = (run.messages.into_iter())
-                .map(|message| (message, FromPeer::Publish))
-                .collect();
-            self.post(shard, ToShard::Messages(messages));
+            by_shard.push((usize::from(run.shard), run.messages));
         }
+        by_shard
+    }
+}
+
+/// How fast what must arrive is handed over.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Messages since readers' queues were looked at.
+    given: usize,
+    /// Since when each slice has found a queue half full, and the last pause.
+    crowded: Option<(Instant, Duration)>,
+}
+
+impl Pace {
+    /// The pause after a slice; `None` where the next may follow at once.
+    fn pause_after(&mut self, is_crowded: bool) -> Option<Duration> {
+        let (shortest, longest) = PAUSES;
+        self.crowded = is_crowded.then(|| match self.crowded {
+            Some((since, pause)) => (since, (pause * 2).min(longest)),
+            None => (Instant::now(), shortest),
+        });
+        let (since, pause) = self.crowded?;
+        (since.elapsed() < PATIENCE).then_some(pause)
     }
 }
 
@@ -188,6 +256,26 @@ fn numbers(id: &str) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_stays_slow_delays_the_others_for_a_while_only() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.pause_after(false), None);
+        let (mut pauses, begun) = (Vec::new(), Instant::now());
+        while let Some(pause) = pace.pause_after(true) {
+            pauses.push(pause.as_millis());
+            tokio::time::sleep(pause).await;
+        }
+        assert_eq!(pauses[..6], [2, 4, 8, 16, 32, 50]);
+        assert!(begun.elapsed() < PATIENCE + PAUSES.1);
+        assert_eq!(pace.pause_after(true), None, "still");
+        assert_eq!(pace.pause_after(false), None);
+        assert_eq!(
+            pace.pause_after(true),
+            Some(PAUSES.0),
+            "it followed meanwhile"
+        );
+    }
 
     #[test]
     fn a_batch_that_came_before_is_known_again_and_so_is_a_gap() {

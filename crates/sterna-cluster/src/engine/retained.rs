@@ -163,10 +163,8 @@ impl Core {
         };
         let mut messages = self.follow(RETAINED, "retained.>", start).await?;
         // What is there already is news to nobody but this node.
-        let mut old = match self.status.knows_retained.load(Ordering::Acquire) {
-            true => 0,
-            false => messages.waiting,
-        };
+        let knows_all = self.status.knows_retained.load(Ordering::Acquire);
+        let mut old = if knows_all { 0 } else { messages.waiting };
         if old == 0 {
             self.knows_retained();
         }
