@@ -19,8 +19,10 @@ pub(super) const RECONNECT: Backoff = Backoff {
     max: Duration::from_millis(150),
     max_attempts: None,
 };
-/// How long a client waits for a connection before it tries again.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// How long a client waits for a connection before it tries again. A busy machine may be slow: it must not serve an
+/// attempt that was given up, which would take the session from the next. Connections end at once with a broker that is
+/// killed, and those that the weather has silenced by the time that silence is a loss.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 /// Settings of QUIC: a client that hears nothing for so long takes its connection for lost, since a broker
 /// that was killed says nothing.
 const QUIC: [(&str, &str); 3] = [
