@@ -189,7 +189,7 @@ impl ListenerCounters {
 pub struct ShardCounters {
     pub(crate) half_open: Count,
     pub(crate) turns: Count,
-    pub(crate) unsent_bytes: Count,
+    pub(crate) held_bytes: Count,
     listeners: Box<[ListenerCounters]>,
 }
 
@@ -233,10 +233,11 @@ impl ShardCounters {
         sum
     }
 
-    /// Bytes that wait to be sent on byte streams and are copies, those encrypted included.
+    /// Bytes that connections hold: copies that wait to be sent, those encrypted included; on QUIC also those that
+    /// are not acknowledged, and what has come and is not read.
     #[must_use]
-    pub fn unsent_bytes(&self) -> u64 {
-        self.unsent_bytes.get()
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes.get()
     }
 
     /// Connections of byte streams and of QUIC now.

@@ -525,13 +525,13 @@ fn copies_that_wait_to_be_sent_are_counted_until_they_are_gone() {
     let mut client = connect(server.address());
     let started = Instant::now();
     // Every chunk asks for 64 KiB that are not read.
-    while server.counters[0].unsent_bytes() <= 1 << 20 {
+    while server.counters[0].held_bytes() <= 1 << 20 {
         assert!(started.elapsed() < PATIENCE, "{:?}", server.counters[0]);
         client.write_all(b"x").unwrap();
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(client);
-    while server.counters[0].unsent_bytes() > 0 {
+    while server.counters[0].held_bytes() > 0 {
         assert!(started.elapsed() < PATIENCE, "{:?}", server.counters[0]);
         std::thread::sleep(Duration::from_millis(5));
         // Counts are of the end of a turn.

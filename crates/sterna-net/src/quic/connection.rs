@@ -52,6 +52,8 @@ pub(super) struct Shared {
     pub(super) refusals: Refusals,
     /// Bytes of early data of all connections in their handshake.
     pub(super) early_bytes: usize,
+    /// What connections hold that are not read.
+    pub(super) unread_bytes: u64,
 }
 
 /// Progress of a connection.
@@ -122,6 +124,8 @@ pub(super) struct Connected {
     /// Whether the connection is in the driver's list of those that may have something to send.
     pub(super) dirty: bool,
     pub(super) paused: bool,
+    /// Bytes that have come since then, which are not read; no more than the window.
+    unread_bytes: u32,
     /// Streams with bytes that were not read yet; holds something while paused only, as a rule.
     pub(super) readable: Vec<StreamId>,
     pub(super) outgoing: Option<Box<StreamQueues>>,
@@ -154,6 +158,7 @@ impl Connected {
             ready: false,
             dirty: false,
             paused: false,
+            unread_bytes: 0,
             readable: Vec::new(),
             outgoing: None,
             handshake: Some(Box::new(Handshake {
@@ -220,6 +225,22 @@ impl Connected {
             self.moved(shared);
         }
         self.trace_metrics(shared);
+    }
+
+    /// While nothing is read, counts a datagram of this length. What of it are no bytes of streams is counted as if
+    /// it were: the library tells no more.
+    pub(super) fn note_unread(&mut self, shared: &mut Shared, length: usize) {
+        if self.paused {
+            let room = shared.config.settings.receive_window_bytes - self.unread_bytes;
+            let unread = room.min(length.try_into().unwrap_or(u32::MAX));
+            self.unread_bytes += unread;
+            shared.unread_bytes += u64::from(unread);
+        }
+    }
+
+    /// Nothing is unread any more.
+    fn forget_unread(&mut self, shared: &mut Shared) {
+        shared.unread_bytes -= u64::from(std::mem::take(&mut self.unread_bytes));
     }
 
     /// The client has shown that it reads at its address.
@@ -651,6 +672,8 @@ impl Connected {
         self.stage = if local { Stage::Left } else { Stage::Closed };
         self.closing = None;
         self.readable = Vec::new();
+        self.forget_unread(shared);
+        self.paused = false;
         if let Some(outgoing) = self.outgoing.take() {
             shared.pool.recycle(outgoing);
         }
@@ -724,8 +747,12 @@ impl Connected {
     }
 
     /// Stops or resumes reading; returns whether there is something to read.
-    pub(super) fn pause(&mut self, paused: bool) -> bool {
-        self.paused = paused;
+    pub(super) fn pause(&mut self, shared: &mut Shared, paused: bool) -> bool {
+        // What has ended holds nothing.
+        self.paused = paused && self.is_usable();
+        if !self.paused {
+            self.forget_unread(shared);
+        }
         !paused && !self.readable.is_empty()
     }
 }

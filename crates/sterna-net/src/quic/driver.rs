@@ -179,6 +179,7 @@ impl Driver {
                 released: VecDeque::new(),
                 refusals: Refusals::default(),
                 early_bytes: 0,
+                unread_bytes: 0,
             },
             slots: Vec::new(),
             live: 0,
@@ -292,6 +293,7 @@ impl Driver {
             connection.hold_back(&mut self.shared, event, length);
         } else {
             connection.input(&mut self.shared, event, from);
+            connection.note_unread(&mut self.shared, length);
             // After a move it counts for the new address.
             if let Some(unproved) = connection.unproved() {
                 unproved.received(from, length);
@@ -717,6 +719,13 @@ impl Driver {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.live == 0
+    }
+
+    /// Bytes that connections hold: copies that wait to be sent or to be acknowledged, and what has come and is not
+    /// read.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.shared.pool.held.bytes() + self.shared.unread_bytes
     }
 
     /// Number of connections in their handshake, failed ones that still drain included.

@@ -2,11 +2,16 @@
 //!
 //! A connection has a [`StreamQueues`] only while bytes wait. Its memory then returns to a pool and
 //! serves the next connection. Small messages of one turn gather in one buffer per stream, and go
-//! to the QUIC library in one write. The library copies them to their exact size, so no spare
-//! capacity is held until the acknowledgement.
+//! to the QUIC library in one write, as a copy of their exact size, so no spare capacity is held until the
+//! acknowledgement.
+//!
+//! All copies are counted from the call that queues them until the peer has acknowledged them: then the library
+//! drops its last share of a [`Copied`]. What is queued without a copy is its owner's.
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, Bytes};
 use quinn_proto::{Connection, StreamId, WriteError};
@@ -19,9 +24,58 @@ const POOLED_BYTES: usize = 64 * 1024;
 /// Bytes that are gone from the front of a buffer before the rest moves up.
 const COMPACTED_BYTES: usize = 4 * 1024;
 
+/// Bytes that are handed to the library as one copy at most: of a copy it may take the beginning alone.
+const COPY_BYTES: usize = 8 * 1024;
+
+/// Bytes of copies that wait to be sent, or to be acknowledged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Held(Arc<AtomicU64>);
+
+impl Held {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.0.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A copy that is counted until its last share is dropped.
+    fn copy(&self, bytes: &[u8]) -> Bytes {
+        self.add(bytes.len());
+        Bytes::from_owner(Copied {
+            bytes: bytes.into(),
+            held: self.clone(),
+        })
+    }
+}
+
+/// A copy that is counted.
+struct Copied {
+    bytes: Box<[u8]>,
+    held: Held,
+}
+
+impl AsRef<[u8]> for Copied {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        self.held.remove(self.bytes.len());
+    }
+}
+
 /// Parts for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
+    pub(super) held: Held,
     buffers: Vec<Vec<u8>>,
     #[expect(
         clippy::vec_box,
@@ -41,6 +95,7 @@ impl Pool {
 
     pub(super) fn recycle(&mut self, mut outgoing: Box<StreamQueues>) {
         for lane in outgoing.lanes.drain(..) {
+            self.held.remove(lane.copied_bytes());
             recycle(&mut self.buffers, lane.tail);
         }
         if self.outgoing.len() < POOLED {
@@ -83,7 +138,12 @@ struct Lane {
 
 impl Lane {
     fn unsent_bytes(&self) -> usize {
-        self.queue.iter().map(Bytes::len).sum::<usize>() + self.tail.len() - self.start
+        self.queue.iter().map(Bytes::len).sum::<usize>() + self.copied_bytes()
+    }
+
+    /// Bytes that wait behind the queue.
+    const fn copied_bytes(&self) -> usize {
+        self.tail.len() - self.start
     }
 }
 
@@ -145,6 +205,7 @@ impl StreamQueues {
             return;
         }
         lane.tail.extend_from_slice(bytes);
+        pool.held.add(bytes.len());
         self.added(bytes.len(), high);
     }
 
@@ -161,8 +222,9 @@ impl StreamQueues {
             return;
         }
         if lane.tail.len() > lane.start {
-            lane.queue
-                .push_back(Bytes::copy_from_slice(&lane.tail[lane.start..]));
+            let copy = pool.held.copy(&lane.tail[lane.start..]);
+            pool.held.remove(copy.len());
+            lane.queue.push_back(copy);
         }
         lane.tail.clear();
         lane.start = 0;
@@ -201,6 +263,7 @@ impl StreamQueues {
         if let Some(at) = self.lanes.iter().position(|lane| lane.stream == stream) {
             let lane = self.lanes.remove(at);
             self.unsent_bytes -= lane.unsent_bytes();
+            pool.held.remove(lane.copied_bytes());
             recycle(&mut pool.buffers, lane.tail);
         }
     }
@@ -235,7 +298,7 @@ impl StreamQueues {
                 return true;
             }
             let before = lane.unsent_bytes();
-            let gone = match lane.write(connection, allowance) {
+            let gone = match lane.write(&pool.held, connection, allowance) {
                 Ok(()) => true,
                 Err(WriteError::Blocked) => {
                     lane.blocked = true;
@@ -244,6 +307,7 @@ impl StreamQueues {
                 // The peer wants no more of it, which it says in an event, or the stream is over.
                 Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
                     lane.queue.clear();
+                    pool.held.remove(lane.copied_bytes());
                     lane.start = lane.tail.len();
                     lane.finish = false;
                     true
@@ -270,6 +334,7 @@ impl StreamQueues {
 impl Lane {
     fn write(
         &mut self,
+        held: &Held,
         connection: &mut Connection,
         allowance: &mut usize,
     ) -> Result<(), WriteError> {
@@ -297,9 +362,12 @@ impl Lane {
             if *allowance == 0 {
                 return Err(WriteError::Blocked);
             }
-            let end = self.tail.len().min(self.start.saturating_add(*allowance));
-            let written = stream.write(&self.tail[self.start..end])?;
+            let most = COPY_BYTES.min(*allowance);
+            let end = self.tail.len().min(self.start + most);
+            let mut copy = [held.copy(&self.tail[self.start..end])];
+            let written = stream.write_chunks(&mut copy)?.bytes;
             *allowance -= written;
+            held.remove(written);
             self.advance(written);
         }
         Ok(())

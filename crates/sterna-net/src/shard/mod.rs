@@ -187,7 +187,9 @@ impl<H: Handler> Shard<H> {
         }
         counters.half_open.set(half_open as u64);
         counters.turns.add(1);
-        counters.unsent_bytes.set(self.core.unsent_bytes as u64);
+        let udp = self.core.udp.iter();
+        let quic_bytes: u64 = udp.map(|udp| udp.driver.held_bytes()).sum();
+        (counters.held_bytes).set(self.core.unsent_bytes as u64 + quic_bytes);
     }
 
     /// Takes a list of the core and goes through it. Entries added meanwhile stay for the next

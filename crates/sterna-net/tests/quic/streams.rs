@@ -10,7 +10,7 @@ use quinn_proto::Dir;
 use sterna_net::StreamId;
 use sterna_net::quic::{EventKind, Key, QuicConfig};
 
-use crate::world::{World, echo, settings};
+use crate::world::{Fate, World, echo, settings};
 
 const RTT: Duration = Duration::from_millis(40);
 
@@ -468,4 +468,65 @@ fn a_stream_that_is_watched_is_told_of_when_it_is_empty() {
     assert_eq!(world.server.unsent_on(key, one), 0);
     assert_eq!(writable(&world), 2);
     assert_eq!(world.clients[client].received[&one.0].len(), 100_000);
+}
+
+/// What the library keeps for a client that acknowledges nothing is in the count, until it has acknowledged it or is
+/// gone.
+#[test]
+fn what_is_sent_is_counted_until_it_is_acknowledged() {
+    for is_acknowledged in [true, false] {
+        let (mut world, client, key) = connected(QuicConfig::default());
+        let stream = world.open(client, Dir::Bi, b"x", false);
+        world.run_for(RTT * 4);
+        assert_eq!(world.server.held_bytes(), 0);
+        world.rule = Box::new(|_| Fate::Drop);
+        let message = vec![7; 1_000];
+        for n in 1..=100 {
+            world.server.send(key, stream, &message);
+            assert_eq!(world.server.held_bytes(), n * 1_000, "it waits");
+        }
+        // A share of what somebody else holds is not counted.
+        (world.server).send_shared(key, stream, Bytes::from(vec![8; 50_000]));
+        world.run_for(RTT);
+        let held = world.server.held_bytes();
+        assert!((100_000..=108_000).contains(&held), "{held} bytes");
+        if is_acknowledged {
+            world.rule = Box::new(|_| Fate::Deliver);
+            world.run_for(RTT * 100);
+            assert_eq!(world.clients[client].received[&stream.0].len(), 150_000);
+        } else {
+            world.run_for(Duration::from_secs(200));
+            let closed =
+                world.events(|kind| matches!(kind, EventKind::Closed { .. }).then_some(()));
+            assert_eq!(closed.len(), 1);
+        }
+        assert_eq!(world.server.held_bytes(), 0);
+    }
+}
+
+/// The same for what has come from a client that is not read.
+#[test]
+fn what_has_come_and_is_not_read_is_counted() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    let stream = world.open(client, Dir::Bi, b"x", false);
+    world.run_for(RTT * 4);
+    world.server.pause(key, true);
+    world.write(client, stream, &[7; 50_000], false);
+    world.run_for(RTT * 20);
+    let held = world.server.held_bytes();
+    assert!((50_000..60_000).contains(&held), "{held} bytes");
+    world.server.pause(key, false);
+    world.run_for(RTT * 4);
+    assert_eq!(world.arrived(key, stream).len(), 50_001);
+    assert_eq!(world.server.held_bytes(), 0);
+    // No more than the window, and nothing of one that is gone.
+    world.server.pause(key, true);
+    world.write(client, stream, &vec![7; 3_000_000], false);
+    world.run_for(RTT * 100);
+    let window = QuicConfig::default().settings.receive_window_bytes;
+    let held = world.server.held_bytes();
+    assert!(held > 100_000 && held <= u64::from(window), "{held} bytes");
+    world.server.close(key, 1);
+    world.run_for(RTT * 100);
+    assert_eq!(world.server.held_bytes(), 0);
 }

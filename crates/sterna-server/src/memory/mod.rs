@@ -42,7 +42,8 @@ pub(crate) enum Kind {
     Connections,
     /// Packets, messages and requests of which parts have arrived.
     Partial,
-    /// Bytes that wait to be sent and are copies.
+    /// Bytes that wait to be sent and are copies; on QUIC also until they are acknowledged, and what has come and is
+    /// not read.
     Send,
     /// What the store holds on its way to the disk, and in its caches.
     Store,
@@ -278,7 +279,7 @@ impl Memory {
             Kind::Partial => sum(|share| &share.partial_bytes),
             Kind::Send => {
                 let transports = self.transports.iter();
-                transports.map(|counters| counters.unsent_bytes()).sum()
+                transports.map(|counters| counters.held_bytes()).sum()
             }
             Kind::Store => self.store_bytes.load(Ordering::Relaxed),
         }

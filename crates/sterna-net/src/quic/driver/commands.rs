@@ -129,7 +129,7 @@ impl Driver {
 
     /// [`crate::Network::pause`].
     pub fn pause(&mut self, key: Key, paused: bool) {
-        if self.with(key, |connection, _| connection.pause(paused)) == Some(true) {
+        if self.with(key, |connection, shared| connection.pause(shared, paused)) == Some(true) {
             self.mark_ready(key.slot);
         }
     }
