@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -350,6 +351,41 @@ def told(cluster: Cluster) -> None:
     none_left(cluster)
 
 
+def a_disk(cluster: Cluster) -> None:
+    """A server of NATS comes back with an empty disk: it gets its copies again."""
+    first, second, _ = cluster.nodes
+    nats = cluster.nats[-1]
+    publish_well(first, "mqtt", "disk/kept", "kept", "-q", "1", "-r")
+    nats.kill()
+    shutil.rmtree(cluster.folder / "nats-3" / "data")
+    with Reader(second, "mqtt", "disk/live", "-q", "1") as reader:
+        wait_for_filters(first, 1)
+        publish_well(first, "mqtt", "disk/live", "meanwhile", "-q", "1")
+        nats.start()
+
+        def is_whole() -> bool:
+            report = status(first)
+            followers = [one for stream in report["streams"] for one in stream["followers"]]
+            return len(followers) == 2 * len(report["streams"]) > 0 and all(
+                one["is_current"] and not one["is_offline"] for one in followers
+            )
+
+        wait_until("all streams have their copies", is_whole, 60)
+        # Now it is one of two, and must know everything.
+        cluster.nats[0].kill()
+        publish_well(first, "mqtt", "disk/live", "after", "-q", "1")
+        reader.wait(2)
+        if reader.lines != ["meanwhile", "after"]:
+            raise Failure(f"got {reader.lines}")
+        cluster.nats[0].start()
+    cluster.settle()
+    none_left(cluster)
+    with Reader(cluster.nodes[2], "mqtt", "disk/kept") as late:
+        if late.wait(1) != ["kept"]:
+            raise Failure(f"got {late.lines}")
+    publish_well(first, "mqtt", "disk/kept", "", "-q", "1", "-r")
+
+
 def draining(cluster: Cluster) -> None:
     """A node that drains says so to balancers and nodes, takes clients for a while, and tells them goodbye."""
     first, second, _ = cluster.nodes
@@ -423,6 +459,7 @@ def main() -> None:
         ("a node is killed", a_node),
         ("a node stands still", a_pause),
         ("what is told of the cluster", told),
+        ("a server of NATS loses its disk", a_disk),
         ("a node drains", draining),
         ("a node leaves", leaving),
         ("two processes have one name", one_name),

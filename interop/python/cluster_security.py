@@ -21,14 +21,14 @@ from harness import Failure, Report
 FOLDER = Path(os.environ["STERNA_BUILD"]) / "cluster-security"
 
 
-def server(name: str, config: str) -> tuple[Program, int]:
+def server(name: str, config: str, store: str = "") -> tuple[Program, int]:
     """A single server of NATS with JetStream."""
     folder = FOLDER / f"nats-{name}"
     folder.mkdir(parents=True)
     (port,) = free_ports(1)
     path = folder / "nats.conf"
     path.write_text(
-        f'server_name: {name}\nlisten: 127.0.0.1:{port}\njetstream {{ store_dir: "{folder / "data"}" }}\n{config}\n'
+        f'server_name: {name}\nlisten: 127.0.0.1:{port}\njetstream {{ store_dir: "{folder / "data"}"{store} }}\n{config}\n'
     )
     program = Program(["nats-server", "-c", str(path)], folder / "log")
     program.start()
@@ -179,6 +179,16 @@ def credentials() -> None:
         nats.kill()
 
 
+def a_small_store() -> None:
+    """The inbox is set aside as a whole; what is too much is said."""
+    nats, port = server("small", "", ", max_file_store: 100MB")
+    try:
+        is_refused(Member("too-large", port, ""), "the node has not joined", "cannot join", "insufficient storage")
+        joins(Member("fitting", port, "maximum_inbox_bytes = 50000000"))
+    finally:
+        nats.kill()
+
+
 def names() -> None:
     """Two clusters with nodes of one name in one NATS do not hear of each other."""
     nats, port = server("names", "")
@@ -221,6 +231,7 @@ def main() -> None:
         ("user and password", passwords),
         ("certificates", certificates),
         ("credentials files", credentials),
+        ("a store of NATS that is too small", a_small_store),
         ("two clusters in one NATS", names),
     ):
         if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):

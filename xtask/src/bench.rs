@@ -6,6 +6,7 @@
 
 mod broker;
 mod cells;
+mod cluster;
 mod cost;
 mod durable;
 mod table;
@@ -40,6 +41,7 @@ cargo xtask bench quick|full [OPTION]...
 
   quick                about three minutes: what the release is judged by
   full                 every workload on every transport, with longer runs
+  cluster              three nodes on NATS, beside NATS' own MQTT: see cargo xtask bench cluster --help
   durable              cost of messages that are kept, beside peers: see cargo xtask bench durable --help
   cost                 what operation costs, with all of it on and without: see cargo xtask bench cost --help
 
@@ -169,8 +171,9 @@ impl Options {
 /// Measures and prints the table; the verdict is whether all goals were met.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     match arguments.split_first() {
-        Some((name, arguments)) if name == "durable" => return durable::run(workspace, arguments),
-        Some((name, arguments)) if name == "cost" => return cost::run(workspace, arguments),
+        Some((name, rest)) if name == "durable" => return durable::run(workspace, rest),
+        Some((name, rest)) if name == "cluster" => return cluster::run(workspace, rest),
+        Some((name, rest)) if name == "cost" => return cost::run(workspace, rest),
         _ => {}
     }
     let options = Options::parse(arguments)?;

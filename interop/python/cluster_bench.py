@@ -1,0 +1,481 @@
+"""Figures of a cluster, on one machine: `cargo xtask bench cluster`.
+
+  cluster_bench.py FOLDER [--messages N] [--rounds N] [--only WORD]... [--json FILE]
+
+Each figure is the median of the rounds, and rounds of all places take turns. CPU is that of the processes, from /proc: the
+generator's own does not count, but it shares the machine, so messages per second say little where cores are few. The
+environment is that of `cluster_nodes.py`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import selectors
+import shutil
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster_nodes import COUNT, Cluster, Nats, Node, Program, free_ports, wait_until
+
+PAYLOAD_BYTES = 64
+# Publishers of a place, each with a reader of its own.
+PAIRS = 4
+# Messages without an acknowledgement; of QoS 0: that a publisher is ahead of its slowest reader.
+WINDOW, AHEAD = 64, 1_000
+FAN_OUT, FAN_OUT_MESSAGES = 1_000, 500
+MOVED_READERS = 200
+FILTERS = 100_000
+# Filters of one packet and of one client.
+FILTERS_PER_PACKET, FILTERS_PER_CLIENT = 250, 1_000
+PATIENCE_S = 300
+
+PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 0x30, 0x40, 0x50, 0x62, 0x70, 0x90
+
+
+def text(value: bytes) -> bytes:
+    return len(value).to_bytes(2, "big") + value
+
+
+def packet(kind: int, body: bytes) -> bytes:
+    length, out = len(body), bytearray([kind])
+    while True:
+        length, digit = divmod(length, 128)
+        out.append(digit | (0x80 if length else 0))
+        if not length:
+            return bytes(out) + body
+
+
+class Client:
+    """A client of MQTT 3.1.1 on a socket that does not block, after its CONNACK."""
+
+    def __init__(self, port: int, name: str):
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(packet(0x10, text(b"MQTT") + b"\x04\x02\x00\x00" + text(name.encode())))
+        answer = self.socket.recv(4)
+        if answer != b"\x20\x02\x00\x00":
+            raise RuntimeError(f"{name}: CONNACK {answer.hex()}")
+        self.got, self.out = b"", bytearray()
+
+    def subscribe(self, filters: list[str], qos: int) -> None:
+        body = b"".join(text(one.encode()) + bytes([qos]) for one in filters)
+        self.socket.sendall(packet(0x82, b"\x00\x01" + body))
+        wanted = len(packet(SUBACK, b"\x00\x01" + bytes(len(filters))))
+        answer = b""
+        while len(answer) < wanted:
+            answer += self.socket.recv(wanted - len(answer))
+        if any(code > 2 for code in answer[-len(filters):]):
+            raise RuntimeError(f"SUBACK {answer[-len(filters):].hex()}")
+
+    def packets(self):
+        """The packets that have come: their first byte, and what follows the length."""
+        try:
+            data = self.socket.recv(1 << 18)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionResetError("the broker has closed")
+        data, at = self.got + data, 0
+        while len(data) - at >= 2:
+            length, shift, start = 0, 0, at + 1
+            while start < len(data):
+                digit = data[start]
+                length |= (digit & 0x7F) << shift
+                shift, start = shift + 7, start + 1
+                if not digit & 0x80:
+                    break
+            else:
+                break
+            if len(data) < start + length:
+                break
+            yield data[at], data[start : start + length]
+            at = start + length
+        self.got = data[at:]
+
+    def flush(self) -> None:
+        if self.out:
+            try:
+                sent = self.socket.send(self.out)
+            except BlockingIOError:
+                return
+            del self.out[:sent]
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Reader(Client):
+    """Acknowledges what it gets, and counts what is for it alone."""
+
+    def __init__(self, port: int, name: str, topic: str, qos: int):
+        super().__init__(port, name)
+        self.subscribe([topic], qos)
+        self.received = 0
+        self.socket.setblocking(False)
+
+    def read(self) -> None:
+        for kind, body in self.packets():
+            if kind & 0xF0 == PUBLISH:
+                self.received += 1
+                qos = (kind >> 1) & 3
+                if qos:
+                    at = 2 + int.from_bytes(body[:2], "big")
+                    self.out += bytes([PUBACK if qos == 1 else PUBREC, 2]) + body[at : at + 2]
+            elif kind & 0xF0 == PUBREL & 0xF0:
+                self.out += bytes([PUBCOMP, 2]) + body[:2]
+
+
+class Publisher(Client):
+    """Sends messages as fast as it may."""
+
+    def __init__(self, port: int, name: str, topic: str, qos: int, total: int):
+        super().__init__(port, name)
+        self.qos, self.total, self.sent, self.done = qos, total, 0, 0
+        self.topic = text(topic.encode())
+        self.one = packet(PUBLISH, self.topic + bytes(PAYLOAD_BYTES))
+        self.readers: list[Reader] = []
+        self.socket.setblocking(False)
+
+    def pump(self) -> None:
+        if self.qos == 0:
+            behind = min(reader.received for reader in self.readers)
+            count = min(self.total, behind + AHEAD) - self.sent
+            if count > 0 and len(self.out) < 1 << 16:
+                self.out += self.one * count
+                self.sent += count
+            return
+        while self.sent < self.total and self.sent - self.done < WINDOW:
+            self.sent += 1
+            identifier = (self.sent % 65_535 + 1).to_bytes(2, "big")
+            self.out += packet(PUBLISH | self.qos << 1, self.topic + identifier + bytes(PAYLOAD_BYTES))
+
+    def read(self) -> None:
+        for kind, body in self.packets():
+            if kind & 0xF0 == PUBREC:
+                self.out += bytes([PUBREL, 2]) + body[:2]
+            elif kind & 0xF0 in (PUBACK, PUBCOMP):
+                self.done += 1
+
+
+def cpu_s(programs: list[Program]) -> float:
+    total_ns = 0
+    for program in programs:
+        for thread in Path(f"/proc/{program.process.pid}/task").iterdir():
+            # The time on a processor, which is finer than the ticks of `stat`.
+            total_ns += int((thread / "schedstat").read_text().split()[0])
+    return total_ns / 1e9
+
+
+def resident_bytes(program: Program) -> int:
+    status = Path(f"/proc/{program.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s*(\d+) kB", status)[1]) * 1024
+
+
+def play(publishers: list[Publisher], readers: list[Reader]) -> float:
+    """Runs until every reader has everything; the seconds that took."""
+    selector = selectors.DefaultSelector()
+    for client in [*publishers, *readers]:
+        selector.register(client.socket, selectors.EVENT_READ, client)
+    begun = time.monotonic()
+    while True:
+        for publisher in publishers:
+            publisher.pump()
+            publisher.flush()
+        for key, _ in selector.select(0.001):
+            key.data.read()
+            key.data.flush()
+        if all(reader.received >= publishers[0].total for reader in readers) and all(
+            publisher.qos == 0 or publisher.done == publisher.total for publisher in publishers
+        ):
+            break
+        if time.monotonic() - begun > PATIENCE_S:
+            counts = sorted(reader.received for reader in readers)
+            raise TimeoutError(f"{counts[0]} to {counts[-1]} of {publishers[0].total} messages have arrived")
+    took = time.monotonic() - begun
+    selector.close()
+    return took
+
+
+class Place:
+    """Where publishers and readers are: ports of MQTT, and the processes whose CPU counts."""
+
+    def __init__(self, name: str, pairs: list[tuple[int, int]], programs: list[Program], nats: list[Program],
+                 known: Callable[[], None]):
+        self.name, self.pairs, self.programs, self.nats, self.known = name, pairs, programs, nats, known
+
+    def measure(self, qos: int, messages: int, marker: str) -> dict[str, float]:
+        readers, publishers = [], []
+        for number in range(max(PAIRS, len(self.pairs))):
+            source, target = self.pairs[number % len(self.pairs)]
+            topic = f"bench/{marker}/{number}"
+            reader = Reader(target, f"r{marker}-{number}", topic, qos)
+            publisher = Publisher(source, f"p{marker}-{number}", topic, qos, messages)
+            publisher.readers = [reader]
+            readers.append(reader)
+            publishers.append(publisher)
+        self.known()
+        before = cpu_s(self.programs), cpu_s(self.nats)
+        took = play(publishers, readers)
+        after = cpu_s(self.programs), cpu_s(self.nats)
+        for client in [*publishers, *readers]:
+            client.close()
+        total = messages * len(publishers)
+        return {
+            "messages_per_s": total / took,
+            "nodes_us": (after[0] - before[0]) * 1e6 / total,
+            "nats_us": (after[1] - before[1]) * 1e6 / total,
+        }
+
+
+class Alone(Node):
+    """A node without a cluster."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder, "alone", [1])
+        self.config.write_text(self.config.read_text().split("[cluster]")[0])
+
+
+class NatsMqtt(Nats):
+    """A server of NATS with its own MQTT."""
+
+    def __init__(self, folder: Path, number: int, ports: list[int], routes: list[int]):
+        super().__init__(folder, number, ports, routes)
+        (self.mqtt,) = free_ports(1)
+        config = Path(self.arguments[-1])
+        config.write_text(f"{config.read_text()}mqtt {{ listen: 127.0.0.1:{self.mqtt} }}\n")
+
+    def is_ready(self) -> bool:
+        try:
+            Client(self.mqtt, "probe").close()
+        except (OSError, RuntimeError):
+            return False
+        return True
+
+
+def settled() -> None:
+    """Time in which a subscription of another node gets known."""
+    time.sleep(1)
+
+
+def fan_out(cluster: Cluster, marker: str) -> dict[str, float]:
+    """One publisher, readers on all nodes, QoS 0."""
+    ports = [node.ports["mqtt"] for node in cluster.nodes]
+    topic = f"fan/{marker}"
+    readers = [Reader(ports[number % COUNT], f"f{marker}-{number}", topic, 0) for number in range(FAN_OUT)]
+    publisher = Publisher(ports[0], f"fp{marker}", topic, 0, FAN_OUT_MESSAGES)
+    publisher.readers = readers
+    settled()
+    before = cpu_s(cluster.nodes), cpu_s(cluster.nats)
+    took = play([publisher], readers)
+    after = cpu_s(cluster.nodes), cpu_s(cluster.nats)
+    for client in [publisher, *readers]:
+        client.close()
+    deliveries = FAN_OUT_MESSAGES * FAN_OUT
+    return {
+        "messages_per_s": deliveries / took,
+        "nodes_us": (after[0] - before[0]) * 1e6 / deliveries,
+        "nats_us": (after[1] - before[1]) * 1e6 / deliveries,
+    }
+
+
+def moved(cluster: Cluster, marker: str) -> dict[str, float]:
+    """A node is killed. Each of its readers connects to another at once, and waits for a message that was published
+    after that."""
+    topic = f"moved/{marker}"
+    dead, ports = cluster.nodes[-1], [node.ports["mqtt"] for node in cluster.nodes[:-1]]
+    readers = [Reader(dead.ports["mqtt"], f"m{marker}-{number}", topic, 1) for number in range(MOVED_READERS)]
+    publisher = Publisher(ports[0], f"mp{marker}", topic, 1, 1 << 40)
+    settled()
+    begun = time.monotonic()
+    dead.kill()
+    selector = selectors.DefaultSelector()
+    # From the kill, and from the own connect, in milliseconds.
+    from_kill, from_connect = [], []
+    connected: dict[socket.socket, float] = {}
+    for number, reader in enumerate(readers):
+        reader.close()
+        at = time.monotonic()
+        again = Reader(ports[number % len(ports)], f"m{marker}-{number}", topic, 1)
+        connected[again.socket] = at
+        readers[number] = again
+        selector.register(again.socket, selectors.EVENT_READ, again)
+        publisher.total = publisher.sent + 1
+        publisher.pump()
+        publisher.flush()
+        publisher_reads(publisher)
+    while len(from_kill) < MOVED_READERS and time.monotonic() - begun < PATIENCE_S:
+        publisher.total = publisher.sent + 1
+        publisher.pump()
+        publisher.flush()
+        publisher_reads(publisher)
+        for key, _ in selector.select(0.005):
+            key.data.read()
+            key.data.flush()
+            if key.data.received and key.fileobj in connected:
+                now = time.monotonic()
+                from_kill.append((now - begun) * 1e3)
+                from_connect.append((now - connected.pop(key.fileobj)) * 1e3)
+    if len(from_kill) < MOVED_READERS:
+        raise TimeoutError(f"{len(from_kill)} of {MOVED_READERS} readers are served")
+    for client in [publisher, *readers]:
+        client.close()
+    dead.start()
+    cluster.settle()
+
+    def quantile(values: list[float], share: float) -> float:
+        return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+    return {
+        "all_served_ms": max(from_kill),
+        "from_connect_p50_ms": quantile(from_connect, 0.5),
+        "from_connect_p99_ms": quantile(from_connect, 0.99),
+    }
+
+
+def publisher_reads(publisher: Publisher) -> None:
+    publisher.read()
+    publisher.flush()
+
+
+def remote_filters(cluster: Cluster, marker: str) -> dict[str, float]:
+    """Memory that filters of another node take on a node."""
+    first, second = cluster.nodes[0], cluster.nodes[1]
+    before = resident_bytes(first)
+    known = first.figure("sterna_cluster_filters")
+    clients = []
+    for start in range(0, FILTERS, FILTERS_PER_CLIENT):
+        client = Client(second.ports["mqtt"], f"q{marker}-{start}")
+        for at in range(start, start + FILTERS_PER_CLIENT, FILTERS_PER_PACKET):
+            client.subscribe([f"site/{marker}/{one}/+" for one in range(at, at + FILTERS_PER_PACKET)], 1)
+        clients.append(client)
+    begun = time.monotonic()
+    wait_until("all filters are known", lambda: first.figure("sterna_cluster_filters") >= known + FILTERS, PATIENCE_S)
+    waited_s = time.monotonic() - begun
+    after = resident_bytes(first)
+    for client in clients:
+        client.close()
+    wait_until("all filters are gone", lambda: first.figure("sterna_cluster_filters") <= known, PATIENCE_S)
+    return {"mib": (after - before) / (1 << 20), "known_after_s": waited_s}
+
+
+class Results:
+    """Rounds of each figure, and their medians."""
+
+    def __init__(self, path: str | None):
+        self.rounds: dict[tuple[str, str], list[dict[str, float]]] = {}
+        self.path = path
+
+    def add(self, what: str, place: str, found: dict[str, float]) -> None:
+        self.rounds.setdefault((what, place), []).append(found)
+        print(f"  {what:<10} {place:<44} " + "  ".join(f"{key} {value:.2f}" for key, value in found.items()), flush=True)
+        if self.path:
+            with open(self.path, "a", encoding="utf-8") as out:
+                out.write(json.dumps({"what": what, "place": place, **found}) + "\n")
+
+    def medians(self) -> dict[tuple[str, str], dict[str, float]]:
+        return {
+            row: {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+            for row, rounds in self.rounds.items()
+        }
+
+    def table(self) -> None:
+        print("\nMedians\n")
+        for (what, place), found in self.medians().items():
+            print(f"{what:<10} {place:<44} " + "  ".join(f"{key} {value:>10.2f}" for key, value in found.items()))
+
+    def goals(self) -> None:
+        """The goals of the design, each with what was found."""
+        found = self.medians()
+        print("\nGoals\n")
+        cost = {row: one["nodes_us"] for row, one in found.items() if "nodes_us" in one}
+        whole = {row: one["nodes_us"] + one["nats_us"] for row, one in found.items() if "nodes_us" in one}
+        same, other = ("QoS 0", "3 nodes: same node"), ("QoS 0", "3 nodes: another node")
+        if same in cost and other in cost and cost[same]:
+            print(f"QoS 0 to another node, CPU of the nodes: {cost[other] / cost[same]:.2f} times the same node's (at most 1.5);"
+                  f" with NATS {whole[other] / whole[same]:.2f}")
+        peer, ours = ("QoS 1", "NATS MQTT: another server"), ("QoS 1", "3 nodes: another node")
+        if peer in whole and ours in whole and whole[ours]:
+            print(f"QoS 1 across nodes: {whole[peer] / whole[ours]:.2f} times the messages of NATS' MQTT per CPU second (at least 5)")
+        for (what, place), one in found.items():
+            if what == "a death":
+                print(f"readers of a dead node, p99 from their connect: {one['from_connect_p99_ms']:.0f} ms (under 2000)")
+
+
+def throughput(options: argparse.Namespace, folder: Path, results: Results) -> None:
+    alone = Alone(folder / "alone")
+    alone.start()
+    nats_ports, routes = free_ports(COUNT), free_ports(COUNT)
+    peers = [NatsMqtt(folder / "peer", number, nats_ports, routes) for number in range(COUNT)]
+    try:
+        wait_until("the single node is ready", alone.is_ready)
+        for peer in peers:
+            peer.start()
+        wait_until("NATS' MQTT is ready", lambda: all(peer.is_ready() for peer in peers))
+        with Cluster(folder / "cluster") as cluster:
+            a, b, c = (node.ports["mqtt"] for node in cluster.nodes)
+            own = alone.ports["mqtt"]
+            x, y, z = (peer.mqtt for peer in peers)
+
+            def settle(count: int) -> Callable[[], None]:
+                def known() -> None:
+                    time.sleep(0.3)
+                    wait_until("filters are known", lambda: sum(
+                        node.figure("sterna_cluster_filters") for node in cluster.nodes) >= count)
+
+                return known
+
+            places = [
+                Place("1 node without a cluster", [(own, own)], [alone], [], lambda: None),
+                Place("1 node of 3: same node", [(a, a)], cluster.nodes, cluster.nats, settle(2 * PAIRS)),
+                Place("2 nodes of 3: another node", [(a, b)], cluster.nodes, cluster.nats, settle(2 * PAIRS)),
+                Place("3 nodes: same node", [(a, a), (b, b), (c, c)], cluster.nodes, cluster.nats, settle(2 * PAIRS)),
+                Place("3 nodes: another node", [(a, b), (b, c), (c, a)], cluster.nodes, cluster.nats, settle(2 * PAIRS)),
+                Place("NATS MQTT: same server", [(x, x)], [], peers, settled),
+                Place("NATS MQTT: another server", [(x, y), (y, z), (z, x)], [], peers, settled),
+            ]
+            for number in range(options.rounds):
+                for qos in (0, 1, 2):
+                    for at, place in enumerate(places):
+                        if not options.wants(f"QoS {qos} {place.name}"):
+                            continue
+                        # NATS' MQTT is slow, and its cost is per message.
+                        messages = options.messages // (1 if qos == 0 else 5)
+                        results.add(f"QoS {qos}", place.name, place.measure(qos, messages, f"{number}-{qos}-{at}"))
+                if options.wants("fan-out"):
+                    results.add("fan-out", f"1 to {FAN_OUT} on 3 nodes, per delivery", fan_out(cluster, str(number)))
+                if options.wants("a death"):
+                    results.add("a death", f"{MOVED_READERS} readers of a killed node", moved(cluster, str(number)))
+            if options.wants("memory"):
+                # Once: an allocator keeps what it had.
+                results.add("memory", f"{FILTERS} filters of another node", remote_filters(cluster, "0"))
+    finally:
+        for program in [alone, *peers]:
+            program.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--messages", type=int, default=50_000, help="of each publisher at QoS 0; a fifth at QoS 1 and 2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", action="append", default=[], help="only figures with one of these words in their name")
+    parser.add_argument("--json", help="append every round as a line of JSON")
+    options = parser.parse_args()
+    options.wants = lambda name: not options.only or any(word in name for word in options.only)
+    shutil.rmtree(options.folder, ignore_errors=True)
+    results = Results(options.json)
+    try:
+        throughput(options, options.folder, results)
+    finally:
+        results.table()
+        results.goals()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
