@@ -234,6 +234,74 @@ fn an_operator_sees_and_changes_what_is_in_a_broker() {
     }
 }
 
+/// Whatever the API can do, a command does, and the page about it says which.
+#[test]
+fn every_route_has_a_command() {
+    let broker = Served::start(OPEN);
+    let document: Value = serde_json::from_str(&broker.done(&["openapi"])).expect("JSON");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let mut routes = 0;
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        let Some(path) = path.strip_prefix("/admin/v1") else {
+            continue;
+        };
+        if path == "/openapi.json" {
+            continue;
+        }
+        for method in methods.as_object().expect("methods").keys() {
+            if method == "parameters" {
+                continue;
+            }
+            routes += 1;
+            let route = format!("| `{} {path}", method.to_uppercase());
+            let row = page.lines().find(|line| {
+                let rest = line.strip_prefix(&route);
+                rest.is_some_and(|rest| rest.starts_with(['?', '`']))
+            });
+            let row = row.unwrap_or_else(|| panic!("no row for {route}"));
+            let command = row
+                .split('|')
+                .nth(2)
+                .expect("a command")
+                .trim()
+                .trim_matches('`');
+            let words: Vec<&str> = command.split(' ').collect();
+            let is_name = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
+            let mut words: Vec<&str> = words.iter().take_while(is_name).copied().collect();
+            if words.first() == Some(&"sterna") {
+                words.remove(0);
+            } else {
+                words.insert(0, "admin");
+            }
+            let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_sterna"));
+            let help = program.args(&words).arg("--help").output().expect("runs");
+            let text = String::from_utf8_lossy(&help.stdout).into_owned();
+            let usage = format!("Usage: sterna {}", words.join(" "));
+            assert!(
+                help.status.success() && text.contains(&usage),
+                "{route}: {text}"
+            );
+        }
+    }
+    assert!(routes > 25, "{routes}");
+}
+
+/// A ban of nobody would be one of everybody: it is refused before the broker is asked.
+#[test]
+fn a_ban_names_whom_it_is_about() {
+    let broker = Served::start(OPEN);
+    let refused = broker.run(&["ban", "--reason", "scans ports"]);
+    assert_eq!(code(&refused), 2);
+    assert!(
+        stderr(&refused).contains("--ban-user"),
+        "{}",
+        stderr(&refused)
+    );
+    let banned = broker.json(&["ban", "--ban-address", "203.0.113.9", "--reason", "scans"]);
+    assert_eq!(banned[0]["address"], "203.0.113.9");
+}
+
 #[test]
 fn orders_reach_the_process() {
     let mut broker = Served::start(OPEN);

@@ -10,6 +10,7 @@ use super::desk::{Desk, Purpose};
 use crate::control::Order;
 use crate::http::{ProblemKind as Kind, Trouble, etag_of, respond};
 use crate::mail::admin::{Answer, Ask, Found};
+use crate::mail::ranking::Best;
 use crate::metrics::Figures;
 use crate::sys::{Counts, Process};
 
@@ -25,29 +26,63 @@ impl Desk<'_, '_> {
     ) {
         let mut next = None;
         for found in answers.into_iter().filter_map(found) {
-            if let Found::Page(items, place) = found {
-                paging.items.extend(items);
-                next = place;
+            match (found, &mut paging.best) {
+                (Found::Page(items, place), _) => {
+                    paging.items.extend(items);
+                    next = place;
+                }
+                (Found::Ranked(items, has_more, place), Some(best)) => {
+                    best.see_all(items, has_more);
+                    next = place;
+                }
+                _ => {}
             }
         }
         let shards = usize::from(self.cx.broker.directory().shards());
+        if paging.best.is_some() {
+            let go_on = match next {
+                Some(place) => Some((paging.shard, usize::try_from(place).unwrap_or(usize::MAX))),
+                None if paging.shard + 1 == shards => None,
+                None => Some((paging.shard + 1, 0)),
+            };
+            let Some((shard, from)) = go_on else {
+                let (found, has_more) = paging.best.take().map(Best::end).unwrap_or_default();
+                let next = found
+                    .last()
+                    .filter(|_| has_more)
+                    .map(|(rank, _)| rank.text());
+                let items = found.into_iter().map(|(_, client)| client).collect();
+                return give_page(out, id, items, next);
+            };
+            paging.shard = shard;
+            return self.go_on(out, id, paging, from, deadline_ms);
+        }
         let next = match next {
             Some(place) => Some(format!("{}.{place}", paging.shard)),
             None if paging.shard + 1 == shards => None,
             None if paging.items.len() < paging.limit => {
                 paging.shard += 1;
-                let (shard, query) = (paging.shard, paging.query(0));
-                let asked =
-                    self.open_until(id, Purpose::Page(paging), shard..shard + 1, deadline_ms);
-                match asked {
-                    Ok(number) => self.post(number, shard, Ask::Query(query)),
-                    Err(trouble) => self.refused(out, id, &trouble),
-                }
-                return;
+                return self.go_on(out, id, paging, 0, deadline_ms);
             }
             None => Some(format!("{}.0", paging.shard + 1)),
         };
         give_page(out, id, paging.items, next);
+    }
+
+    /// Asks the shard that a page has come to, from a place on.
+    fn go_on(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        paging: Box<Paging>,
+        from: usize,
+        deadline_ms: u64,
+    ) {
+        let (shard, query) = (paging.shard, paging.query(from));
+        match self.open_until(id, Purpose::Page(paging), shard..shard + 1, deadline_ms) {
+            Ok(number) => self.post(number, shard, Ask::Query(query)),
+            Err(trouble) => self.refused(out, id, &trouble),
+        }
     }
 
     /// Shards have answered a query for one thing.
@@ -79,7 +114,7 @@ impl Desk<'_, '_> {
             match found {
                 Found::Page(items, next) => page = Some((items, next)),
                 Found::Some(some) => parts.extend(some),
-                Found::Nothing | Found::One(_) => {}
+                Found::Nothing | Found::One(_) | Found::Ranked(..) => {}
             }
         }
         match whole {

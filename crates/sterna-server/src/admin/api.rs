@@ -23,6 +23,7 @@ use crate::door::Promise;
 use crate::http::{ProblemKind as Kind, Trouble, names_etag};
 use crate::identity::Identity;
 use crate::mail::admin::{Answer, Ask, Body, Query, Window};
+use crate::mail::ranking::{Best, MOST_AT_ONCE, Rank, RankBy};
 use crate::mail::{AdminLetter, Mail};
 use crate::session::QUEUE_PREFIX;
 use crate::session::amqp::topic_of_queue;
@@ -39,12 +40,15 @@ pub(super) struct Paging {
     pub(super) limit: usize,
     scan: usize,
     list: List,
+    /// The first so far, of a list in an order.
+    pub(super) best: Option<Best<Value>>,
 }
 
 /// What is listed by places.
 #[derive(Debug)]
 enum List {
     Clients(Option<Box<str>>),
+    Ranked(Option<Box<str>>, RankBy, Option<Rank>),
     Sessions,
 }
 
@@ -249,7 +253,10 @@ impl Desk<'_, '_> {
             Operation::Node => self.ask_all(id, Purpose::Node, &Ask::Figures),
             Operation::Clients => {
                 let name = call.parameter("name").map(Into::into);
-                self.list(id, call, limit()?, List::Clients(name))
+                match call.parameter("sort") {
+                    None => self.list(id, call, limit()?, List::Clients(name)),
+                    Some(order) => self.rank(id, call, limit()?, name, order),
+                }
             }
             Operation::Sessions => self.list(id, call, limit()?, List::Sessions),
             Operation::Client => {
@@ -428,9 +435,36 @@ impl Desk<'_, '_> {
             limit,
             scan: self.cx.policy.admin.maximum_scan as usize,
             list,
+            best: None,
         };
         let query = paging.query(from);
         self.ask_one(id, Purpose::Page(Box::new(paging)), shard, query)
+    }
+
+    /// Asks all shards, one after the other, for the first in an order.
+    fn rank(
+        &mut self,
+        id: ExchangeId,
+        call: &Call,
+        limit: usize,
+        name: Option<Box<str>>,
+        order: &str,
+    ) -> Result<(), Trouble> {
+        let order = RankBy::named(order).ok_or_else(|| {
+            let names = RankBy::NAMES.map(|(name, _)| name).join(", ");
+            Trouble::new(Kind::InvalidParameter, format!("`sort` is one of {names}"))
+        })?;
+        let after = call.after(Rank::parse)?;
+        let paging = Paging {
+            items: Vec::new(),
+            shard: 0,
+            limit,
+            scan: (self.cx.policy.admin.maximum_scan as usize).min(MOST_AT_ONCE),
+            best: Some(Best::new(after.clone(), limit)),
+            list: List::Ranked(name, order, after),
+        };
+        let query = paging.query(0);
+        self.ask_one(id, Purpose::Page(Box::new(paging)), 0, query)
     }
 
     fn ask_one(
@@ -752,6 +786,12 @@ impl Paging {
             List::Clients(name) => Query::Clients {
                 window,
                 name: name.clone(),
+            },
+            List::Ranked(name, order, after) => Query::Ranked {
+                window,
+                name: name.clone(),
+                order: *order,
+                after: after.clone(),
             },
             List::Sessions => Query::Sessions { window },
         }

@@ -230,7 +230,7 @@ impl Desk<'_, '_> {
 
     /// The role of a sender; `None` for none.
     pub(super) fn role(&self, identity: &Identity) -> Option<Role> {
-        Role::of(self.cx.policy, identity.user(), self.listener().anonymous)
+        Role::of(self.cx.policy, identity, self.listener().anonymous)
     }
 
     /// Notes a sender that may not come in.

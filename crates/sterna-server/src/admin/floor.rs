@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::http;
 use crate::inspect::{ClientView, add_queue_members, path_value, transport_name};
 use crate::mail::admin::{Found, Query};
+use crate::mail::ranking::Best;
 use crate::mqtt;
 use crate::session::protocol_of;
 
@@ -57,6 +58,31 @@ impl Floor<'_, '_> {
                     found.len() < window.limit
                 });
                 Found::Page(found, go_on.map(|place| place as u64))
+            }
+            Query::Ranked {
+                window,
+                name,
+                order,
+                after,
+            } => {
+                let net = &*self.cx.net;
+                let mut best = Best::new(after, window.limit);
+                let go_on = net.connections(window.from, window.scan, &mut |id| {
+                    let view = self.view(id);
+                    let is_wanted =
+                        |view: &ClientView<'_>| name.is_none() || view.name == name.as_deref();
+                    if let Some(view) = view.filter(is_wanted) {
+                        let place = (self.cx.shard, id);
+                        best.see(order.rank(place, view.name, view.queue, &net.path(id)), id);
+                    }
+                    true
+                });
+                let (found, has_more) = best.end();
+                let found = found.into_iter().filter_map(|(rank, id)| {
+                    let client = self.client(net, id, &self.view(id)?)?;
+                    Some((rank, client))
+                });
+                Found::Ranked(found.collect(), has_more, go_on.map(|place| place as u64))
             }
             Query::Client(id) => {
                 let view = self.view(id);

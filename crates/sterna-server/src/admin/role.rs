@@ -1,6 +1,8 @@
 //! What an operator may do.
 
+use crate::authorization::Subject;
 use crate::config::ANONYMOUS;
+use crate::identity::Identity;
 use crate::policy::Policy;
 
 /// A role; each has the rights of those before it.
@@ -23,25 +25,84 @@ impl Role {
         }
     }
 
-    /// The role of a user, or of a client without a name where that is `None`.
+    /// The role of a client, by its user (`None` for clients without a name), or by a group.
     ///
     /// Where nobody can show who they are, because no users are configured, a listener that admits
     /// `anonymous` clients lets them view.
-    pub(super) fn of(policy: &Policy, user: Option<&str>, anonymous: bool) -> Option<Self> {
-        let is_in = |users: &[String]| {
-            users.iter().any(|one| match user {
+    pub(super) fn of(policy: &Policy, identity: &Identity, anonymous: bool) -> Option<Self> {
+        let subject = Subject {
+            user: identity.user(),
+            standing: identity.standing().map(|own| &**own),
+            ..Subject::default()
+        };
+        let is_in = |users: &[String], groups: &[String]| {
+            let is_named = users.iter().any(|one| match subject.user {
                 Some(user) => one == user && one != ANONYMOUS,
                 None => one == ANONYMOUS,
-            })
+            });
+            is_named || policy.rules.is_of(subject, groups)
         };
-        if policy.rules.is_admin(user) {
+        let admin = &policy.admin;
+        if policy.rules.is_admin(subject) {
             Some(Self::Admin)
-        } else if is_in(&policy.admin.operators) {
+        } else if is_in(&admin.operators, &admin.operator_groups) {
             Some(Self::Operator)
-        } else if is_in(&policy.admin.viewers) || (anonymous && !policy.has_users()) {
+        } else if is_in(&admin.viewers, &admin.viewer_groups) || (anonymous && !policy.has_users())
+        {
             Some(Self::Viewer)
         } else {
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authorization::Standing;
+    use crate::config::{Config, Group};
+    use crate::identity::Proof;
+
+    #[test]
+    fn groups_of_the_configuration_and_of_tokens_have_roles() {
+        let mut config = Config::default();
+        let group = |name: &str, user: &str| Group {
+            name: name.to_owned(),
+            users: vec![user.to_owned()],
+        };
+        config.authorization.groups = vec![
+            group("owners", "ann"),
+            group("shift", "oli"),
+            group("monitors", "vic"),
+        ];
+        config.authorization.admin_groups = vec!["owners".to_owned()];
+        config.admin.operator_groups = vec!["shift".to_owned()];
+        config.admin.viewer_groups = vec!["monitors".to_owned()];
+        assert_eq!(config.check(), Ok(()));
+        let policy = Policy::load(&config).expect("a policy");
+        let role = |identity: &Identity| Role::of(&policy, identity, false);
+        for (user, group, expected) in [
+            ("ann", "owners", Role::Admin),
+            ("oli", "shift", Role::Operator),
+            ("vic", "monitors", Role::Viewer),
+        ] {
+            assert_eq!(role(&Identity::of(user, Proof::Password)), Some(expected));
+            let standing = Standing::new(&[group, "others"], Vec::new()).expect("a standing");
+            let by_token = Identity::of("bob", Proof::Jwt).standing_as(standing);
+            assert_eq!(role(&by_token), Some(expected), "{group}");
+        }
+        let others = Standing::new(&["others"], Vec::new()).expect("a standing");
+        for nobody in [
+            Identity::of("bob", Proof::Password),
+            Identity::of("owners", Proof::Password),
+            Identity::of("bob", Proof::Jwt).standing_as(others),
+            Identity::NOBODY,
+        ] {
+            assert_eq!(role(&nobody), None, "{nobody:?}");
+        }
+        config.admin.operator_groups = vec!["nobody".to_owned()];
+        config.authorization.admin_groups = vec!["none".to_owned()];
+        let faults = config.check().expect_err("no such groups");
+        assert_eq!(faults.len(), 2, "{faults:?}");
     }
 }

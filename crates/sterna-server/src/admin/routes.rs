@@ -94,6 +94,11 @@ const NAME: Parameter = Parameter {
     about: "Only clients of this name",
     is_number: false,
 };
+const SORT: Parameter = Parameter {
+    name: "sort",
+    about: "The greatest first by `rtt`, `loss` (lost part of the packets), `queue` or `bytes`, or by `name`; without it, by place",
+    is_number: false,
+};
 const CLIENT: Parameter = Parameter {
     name: "client",
     about: "Messages that this client publishes or gets: the client identifier of MQTT, or a session's name",
@@ -219,7 +224,7 @@ pub(super) const ROUTES: &[Route] = &[
         "The process: version, listeners, shards, and what was counted",
     ),
     Route {
-        parameters: &[LIMIT, AFTER, NAME],
+        parameters: &[LIMIT, AFTER, NAME, SORT],
         ..read(
             "/clients",
             Operation::Clients,

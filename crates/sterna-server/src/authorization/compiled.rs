@@ -170,14 +170,21 @@ impl Users {
         }
     }
 
-    pub(super) fn admins(names: &[String]) -> Self {
-        let (anonymous, names): (Vec<&String>, Vec<&String>) =
-            names.iter().partition(|name| *name == ANONYMOUS);
+    /// The users whom the configuration calls administrators, by name or by group.
+    pub(super) fn admins(config: &Authorization) -> Self {
+        let is_nameless = |name: &&String| *name == ANONYMOUS;
+        let by_group = match &config.admin_groups[..] {
+            [] => Self::default(),
+            groups => Self::of(&[], groups, config),
+        };
+        let named = config.admins.iter().filter(|name| !is_nameless(name));
         Self {
-            anonymous: !anonymous.is_empty(),
+            anonymous: config.admins.iter().any(|name| is_nameless(&name)),
             named: false,
-            names: names.into_iter().map(|name| name.as_str().into()).collect(),
-            groups: FxHashSet::default(),
+            names: (named.map(|name| name.as_str().into()))
+                .chain(by_group.names)
+                .collect(),
+            groups: by_group.groups,
         }
     }
 

@@ -117,7 +117,7 @@ impl Conditions {
             addresses: rule.addresses.as_slice().into(),
             transports: (rule.transports.iter())
                 .fold(0, |bits, transport| bits | 1 << *transport as u8),
-            admin: (rule.admin).map(|is_one| (is_one, Users::admins(&config.admins))),
+            admin: (rule.admin).map(|is_one| (is_one, Users::admins(config))),
             qos: (rule.qos.iter()).fold(0, |bits, qos| bits | 1 << (*qos).min(7)),
             retain: rule.retain,
             early_data: rule.early_data,
@@ -136,8 +136,7 @@ impl Conditions {
                 || transport.map_or(unknown, |transport| {
                     self.transports & 1 << transport as u8 != 0
                 }))
-            && (self.admin.as_ref())
-                .is_none_or(|(is_one, admins)| admins.has(subject.user) == *is_one)
+            && (self.admin.as_ref()).is_none_or(|(is_one, admins)| admins.have(subject) == *is_one)
             && (self.qos == 0
                 || kind
                     .qos

@@ -111,7 +111,7 @@ impl Rules {
             let about = rules.filter(move |(_, rule)| is_about(rule, action));
             about.map(|(place, rule)| Compiled::new(place, rule, config))
         };
-        let admins = Users::admins(&config.admins);
+        let admins = Users::admins(config);
         let reads_server = Compiled::own(&admins, true, &format!("{SERVER_TOPICS}#"));
         let hides_clients = Compiled::own(&Users::EVERYBODY, false, CLIENT_TOPICS);
         let deletes = Compiled::own(&admins, true, "#");
@@ -192,10 +192,17 @@ impl Rules {
         (self.answers.as_ref())?.get(subject, action, topic)
     }
 
-    /// Whether a client is an administrator: of this user, or without a name where that is `None`.
+    /// Whether a client is an administrator, by its user (`None` for clients without a name) or a group.
     #[must_use]
-    pub fn is_admin(&self, user: Option<&str>) -> bool {
-        self.lists.admins.has(user)
+    pub fn is_admin(&self, subject: Subject<'_>) -> bool {
+        self.lists.admins.have(subject)
+    }
+
+    /// Whether a client is of one of some groups, by the configuration or by what is said of it.
+    #[must_use]
+    pub fn is_of(&self, subject: Subject<'_>, groups: &[String]) -> bool {
+        let config = &self.lists.source;
+        !groups.is_empty() && Users::of(&[], groups, config).have(subject)
     }
 
     /// What they were made from.

@@ -9,9 +9,13 @@ pub struct Admin {
     /// Users with the role `viewer`: they read metrics and everything in the admin API but the contents of
     /// messages. `anonymous` stands for clients without a user name, here and in `operators`.
     pub viewers: Vec<String>,
+    /// Groups whose users have the role `viewer`, too.
+    pub viewer_groups: Vec<String>,
     /// Users with the role `operator`: they also read messages, and change what is in the broker. The role
-    /// `admin` have the users in `authorization.admins`.
+    /// `admin` have the users in `authorization.admins` and of `authorization.admin_groups`.
     pub operators: Vec<String>,
+    /// Groups whose users have the role `operator`, too.
+    pub operator_groups: Vec<String>,
     /// Time that all shards have to answer a request, in milliseconds.
     pub gather_timeout_ms: u32,
     /// Such requests that one shard may have open; more are refused.
@@ -35,7 +39,9 @@ impl Default for Admin {
     fn default() -> Self {
         Self {
             viewers: Vec::new(),
+            viewer_groups: Vec::new(),
             operators: Vec::new(),
+            operator_groups: Vec::new(),
             gather_timeout_ms: 5_000,
             maximum_gathers: 16,
             maximum_page: 1_000,

@@ -18,6 +18,8 @@ pub struct Authorization {
     /// Users who may read what is told of single clients (`$SYS/sterna/`), and delete topics in HTTP.
     /// `anonymous` stands for clients without a user name.
     pub admins: Vec<String>,
+    /// Groups whose users are administrators, too.
+    pub admin_groups: Vec<String>,
     /// Groups of users, by which rules name them.
     #[serde(rename = "group")]
     pub groups: Vec<Group>,
@@ -37,6 +39,7 @@ impl Default for Authorization {
             default_allow: true,
             allow_default_beyond_loopback: false,
             admins: Vec::new(),
+            admin_groups: Vec::new(),
             groups: Vec::new(),
             limits: Vec::new(),
             maximum_remembered_users: 100_000,
@@ -140,6 +143,15 @@ impl Authorization {
         self.rules.iter().any(|rule| rule.effect == Effect::Ask)
     }
 
+    /// A sentence about the first of some groups that there is not.
+    pub(super) fn unknown_group(&self, setting: &str, names: &[String]) -> Option<String> {
+        let is_known = |name: &String| self.groups.iter().any(|group| group.name == *name);
+        let unknown = names.iter().find(|name| !is_known(name))?;
+        Some(format!(
+            "{setting}: there is no authorization.group `{unknown}`"
+        ))
+    }
+
     /// A sentence for each fault.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -160,6 +172,7 @@ impl Authorization {
                 problems.push(format!("authorization.group: `{name}` names single users"));
             }
         }
+        problems.extend(self.unknown_group("authorization.admin_groups", &self.admin_groups));
         let is_known = |name: &&String| self.groups.iter().any(|group| group.name == **name);
         for (at, limit) in self.limits.iter().enumerate() {
             let number = at + 1;

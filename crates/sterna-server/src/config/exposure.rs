@@ -90,11 +90,18 @@ impl Config {
                  authentication.token_file, authentication.jwt or webhook.authentication_url",
             ),
             (
-                self.authorization.admins.is_empty()
-                    && self.admin.operators.is_empty()
-                    && self.admin.viewers.is_empty(),
+                [
+                    &self.authorization.admins,
+                    &self.authorization.admin_groups,
+                    &self.admin.operators,
+                    &self.admin.operator_groups,
+                    &self.admin.viewers,
+                    &self.admin.viewer_groups,
+                ]
+                .iter()
+                .all(|names| names.is_empty()),
                 "nobody may read what it serves: name users in authorization.admins, admin.operators \
-                 or admin.viewers",
+                 or admin.viewers, or their groups",
             ),
         ];
         let faults = faults.into_iter().filter(|(is_fault, _)| *is_fault);

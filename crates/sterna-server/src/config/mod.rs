@@ -288,6 +288,14 @@ impl Config {
         problems.extend(self.store.problems());
         problems.extend(self.cluster.problems(self));
         problems.extend(self.admin.problems());
+        let groups = [
+            ("admin.viewer_groups", &self.admin.viewer_groups),
+            ("admin.operator_groups", &self.admin.operator_groups),
+        ];
+        problems.extend(
+            (groups.into_iter())
+                .filter_map(|(setting, names)| self.authorization.unknown_group(setting, names)),
+        );
         problems.extend(self.otlp.problems());
         problems.extend(identity::problems(
             &self.passwords,

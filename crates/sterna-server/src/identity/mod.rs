@@ -103,6 +103,15 @@ impl Identity {
         }
     }
 
+    /// The same client, of whom more is said.
+    #[cfg(test)]
+    pub(crate) fn standing_as(self, standing: Arc<authorization::Standing>) -> Self {
+        Self {
+            standing: Some(standing),
+            ..self
+        }
+    }
+
     /// A client without a name, by this proof.
     pub(crate) const fn nameless(proof: Proof) -> Self {
         Self {

@@ -6,6 +6,8 @@ use sterna_net::ConnectionId;
 use crate::metrics::Figures;
 use crate::watch::{Events, Subject};
 
+use super::ranking::{Rank, RankBy};
+
 /// A question to a shard, or its answer.
 #[derive(Debug)]
 pub struct AdminLetter(pub(crate) Body);
@@ -64,6 +66,8 @@ pub(crate) enum Found {
     One(Value),
     /// Some of many, and where to go on.
     Page(Vec<Value>, Option<u64>),
+    /// The first of some in an order, whether there were more, and where to go on.
+    Ranked(Vec<(Rank, Value)>, bool, Option<u64>),
     /// Of the things that were asked for by number: those that the shard has.
     Some(Vec<(usize, Value)>),
 }
@@ -88,6 +92,14 @@ pub(crate) enum Query {
     Clients {
         window: Window,
         name: Option<Box<str>>,
+    },
+    /// The first connections in an order, of some from a place on.
+    Ranked {
+        window: Window,
+        name: Option<Box<str>>,
+        order: RankBy,
+        /// Those behind it.
+        after: Option<Rank>,
     },
     /// One connection.
     Client(ConnectionId),

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod amqp;
 pub(crate) mod http;
+pub(crate) mod ranking;
 
 use std::fmt;
 use std::sync::Arc;

@@ -84,6 +84,65 @@ fn pages_show_each_client_and_session_once() {
     }
 }
 
+/// Clients in an order, over all shards and in pages of any size.
+#[test]
+fn clients_are_sorted_over_all_shards() {
+    let mut config = config();
+    // So that a shard is asked again and again for one page.
+    config.admin.maximum_scan = 3;
+    let mut world = World::with(&config, 3);
+    let mut peers = Vec::new();
+    for number in 0..20_u64 {
+        let name = format!("client-{number:02}");
+        let peer = world.client(number as usize * 7 % 3, &name, 0);
+        let path = world.broker.wires[peer.shard]
+            .paths
+            .entry(peer.id)
+            .or_default();
+        path.rtt_us = number * 13 % 20;
+        path.sent_datagrams = 100;
+        path.lost_packets = number * 3 % 20;
+        path.sent_bytes = number * 11 % 20;
+        peers.push(peer);
+    }
+    let expected = |figure: fn(u64) -> u64| {
+        let mut numbers: Vec<u64> = (0..20).collect();
+        numbers.sort_by_key(|number| std::cmp::Reverse(figure(*number)));
+        let names = numbers.iter().map(|number| format!("client-{number:02}"));
+        names.collect::<Vec<_>>()
+    };
+    let in_order = |world: &mut World, sort: &str, limit: usize| {
+        let all = world.all(&format!("/admin/v1/clients?sort={sort}"), limit);
+        let names = all
+            .iter()
+            .map(|client| client["name"].as_str().map(str::to_owned));
+        names.map(Option::unwrap_or_default).collect::<Vec<_>>()
+    };
+    for limit in [1, 6, 20, 1_000] {
+        for (sort, expected) in [
+            ("rtt", expected(|number| number * 13 % 20)),
+            ("loss", expected(|number| number * 3 % 20)),
+            ("bytes", expected(|number| number * 11 % 20)),
+            ("name", expected(|number| 20 - number)),
+        ] {
+            assert_eq!(
+                in_order(&mut world, sort, limit),
+                expected,
+                "{sort} {limit}"
+            );
+        }
+    }
+    assert_eq!(
+        names(&world.all("/admin/v1/clients?sort=rtt&name=client-07", 5)),
+        ["client-07"]
+    );
+    for wrong in ["sort=x", "sort=rtt&after=1", "sort=rtt&after=x.0.0.0."] {
+        let told = world.get(&format!("/admin/v1/clients?{wrong}"));
+        assert_eq!(told.status, 400, "{wrong}");
+        assert_eq!(told.json["type"], "urn:sterna:problem:invalid-parameter");
+    }
+}
+
 /// A page costs a shard no more than `admin.maximum_scan` places, however empty they are.
 #[test]
 fn a_page_looks_at_so_many_places_and_no_more() {

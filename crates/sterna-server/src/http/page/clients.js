@@ -7,7 +7,8 @@ import { bytes, called, count, loss, milliseconds, transport } from "./figures.j
 import { address } from "./tabs.js";
 
 const INTERVAL_MS = 2_000;
-const MOST = 1_000;
+// Clients that are read at first, and with each press of the button.
+const PAGE = 200;
 const COLUMNS = [
   ["Client", "name"],
   ["Protocol", ""],
@@ -21,7 +22,7 @@ const traffic = (client) => client.path.sent_bytes + client.path.received_bytes;
 // By what clients are sorted: the greatest first, but names.
 const ORDERS = {
   rtt: (client) => client.path.rtt_us,
-  loss: (client) => client.path.lost_packets,
+  loss: (client) => client.path.lost_packets / Math.max(client.path.sent_datagrams, 1),
   queue: (client) => client.pending ?? Number.MAX_SAFE_INTEGER,
   bytes: traffic,
 };
@@ -33,7 +34,9 @@ export class Clients {
     this.poll = null;
     this.device = null;
     this.found = { items: [], hasMore: false };
-    $("clients-sort").addEventListener("change", () => this.draw());
+    this.most = PAGE;
+    $("clients-sort").addEventListener("change", () => this.read(PAGE));
+    $("clients-more").addEventListener("click", () => this.read(this.most + PAGE));
     $("clients-search").addEventListener("input", () => this.draw());
   }
 
@@ -48,8 +51,16 @@ export class Clients {
       this.device = new Device(this.place, argument, $("client-page"), $("clients-notice"));
       return;
     }
+    this.read(PAGE);
+  }
+
+  // Reads the first clients in the wanted order; the broker sorts all of them.
+  read(most) {
     const { api } = this.place;
-    this.poll = new Poll(() => api.list("/clients", MOST), INTERVAL_MS, {
+    this.most = most;
+    this.poll?.stop();
+    const by = $("clients-sort").value;
+    this.poll = new Poll(() => api.list(`/clients?sort=${by}`, most), INTERVAL_MS, {
       state: this.place.teller($("clients-notice")),
       read: (found) => {
         this.found = found;
@@ -57,6 +68,9 @@ export class Clients {
       },
     });
     this.poll.run();
+    if (this.found.items.length) {
+      this.draw();
+    }
   }
 
   hide() {
@@ -67,7 +81,7 @@ export class Clients {
 
   sort(by) {
     $("clients-sort").value = by;
-    this.draw();
+    this.read(PAGE);
   }
 
   draw() {
@@ -76,11 +90,13 @@ export class Clients {
     const { items, hasMore } = this.found;
     const fits = (client) =>
       [client.name, client.user, client.peer, transport(client)].some((text) => text?.toLowerCase().includes(wanted));
+    // They come sorted, but after a press those that are there are shown until the answer comes.
     const shown = (wanted ? items.filter(fits) : [...items]).sort((one, other) => {
       const order = ORDERS[by];
       const nameless = (client) => Number(called(client).startsWith("("));
       return (order ? order(other) - order(one) : nameless(one) - nameless(other)) || called(one).localeCompare(called(other), "en", { numeric: true });
     });
+    $("clients-more").hidden = !hasMore;
     const all = hasMore ? `the first ${count(items.length)} clients` : `${count(items.length)} client${items.length === 1 ? "" : "s"}`;
     $("clients-count").textContent = wanted ? `${shown.length} of ${all}` : all;
     const focused = document.activeElement?.dataset?.key;

@@ -94,6 +94,9 @@ enum Clients {
         /// Only those of this name
         #[arg(value_name = "NAME")]
         name: Option<String>,
+        /// The greatest first
+        #[arg(long, value_name = "BY", value_parser = ["rtt", "loss", "queue", "bytes", "name"])]
+        sort: Option<String>,
     },
     /// Show one, with its path
     Show(Client),
@@ -208,7 +211,7 @@ struct Publish {
 #[group(id = "banned", required = true, multiple = true, args = ["ban_user", "ban_client", "ban_address"])]
 struct Ban {
     /// Name of the user
-    #[arg(id = "ban_user", long = "ban-user", value_name = "NAME")]
+    #[arg(id = "ban_user", long = "ban-user", value_name = "NAME", required_unless_present_any = ["ban_client", "ban_address"])]
     user: Option<String>,
     /// Client identifier of MQTT, or container-id of AMQP
     #[arg(id = "ban_client", long = "ban-client", value_name = "ID")]
@@ -452,10 +455,14 @@ async fn find(admin: &Admin, wanted: &str) -> Result<Value, Failure> {
 
 async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, Failure> {
     match action {
-        Clients::List { name } => {
-            let path = match name {
-                Some(name) => format!("/clients?name={}", segment(name)),
-                None => "/clients".to_owned(),
+        Clients::List { name, sort } => {
+            let given = [("name", name), ("sort", sort)];
+            let given = (given.into_iter())
+                .filter_map(|(key, value)| Some(format!("{key}={}", segment(value.as_ref()?))));
+            let given: Vec<String> = given.collect();
+            let path = match given.is_empty() {
+                true => "/clients".to_owned(),
+                false => format!("/clients?{}", given.join("&")),
             };
             list(admin, &CLIENTS, &path, most).await
         }

@@ -83,7 +83,7 @@ async fn top(args: &Args) -> Result<(), Failure> {
     let admin = args.connection.client()?;
     let interval = args.interval.max(Duration::from_millis(100));
     // What cannot be reached is said before the screen is cleared.
-    let before = look(&admin, args.clients).await?;
+    let before = look(&admin, args.clients, args.sort).await?;
     let choice = Choice {
         tab: Tab::Clients,
         sort: args.sort,
@@ -93,7 +93,7 @@ async fn top(args: &Args) -> Result<(), Failure> {
     };
     if args.once || !std::io::stdout().is_terminal() {
         tokio::time::sleep(interval).await;
-        let now = look(&admin, args.clients).await?;
+        let now = look(&admin, args.clients, args.sort).await?;
         let text = plain(&Picture::new(&before, &now, choice.sort), &choice)?;
         let mut out = std::io::stdout().lock();
         let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -120,8 +120,9 @@ impl Drop for Screen {
 }
 
 /// One look at the broker.
-async fn look(admin: &Admin, most: usize) -> Result<Look, Failure> {
-    let (clients, has_more) = admin.list("/clients", most).await?;
+async fn look(admin: &Admin, most: usize, sort: Sort) -> Result<Look, Failure> {
+    let path = format!("/clients?sort={}", sort.parameter());
+    let (clients, has_more) = admin.list(&path, most).await?;
     let (queues, _) = admin.list("/queues", most).await?;
     // Last, so that its time is that of the counts.
     let node = admin.get("/node").await?;
@@ -160,7 +161,7 @@ async fn live(
                 }
                 None => return Ok(()),
             },
-            _ = next.tick() => match look(admin, most).await {
+            _ = next.tick() => match look(admin, most, choice.sort).await {
                 Ok(new) => {
                     before = std::mem::replace(&mut now, new);
                     choice.failure = None;

@@ -184,6 +184,16 @@ impl Sort {
         key(other).total_cmp(&key(one))
     }
 
+    /// Its name in the admin API, which sorts all clients before the first are read.
+    pub(super) const fn parameter(self) -> &'static str {
+        match self {
+            Self::Rtt => "rtt",
+            Self::Loss => "loss",
+            Self::Queue => "queue",
+            Self::Bytes => "bytes",
+        }
+    }
+
     /// Its name in the heading.
     pub(super) const fn name(self) -> &'static str {
         match self {
