@@ -112,7 +112,8 @@ pub enum Opened {
         /// Whether it existed before. [MQTT-3.2.2-2] [MQTT-3.2.2-3]
         present: bool,
     },
-    /// Another shard has the session and was asked to hand it over; [`Event::Opened`] follows.
+    /// Another shard has the session and was asked to hand it over, or other nodes are asked for it;
+    /// [`Event::Opened`] follows, or [`Event::Evicted`].
     /// Until then the key is valid for `close` only.
     Pending {
         /// Its key.
@@ -135,6 +136,9 @@ pub enum OpenError {
     InvalidWillTopic,
     /// The session is to outlive its connection, and the store can write nothing (MQTT: Quota exceeded).
     StoreStuck,
+    /// The session outlives its connection, and this node of a cluster is not sure of its sessions
+    /// (MQTT: Server unavailable).
+    ClusterAway,
 }
 
 /// How a connection ended.
@@ -433,6 +437,10 @@ pub enum EvictReason {
     TakenOver,
     /// An administrator ended the session.
     Administrative,
+    /// The session was to begin, and it could not be found out whether another node has it.
+    ClusterAway,
+    /// The session was to begin, and another node has one of another user by that name.
+    OtherUser,
 }
 
 /// The content of a queue.

@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
 use crate::message::Message;
+use crate::owned::Owned;
 
 /// Bytes that a message for other nodes is charged beside its body.
 const OVERHEAD_BYTES: u64 = 64;
@@ -271,15 +272,17 @@ pub(crate) struct Peers {
     token: u64,
     /// Whether what is routed came from another node.
     pub(crate) is_from_peer: bool,
+    pub(crate) owned: Owned,
 }
 
 impl Peers {
-    pub(crate) const fn new(gate: Arc<PeerGate>) -> Self {
+    pub(crate) fn new(gate: Arc<PeerGate>) -> Self {
         Self {
             gate,
             outgoing: Vec::new(),
             token: 0,
             is_from_peer: false,
+            owned: Owned::default(),
         }
     }
 

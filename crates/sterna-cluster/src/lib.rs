@@ -7,11 +7,13 @@
 //! - [`wire`]: messages between nodes.
 //! - [`Table`](table::Table): who else is there, and wants what; without input or output.
 //! - [`Commits`](commits::Commits): which acknowledgements may leave; the same.
+//! - [`Owners`](owners::Owners): which node has a session; the same.
 //! - [`Port`], [`Shards`]: between shards and the thread.
 //! - `engine/`: the thread.
 
 pub mod commits;
 mod engine;
+pub mod owners;
 mod port;
 mod report;
 mod settings;
@@ -21,6 +23,7 @@ pub mod table;
 pub mod wire;
 
 pub use engine::{Engine, Running};
+pub use owners::Fence;
 pub use port::{Asker, Port, Shards, ToShard};
 pub use report::{FollowerView, NodeView, NodeWord, Report, StreamView};
 pub use settings::{Settings, is_name};

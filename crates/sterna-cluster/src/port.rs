@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sterna_broker::{
-    Appended, Committed, Frame, FromPeer, Full, Interest, Message, Outgoing, ReadAnswer,
-    ReadRequest, Store, Wanted,
+    Appended, ClaimRefusal, Committed, Frame, FromPeer, Full, Interest, Message, Outgoing,
+    Ownership, ReadAnswer, ReadRequest, SessionKey, Store, Wanted,
 };
 use tokio::sync::Notify;
 
@@ -21,7 +21,28 @@ pub enum ToShard {
     Wanted(Vec<(Arc<str>, Wanted)>),
     /// Acknowledgements may leave: the shard's commitments have come further.
     Committed,
+    /// A claim is settled: [`Broker::session_claimed`](sterna_broker::Broker::session_claimed).
+    Claimed {
+        /// The session that waits for it.
+        session: SessionKey,
+        /// Whether it may begin.
+        result: Result<(), ClaimRefusal>,
+    },
+    /// Another node has a session now: [`Broker::lose_session`](sterna_broker::Broker::lose_session).
+    Lost {
+        /// The client identifier.
+        client_id: Arc<str>,
+    },
+    /// A will is to be published:
+    /// [`Broker::publish_owned_will`](sterna_broker::Broker::publish_owned_will).
+    Will {
+        /// The will.
+        will: Arc<[u8]>,
+    },
 }
+
+/// A session that waits for its claim: its shard, and its key there.
+pub(crate) type Waiting = (usize, SessionKey);
 
 /// The way from the engine to all shards.
 pub trait Shards: Send + fmt::Debug {
@@ -50,6 +71,8 @@ pub(crate) enum FromShard {
         token: u64,
         outgoing: Vec<Outgoing>,
     },
+    /// What becomes of sessions.
+    Ownership { shard: usize, notes: Vec<Ownership> },
     /// What this node's readers want.
     Interest(Vec<(Arc<str>, Interest)>),
     /// Somebody wants to know how the cluster is.
@@ -136,6 +159,15 @@ impl Port {
             shard: self.shard,
             token,
             outgoing,
+        });
+    }
+
+    /// Tells what becomes of sessions:
+    /// [`Broker::take_ownership`](sterna_broker::Broker::take_ownership).
+    pub fn own(&self, notes: Vec<Ownership>) {
+        self.inbound.post(FromShard::Ownership {
+            shard: self.shard,
+            notes,
         });
     }
 

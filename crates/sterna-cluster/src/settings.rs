@@ -25,6 +25,10 @@ pub struct Settings {
     pub replicas: usize,
     /// Time without a word after which a node is away, in milliseconds.
     pub lease_ms: u64,
+    /// Time for which this node is sure of its sessions after it has heard from NATS, in milliseconds.
+    pub session_lease_ms: u64,
+    /// Time in which a session is claimed, in milliseconds. After it its client is refused.
+    pub claim_timeout_ms: u64,
     /// Time without a word after which nothing waits for a node any more, in milliseconds.
     pub absence_ms: u64,
     /// Time in which NATS has to answer, in milliseconds.

@@ -35,6 +35,7 @@ pub struct Status {
     pub(crate) is_stalled: AtomicBool,
     pub(crate) is_draining: AtomicBool,
     pub(crate) refusals: Refusals,
+    pub(crate) is_sure: AtomicBool,
     /// Connections to a server of NATS.
     pub connects: Figure,
     /// Other nodes that are here.
@@ -43,6 +44,10 @@ pub struct Status {
     pub nodes_away: Figure,
     /// Filters that other nodes have readers for, of each node those that it told.
     pub filters: Figure,
+    /// Sessions that this node owns.
+    pub sessions_owned: Figure,
+    /// Sessions with a claim or a change of their record under way.
+    pub sessions_claimed: Figure,
     /// Messages sent to other nodes; one for several nodes counts once for each.
     pub sent_messages: Figure,
     /// Batches that they were sent in.
@@ -82,6 +87,8 @@ impl Status {
             Some("what other nodes want is not known yet")
         } else if !is(&self.knows_retained) {
             Some("retained messages are not complete yet")
+        } else if !is(&self.is_sure) {
+            Some("the node is not sure of its sessions")
         } else if is(&self.is_stalled) {
             Some("NATS takes no messages")
         } else {

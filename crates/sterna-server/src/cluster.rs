@@ -5,8 +5,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sterna_broker::{Broker, PeerGate, Store};
-use sterna_cluster::{Engine, Port, Running, Settings, Shards, ToShard};
+use sterna_broker::{Broker, Ownership, PeerGate, Store};
+use sterna_cluster::{Engine, Fence, Port, Running, Settings, Shards, ToShard};
 use sterna_net::{Courier, Mailbox};
 
 use crate::config::{self, Config};
@@ -59,6 +59,7 @@ impl Cluster {
         Some(Member {
             port: engine.port(shard),
             gate: engine.gate(),
+            fence: engine.fence(),
         })
     }
 
@@ -138,6 +139,8 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         requires_tls: cluster.nats.iter().any(is_encrypted),
         replicas: usize::from(cluster.replicas),
         lease_ms: cluster.lease_ms,
+        session_lease_ms: cluster.session_lease_ms,
+        claim_timeout_ms: cluster.claim_timeout_ms,
         absence_ms: cluster.absence_ms,
         answer_timeout_ms: cluster.answer_timeout_ms,
         patience_ms: cluster.patience_ms,
@@ -173,19 +176,38 @@ impl Shards for Letters {
 pub struct Member {
     port: Port,
     gate: Arc<PeerGate>,
+    fence: Arc<Fence>,
 }
 
 impl Member {
+    /// Whether this node is sure of its sessions.
+    pub(crate) const fn fence(&self) -> &Arc<Fence> {
+        &self.fence
+    }
+
     /// Makes a shard's broker one of a node. To be called before there is a session.
     pub(crate) fn join(&self, broker: &mut Broker<SessionState>) {
         broker.join_cluster(Arc::clone(&self.gate));
     }
 
-    /// Hands over what a turn had for other nodes.
-    pub(crate) fn end_of_turn(&self, broker: &mut Broker<SessionState>) {
+    /// Hands over what a turn had for other nodes. Of a shard that stops, wills and the ends of sessions stay
+    /// where they are: other nodes take them up, for nothing would come back to this one.
+    pub(crate) fn end_of_turn(&self, broker: &mut Broker<SessionState>, is_stopping: bool) {
         let interest = broker.take_interest();
         if !interest.is_empty() {
             self.port.tell(interest);
+        }
+        let mut ownership = broker.take_ownership();
+        if is_stopping {
+            ownership.retain(|note| {
+                !matches!(
+                    note,
+                    Ownership::PublishWill { .. } | Ownership::Release { .. }
+                )
+            });
+        }
+        if !ownership.is_empty() {
+            self.port.own(ownership);
         }
         if let Some((token, outgoing)) = broker.take_outgoing() {
             self.port.send(token, outgoing);
@@ -202,6 +224,15 @@ impl Member {
             }
             ToShard::Wanted(changes) => broker.set_wanted(changes),
             ToShard::Committed => {}
+            ToShard::Claimed { session, result } => {
+                broker.session_claimed(now_ms, session, result);
+            }
+            ToShard::Lost { client_id } => broker.lose_session(now_ms, &client_id),
+            ToShard::Will { will } => {
+                if !broker.publish_owned_will(now_ms, &will) {
+                    tracing::warn!("a will that another node has written cannot be read");
+                }
+            }
         }
     }
 }

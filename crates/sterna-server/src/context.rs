@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Broker, SessionKey};
+use sterna_broker::{Broker, OpenError, OpenSession, Opened, SessionKey};
+use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
 
 use crate::authorization::Origin;
@@ -41,6 +42,8 @@ pub(crate) struct Context<'a> {
     pub(crate) meters: &'a Meters,
     /// Number of this shard.
     pub(crate) shard: usize,
+    /// Whether this node of a cluster is sure of its sessions; `None` where there is no cluster.
+    pub(crate) fence: Option<&'a Arc<Fence>>,
 }
 
 impl Context<'_> {
@@ -59,6 +62,19 @@ impl Context<'_> {
             let now_ms = self.net.now_ms();
             self.broker.set_endpoint(now_ms, session, origin.endpoint());
         }
+    }
+
+    /// Whether this node cannot be sure that its sessions are its own.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fence.is_some_and(|fence| fence.is_shut())
+    }
+
+    /// Opens a session.
+    pub(crate) fn open(&mut self, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+        if let Some(fence) = self.fence {
+            self.broker.set_unsure(fence.is_shut());
+        }
+        self.broker.open(self.net.now_ms(), request)
     }
 
     /// Does something, and tells the append that it has made, beside its result; 0 for none.

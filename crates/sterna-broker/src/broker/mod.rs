@@ -12,6 +12,7 @@ mod manage;
 mod members;
 mod named;
 mod open;
+mod owned;
 mod passing;
 mod peers;
 mod publish;
@@ -267,7 +268,7 @@ impl<P: DoorState> Broker<P> {
                 generation,
                 state,
             } => {
-                self.handed_session(now_ms, slot, generation, state);
+                self.handed_session(now_ms, slot, generation, state, true);
             }
             Letter::Assign(assign) => self.assigned(now_ms, *assign),
             Letter::Attend(attend) => self.member_attends(*attend),

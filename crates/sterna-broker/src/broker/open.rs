@@ -14,6 +14,7 @@ use crate::losses::LossReason;
 use crate::mail::{Address, Claim, Letter, Returned};
 use crate::message::Qos;
 use crate::nodes::{NIL, Phase};
+use crate::owned::{Ownership, encode_will};
 use crate::queues::{TimerKey, owned_key};
 use crate::records::{self, Kind, SessionRecord, put_number};
 use crate::rights::Holder;
@@ -42,6 +43,9 @@ impl<P: DoorState> Broker<P> {
         // Its record could not be kept, and nobody would be told for as long.
         if request.expiry_s > 0 && self.queues.store.is_stuck() {
             return Err(OpenError::StoreStuck);
+        }
+        if request.expiry_s > 0 && self.is_unsure() {
+            return Err(OpenError::ClusterAway);
         }
         let mut will_bytes = 0;
         if let Some(will) = &request.will {
@@ -118,11 +122,7 @@ impl<P: DoorState> Broker<P> {
                 let session = BrokerSession::new(client_id, generation, State::Active);
                 self.queues.sessions.insert(session);
                 let key = self.seat(slot, request);
-                self.attend(slot);
-                Opened::Ready {
-                    session: key,
-                    present: false,
-                }
+                self.begin_new(slot, key)
             }
             Claimed::Full => {
                 self.directory.remove_will(will_bytes);
@@ -157,11 +157,15 @@ impl<P: DoorState> Broker<P> {
             Some(State::Active),
             "a registered session is here or coming"
         );
-        self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
         let session = &self.queues.sessions[slot];
         // A session without expiry interval has ended with its connection, even if the next one
         // came first. [MQTT-3.1.2-4] [MQTT-4.1.0-2]
         let present = !request.clean_start && session.expiry_s > 0;
+        if present && self.is_unsure() {
+            return Err(OpenError::ClusterAway);
+        }
+        self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
+        let session = &self.queues.sessions[slot];
         let slot = if present {
             // [MQTT-3.1.2-5] [MQTT-3.1.3-9]
             self.take_will(slot);
@@ -186,11 +190,28 @@ impl<P: DoorState> Broker<P> {
             slot
         };
         let key = self.seat(slot, request);
+        if !present {
+            return Ok(self.begin_new(slot, key));
+        }
+        self.tell_will(slot);
         self.attend(slot);
         Ok(Opened::Ready {
             session: key,
             present,
         })
+    }
+
+    /// Begins a new session, which has its consumer. In a cluster it waits until no other node has it.
+    fn begin_new(&mut self, slot: u32, key: SessionKey) -> Opened {
+        if self.is_in_cluster() {
+            self.claim_in_cluster(slot);
+            return Opened::Pending { session: key };
+        }
+        self.attend(slot);
+        Opened::Ready {
+            session: key,
+            present: false,
+        }
     }
 
     /// Opens a session that this shard has claimed from another and that is yet to come.
@@ -541,7 +562,10 @@ impl<P: DoorState> Broker<P> {
         match (&mut session.will, will) {
             (None, _) => {}
             // [MQTT-3.14.4-3] [MQTT-3.1.2-10]
-            (Some(_), WillFate::Discard) => drop(self.take_will(slot)),
+            (Some(_), WillFate::Discard) => {
+                self.take_will(slot);
+                self.tell_will(slot);
+            }
             (Some(will), WillFate::Publish) if will.delay_s > 0 => {
                 will.due_ms = now_ms + u64::from(will.delay_s) * 1000;
                 self.store_will(slot);
@@ -594,14 +618,15 @@ impl<P: DoorState> Broker<P> {
         }
         if forget {
             let generation = session.generation;
-            self.directory.unregister(
-                &session.client_id,
-                Owner {
-                    shard: self.shard,
-                    slot,
-                    generation,
-                },
-            );
+            let owner = Owner {
+                shard: self.shard,
+                slot,
+                generation,
+            };
+            if self.directory.unregister(&session.client_id, owner) && self.is_in_cluster() {
+                let client_id = Arc::clone(&session.client_id);
+                self.note(Ownership::Release { client_id });
+            }
         }
     }
 
@@ -685,6 +710,11 @@ impl<P: DoorState> Broker<P> {
             self.take_will(slot);
         }
         if let Some(will) = self.take_will(slot) {
+            if self.is_in_cluster() {
+                let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
+                let will = encode_will(&will);
+                return self.note(Ownership::PublishWill { client_id, will });
+            }
             let expires_at_ms = will
                 .expiry_s
                 .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);

@@ -14,7 +14,7 @@
 
 use super::Broker;
 use crate::account::Account;
-use crate::api::{DoorState, Event, EvictReason};
+use crate::api::{DoorState, EvictReason};
 use crate::mail::{Address, Claim, Letter, Moved};
 use crate::nodes::{List, NIL, Phase};
 use crate::queues::TimerKey;
@@ -175,19 +175,24 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// The session that was claimed arrives.
+    /// The session that was claimed arrives from another shard, or no other node has it.
     pub(super) fn handed_session(
         &mut self,
         now_ms: u64,
         slot: u32,
         generation: u32,
         state: Option<Box<Moved<P>>>,
+        from_shard: bool,
     ) {
         let Some(session) = self.queues.session(slot, generation) else {
             debug_assert!(false, "a claiming session waits for what it claimed");
             return;
         };
         debug_assert_eq!(session.state, State::Claiming);
+        if from_shard && state.is_none() && session.is_connected() && self.is_in_cluster() {
+            return self.claim_in_cluster(slot);
+        }
+        let session = &mut self.queues.sessions[slot];
         session.state = State::Active;
         let (discard, next_claim) = session
             .rare
@@ -207,13 +212,11 @@ impl<P: DoorState> Broker<P> {
             session.consumer().is_none() || !discard,
             "a discarded session has no consumer"
         );
-        if let Some(consumer) = session.consumer() {
-            let session = session.key(slot);
-            self.events.push_back(Event::Opened {
-                consumer,
-                session,
-                present,
-            });
+        if session.is_connected() {
+            if present {
+                self.tell_will(slot);
+            }
+            self.tell_opened(slot, present);
             if unsubscribed {
                 self.tell_unsubscribed(slot);
             }

@@ -372,11 +372,13 @@ impl Directory {
         self.registry.replace(client_id, old, new)
     }
 
-    /// Forgets a session, unless it has another owner by now.
-    pub(crate) fn unregister(&self, client_id: &str, owner: Owner) {
-        if self.registry.remove(client_id, owner) {
+    /// Forgets a session, unless it has another owner by now. Returns whether it was forgotten.
+    pub(crate) fn unregister(&self, client_id: &str, owner: Owner) -> bool {
+        let is_removed = self.registry.remove(client_id, owner);
+        if is_removed {
             self.sessions.fetch_sub(1, Ordering::Relaxed);
         }
+        is_removed
     }
 
     /// Whether there is memory for a newcomer. What a store has is admitted always.

@@ -38,18 +38,19 @@ pub(super) struct Entry {
 }
 
 impl Core {
-    /// Follows the messages of a stream whose subject fits `filter`, from `start` on.
+    /// Follows the messages of a stream whose subject fits `filter`, or all, from `start` on.
     ///
     /// # Errors
     /// NATS's words, for the log. Also where it does not answer in `cluster.answer_timeout_ms` each time.
     pub(super) async fn follow(
         &self,
         stream: &str,
-        filter: &str,
+        filter: Option<&str>,
         start: DeliverPolicy,
     ) -> Result<Following, String> {
         let config = pull::Config {
-            filter_subject: self.settings.subject(filter),
+            filter_subject: (filter.map(|filter| self.settings.subject(filter)))
+                .unwrap_or_default(),
             deliver_policy: start,
             ack_policy: AckPolicy::None,
             max_deliver: 1,

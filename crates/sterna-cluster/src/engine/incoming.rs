@@ -74,7 +74,7 @@ impl Core {
             Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
             None => DeliverPolicy::All,
         };
-        let mut batches = self.follow(INBOX, &filter, start).await?;
+        let mut batches = self.follow(INBOX, Some(&filter), start).await?;
         let mut pace = Pace::default();
         loop {
             let batch = batches.next().await?;

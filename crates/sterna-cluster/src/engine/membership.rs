@@ -113,7 +113,7 @@ impl Core {
 
     async fn follow_nodes_once(&self) -> Result<Infallible, String> {
         let (filter, start) = ("node.*.want.*", DeliverPolicy::LastPerSubject);
-        let mut entries = self.follow(NODES, filter, start).await?;
+        let mut entries = self.follow(NODES, Some(filter), start).await?;
         if entries.waiting == 0 {
             self.knows_nodes();
         }

@@ -15,6 +15,7 @@ mod outgoing;
 pub(crate) mod refusals;
 mod report;
 mod retained;
+mod sessions;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +31,10 @@ use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::commits::{Commits, Part};
-use crate::port::{Asker, Commitments, FromShard, Inbound, Port, Progress, Shards, ToShard};
+use crate::owners::{Fence, Owners, Process, Terms};
+use crate::port::{
+    Asker, Commitments, FromShard, Inbound, Port, Progress, Shards, ToShard, Waiting,
+};
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::table::Table;
@@ -49,6 +53,7 @@ pub struct Engine {
     progress: Vec<Arc<Progress>>,
     status: Arc<Status>,
     gate: Arc<PeerGate>,
+    fence: Arc<Fence>,
 }
 
 /// A running engine.
@@ -86,6 +91,11 @@ struct Core {
     incarnation: Cell<u64>,
     /// Position of the last batch of the inbox that shards have.
     taken: Cell<u64>,
+    fence: Arc<Fence>,
+    owners: RefCell<Owners<Waiting>>,
+    owners_changed: Notify,
+    /// Whether sessions' records can be read and written.
+    owns_sessions: Cell<bool>,
     started: Instant,
     /// When NATS last ceased to take messages; `None` where it takes them.
     troubled_since_ms: Cell<Option<u64>>,
@@ -105,6 +115,7 @@ impl Engine {
             progress: (0..settings.shards).map(|_| Arc::default()).collect(),
             status: Arc::default(),
             gate: Arc::new(PeerGate::new(maximum_waiting_bytes)),
+            fence: Arc::default(),
             settings,
         }
     }
@@ -119,6 +130,12 @@ impl Engine {
     #[must_use]
     pub fn gate(&self) -> Arc<PeerGate> {
         Arc::clone(&self.gate)
+    }
+
+    /// Whether this node is sure of its sessions, as shards look at it.
+    #[must_use]
+    pub fn fence(&self) -> Arc<Fence> {
+        Arc::clone(&self.fence)
     }
 
     /// A shard's way to the engine.
@@ -187,6 +204,7 @@ impl Engine {
             progress,
             status,
             gate,
+            fence,
         } = self;
         let timeout = Duration::from_millis(settings.answer_timeout_ms);
         let jetstream = jetstream::context::ContextBuilder::new()
@@ -194,7 +212,20 @@ impl Engine {
             .ack_timeout(timeout)
             .backpressure_on_inflight(true)
             .build(client.clone());
+        let own = Process {
+            node: settings.node.as_str().into(),
+            incarnation: 0,
+        };
+        let terms = Terms {
+            lease_ms: settings.session_lease_ms,
+            absence_ms: settings.absence_ms,
+            claim_timeout_ms: settings.claim_timeout_ms,
+        };
         Core {
+            owners: RefCell::new(Owners::new(own, terms)),
+            owners_changed: Notify::new(),
+            owns_sessions: Cell::new(false),
+            fence,
             table: RefCell::new(Table::new(
                 &settings.node,
                 settings.lease_ms,
@@ -254,6 +285,7 @@ impl Core {
     async fn run(self: Rc<Self>) -> Result<(), String> {
         // Shards are heard from the start: nothing may pile up unseen.
         self.spawn(Rc::clone(&self).take_from_shards());
+        self.spawn(Rc::clone(&self).run_owners());
         let core = Rc::clone(&self);
         self.spawn(async move {
             core.join().await;
@@ -269,6 +301,7 @@ impl Core {
             core.spawn(Rc::clone(&core).follow_retained());
             core.spawn(Rc::clone(&core).send_retained());
             core.spawn(Rc::clone(&core).tell_interest());
+            core.spawn(Rc::clone(&core).own_sessions());
         });
         self.stopping.notified().await;
         self.gate.set_open(false);
@@ -279,6 +312,7 @@ impl Core {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
+        self.give_up_sessions().await;
         self.say_goodbye().await;
         Ok(())
     }

@@ -63,6 +63,7 @@ impl Core {
                         token,
                         outgoing,
                     } => charges.push(self.sort(shard, token, outgoing, &mut live)),
+                    FromShard::Ownership { shard, notes } => self.note_ownership(shard, notes),
                     FromShard::Interest(interest) => self.note_interest(interest),
                     FromShard::Ask(reply) => {
                         let core = Rc::clone(&self);

@@ -161,7 +161,7 @@ impl Core {
             Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
             None => DeliverPolicy::LastPerSubject,
         };
-        let mut messages = self.follow(RETAINED, "retained.>", start).await?;
+        let mut messages = self.follow(RETAINED, Some("retained.>"), start).await?;
         // What is there already is news to nobody but this node.
         let knows_all = self.status.knows_retained.load(Ordering::Acquire);
         let mut old = if knows_all { 0 } else { messages.waiting };

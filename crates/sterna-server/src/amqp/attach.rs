@@ -664,34 +664,49 @@ fn open_session(
     consumer: u64,
     clean_start: bool,
 ) -> Result<Opened, Refusal> {
-    let opened = cx.broker.open(
-        cx.net.now_ms(),
-        OpenSession {
-            client_id: &wanted.client_id,
-            user: wanted.user.as_deref(),
-            clean_start,
-            expiry_s: wanted.expiry.session_expiry_s(),
-            consumer: consumer_id(consumer),
-            will: None,
-            on_demand: true,
-            selector: wanted
-                .selection
-                .clone()
-                .map(|selection| selection as Arc<dyn sterna_broker::Selector>),
-        },
-    );
+    let opened = cx.open(OpenSession {
+        client_id: &wanted.client_id,
+        user: wanted.user.as_deref(),
+        clean_start,
+        expiry_s: wanted.expiry.session_expiry_s(),
+        consumer: consumer_id(consumer),
+        will: None,
+        on_demand: true,
+        selector: wanted
+            .selection
+            .clone()
+            .map(|selection| selection as Arc<dyn sterna_broker::Selector>),
+    });
     opened.map_err(|error| match error {
         OpenError::TakenOver => stolen(),
-        OpenError::OtherUser => refusal(
-            Condition::UNAUTHORIZED_ACCESS,
-            "the source belongs to another user",
-        ),
+        OpenError::OtherUser => refused(other_user()),
+        OpenError::ClusterAway => refused(cluster_away()),
         OpenError::StoreStuck => refusal(
             Condition::RESOURCE_LIMIT_EXCEEDED,
             "the store has no room for the source",
         ),
         _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
     })
+}
+
+fn refused((condition, detail): (Condition, &str)) -> Refusal {
+    refusal(condition, detail)
+}
+
+/// The source belongs to another user.
+pub(super) const fn other_user() -> (Condition, &'static str) {
+    (
+        Condition::UNAUTHORIZED_ACCESS,
+        "the source belongs to another user",
+    )
+}
+
+/// It is not known whether another node has the source.
+pub(super) const fn cluster_away() -> (Condition, &'static str) {
+    (
+        Condition::RESOURCE_LIMIT_EXCEEDED,
+        "the cluster cannot say which node has the source",
+    )
 }
 
 /// Lets a session look at what waits in a queue.

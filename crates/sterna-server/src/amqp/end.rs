@@ -8,7 +8,7 @@ use sterna_amqp::{Condition, Lane};
 use sterna_broker::{ConsumerId, EvictReason, NEVER_EXPIRES_S, SessionKey};
 use sterna_net::{ConnectionId, StreamId};
 
-use super::attach::ended_after;
+use super::attach::{cluster_away, ended_after, other_user};
 use super::client::{Client, SourceLink, State, Target};
 use super::target::forget;
 use super::{Door, code, log_end};
@@ -170,6 +170,8 @@ impl Door {
             EvictReason::Administrative => {
                 (Condition::DETACH_FORCED, "an administrator ended the link")
             }
+            EvictReason::ClusterAway => cluster_away(),
+            EvictReason::OtherUser => other_user(),
         };
         self.with_client(cx, connection, |door, cx, client| {
             client

@@ -40,6 +40,11 @@ pub struct Cluster {
     pub replicas: u8,
     /// Time without a word of a node after which it gets no messages of QoS 0, in milliseconds.
     pub lease_ms: u64,
+    /// Time for which a node is sure of its sessions after it has heard from NATS, in milliseconds. A client
+    /// that comes from a node which died or is cut off waits for the rest of it.
+    pub session_lease_ms: u64,
+    /// Time in which a session is claimed in the cluster, in milliseconds. After it the client is refused.
+    pub claim_timeout_ms: u64,
     /// Time without a word of a node after which its readers are given up, in milliseconds. Until then
     /// messages of QoS 1 and 2 wait for them.
     pub absence_ms: u64,
@@ -74,6 +79,8 @@ impl Default for Cluster {
             allow_plaintext_beyond_loopback: false,
             replicas: 3,
             lease_ms: 4_000,
+            session_lease_ms: 2_000,
+            claim_timeout_ms: 6_000,
             absence_ms: 60_000,
             answer_timeout_ms: 2_000,
             patience_ms: 15_000,
@@ -173,6 +180,20 @@ impl Cluster {
         }
         if self.lease_ms < MIN_LEASE_MS {
             problems.push(format!("cluster.lease_ms is at least {MIN_LEASE_MS}"));
+        }
+        if self.session_lease_ms < MIN_LEASE_MS {
+            problems.push(format!(
+                "cluster.session_lease_ms is at least {MIN_LEASE_MS}"
+            ));
+        }
+        if self.claim_timeout_ms < self.session_lease_ms.saturating_mul(2) {
+            problems.push(
+                "cluster.claim_timeout_ms is at least twice cluster.session_lease_ms".to_owned(),
+            );
+        }
+        if self.absence_ms < self.session_lease_ms.saturating_mul(2) {
+            problems
+                .push("cluster.absence_ms is at least twice cluster.session_lease_ms".to_owned());
         }
         if self.absence_ms < self.lease_ms {
             problems.push("cluster.absence_ms is at least cluster.lease_ms".to_owned());

@@ -19,7 +19,7 @@ mod timers;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use sterna_broker::{Close, ConsumerId, SessionKey};
+use sterna_broker::{Close, Committed, ConsumerId, SessionKey};
 use sterna_net::{CloseReason, ConnectionId, contain};
 
 use crate::context::Context;
@@ -244,15 +244,22 @@ impl<S: Service> Door<S> {
     /// The store has come further: acknowledgements that waited for it leave.
     pub(crate) fn committed(&mut self, cx: &mut Context<'_>) {
         let committed = cx.broker.committed();
+        for id in self.awaited.take_fenced(cx) {
+            self.acknowledge_kept_of(cx, id, committed);
+        }
         while let Some(id) = self.awaited.next(committed) {
-            self.with_client(cx, id, |door, cx, client| {
-                S::promises(client).looked_at();
-                while let Some(kept) = S::promises(client).next_kept(committed) {
-                    S::acknowledge(door, cx, client, kept);
-                }
-            });
+            self.acknowledge_kept_of(cx, id, committed);
         }
         self.awaited.ask_again(cx);
+    }
+
+    fn acknowledge_kept_of(&mut self, cx: &mut Context<'_>, id: S::Id, committed: Committed) {
+        self.with_client(cx, id, |door, cx, client| {
+            S::promises(client).looked_at();
+            while let Some(kept) = S::promises(client).next_kept(cx, committed) {
+                S::acknowledge(door, cx, client, kept);
+            }
+        });
     }
 
     /// A step with each client.

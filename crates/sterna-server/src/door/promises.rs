@@ -19,6 +19,8 @@ pub(crate) struct Promise {
     /// The append that it is about; 0 for none.
     token: u64,
     durability: Durability,
+    /// Whether it is about a session that another node may have by now, where this one is not sure.
+    is_bound: bool,
 }
 
 impl Promise {
@@ -27,6 +29,7 @@ impl Promise {
         Self {
             token: 0,
             durability: cx.policy.listener(listener).durability,
+            is_bound: false,
         }
     }
 
@@ -41,6 +44,7 @@ impl Promise {
         Self {
             token: 0,
             durability: cx.policy.durability(listener, publisher, topic, kind),
+            is_bound: false,
         }
     }
 
@@ -52,6 +56,11 @@ impl Promise {
             durability: own.durability.for_once(),
             ..own
         }
+    }
+
+    /// Waits until this node is sure of its sessions, if it is about one that outlives its connection.
+    pub(crate) const fn bound(self, is_bound: bool) -> Self {
+        Self { is_bound, ..self }
     }
 
     /// Waits for this append; 0 for none.
@@ -74,6 +83,7 @@ impl Promise {
         Self {
             token: self.token.max(other.token),
             durability: self.durability.max(other.durability),
+            is_bound: self.is_bound || other.is_bound,
         }
     }
 
@@ -130,7 +140,8 @@ impl<A> Promises<A> {
         acknowledgement: A,
     ) -> Option<A> {
         let is_kept = promise.is_empty() || promise.is_kept(cx.broker.committed());
-        if self.len() == 0 && is_kept {
+        let is_fenced = promise.is_bound && cx.is_fenced();
+        if self.len() == 0 && is_kept && !is_fenced {
             return Some(acknowledgement);
         }
         let waiting = self.0.get_or_insert_with(|| {
@@ -173,9 +184,10 @@ impl<A> Promises<A> {
     }
 
     /// The next that may leave.
-    pub(super) fn next_kept(&mut self, committed: Committed) -> Option<A> {
+    pub(super) fn next_kept(&mut self, cx: &Context<'_>, committed: Committed) -> Option<A> {
         let queue = &mut self.0.as_mut()?.queue;
-        if !queue.front()?.0.is_kept(committed) {
+        let (promise, _) = queue.front()?;
+        if !promise.is_kept(committed) || (promise.is_bound && cx.is_fenced()) {
             return None;
         }
         let (_, acknowledgement) = queue.pop_front()?;
@@ -191,6 +203,8 @@ impl<A> Promises<A> {
 pub(crate) struct Awaited<I> {
     written: BinaryHeap<Reverse<(u64, I)>>,
     synced: BinaryHeap<Reverse<(u64, I)>>,
+    /// Those that wait until this node is sure of its sessions.
+    fenced: Vec<I>,
 }
 
 impl<I: Ord> Default for Awaited<I> {
@@ -198,6 +212,7 @@ impl<I: Ord> Default for Awaited<I> {
         Self {
             written: BinaryHeap::new(),
             synced: BinaryHeap::new(),
+            fenced: Vec::new(),
         }
     }
 }
@@ -205,7 +220,7 @@ impl<I: Ord> Default for Awaited<I> {
 impl<I: Ord> Awaited<I> {
     /// Whether nobody waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.written.is_empty() && self.synced.is_empty()
+        self.written.is_empty() && self.synced.is_empty() && self.fenced.is_empty()
     }
 
     /// Looks at a client when the first of its acknowledgements may leave.
@@ -218,6 +233,13 @@ impl<I: Ord> Awaited<I> {
         };
         if std::mem::replace(&mut waiting.is_awaited, true) {
             return;
+        }
+        if promise.is_bound
+            && let Some(fence) = cx.fence
+            && fence.is_shut()
+        {
+            fence.wake_when_open();
+            return self.fenced.push(id);
         }
         cx.broker.wake_at(promise.wanted());
         let heap = match promise.durability {
@@ -238,6 +260,14 @@ impl<I: Ord> Awaited<I> {
                 synced: first(&self.synced),
             });
         }
+    }
+
+    /// Those that wait until this node is sure of its sessions, if it is; they are noted again where more waits.
+    pub(super) fn take_fenced(&mut self, cx: &Context<'_>) -> Vec<I> {
+        if self.fenced.is_empty() || cx.is_fenced() {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.fenced)
     }
 
     /// The next client of which something may leave; it is noted again where more waits.

@@ -43,7 +43,7 @@ impl Door {
             }
             _ => Promise::on(cx, client.listener),
         };
-        let promise = promise.at(token);
+        let promise = promise.at(token).bound(client.is_bound);
         self.acknowledge(cx, client, promise, acknowledgement);
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct Client {
     pub(super) parked: bool,
     /// What it is told once it is kept.
     pub(super) promises: Promises<Acknowledgement>,
+    /// Whether its session outlives the connection, so that another node may have taken it over.
+    pub(super) is_bound: bool,
     /// Whether it is not read because too much of that waits, or memory is short.
     pub(super) is_paced: bool,
     pub(super) sips: Sips,

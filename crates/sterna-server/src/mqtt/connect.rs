@@ -378,20 +378,18 @@ impl Door {
             }
         }
         let will = admission.will.take();
+        client.is_bound = admission.expiry_s > 0;
         let (opened, token) = cx.appended(|cx| {
-            cx.broker.open(
-                cx.net.now_ms(),
-                OpenSession {
-                    client_id: &admission.client_id,
-                    user: client.identity.user(),
-                    clean_start: admission.clean_start,
-                    expiry_s: admission.expiry_s,
-                    consumer: consumer(client.id),
-                    will,
-                    on_demand: false,
-                    selector: None,
-                },
-            )
+            cx.open(OpenSession {
+                client_id: &admission.client_id,
+                user: client.identity.user(),
+                clean_start: admission.clean_start,
+                expiry_s: admission.expiry_s,
+                consumer: consumer(client.id),
+                will,
+                on_demand: false,
+                selector: None,
+            })
         });
         match opened {
             Ok(Opened::Ready { session, present }) => {
@@ -405,10 +403,8 @@ impl Door {
                 let detail = "another connection has taken the session over";
                 self.refuse(cx, client, ReasonCode::UnspecifiedError, detail);
             }
-            Err(OpenError::OtherUser) => {
-                let detail = "the client identifier is another user's";
-                self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
-            }
+            Err(OpenError::OtherUser) => self.refuse_other_user(cx, client),
+            Err(OpenError::ClusterAway) => self.refuse_unclaimed(cx, client),
             Err(OpenError::TooManySessions) => {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many sessions");
             }
@@ -422,7 +418,18 @@ impl Door {
         }
     }
 
-    /// A session has come from another shard.
+    pub(super) fn refuse_other_user(&mut self, cx: &Context<'_>, client: &mut Client) {
+        let detail = "the client identifier is another user's";
+        self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
+    }
+
+    /// It is not known whether another node has the session.
+    pub(super) fn refuse_unclaimed(&mut self, cx: &Context<'_>, client: &mut Client) {
+        let detail = "the cluster cannot say which node has the session";
+        self.refuse(cx, client, ReasonCode::ServerUnavailable, detail);
+    }
+
+    /// A session has come from another shard, or no other node has it.
     pub(crate) fn session_opened(
         &mut self,
         cx: &mut Context<'_>,

@@ -114,11 +114,13 @@ impl Door {
         consumer: ConsumerId,
         reason: EvictReason,
     ) {
-        self.with_client(cx, connection(consumer), |door, _, client| {
+        self.with_client(cx, connection(consumer), |door, cx, client| {
             // [MQTT-3.1.4-3] [MQTT311-3.1.4-2]
             let reason = match reason {
                 EvictReason::TakenOver => ReasonCode::SessionTakenOver,
                 EvictReason::Administrative => ReasonCode::AdministrativeAction,
+                EvictReason::ClusterAway => return door.refuse_unclaimed(cx, client),
+                EvictReason::OtherUser => return door.refuse_other_user(cx, client),
             };
             tracing::debug!(
                 client = &*client.name,

@@ -93,6 +93,7 @@ impl Service for Mqtt {
             known_topics: KnownTopics::default(),
             parked: false,
             promises: Promises::default(),
+            is_bound: false,
             is_paced: false,
             sips: Sips::default(),
             beginning_bytes: cx.policy.early_bytes,

@@ -137,8 +137,9 @@ impl Door {
             _ if token == 0 => return,
             _ => Acknowledgement::Nothing,
         };
-        let promise =
-            Promise::of_message(cx, client.listener, client.subject(cx), topic, kind).at(token);
+        let promise = Promise::of_message(cx, client.listener, client.subject(cx), topic, kind)
+            .at(token)
+            .bound(client.is_bound);
         self.acknowledge(cx, client, promise, acknowledgement);
     }
 

@@ -293,6 +293,7 @@ impl Shard {
                 memory: &self.memory,
                 meters: &self.meters,
                 shard: self.number,
+                fence: self.cluster.as_ref().map(Member::fence),
             },
         }
     }
@@ -618,7 +619,8 @@ impl Handler for Shard {
             of_consumer!(doors, consumer, deliver(session));
         }
         if let Some(member) = &self.cluster {
-            member.end_of_turn(&mut self.broker);
+            let is_stopping = self.stopping != Stopping::No;
+            member.end_of_turn(&mut self.broker, is_stopping);
         }
         self.broker.flush_store();
         if self.broker.has_mail() {

@@ -8,6 +8,7 @@ use sterna_http::{ExchangeId, Responses};
 use super::Api;
 use super::answer::{Trouble, fail};
 use super::credentials;
+use super::open::{CLUSTER_AWAY, OTHER_USER};
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription, is_durable};
 use crate::context::Context;
@@ -199,6 +200,8 @@ impl Api {
                 "another request has taken the session over",
             ),
             EvictReason::Administrative => (Kind::NoSession, "the session was ended"),
+            EvictReason::ClusterAway => (Kind::ClusterAway, CLUSTER_AWAY),
+            EvictReason::OtherUser => (Kind::Forbidden, OTHER_USER),
         };
         self.end_subscription(cx, peer, out, consumer, &Trouble::new(kind, detail));
     }

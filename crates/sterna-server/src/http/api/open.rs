@@ -24,6 +24,10 @@ use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::session::http::{HttpSession, IDS_KEY, Window, client_id, reserved_ids, state_mut};
 
+/// What a client is told whose session may not begin, or belongs to somebody else.
+pub(super) const CLUSTER_AWAY: &str = "the cluster cannot say which node has the session";
+pub(super) const OTHER_USER: &str = "the session belongs to another user";
+
 /// Whose request it is, and how it is answered.
 #[derive(Debug)]
 pub(super) struct Asker {
@@ -124,7 +128,7 @@ impl Api {
             on_demand: false,
             selector: None,
         };
-        let (opened, token) = cx.appended(|cx| cx.broker.open(now_ms, open));
+        let (opened, token) = cx.appended(|cx| cx.open(open));
         if opened.is_err() {
             self.consumers.remove(&consumer);
         }
@@ -139,8 +143,10 @@ impl Api {
                 return Err(Trouble::new(Kind::StoreFull, detail));
             }
             Err(OpenError::OtherUser) => {
-                let detail = "the session belongs to another user";
-                return Err(Trouble::new(Kind::Forbidden, detail));
+                return Err(Trouble::new(Kind::Forbidden, OTHER_USER));
+            }
+            Err(OpenError::ClusterAway) => {
+                return Err(Trouble::new(Kind::ClusterAway, CLUSTER_AWAY));
             }
             Err(_) => {
                 let detail = "another request has taken the session over at this moment";

@@ -1,0 +1,179 @@
+//! Sessions in a cluster: see [`owned`](crate::owned).
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{DoorState, Event, EvictReason, SessionKey};
+use crate::mail::Letter;
+use crate::owned::{ClaimRefusal, Owned, Ownership, decode_will, encode_will};
+use crate::session::State;
+
+impl<P: DoorState> Broker<P> {
+    fn owned(&mut self) -> Option<&mut Owned> {
+        Some(&mut self.peers.as_mut()?.owned)
+    }
+
+    /// What became of sessions since the last call, in order. To be called at the end of a turn.
+    pub fn take_ownership(&mut self) -> Vec<Ownership> {
+        self.owned()
+            .map(|owned| std::mem::take(&mut owned.notes))
+            .unwrap_or_default()
+    }
+
+    /// Says whether this node is sure that its sessions are its own. While it is not, sessions that outlive
+    /// their connections are not opened: [`OpenError::ClusterAway`](crate::OpenError::ClusterAway).
+    pub fn set_unsure(&mut self, is_unsure: bool) {
+        if let Some(owned) = self.owned() {
+            owned.is_unsure = is_unsure;
+        }
+    }
+
+    pub(super) fn is_unsure(&self) -> bool {
+        (self.peers.as_ref()).is_some_and(|peers| peers.owned.is_unsure)
+    }
+
+    pub(super) const fn is_in_cluster(&self) -> bool {
+        self.peers.is_some()
+    }
+
+    pub(super) fn note(&mut self, note: Ownership) {
+        if let Some(owned) = self.owned() {
+            owned.notes.push(note);
+        }
+    }
+
+    /// Has a new session of this shard wait for its claim.
+    pub(super) fn claim_in_cluster(&mut self, slot: u32) {
+        let session = &mut self.queues.sessions[slot];
+        session.state = State::Claiming;
+        let key = session.key(slot);
+        let client_id = Arc::clone(&session.client_id);
+        let will = session.will.as_deref().map(encode_will);
+        let outlives = session.expiry_s > 0;
+        let user = self.directory.user_of(&client_id);
+        if let Some(owned) = self.owned() {
+            owned.claimed.insert((slot, key.generation));
+        }
+        self.note(Ownership::Claim {
+            session: key,
+            client_id,
+            user,
+            will,
+            outlives,
+        });
+    }
+
+    /// Tells which will a session has that goes on.
+    pub(super) fn tell_will(&mut self, slot: u32) {
+        if self.is_in_cluster() {
+            let session = &self.queues.sessions[slot];
+            let client_id = Arc::clone(&session.client_id);
+            let will = session.will.as_deref().map(encode_will);
+            self.note(Ownership::SetWill { client_id, will });
+        }
+    }
+
+    /// A claim is settled: the session begins ([`Event::Opened`]), or its consumer is told why not
+    /// ([`Event::Evicted`]).
+    pub fn session_claimed(
+        &mut self,
+        now_ms: u64,
+        session: SessionKey,
+        result: Result<(), ClaimRefusal>,
+    ) {
+        let (slot, generation) = (session.slot, session.generation);
+        let was_claimed =
+            (self.owned()).is_some_and(|owned| owned.claimed.remove(&(slot, generation)));
+        if !was_claimed || self.queues.session(slot, generation).is_none() {
+            return;
+        }
+        match result {
+            Ok(()) => self.handed_session(now_ms, slot, generation, None, false),
+            Err(why) => self.claim_refused(now_ms, slot, why),
+        }
+        self.finish(now_ms);
+    }
+
+    fn claim_refused(&mut self, now_ms: u64, slot: u32, why: ClaimRefusal) {
+        let reason = match why {
+            ClaimRefusal::Away => EvictReason::ClusterAway,
+            ClaimRefusal::TakenOver => EvictReason::TakenOver,
+            ClaimRefusal::OtherUser => EvictReason::OtherUser,
+        };
+        self.evict_claimer(slot, true, reason);
+        let session = &mut self.queues.sessions[slot];
+        session.state = State::Active;
+        let next = session
+            .rare
+            .as_mut()
+            .and_then(|rare| rare.next_claim.take());
+        if let Some(claim) = next {
+            // Whoever is next asks by itself.
+            self.send(
+                claim.to.shard,
+                Letter::Handover {
+                    slot: claim.to.slot,
+                    generation: claim.to.generation,
+                    state: None,
+                },
+            );
+        }
+        self.end_session(now_ms, slot, true);
+    }
+
+    /// Another node has a session now. It ends here, without its will, which is the other's. To be called on
+    /// all shards; [`Ownership::Ended`] follows when that is done.
+    pub fn lose_session(&mut self, now_ms: u64, client_id: &Arc<str>) {
+        let owner = self.directory.owner(client_id);
+        if owner.is_some_and(|owner| owner.shard != self.shard)
+            || (owner.is_none() && self.shard != 0)
+        {
+            return;
+        }
+        if let Some(owner) = owner {
+            let slot = owner.slot;
+            let is_claimed = (self.owned())
+                .is_some_and(|owned| owned.claimed.contains(&(slot, owner.generation)));
+            let state = (self.queues.session(slot, owner.generation)).map(|session| session.state);
+            match state {
+                // What was lost has ended already: this is another that is to begin.
+                Some(State::Claiming) if is_claimed => {}
+                Some(State::Claiming) => self.evict_claimer(slot, true, EvictReason::TakenOver),
+                Some(State::Active | State::Moving) => {
+                    self.take_will(slot);
+                    self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
+                    self.end_session(now_ms, slot, true);
+                }
+                None => {}
+            }
+        }
+        let client_id = Arc::clone(client_id);
+        self.note(Ownership::Ended { client_id });
+        self.finish(now_ms);
+    }
+
+    /// Publishes a will that is this node's to publish. Returns false for bytes that are no will.
+    pub fn publish_owned_will(&mut self, now_ms: u64, will: &[u8]) -> bool {
+        let Some((message, expiry_s)) = decode_will(will) else {
+            return false;
+        };
+        let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
+        self.queues.counters.wills_published += 1;
+        self.route(now_ms, message.republished(now_ms, expires_at_ms));
+        self.finish(now_ms);
+        true
+    }
+
+    /// Tells consumers that their session is open.
+    pub(super) fn tell_opened(&mut self, slot: u32, present: bool) {
+        let session = &self.queues.sessions[slot];
+        if let Some(consumer) = session.consumer() {
+            let session = session.key(slot);
+            self.events.push_back(Event::Opened {
+                consumer,
+                session,
+                present,
+            });
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Whose a session is in a cluster: what a node's shards and the engine that knows other nodes tell each other.
+//!
+//! A new session waits for the engine before it begins ([`Ownership::Claim`]), as one waits that is to come from
+//! another shard. One that was here before goes on without: it is this node's as long as the engine does not say
+//! otherwise ([`Broker::lose_session`](crate::Broker::lose_session)).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustc_hash::FxHashSet;
+
+use crate::api::SessionKey;
+use crate::message::Message;
+use crate::records::{Fields, put_number};
+use crate::session::SessionWill;
+
+/// What a shard tells the engine, in order.
+#[derive(Clone, Debug)]
+pub enum Ownership {
+    /// A session wants to begin, and waits for
+    /// [`Broker::session_claimed`](crate::Broker::session_claimed).
+    Claim {
+        /// The session.
+        session: SessionKey,
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// The user that it is to belong to.
+        user: Option<Arc<str>>,
+        /// Its will.
+        will: Option<Arc<[u8]>>,
+        /// Whether it outlives its connection.
+        outlives: bool,
+    },
+    /// A session has another will now, or none.
+    SetWill {
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// The will.
+        will: Option<Arc<[u8]>>,
+    },
+    /// A will is due. It is published when
+    /// [`Broker::publish_owned_will`](crate::Broker::publish_owned_will) says so.
+    PublishWill {
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// The will.
+        will: Arc<[u8]>,
+    },
+    /// A session has ended.
+    Release {
+        /// The client identifier.
+        client_id: Arc<str>,
+    },
+    /// What [`Broker::lose_session`](crate::Broker::lose_session) named has ended.
+    Ended {
+        /// The client identifier.
+        client_id: Arc<str>,
+    },
+}
+
+/// Why a session may not begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClaimRefusal {
+    /// What knows of other nodes is away.
+    Away,
+    /// The client has come to another node since.
+    TakenOver,
+    /// Another node has a session of another user by that name.
+    OtherUser,
+}
+
+/// A shard's part.
+#[derive(Debug, Default)]
+pub(crate) struct Owned {
+    pub(crate) notes: Vec<Ownership>,
+    /// Sessions whose claims are not settled: slot and generation.
+    pub(crate) claimed: FxHashSet<(u32, u32)>,
+    /// Whether this node is not sure that its sessions are its own.
+    pub(crate) is_unsure: bool,
+}
+
+/// The bytes of a will, as other nodes keep it.
+pub(crate) fn encode_will(will: &SessionWill) -> Arc<[u8]> {
+    let mut out = Vec::new();
+    put_number(
+        &mut out,
+        will.expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1),
+    );
+    will.message.encode(&mut out);
+    out.into()
+}
+
+/// A will's message, and for how many seconds it holds; `None` for what is none.
+pub(crate) fn decode_will(will: &[u8]) -> Option<(Message, Option<u32>)> {
+    let mut fields = Fields::new(will);
+    let expiry_s = match fields.number()?.checked_sub(1) {
+        None => None,
+        Some(expiry_s) => Some(u32::try_from(expiry_s).ok()?),
+    };
+    let message = Message::decode(Bytes::copy_from_slice(fields.rest())).ok()?;
+    Some((message, expiry_s))
+}

@@ -1,0 +1,485 @@
+//! The stream of sessions' records: what [`Owners`](crate::owners::Owners) wants done there, and what it is told.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::{self, DirectGetErrorKind, StorageType};
+use futures_util::StreamExt;
+use ring::digest;
+use sterna_broker::{ClaimRefusal, Ownership};
+
+use super::{Core, Retry};
+use crate::owners::{Action, Key, Mark, Process, Record, Refusal, Request, WriteError};
+use crate::port::{ToShard, Waiting};
+
+/// The stream.
+const SESSIONS: &str = "SESSIONS";
+
+/// Time for which NATS keeps that a session has ended.
+const OVER: Duration = Duration::from_secs(60);
+
+/// Sessions with something under way before more records of nodes that are gone are looked at.
+const SWEEP_WINDOW: usize = 256;
+
+/// The longest time between two looks at what is to be done.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The form of a mark and of a word between nodes, as a line of text.
+const FORM: &str = "1";
+
+impl Core {
+    /// Takes what shards say of their sessions.
+    pub(super) fn note_ownership(&self, shard: usize, notes: Vec<Ownership>) {
+        let now_ms = self.fence.now_ms();
+        let mut owners = self.owners.borrow_mut();
+        for note in notes {
+            match note {
+                Ownership::Claim {
+                    session,
+                    client_id,
+                    user,
+                    will,
+                    outlives,
+                } => {
+                    let request = Request {
+                        session: (shard, session),
+                        user,
+                        will,
+                        outlives,
+                        client_id,
+                    };
+                    owners.claim(now_ms, key_of(&request.client_id), request);
+                }
+                Ownership::SetWill { client_id, will } => {
+                    owners.set_will(now_ms, key_of(&client_id), client_id, will);
+                }
+                Ownership::PublishWill { client_id, will } => {
+                    owners.publish_will(now_ms, key_of(&client_id), client_id, will);
+                }
+                Ownership::Release { client_id } => {
+                    owners.release(now_ms, key_of(&client_id), client_id);
+                }
+                Ownership::Ended { client_id } => owners.has_ended(now_ms, key_of(&client_id)),
+            }
+        }
+        drop(owners);
+        self.owners_changed.notify_one();
+    }
+
+    /// Looks after sessions from when the node has joined.
+    pub(super) async fn own_sessions(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        while let Err(why) = self.make_sessions().await {
+            tracing::warn!(why, "sessions cannot be claimed yet");
+            retry.wait().await;
+        }
+        let incarnation = self.incarnation.get();
+        self.owners.borrow_mut().set_incarnation(incarnation);
+        self.owns_sessions.set(true);
+        self.spawn(Rc::clone(&self).follow_sessions());
+        self.spawn(Rc::clone(&self).hear_of_sessions());
+    }
+
+    async fn make_sessions(&self) -> Result<(), String> {
+        let settings = &self.settings;
+        let config = stream::Config {
+            name: settings.stream(SESSIONS),
+            subjects: vec![settings.subject("session.*"), settings.subject("mark.*")],
+            storage: StorageType::File,
+            num_replicas: settings.replicas,
+            max_messages_per_subject: 1,
+            allow_message_ttl: true,
+            allow_direct: true,
+            ..stream::Config::default()
+        };
+        let made = self.jetstream.get_or_create_stream(config).await;
+        made.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Does what is to be done, from the start: shards are answered also where NATS is away.
+    pub(super) async fn run_owners(self: Rc<Self>) {
+        loop {
+            let now_ms = self.fence.now_ms();
+            self.owners.borrow_mut().tick(now_ms);
+            self.act();
+            let deadline_ms = self.owners.borrow().deadline_ms();
+            let rest = Duration::from_millis(deadline_ms.saturating_sub(now_ms)).min(LOOK);
+            tokio::select! {
+                () = tokio::time::sleep(rest.max(Duration::from_millis(1))) => {}
+                () = self.owners_changed.notified() => {}
+            }
+        }
+    }
+
+    fn act(self: &Rc<Self>) {
+        loop {
+            let actions = self.owners.borrow_mut().take_actions();
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                self.act_on(action);
+            }
+        }
+        let owners = self.owners.borrow();
+        let until_ms = owners.open_until_ms();
+        self.status.sessions_owned.set(owners.held() as u64);
+        self.status.sessions_claimed.set(owners.busy() as u64);
+        drop(owners);
+        if self.fence.open_until(until_ms) {
+            for shard in 0..self.settings.shards {
+                self.post(shard, ToShard::Committed);
+            }
+        }
+        let is_sure = !self.fence.is_shut();
+        if self.status.is_sure.swap(is_sure, Ordering::AcqRel) != is_sure {
+            if is_sure {
+                tracing::info!("this node is sure of its sessions");
+            } else {
+                tracing::warn!(
+                    "this node is not sure of its sessions: those that outlive their connections are \
+                     acknowledged nothing until it is"
+                );
+            }
+        }
+    }
+
+    fn act_on(self: &Rc<Self>, action: Action<Waiting>) {
+        match action {
+            Action::Read { key, attempt } => {
+                let core = Rc::clone(self);
+                self.spawn(async move {
+                    let answer = core.read_session(key).await;
+                    let now_ms = core.fence.now_ms();
+                    (core.owners.borrow_mut()).was_read(now_ms, key, attempt, answer);
+                    core.owners_changed.notify_one();
+                });
+            }
+            Action::Write {
+                key,
+                attempt,
+                expected,
+                record,
+            } => {
+                let core = Rc::clone(self);
+                self.spawn(async move {
+                    let answer = core.write_session(key, expected, &record).await;
+                    let now_ms = core.fence.now_ms();
+                    (core.owners.borrow_mut()).was_written(now_ms, key, attempt, answer);
+                    core.owners_changed.notify_one();
+                });
+            }
+            Action::Mark { sent_ms } => {
+                if self.owns_sessions.get() && self.status.is_connected() {
+                    let core = Rc::clone(self);
+                    self.spawn(async move {
+                        core.mark(&format!("here {sent_ms}")).await;
+                    });
+                }
+            }
+            Action::Tell { node, key, epoch } => {
+                let core = Rc::clone(self);
+                self.spawn(async move {
+                    let subject = core.settings.subject(&format!("ended.{node}"));
+                    let own = (&core.settings.node, core.incarnation.get());
+                    let line = format!("{FORM} {} {} {} {epoch}", own.0, own.1, hex(key));
+                    // Who waits for it waits no longer than for a lease.
+                    let _ = core.client.publish(subject, line.into()).await;
+                });
+            }
+            Action::Settled {
+                session: (shard, session),
+                result,
+            } => {
+                let result = result.map_err(|refusal| match refusal {
+                    Refusal::Away => ClaimRefusal::Away,
+                    Refusal::TakenOver => ClaimRefusal::TakenOver,
+                    Refusal::OtherUser => ClaimRefusal::OtherUser,
+                });
+                self.post(shard, ToShard::Claimed { session, result });
+            }
+            Action::End { client_id } => {
+                for shard in 0..self.settings.shards {
+                    let client_id = Arc::clone(&client_id);
+                    self.post(shard, ToShard::Lost { client_id });
+                }
+            }
+            Action::Publish { client_id, will } => {
+                let shard = usize::from(key_of(&client_id)[0]);
+                self.post(shard, ToShard::Will { will });
+            }
+            Action::Scan => {
+                let core = Rc::clone(self);
+                self.spawn(async move {
+                    let scanned = core.scan_sessions().await;
+                    if let Err(why) = &scanned {
+                        tracing::debug!(why, "records of sessions are looked at again");
+                    }
+                    let now_ms = core.fence.now_ms();
+                    (core.owners.borrow_mut()).has_scanned(now_ms, scanned.is_ok());
+                    core.owners_changed.notify_one();
+                });
+            }
+        }
+    }
+
+    async fn read_session(&self, key: Key) -> Result<Option<(u64, Record)>, ()> {
+        if !self.owns_sessions.get() || !self.status.is_connected() {
+            return Err(());
+        }
+        let stream = self.settings.stream(SESSIONS);
+        let stream = (self.jetstream.get_stream_no_info(stream).await).map_err(drop)?;
+        let subject = self.settings.subject(&format!("session.{}", hex(key)));
+        match stream.direct_get_last_for_subject(subject).await {
+            Ok(found) => match Record::decode(&found.payload) {
+                Some(record) => Ok(Some((found.sequence, record))),
+                None => {
+                    tracing::warn!(
+                        sequence = found.sequence,
+                        "a session's record cannot be read: a node of another version may have written it"
+                    );
+                    Err(())
+                }
+            },
+            Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
+            Err(_) => Err(()),
+        }
+    }
+
+    async fn write_session(
+        &self,
+        key: Key,
+        expected: u64,
+        record: &Record,
+    ) -> Result<u64, WriteError> {
+        let subject = self.settings.subject(&format!("session.{}", hex(key)));
+        let mut write = PublishMessage::build()
+            .payload(record.encode().into())
+            .expected_last_subject_sequence(expected);
+        if record.is_over {
+            write = write.ttl(OVER);
+        }
+        let answer = match self.jetstream.send_publish(subject, write).await {
+            Ok(answer) => answer.await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(written) => Ok(written.sequence),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                Err(WriteError::Conflict)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a session's record is not known to be written");
+                self.status.failed_attempts.add(1);
+                Err(WriteError::Unknown)
+            }
+        }
+    }
+
+    async fn mark(&self, word: &str) {
+        let subject = self
+            .settings
+            .subject(&format!("mark.{}", self.settings.node));
+        let line = format!("{FORM} {} {word}", self.incarnation.get());
+        if let Ok(answer) = self.jetstream.publish(subject, line.into()).await {
+            // The next one follows soon.
+            let _ = answer.await;
+        }
+    }
+
+    /// Says that this process has no sessions any more.
+    pub(super) async fn give_up_sessions(&self) {
+        if self.owns_sessions.get() && self.status.is_connected() {
+            self.mark("leaving").await;
+        }
+    }
+
+    async fn follow_sessions(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        let mut next = None;
+        loop {
+            let Err(why) = self.follow_sessions_once(&mut next).await;
+            tracing::debug!(why, "sessions' records are read on");
+            self.status.failed_attempts.add(1);
+            retry.wait().await;
+        }
+    }
+
+    /// `next` is where to read on; `None` before the first.
+    async fn follow_sessions_once(&self, next: &mut Option<u64>) -> Result<Infallible, String> {
+        let start_sequence = match *next {
+            Some(next) => next,
+            // What was before this start is looked at where it is asked for.
+            None => {
+                let stream = self.settings.stream(SESSIONS);
+                let mut stream = (self.jetstream.get_stream(stream).await).map_err(said)?;
+                stream.info().await.map_err(said)?.state.last_sequence + 1
+            }
+        };
+        *next = Some(start_sequence);
+        let start = DeliverPolicy::ByStartSequence { start_sequence };
+        let mut records = self.follow(SESSIONS, None, start).await?;
+        loop {
+            let record = records.next().await?;
+            self.session_passed(&record.subject, record.position, &record.payload);
+            *next = Some(record.position + 1);
+        }
+    }
+
+    fn session_passed(&self, subject: &str, sequence: u64, payload: &[u8]) {
+        let mut tokens = subject.rsplit('.');
+        let (last, kind) = (tokens.next().unwrap_or_default(), tokens.next());
+        let now_ms = self.fence.now_ms();
+        let mut owners = self.owners.borrow_mut();
+        match kind {
+            Some("session") => match (unhex(last), Record::decode(payload)) {
+                (Some(key), Some(record)) => owners.record_passed(now_ms, sequence, key, &record),
+                _ if payload.is_empty() => {}
+                _ => tracing::warn!(subject, "a session's record cannot be read"),
+            },
+            Some("mark") => match read_mark(last, payload) {
+                Some((process, mark)) => owners.mark_passed(now_ms, sequence, &process, mark),
+                None => tracing::warn!(subject, "a node's mark is not understood"),
+            },
+            _ => {}
+        }
+        drop(owners);
+        self.owners_changed.notify_one();
+    }
+
+    /// Hears that other nodes have ended sessions which this one has taken over.
+    async fn hear_of_sessions(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        loop {
+            let subject = format!("ended.{}", self.settings.node);
+            if let Ok(mut words) = self.client.subscribe(self.settings.subject(&subject)).await {
+                retry = Retry::new();
+                while let Some(word) = words.next().await {
+                    match read_ended(&word.payload) {
+                        Some((process, key, epoch)) => {
+                            let now_ms = self.fence.now_ms();
+                            (self.owners.borrow_mut()).was_ended(now_ms, &process, key, epoch);
+                            self.owners_changed.notify_one();
+                        }
+                        None => tracing::debug!("a node's word is not understood"),
+                    }
+                }
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// Looks at the records of all sessions.
+    async fn scan_sessions(&self) -> Result<(), String> {
+        let (filter, start) = (Some("session.*"), DeliverPolicy::LastPerSubject);
+        let mut records = self.follow(SESSIONS, filter, start).await?;
+        if records.waiting == 0 {
+            return Ok(());
+        }
+        loop {
+            let record = records.next().await?;
+            let key = record.subject.rsplit('.').next().and_then(unhex);
+            if let (Some(key), Some(read)) = (key, Record::decode(&record.payload)) {
+                let now_ms = self.fence.now_ms();
+                (self.owners.borrow_mut()).scanned(now_ms, record.position, key, read);
+                self.owners_changed.notify_one();
+            }
+            if record.pending == 0 {
+                return Ok(());
+            }
+            while self.owners.borrow().busy() > SWEEP_WINDOW {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+}
+
+fn said(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// The first half of the SHA-256 of a client identifier.
+fn key_of(client_id: &str) -> Key {
+    let digest = digest::digest(&digest::SHA256, client_id.as_bytes());
+    let mut key = Key::default();
+    key.copy_from_slice(&digest.as_ref()[..16]);
+    key
+}
+
+fn hex(key: Key) -> String {
+    format!("{:032x}", u128::from_be_bytes(key))
+}
+
+fn unhex(text: &str) -> Option<Key> {
+    let number = u128::from_str_radix(text, 16).ok()?;
+    (text.len() == 32).then(|| number.to_be_bytes())
+}
+
+fn read_mark(node: &str, payload: &[u8]) -> Option<(Process, Mark)> {
+    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+    if words.next()? != FORM {
+        return None;
+    }
+    let incarnation = words.next()?.parse().ok()?;
+    let mark = match words.next()? {
+        "here" => Mark::Here {
+            sent_ms: words.next()?.parse().ok()?,
+        },
+        "leaving" => Mark::Leaving,
+        _ => return None,
+    };
+    let node = node.into();
+    Some((Process { node, incarnation }, mark))
+}
+
+fn read_ended(payload: &[u8]) -> Option<(Process, Key, u64)> {
+    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+    if words.next()? != FORM {
+        return None;
+    }
+    let process = Process {
+        node: words.next()?.into(),
+        incarnation: words.next()?.parse().ok()?,
+    };
+    Some((process, unhex(words.next()?)?, words.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_back_from_subjects() {
+        for client_id in ["", "a", "a.b *", "ü"] {
+            let key = key_of(client_id);
+            assert_eq!(unhex(&hex(key)), Some(key));
+        }
+        assert_ne!(key_of("a"), key_of("b"));
+        assert_eq!(unhex("00"), None);
+    }
+
+    #[test]
+    fn marks_and_words_are_understood_or_not() {
+        let process = Process {
+            node: "b".into(),
+            incarnation: 7,
+        };
+        let here = (process.clone(), Mark::Here { sent_ms: 12 });
+        assert_eq!(read_mark("b", b"1 7 here 12"), Some(here));
+        let leaving = (process.clone(), Mark::Leaving);
+        assert_eq!(read_mark("b", b"1 7 leaving"), Some(leaving));
+        for other in ["", "2 7 here 12", "1 x here 12", "1 7 here", "1 7 there 12"] {
+            assert_eq!(read_mark("b", other.as_bytes()), None, "{other}");
+        }
+        let key = key_of("a");
+        let line = format!("1 b 7 {} 44", hex(key));
+        assert_eq!(read_ended(line.as_bytes()), Some((process, key, 44)));
+        assert_eq!(read_ended(b"1 b 7 00 44"), None);
+    }
+}

@@ -1,0 +1,632 @@
+//! What is under way for each session: claims, changes of wills, releases, one after the other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{Action, Held, Key, Owners, Process, Record, Refusal, Request, WriteError};
+
+/// Time after which something that failed is tried again.
+const RETRY_MS: u64 = 200;
+/// The same after somebody else was quicker.
+const CONFLICT_RETRY_MS: u64 = 5;
+
+#[derive(Debug)]
+pub(super) struct Claim<S> {
+    request: Request<S>,
+    serial: u64,
+    deadline_ms: u64,
+    /// Whether its session was let in before the claim is settled.
+    is_let_in: bool,
+    /// Whether nobody waits for it any more.
+    is_abandoned: bool,
+    may_be_written: bool,
+    /// What it was written over, where nobody knows whether it was written.
+    unsure_over: Option<u64>,
+    /// The record before, until its will is taken care of.
+    previous: Option<(u64, Record)>,
+}
+
+#[derive(Debug)]
+pub(super) enum Op<S> {
+    Claim(Box<Claim<S>>),
+    /// The session's will is another now.
+    SetWill(Arc<str>, Option<Arc<[u8]>>),
+    /// The session's will is published; it has none after that.
+    PublishWill(Arc<str>, Arc<[u8]>),
+    /// The session has ended.
+    Release(Arc<str>),
+    /// The session of a node that is gone has ended.
+    Sweep {
+        sequence: u64,
+        record: Record,
+    },
+    /// A claim was written that nobody waited for any more.
+    Tidy {
+        sequence: u64,
+        client_id: Arc<str>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// It has not begun, or waits until it is tried again.
+    Pausing,
+    Reading,
+    Writing,
+    /// It is written, and is still to come by.
+    Written(u64),
+    /// It has come by; the earlier owner may still be sure of the session.
+    Waiting {
+        epoch: u64,
+        until_ms: u64,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Work<S> {
+    ops: VecDeque<Op<S>>,
+    pub(super) stage: Stage,
+    attempt: u64,
+    serial: u64,
+    /// The sequence number that was written over.
+    expected: u64,
+    wake_ms: u64,
+}
+
+impl<S> Work<S> {
+    pub(super) fn has_release(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Release(_)))
+    }
+
+    /// Whether a claim waits for its earlier owner.
+    pub(super) fn waits_for(&self, process: &Process, epoch: u64) -> bool {
+        match (self.ops.front(), self.stage) {
+            (Some(Op::Claim(claim)), Stage::Waiting { epoch: own, .. }) => {
+                let previous = claim.previous.as_ref();
+                own == epoch && previous.is_some_and(|(_, record)| record.owner == *process)
+            }
+            _ => false,
+        }
+    }
+
+    fn claim_mut(&mut self) -> Option<&mut Claim<S>> {
+        match self.ops.front_mut() {
+            Some(Op::Claim(claim)) => Some(claim),
+            _ => None,
+        }
+    }
+}
+
+impl<S: Copy> Owners<S> {
+    /// A shard wants a session, and has none of this client any more.
+    pub fn claim(&mut self, now_ms: u64, key: Key, request: Request<S>) {
+        let is_sure = self.is_sure(now_ms);
+        let session = request.session;
+        if !is_sure && request.outlives {
+            return self.settle(session, Err(Refusal::Away));
+        }
+        if !is_sure {
+            self.settle(session, Ok(()));
+        }
+        if self.unwritten(key).is_some() {
+            self.finish(now_ms, key);
+        }
+        let claim = Claim {
+            request,
+            serial: self.number(),
+            deadline_ms: now_ms + self.terms.claim_timeout_ms,
+            is_let_in: !is_sure,
+            is_abandoned: false,
+            may_be_written: false,
+            unsure_over: None,
+            previous: None,
+        };
+        let deadline_ms = claim.deadline_ms;
+        self.enqueue(now_ms, key, Op::Claim(Box::new(claim)));
+        if is_sure {
+            self.wakes.insert((deadline_ms, key));
+        }
+    }
+
+    /// A session of this node has another will, or none.
+    pub fn set_will(
+        &mut self,
+        now_ms: u64,
+        key: Key,
+        client_id: Arc<str>,
+        will: Option<Arc<[u8]>>,
+    ) {
+        if let Some(claim) = self.unwritten(key) {
+            claim.request.will = will;
+        } else {
+            self.enqueue(now_ms, key, Op::SetWill(client_id, will));
+        }
+    }
+
+    /// The will of a session of this node is to be published.
+    pub fn publish_will(&mut self, now_ms: u64, key: Key, client_id: Arc<str>, will: Arc<[u8]>) {
+        if let Some(claim) = self.unwritten(key) {
+            // Nobody else knows of it.
+            claim.request.will = None;
+            self.actions.push(Action::Publish { client_id, will });
+        } else {
+            self.enqueue(now_ms, key, Op::PublishWill(client_id, will));
+        }
+    }
+
+    /// A session of this node has ended.
+    pub fn release(&mut self, now_ms: u64, key: Key, client_id: Arc<str>) {
+        if self.unwritten(key).is_some() {
+            return self.finish(now_ms, key);
+        }
+        // It has ended, whoever is to have it now.
+        self.has_ended(now_ms, key);
+        self.enqueue(now_ms, key, Op::Release(client_id));
+    }
+
+    /// The claim of a session that was let in, if nothing of it can be written yet and nothing follows it.
+    fn unwritten(&mut self, key: Key) -> Option<&mut Claim<S>> {
+        let work = self.work.get_mut(&key)?;
+        let is_alone = work.ops.len() == 1;
+        let claim = work.claim_mut()?;
+        (is_alone && claim.is_let_in && !claim.may_be_written).then_some(claim)
+    }
+
+    pub(super) fn enqueue(&mut self, now_ms: u64, key: Key, op: Op<S>) {
+        let work = self.work.entry(key).or_insert_with(|| Work {
+            ops: VecDeque::new(),
+            stage: Stage::Pausing,
+            attempt: 0,
+            serial: 0,
+            expected: 0,
+            wake_ms: 0,
+        });
+        work.ops.push_back(op);
+        if work.ops.len() == 1 {
+            self.begin(now_ms, key);
+        }
+    }
+
+    /// Begins the first operation of a session, or begins it again.
+    fn begin(&mut self, now_ms: u64, key: Key) {
+        let epoch = self.held.get(&key).map(|held| held.epoch);
+        let Some(work) = self.work.get_mut(&key) else {
+            return;
+        };
+        let Some(op) = work.ops.front() else {
+            self.work.remove(&key);
+            return;
+        };
+        let has_will = self.held.get(&key).is_some_and(|held| held.has_will);
+        match (op, epoch) {
+            (Op::SetWill(_, None), Some(_)) if !has_will => self.finish(now_ms, key),
+            (Op::Claim(_), _) => {
+                work.stage = Stage::Reading;
+                self.read(key);
+            }
+            (Op::Sweep { sequence, .. } | Op::Tidy { sequence, .. }, None) => {
+                let sequence = *sequence;
+                self.write(key, sequence);
+            }
+            (Op::SetWill(..) | Op::PublishWill(..) | Op::Release(_), Some(epoch)) => {
+                self.write(key, epoch);
+            }
+            // Who took the session takes care of its will.
+            (Op::SetWill(..) | Op::PublishWill(..) | Op::Release(_), None)
+            | (Op::Sweep { .. } | Op::Tidy { .. }, Some(_)) => self.finish(now_ms, key),
+        }
+    }
+
+    fn read(&mut self, key: Key) {
+        let attempt = self.number();
+        if let Some(work) = self.work.get_mut(&key) {
+            work.stage = Stage::Reading;
+            work.attempt = attempt;
+            self.actions.push(Action::Read { key, attempt });
+        }
+    }
+
+    /// Writes what the first operation makes of the record.
+    fn write(&mut self, key: Key, expected: u64) {
+        let attempt = self.number();
+        let user = self.held.get(&key).and_then(|held| held.user.clone());
+        let Some(work) = self.work.get_mut(&key) else {
+            return;
+        };
+        if work.serial == 0 {
+            work.serial = attempt;
+        }
+        let mut record = Record {
+            owner: self.own.clone(),
+            is_over: false,
+            serial: work.serial,
+            client_id: Arc::from(""),
+            user,
+            will: None,
+        };
+        match work.ops.front_mut() {
+            Some(Op::Claim(claim)) => {
+                claim.may_be_written = true;
+                record.serial = claim.serial;
+                record.client_id = Arc::clone(&claim.request.client_id);
+                record.user.clone_from(&claim.request.user);
+                record.will.clone_from(&claim.request.will);
+            }
+            Some(Op::SetWill(client_id, will)) => {
+                record.client_id = Arc::clone(client_id);
+                record.will.clone_from(will);
+            }
+            Some(Op::PublishWill(client_id, _)) => record.client_id = Arc::clone(client_id),
+            Some(Op::Release(client_id) | Op::Tidy { client_id, .. }) => {
+                record.is_over = true;
+                record.client_id = Arc::clone(client_id);
+            }
+            Some(Op::Sweep { record: swept, .. }) => {
+                record.is_over = true;
+                record.client_id = Arc::clone(&swept.client_id);
+            }
+            None => return,
+        }
+        work.stage = Stage::Writing;
+        work.attempt = attempt;
+        work.expected = expected;
+        self.actions.push(Action::Write {
+            key,
+            attempt,
+            expected,
+            record,
+        });
+    }
+
+    fn pause(&mut self, now_ms: u64, key: Key, for_ms: u64) {
+        if let Some(work) = self.work.get_mut(&key) {
+            work.stage = Stage::Pausing;
+            work.wake_ms = now_ms + for_ms;
+            self.wakes.insert((work.wake_ms, key));
+        }
+    }
+
+    /// Time has come for a session.
+    pub(super) fn woken(&mut self, now_ms: u64, key: Key) {
+        let Some(work) = self.work.get_mut(&key) else {
+            return;
+        };
+        let stage = work.stage;
+        let is_due = now_ms >= work.wake_ms;
+        if let Some(claim) = work.claim_mut()
+            && !(claim.is_let_in || claim.is_abandoned)
+            && now_ms >= claim.deadline_ms
+        {
+            claim.is_abandoned = true;
+            let (session, may_be_written) = (claim.request.session, claim.may_be_written);
+            self.settle(session, Err(Refusal::Away));
+            if !may_be_written {
+                return self.give_up(now_ms, key);
+            }
+        }
+        match stage {
+            Stage::Pausing if is_due => self.begin_again(now_ms, key),
+            Stage::Waiting { until_ms, .. } if until_ms <= now_ms => self.grant(now_ms, key),
+            _ => {}
+        }
+    }
+
+    /// Begins the first operation again, of which something may be written already.
+    fn begin_again(&mut self, now_ms: u64, key: Key) {
+        if self.work.get(&key).is_some_and(|work| work.serial != 0) {
+            self.read(key);
+        } else {
+            self.begin(now_ms, key);
+        }
+    }
+
+    /// The last record of a key was read; an error where there was no answer.
+    pub fn was_read(
+        &mut self,
+        now_ms: u64,
+        key: Key,
+        attempt: u64,
+        answer: Result<Option<(u64, Record)>, ()>,
+    ) {
+        let epoch = self.held.get(&key).map(|held| held.epoch);
+        let Some(work) = (self.work.get_mut(&key))
+            .filter(|work| work.attempt == attempt && work.stage == Stage::Reading)
+        else {
+            return;
+        };
+        let Ok(found) = answer else {
+            return self.pause(now_ms, key, RETRY_MS);
+        };
+        let own_serial = match work.ops.front() {
+            Some(Op::Claim(claim)) => claim.serial,
+            _ => work.serial,
+        };
+        if let Some((sequence, record)) = &found
+            && record.owner == self.own
+            && record.serial == own_serial
+        {
+            return self.is_written(now_ms, key, *sequence);
+        }
+        if matches!(work.ops.front(), Some(Op::Claim(_))) {
+            return self.claim_from(now_ms, key, found);
+        }
+        let last = found.map_or(0, |(sequence, _)| sequence);
+        let expected = match work.ops.front() {
+            Some(Op::Sweep { sequence, .. } | Op::Tidy { sequence, .. }) => Some(*sequence),
+            _ => epoch,
+        };
+        match expected {
+            // What was read may be older than what is there.
+            Some(expected) if last <= expected && last != 0 => self.write(key, expected),
+            // Somebody else has it: a loss is noticed when that comes by. Or it is gone altogether.
+            _ => {
+                let is_release = matches!(work.ops.front(), Some(Op::Release(_)));
+                if is_release && last == 0 {
+                    self.held.remove(&key);
+                }
+                self.finish(now_ms, key);
+            }
+        }
+    }
+
+    /// Claims a session whose last record is known.
+    fn claim_from(&mut self, now_ms: u64, key: Key, found: Option<(u64, Record)>) {
+        let expected = found.as_ref().map_or(0, |(sequence, _)| *sequence);
+        let previous = found.filter(|(_, record)| !record.is_over && record.owner != self.own);
+        let is_gone =
+            (previous.as_ref()).is_some_and(|(_, record)| self.is_gone(now_ms, &record.owner));
+        let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) else {
+            return;
+        };
+        if claim.is_abandoned {
+            return self.give_up(now_ms, key);
+        }
+        if claim.unsure_over.is_some_and(|over| expected > over) {
+            // It may have been written, and its will published by who has claimed the session since.
+            return self.refuse_overtaken(now_ms, key);
+        }
+        if let Some((_, record)) = &previous
+            && !is_gone
+        {
+            let session = claim.request.session;
+            if claim.is_let_in {
+                // Its client came here while this node could not know of the other.
+                let client_id = Arc::clone(&claim.request.client_id);
+                self.actions.push(Action::End { client_id });
+                return self.give_up(now_ms, key);
+            }
+            if record.user != claim.request.user {
+                self.settle(session, Err(Refusal::OtherUser));
+                return self.give_up(now_ms, key);
+            }
+        }
+        claim.previous = previous;
+        self.write(key, expected);
+    }
+
+    /// A record was written, or not.
+    pub fn was_written(
+        &mut self,
+        now_ms: u64,
+        key: Key,
+        attempt: u64,
+        answer: Result<u64, WriteError>,
+    ) {
+        let is_expected = (self.work.get(&key))
+            .is_some_and(|work| work.attempt == attempt && work.stage == Stage::Writing);
+        if !is_expected {
+            return;
+        }
+        match answer {
+            Ok(sequence) => self.is_written(now_ms, key, sequence),
+            Err(WriteError::Conflict) => self.pause(now_ms, key, CONFLICT_RETRY_MS),
+            Err(WriteError::Unknown) => {
+                if let Some(work) = self.work.get_mut(&key) {
+                    let expected = work.expected;
+                    if let Some(claim) = work.claim_mut() {
+                        claim.unsure_over.get_or_insert(expected);
+                    }
+                }
+                self.pause(now_ms, key, RETRY_MS);
+            }
+        }
+    }
+
+    /// The record of the first operation is written.
+    fn is_written(&mut self, now_ms: u64, key: Key, sequence: u64) {
+        if let Some(work) = self.work.get_mut(&key)
+            && work.claim_mut().is_some()
+        {
+            work.stage = Stage::Written(sequence);
+            return self.inherit_will(key);
+        }
+        if let Some(held) = self.held.get_mut(&key) {
+            held.epoch = sequence;
+        }
+        let Some(work) = self.work.get_mut(&key) else {
+            return;
+        };
+        if let Some(held) = self.held.get_mut(&key) {
+            held.has_will = matches!(work.ops.front(), Some(Op::SetWill(_, Some(_))));
+        }
+        match work.ops.front_mut() {
+            Some(Op::PublishWill(client_id, will)) => {
+                let (client_id, will) = (Arc::clone(client_id), Arc::clone(will));
+                self.actions.push(Action::Publish { client_id, will });
+            }
+            Some(Op::Sweep { record, .. }) => {
+                if let Some(will) = record.will.take() {
+                    let client_id = Arc::clone(&record.client_id);
+                    self.actions.push(Action::Publish { client_id, will });
+                }
+            }
+            Some(Op::Release(_)) => {
+                self.held.remove(&key);
+            }
+            Some(Op::SetWill(..) | Op::Tidy { .. } | Op::Claim(_)) | None => {}
+        }
+        self.finish(now_ms, key);
+    }
+
+    /// Publishes the will of the session that a claim has ended.
+    fn inherit_will(&mut self, key: Key) {
+        let previous = (self.work.get_mut(&key))
+            .and_then(Work::claim_mut)
+            .and_then(|claim| claim.previous.as_mut());
+        if let Some((_, record)) = previous
+            && let Some(will) = record.will.take()
+        {
+            let client_id = Arc::clone(&record.client_id);
+            self.actions.push(Action::Publish { client_id, will });
+        }
+    }
+
+    /// A record of this process comes by.
+    pub(super) fn own_record_passed(
+        &mut self,
+        now_ms: u64,
+        sequence: u64,
+        key: Key,
+        record: &Record,
+    ) {
+        let is_held = self.held.contains_key(&key);
+        let Some(work) = self.work.get_mut(&key) else {
+            if !is_held && !record.is_over {
+                // A claim that was given up was written after all.
+                let client_id = Arc::clone(&record.client_id);
+                self.enqueue(
+                    now_ms,
+                    key,
+                    Op::Tidy {
+                        sequence,
+                        client_id,
+                    },
+                );
+            }
+            return;
+        };
+        let Some(claim) = work
+            .claim_mut()
+            .filter(|claim| claim.serial == record.serial)
+        else {
+            return;
+        };
+        let (user, is_let_in) = (claim.request.user.clone(), claim.is_let_in);
+        let has_will = claim.request.will.is_some();
+        let previous =
+            (claim.previous.as_ref()).map(|(sequence, record)| (*sequence, record.owner.clone()));
+        self.inherit_will(key);
+        self.held.insert(
+            key,
+            Held {
+                epoch: sequence,
+                user,
+                has_will,
+            },
+        );
+        let until_ms = match previous {
+            Some((before, owner)) if before <= self.old_to => self.harmless_from_ms(now_ms, &owner),
+            Some(_) => now_ms + self.terms.grace_ms(),
+            None => 0,
+        };
+        if is_let_in || until_ms <= now_ms {
+            return self.grant(now_ms, key);
+        }
+        if let Some(work) = self.work.get_mut(&key) {
+            work.stage = Stage::Waiting {
+                epoch: sequence,
+                until_ms,
+            };
+            self.wakes.insert((until_ms, key));
+        }
+    }
+
+    /// Nobody else is sure of a session that was claimed.
+    pub(super) fn grant(&mut self, now_ms: u64, key: Key) {
+        let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) else {
+            return;
+        };
+        let session = claim.request.session;
+        if claim.is_abandoned {
+            let client_id = Arc::clone(&claim.request.client_id);
+            if let Some(work) = self.work.get_mut(&key) {
+                work.ops.insert(1, Op::Release(client_id));
+            }
+        } else if !claim.is_let_in {
+            self.settle(session, Ok(()));
+        }
+        self.finish(now_ms, key);
+    }
+
+    /// A record of another process comes by. A claim that was written before it, and was not granted, is lost.
+    /// True where there was one.
+    pub(super) fn overtake_claim(&mut self, now_ms: u64, key: Key, sequence: u64) -> bool {
+        let is_lost = (self.work.get(&key)).is_some_and(|work| match work.stage {
+            Stage::Written(own) | Stage::Waiting { epoch: own, .. } => own < sequence,
+            Stage::Pausing | Stage::Reading | Stage::Writing => false,
+        });
+        if is_lost {
+            self.refuse_overtaken(now_ms, key);
+        }
+        is_lost
+    }
+
+    fn refuse_overtaken(&mut self, now_ms: u64, key: Key) {
+        if let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) {
+            let session = claim.request.session;
+            if claim.is_let_in {
+                let client_id = Arc::clone(&claim.request.client_id);
+                self.actions.push(Action::End { client_id });
+            } else if !claim.is_abandoned {
+                self.settle(session, Err(Refusal::TakenOver));
+            }
+        }
+        self.give_up(now_ms, key);
+    }
+
+    /// A claim came to nothing. What this node had of the session before is released.
+    fn give_up(&mut self, now_ms: u64, key: Key) {
+        if self.held.contains_key(&key)
+            && let Some(work) = self.work.get_mut(&key)
+            && let Some(claim) = work.claim_mut()
+        {
+            let client_id = Arc::clone(&claim.request.client_id);
+            work.ops.insert(1, Op::Release(client_id));
+        }
+        self.finish(now_ms, key);
+    }
+
+    /// Lets in who can be let in without NATS.
+    pub(super) fn let_in_all(&mut self) {
+        let mut sessions = Vec::new();
+        for work in self.work.values_mut() {
+            let waits = matches!(work.stage, Stage::Waiting { .. });
+            for op in &mut work.ops {
+                if let Op::Claim(claim) = op
+                    && !(claim.request.outlives || claim.is_let_in || claim.is_abandoned || waits)
+                {
+                    claim.is_let_in = true;
+                    sessions.push(claim.request.session);
+                }
+            }
+        }
+        for session in sessions {
+            self.settle(session, Ok(()));
+        }
+    }
+
+    fn settle(&mut self, session: S, result: Result<(), Refusal>) {
+        self.actions.push(Action::Settled { session, result });
+    }
+
+    /// The first operation of a session is done.
+    fn finish(&mut self, now_ms: u64, key: Key) {
+        if let Some(work) = self.work.get_mut(&key) {
+            work.ops.pop_front();
+            work.serial = 0;
+            work.attempt = 0;
+            work.stage = Stage::Pausing;
+            self.begin(now_ms, key);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Whether this node is sure that its sessions are still its own, as shards look at it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Open until a time that the engine moves on. It shuts by itself, also while the whole process stands still.
+#[derive(Debug)]
+pub struct Fence {
+    started: Instant,
+    until_ms: AtomicU64,
+    is_awaited: AtomicBool,
+}
+
+impl Default for Fence {
+    fn default() -> Self {
+        Self {
+            started: Instant::now(),
+            until_ms: AtomicU64::new(0),
+            is_awaited: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Fence {
+    /// Milliseconds since the start, on a clock that nobody sets.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// Whether this node cannot be sure that its sessions are its own.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.now_ms() >= self.until_ms.load(Ordering::SeqCst)
+    }
+
+    /// Has all shards woken when it is open, by their acknowledgements' way.
+    pub fn wake_when_open(&self) {
+        self.is_awaited.store(true, Ordering::SeqCst);
+    }
+
+    /// Open until this time of [`now_ms`](Self::now_ms). True where shards are to be woken.
+    pub(crate) fn open_until(&self, until_ms: u64) -> bool {
+        self.until_ms.store(until_ms, Ordering::SeqCst);
+        !self.is_shut() && self.is_awaited.swap(false, Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_shut_until_it_is_opened_and_shuts_by_itself() {
+        let fence = Fence::default();
+        assert!(fence.is_shut());
+        assert!(!fence.open_until(u64::MAX), "nobody waits");
+        assert!(!fence.is_shut());
+        fence.wake_when_open();
+        assert!(!fence.open_until(fence.now_ms()));
+        assert!(fence.is_shut());
+        assert!(fence.open_until(u64::MAX), "somebody still waits");
+        assert!(!fence.open_until(u64::MAX), "once")
+    }
+}

@@ -1,0 +1,567 @@
+//! Which node has a client's session: one at a time in the cluster.
+//!
+//! Each session has a record in one stream, the last of its subject. Who wants the session writes its name there,
+//! by compare-and-set on the record's sequence number, which is the *epoch* of its ownership. Every node follows
+//! the stream. So the one that lost a session is told by the new owner's record, ends it, and says so; the new
+//! owner begins after that.
+//!
+//! A node that cannot be told (it stands still, or is cut off) ends nothing. Therefore each node writes *marks*
+//! into the same stream. A mark that comes by says that the node has seen all that was written before it, and so
+//! it is sure of its sessions for the *lease* from the time at which it wrote the mark. After that its *fence* is
+//! shut: it acknowledges nothing for sessions that outlive their connections. A new owner that gets no answer
+//! waits for the lease of the earlier one, and a part of it more, because clocks do not run alike.
+//!
+//! The will is in the record, and belongs to whoever owns that: its owner takes it out by compare-and-set before
+//! it publishes it. The records of a node that is gone are taken over by another node, which publishes the wills.
+//!
+//! No input or output here, and time is an argument: [`Owners::take_actions`] says what is to be done.
+
+mod claims;
+mod fence;
+mod record;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+pub use fence::Fence;
+pub use record::{Key, Process, Record};
+
+use claims::{Op, Work};
+
+/// Times, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// See the module.
+    pub lease_ms: u64,
+    /// Time without a mark after which a node's sessions have ended.
+    pub absence_ms: u64,
+    /// Time in which a session is claimed, or refused.
+    pub claim_timeout_ms: u64,
+}
+
+impl Terms {
+    /// The longest time for which an owner may be sure of what it has lost already.
+    const fn grace_ms(self) -> u64 {
+        self.lease_ms + self.lease_ms / 8
+    }
+}
+
+/// Why a session was not claimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// NATS did not take the claim in time.
+    Away,
+    /// Another node has claimed it since.
+    TakenOver,
+    /// It belongs to another user.
+    OtherUser,
+}
+
+/// A session is wanted.
+#[derive(Clone, Debug)]
+pub struct Request<S> {
+    /// Who is to have the answer.
+    pub session: S,
+    /// The client identifier.
+    pub client_id: Arc<str>,
+    /// The user.
+    pub user: Option<Arc<str>>,
+    /// The will, if any.
+    pub will: Option<Arc<[u8]>>,
+    /// Whether the session outlives its connection. One that does not is let in without NATS, too.
+    pub outlives: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub enum Action<S> {
+    /// Read the last record of a key: [`Owners::was_read`].
+    Read {
+        /// The key.
+        key: Key,
+        /// Comes back with the answer.
+        attempt: u64,
+    },
+    /// Write a record, if the last of its key is that: [`Owners::was_written`].
+    Write {
+        /// The key.
+        key: Key,
+        /// Comes back with the answer.
+        attempt: u64,
+        /// The sequence number of the last record; 0 for none.
+        expected: u64,
+        /// The record.
+        record: Record,
+    },
+    /// Write a mark: [`Owners::mark_passed`].
+    Mark {
+        /// The time at which it is written.
+        sent_ms: u64,
+    },
+    /// Tell a node that this process has ended a session, which the node has taken over:
+    /// [`Owners::was_ended`].
+    Tell {
+        /// The node.
+        node: Arc<str>,
+        /// The session.
+        key: Key,
+        /// The epoch of the node's ownership.
+        epoch: u64,
+    },
+    /// A claim is settled.
+    Settled {
+        /// Who is to have the answer.
+        session: S,
+        /// Whether the session may begin.
+        result: Result<(), Refusal>,
+    },
+    /// End a session of this node, without its will: [`Owners::has_ended`].
+    End {
+        /// The client identifier.
+        client_id: Arc<str>,
+    },
+    /// Publish a will.
+    Publish {
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// The will.
+        will: Arc<[u8]>,
+    },
+    /// Look at all records: [`Owners::scanned`] for each, and [`Owners::has_scanned`].
+    Scan,
+}
+
+/// What a mark says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// Its process is here.
+    Here {
+        /// The time at which it was written, by the clock of its process.
+        sent_ms: u64,
+    },
+    /// Its process acknowledges nothing any more, and all its sessions have ended.
+    Leaving,
+}
+
+/// Why a record was not written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteError {
+    /// The last record was another.
+    Conflict,
+    /// No answer: it may be written, now or later.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Held {
+    epoch: u64,
+    user: Option<Arc<str>>,
+    has_will: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    incarnation: u64,
+    /// When its last mark was seen.
+    seen_ms: u64,
+    /// When this incarnation was seen first, which is when the one before was over.
+    since_ms: u64,
+    has_left: bool,
+    /// Whether the incarnation before may have left records.
+    has_leftovers: bool,
+    /// Whether its records were looked at since it is gone.
+    is_swept: bool,
+}
+
+/// A session that was lost and is being ended.
+#[derive(Debug)]
+struct Losing {
+    owner: Arc<str>,
+    epoch: u64,
+}
+
+/// See the module. `S` is how shards know a session that waits.
+#[derive(Debug)]
+pub struct Owners<S> {
+    own: Process,
+    terms: Terms,
+    held: HashMap<Key, Held>,
+    work: HashMap<Key, Work<S>>,
+    wakes: BTreeSet<(u64, Key)>,
+    nodes: HashMap<Arc<str>, Known>,
+    losing: HashMap<Key, Losing>,
+    /// How far the stream had come at which times, the oldest first.
+    passed: VecDeque<(u64, u64)>,
+    /// What was written up to here was written so long ago that no earlier owner is sure any more.
+    old_to: u64,
+    /// When the first own mark was seen.
+    began_ms: Option<u64>,
+    /// Until when the fence is open, and until when it is once all that was lost has ended.
+    open_until_ms: u64,
+    sure_until_ms: u64,
+    was_sure: bool,
+    is_superseded: bool,
+    next_mark_ms: u64,
+    next_number: u64,
+    /// Whether records of this node's earlier starts were looked at, and those of nodes that were never seen.
+    has_swept_earlier: bool,
+    has_swept_unknown: bool,
+    is_scanning: bool,
+    /// Nodes that are gone and whose records are looked at now.
+    sweeping: HashSet<Arc<str>>,
+    skipped_in_scan: bool,
+    next_scan_ms: u64,
+    actions: Vec<Action<S>>,
+}
+
+impl<S: Copy> Owners<S> {
+    /// The sessions of a process, which has none yet.
+    #[must_use]
+    pub fn new(own: Process, terms: Terms) -> Self {
+        Self {
+            own,
+            terms,
+            held: HashMap::new(),
+            work: HashMap::new(),
+            wakes: BTreeSet::new(),
+            nodes: HashMap::new(),
+            losing: HashMap::new(),
+            passed: VecDeque::new(),
+            old_to: 0,
+            began_ms: None,
+            open_until_ms: 0,
+            sure_until_ms: 0,
+            was_sure: false,
+            is_superseded: false,
+            next_mark_ms: 0,
+            next_number: 0,
+            has_swept_earlier: false,
+            has_swept_unknown: false,
+            is_scanning: false,
+            sweeping: HashSet::new(),
+            skipped_in_scan: false,
+            next_scan_ms: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// This process.
+    #[must_use]
+    pub const fn own(&self) -> &Process {
+        &self.own
+    }
+
+    /// Gives this process its number, before anything of the stream comes by.
+    pub const fn set_incarnation(&mut self, incarnation: u64) {
+        self.own.incarnation = incarnation;
+    }
+
+    /// What is to be done, in order.
+    pub fn take_actions(&mut self) -> Vec<Action<S>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Until when this node is sure of its sessions.
+    #[must_use]
+    pub const fn open_until_ms(&self) -> u64 {
+        self.open_until_ms
+    }
+
+    /// Whether this node is sure of its sessions.
+    #[must_use]
+    pub const fn is_sure(&self, now_ms: u64) -> bool {
+        now_ms < self.open_until_ms
+    }
+
+    /// Sessions that this node has.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Sessions with something under way.
+    #[must_use]
+    pub fn busy(&self) -> usize {
+        self.work.len()
+    }
+
+    /// When [`tick`](Self::tick) is to be called.
+    #[must_use]
+    pub fn deadline_ms(&self) -> u64 {
+        let wake_ms = self.wakes.first().map_or(u64::MAX, |&(at_ms, _)| at_ms);
+        let shuts_ms = if self.was_sure {
+            self.open_until_ms
+        } else {
+            u64::MAX
+        };
+        wake_ms.min(self.next_mark_ms).min(shuts_ms)
+    }
+
+    /// Does what time does.
+    pub fn tick(&mut self, now_ms: u64) {
+        if now_ms >= self.next_mark_ms && !self.is_superseded {
+            self.next_mark_ms = now_ms + (self.terms.lease_ms / 4).max(1);
+            self.actions.push(Action::Mark { sent_ms: now_ms });
+            self.sweep(now_ms);
+        }
+        if self.was_sure && !self.is_sure(now_ms) {
+            self.was_sure = false;
+            self.let_in_all();
+        }
+        while let Some(&(at_ms, key)) = self.wakes.first() {
+            if at_ms > now_ms {
+                break;
+            }
+            self.wakes.pop_first();
+            self.woken(now_ms, key);
+        }
+    }
+
+    /// A mark comes by in the stream.
+    pub fn mark_passed(&mut self, now_ms: u64, sequence: u64, process: &Process, mark: Mark) {
+        self.note_passed(now_ms, sequence);
+        if process.node == self.own.node {
+            if process.incarnation > self.own.incarnation {
+                self.supersede();
+            } else if process.incarnation == self.own.incarnation
+                && let Mark::Here { sent_ms } = mark
+            {
+                self.own_mark_passed(now_ms, sent_ms);
+            }
+            return;
+        }
+        let known = (self.nodes.entry(Arc::clone(&process.node))).or_insert_with(|| Known {
+            incarnation: process.incarnation,
+            seen_ms: now_ms,
+            since_ms: now_ms,
+            has_left: false,
+            has_leftovers: false,
+            is_swept: false,
+        });
+        if process.incarnation > known.incarnation {
+            known.incarnation = process.incarnation;
+            known.since_ms = now_ms;
+            known.has_left = false;
+            known.has_leftovers = true;
+        }
+        if process.incarnation == known.incarnation {
+            known.seen_ms = now_ms;
+            known.is_swept = false;
+            known.has_left |= mark == Mark::Leaving;
+        }
+    }
+
+    fn own_mark_passed(&mut self, now_ms: u64, sent_ms: u64) {
+        if self.is_superseded {
+            return;
+        }
+        self.began_ms.get_or_insert(now_ms);
+        self.sure_until_ms = self.sure_until_ms.max(sent_ms + self.terms.lease_ms);
+        self.open(now_ms);
+    }
+
+    /// Opens the fence as far as nothing that was lost is still to be ended.
+    fn open(&mut self, now_ms: u64) {
+        if self.losing.is_empty() && !self.is_superseded {
+            self.open_until_ms = self.sure_until_ms;
+            self.was_sure = self.is_sure(now_ms);
+        }
+    }
+
+    /// Another process has this node's name: this one is sure of nothing any more.
+    fn supersede(&mut self) {
+        self.is_superseded = true;
+        self.open_until_ms = 0;
+        self.was_sure = false;
+    }
+
+    fn note_passed(&mut self, now_ms: u64, sequence: u64) {
+        let grace_ms = self.terms.grace_ms();
+        while let Some(&(old, at_ms)) = self.passed.front()
+            && at_ms + grace_ms <= now_ms
+        {
+            self.old_to = self.old_to.max(old);
+            self.passed.pop_front();
+        }
+        let apart_ms = (grace_ms / 16).max(1);
+        let is_apart = (self.passed.back()).is_none_or(|&(_, at_ms)| at_ms + apart_ms <= now_ms);
+        if is_apart {
+            self.passed.push_back((sequence, now_ms));
+        }
+    }
+
+    /// A record comes by in the stream.
+    pub fn record_passed(&mut self, now_ms: u64, sequence: u64, key: Key, record: &Record) {
+        self.note_passed(now_ms, sequence);
+        if record.owner == self.own {
+            self.own_record_passed(now_ms, sequence, key, record);
+            return;
+        }
+        if record.owner.node == self.own.node && record.owner.incarnation > self.own.incarnation {
+            self.supersede();
+        }
+        let is_lost = (self.held.get(&key)).is_some_and(|held| held.epoch < sequence);
+        if is_lost {
+            self.held.remove(&key);
+        }
+        if self.overtake_claim(now_ms, key, sequence) {
+            return;
+        }
+        if is_lost {
+            // The shard may have ended it by itself; then only the new owner is to be told.
+            let has_ended = (self.work.get(&key)).is_some_and(Work::has_release);
+            if has_ended {
+                self.tell(&record.owner.node, key, sequence);
+            } else {
+                let owner = Arc::clone(&record.owner.node);
+                (self.losing.entry(key)).or_insert(Losing {
+                    owner,
+                    epoch: sequence,
+                });
+                let client_id = Arc::clone(&record.client_id);
+                self.actions.push(Action::End { client_id });
+            }
+        }
+    }
+
+    fn tell(&mut self, node: &Arc<str>, key: Key, epoch: u64) {
+        self.actions.push(Action::Tell {
+            node: Arc::clone(node),
+            key,
+            epoch,
+        });
+    }
+
+    /// Shards have ended a session that was lost.
+    pub fn has_ended(&mut self, now_ms: u64, key: Key) {
+        if let Some(Losing { owner, epoch }) = self.losing.remove(&key) {
+            self.tell(&owner, key, epoch);
+            self.open(now_ms);
+        }
+    }
+
+    /// A node says that it has ended a session which this one took over in that epoch.
+    ///
+    /// The word of an owner before that one is nothing to this: the one between them may still be sure.
+    pub fn was_ended(&mut self, now_ms: u64, process: &Process, key: Key, epoch: u64) {
+        if (self.work.get(&key)).is_some_and(|work| work.waits_for(process, epoch)) {
+            self.grant(now_ms, key);
+        }
+    }
+
+    /// Since when a process is not sure of anything it has lost, or will not be.
+    fn harmless_from_ms(&self, now_ms: u64, process: &Process) -> u64 {
+        let grace_ms = self.terms.grace_ms();
+        let began_ms = self.began_ms.unwrap_or(now_ms);
+        match self.nodes.get(&process.node) {
+            Some(known) if known.incarnation == process.incarnation && known.has_left => 0,
+            Some(known) if known.incarnation == process.incarnation => known.seen_ms + grace_ms,
+            Some(known) if known.incarnation > process.incarnation => known.since_ms + grace_ms,
+            // Its first mark is still to come.
+            Some(_) => now_ms + grace_ms,
+            // No mark of it has come by since this node began.
+            None => began_ms + grace_ms,
+        }
+    }
+
+    /// Whether the sessions of a process have ended.
+    fn is_gone(&self, now_ms: u64, process: &Process) -> bool {
+        if process.node == self.own.node {
+            return process.incarnation < self.own.incarnation;
+        }
+        let Some(began_ms) = self.began_ms else {
+            return false;
+        };
+        match self.nodes.get(&process.node) {
+            Some(known) if known.incarnation > process.incarnation => true,
+            Some(known) if known.incarnation == process.incarnation => {
+                known.has_left || known.seen_ms + self.terms.absence_ms <= now_ms
+            }
+            Some(_) => false,
+            None => began_ms + self.terms.absence_ms <= now_ms,
+        }
+    }
+
+    /// Looks at all records if a node is gone. The first of those that are here does it at once; others follow
+    /// if it did not.
+    fn sweep(&mut self, now_ms: u64) {
+        let Some(began_ms) = self.began_ms else {
+            return;
+        };
+        if self.is_scanning || now_ms < self.next_scan_ms || !self.is_sure(now_ms) {
+            return;
+        }
+        let (absence_ms, grace_ms) = (self.terms.absence_ms, self.terms.grace_ms());
+        let is_due = |known: &Known| {
+            let is_gone = known.has_left || known.seen_ms + absence_ms <= now_ms;
+            (known.has_leftovers && known.since_ms + grace_ms <= now_ms)
+                || (!known.is_swept && is_gone)
+        };
+        let gone: HashSet<Arc<str>> = (self.nodes.iter())
+            .filter(|(_, known)| is_due(known))
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        let earlier = !self.has_swept_earlier && began_ms + grace_ms <= now_ms;
+        let unknown = !self.has_swept_unknown && began_ms + absence_ms <= now_ms;
+        if gone.is_empty() && !unknown && !earlier {
+            return;
+        }
+        let lease_ms = self.terms.lease_ms;
+        let before = (self.nodes.iter()).filter(|(name, known)| {
+            **name < self.own.node && !known.has_left && known.seen_ms + lease_ms > now_ms
+        });
+        let rank = before.count() as u64;
+        // Each node that comes before has this long for it.
+        let waits = rank > 0 && self.next_scan_ms == 0;
+        self.next_scan_ms = now_ms + grace_ms * rank.max(1);
+        if waits {
+            return;
+        }
+        self.is_scanning = true;
+        self.skipped_in_scan = false;
+        self.sweeping = gone;
+        self.actions.push(Action::Scan);
+    }
+
+    /// A record that a scan has found.
+    pub fn scanned(&mut self, now_ms: u64, sequence: u64, key: Key, record: Record) {
+        if record.is_over || !self.is_gone(now_ms, &record.owner) || !self.is_sure(now_ms) {
+            return;
+        }
+        if sequence > self.old_to {
+            // It may have been taken from an owner that is still sure of it.
+            self.skipped_in_scan = true;
+            return;
+        }
+        if !self.work.contains_key(&key) && !self.held.contains_key(&key) {
+            self.enqueue(now_ms, key, Op::Sweep { sequence, record });
+        }
+    }
+
+    /// A scan is over; `is_complete` says whether all records were looked at.
+    pub fn has_scanned(&mut self, now_ms: u64, is_complete: bool) {
+        self.is_scanning = false;
+        let sweeping = std::mem::take(&mut self.sweeping);
+        self.next_scan_ms = now_ms + self.terms.grace_ms();
+        if !is_complete || self.skipped_in_scan {
+            return;
+        }
+        self.next_scan_ms = 0;
+        let absence_ms = self.terms.absence_ms;
+        self.has_swept_earlier = true;
+        if (self.began_ms).is_some_and(|began_ms| began_ms + absence_ms <= now_ms) {
+            self.has_swept_unknown = true;
+        }
+        for name in sweeping {
+            if let Some(known) = self.nodes.get_mut(&name) {
+                known.has_leftovers = false;
+                known.is_swept = true;
+            }
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+}

@@ -1,0 +1,188 @@
+//! A session's record in NATS: who has it, and the will that is to be published when its owner dies.
+//!
+//! Numbers have seven bits a byte, the lowest first; a text has its length in front. `docs/cluster.md` has the
+//! form as a table.
+
+use std::sync::Arc;
+
+/// The version that this node writes, and the only one that it reads.
+const VERSION: u8 = 1;
+
+/// Whom the record is of, in few bytes: the digest of the client identifier.
+pub type Key = [u8; 16];
+
+/// A process: a node's name, and a number that is higher after each of its starts.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Process {
+    /// The node's name.
+    pub node: Arc<str>,
+    /// Its incarnation.
+    pub incarnation: u64,
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Who has the session, or had it last.
+    pub owner: Process,
+    /// Whether the session has ended.
+    pub is_over: bool,
+    /// A number by which its writer knows it again.
+    pub serial: u64,
+    /// The client identifier.
+    pub client_id: Arc<str>,
+    /// The user that the session belongs to.
+    pub user: Option<Arc<str>>,
+    /// The will, as the broker writes it.
+    pub will: Option<Arc<[u8]>>,
+}
+
+impl Record {
+    /// The bytes that NATS keeps.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, u8::from(self.is_over)];
+        put_bytes(&mut out, self.owner.node.as_bytes());
+        put_number(&mut out, self.owner.incarnation);
+        put_number(&mut out, self.serial);
+        put_bytes(&mut out, self.client_id.as_bytes());
+        for field in [
+            self.user.as_ref().map(|user| user.as_bytes()),
+            self.will.as_deref(),
+        ] {
+            match field {
+                Some(bytes) => {
+                    put_number(&mut out, bytes.len() as u64 + 1);
+                    out.extend_from_slice(bytes);
+                }
+                None => put_number(&mut out, 0),
+            }
+        }
+        out
+    }
+
+    /// Reads what was encoded; `None` for another version, or what is no record.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&version, rest) = bytes.split_first()?;
+        let (&flags, rest) = rest.split_first()?;
+        if version != VERSION || flags > 1 {
+            return None;
+        }
+        let mut fields = Fields(rest);
+        let node = Arc::from(fields.text()?);
+        let incarnation = fields.number()?;
+        let serial = fields.number()?;
+        let client_id = Arc::from(fields.text()?);
+        let user = match fields.optional()? {
+            Some(bytes) => Some(Arc::from(std::str::from_utf8(bytes).ok()?)),
+            None => None,
+        };
+        let will = fields.optional()?.map(Arc::from);
+        fields.0.is_empty().then_some(Self {
+            owner: Process { node, incarnation },
+            is_over: flags == 1,
+            serial,
+            client_id,
+            user,
+            will,
+        })
+    }
+}
+
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                return None;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn slice(&mut self, len: u64) -> Option<&'a [u8]> {
+        let (slice, rest) = self.0.split_at_checked(usize::try_from(len).ok()?)?;
+        self.0 = rest;
+        Some(slice)
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let len = self.number()?;
+        std::str::from_utf8(self.slice(len)?).ok()
+    }
+
+    /// A field that may be missing: its length and one, or zero.
+    #[allow(clippy::option_option)] // missing is not malformed
+    fn optional(&mut self) -> Option<Option<&'a [u8]>> {
+        match self.number()?.checked_sub(1) {
+            None => Some(None),
+            Some(len) => Some(Some(self.slice(len)?)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(user: Option<&str>, will: Option<&[u8]>) -> Record {
+        Record {
+            owner: Process {
+                node: "node-1".into(),
+                incarnation: 300,
+            },
+            is_over: will.is_none(),
+            serial: 7,
+            client_id: "a/ü".into(),
+            user: user.map(Into::into),
+            will: will.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn records_come_back() {
+        for user in [None, Some(""), Some("eve")] {
+            for will in [None, Some(&b""[..]), Some(&[0, 255, 3][..])] {
+                let record = record(user, will);
+                assert_eq!(Record::decode(&record.encode()), Some(record));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_none() {
+        let bytes = record(Some("eve"), Some(&[1, 2, 3])).encode();
+        for end in 0..bytes.len() {
+            assert_eq!(Record::decode(&bytes[..end]), None, "cut off at {end}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(Record::decode(&longer), None);
+        let mut other = bytes;
+        other[0] = 2;
+        assert_eq!(Record::decode(&other), None, "another version");
+    }
+}

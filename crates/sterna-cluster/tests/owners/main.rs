@@ -1,0 +1,97 @@
+//! One owner per session at a time, in virtual time: nodes, clients that come to any of them, and a model of
+//! JetStream between them. From a seed come delays, answers that are lost, nodes that stand still, are cut off
+//! or die, and clocks that run differently.
+//!
+//! `STERNA_SEEDS` says which seeds are played (`seeds/mod.rs` of the broker's tests).
+
+mod world;
+
+#[path = "../../../sterna-broker/tests/seeds/mod.rs"]
+mod seeds;
+
+use world::{World, play};
+
+#[test]
+fn a_session_has_one_owner_at_a_time_and_its_will_is_published_once() {
+    seeds::play("the owners' model", 0..400, |seed| {
+        let found = play(seed, true);
+        assert_eq!(found, None, "seed {seed}");
+    });
+}
+
+/// The same world where owners go on after their lease: somebody must notice.
+#[test]
+fn without_the_fence_two_owners_are_found() {
+    let found = (0..100).filter(|&seed| play(seed, false).is_some()).count();
+    assert!(found > 5, "only {found} of 100 seeds have found two owners");
+}
+
+#[test]
+fn a_client_that_comes_to_another_node_ends_its_earlier_connection() {
+    let mut world = World::calm(1);
+    world.run_for(5_000);
+    world.connect(0, 7, true);
+    world.run_for(1_000);
+    assert_eq!(world.owners_of(7), [0]);
+    world.connect(1, 7, true);
+    world.run_for(100);
+    assert_eq!(world.owners_of(7), [1], "without waiting for a lease");
+    assert_eq!(world.check(), None);
+}
+
+#[test]
+fn a_client_of_a_node_that_died_waits_for_its_lease_and_no_longer() {
+    let mut world = World::calm(2);
+    world.run_for(5_000);
+    world.connect(0, 7, true);
+    world.run_for(1_000);
+    world.kill(0);
+    world.connect(1, 7, true);
+    world.run_for(100);
+    assert!(world.owners_of(7).is_empty(), "it may only stand still");
+    world.run_for(2_500);
+    assert_eq!(world.owners_of(7), [1]);
+    // Long after it died nobody waits.
+    world.connect(2, 7, true);
+    world.run_for(100);
+    assert_eq!(world.owners_of(7), [2]);
+}
+
+#[test]
+fn a_node_that_is_cut_off_refuses_what_outlives_a_connection_and_lets_others_in() {
+    let mut world = World::calm(3);
+    world.run_for(5_000);
+    world.cut(0);
+    world.run_for(5_000);
+    world.connect(0, 7, true);
+    world.connect(0, 8, false);
+    world.run_for(100);
+    assert!(world.owners_of(7).is_empty());
+    assert_eq!(world.lives_on(8), [0]);
+    // The same client at a node that is not cut off, and then the way is back.
+    world.connect(1, 8, false);
+    world.run_for(1_000);
+    world.mend(0);
+    world.run_for(10_000);
+    assert_eq!(
+        world.lives_on(8),
+        [1],
+        "who came while the other could not know stays"
+    );
+    assert_eq!(world.settled(), None);
+}
+
+#[test]
+fn the_will_of_a_node_that_died_is_published_by_another_once() {
+    let mut world = World::calm(4);
+    world.run_for(5_000);
+    world.connect(0, 7, true);
+    world.run_for(1_000);
+    let will = world.will_of(0, 7).expect("each connection has a will");
+    world.kill(0);
+    world.run_for(9_000);
+    assert_eq!(world.published(will), 0, "it may come back");
+    world.run_for(30_000);
+    assert_eq!(world.published(will), 1);
+    assert_eq!(world.settled(), None);
+}
