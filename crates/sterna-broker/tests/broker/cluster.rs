@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Mail, Message, MessageHeader,
-    NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Publication, Qos, QueueRules, Routed,
-    Selector, SessionKey, ShardId, Store, SubscribeOptions, Subscribed, Will,
+    NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Ownership, Publication, Qos,
+    QueueRules, Routed, Selector, SessionKey, ShardId, Store, SubscribeOptions, Subscribed, Will,
 };
 
 use crate::late_store;
@@ -21,6 +21,10 @@ pub(crate) struct Cluster {
     mail: BTreeMap<(u16, u16), VecDeque<Mail<Protocol>>>,
     pub(crate) events: Vec<Event>,
     next_consumer: u64,
+    /// What shards have told of whose sessions are, in a cluster of nodes.
+    pub(crate) notes: Vec<Ownership>,
+    /// Whether other nodes leave this one every session that it claims.
+    pub(crate) is_granted: bool,
 }
 
 /// A session as a test knows it.
@@ -82,6 +86,8 @@ impl Cluster {
             mail: BTreeMap::new(),
             events: Vec::new(),
             next_consumer: 0,
+            notes: Vec::new(),
+            is_granted: true,
         }
     }
 
@@ -122,10 +128,27 @@ impl Cluster {
             while let Some(&(from, to)) = self.pairs().first() {
                 self.deliver_one(from, to);
             }
-            if !self.poll_stores() {
+            if !self.poll_stores() && !self.hear() {
                 return;
             }
         }
+    }
+
+    /// Takes what shards tell of whose sessions are; false where they tell nothing.
+    fn hear(&mut self) -> bool {
+        let mut is_told = false;
+        for shard in 0..self.brokers.len() {
+            let now_ms = self.now_ms;
+            for note in self.brokers[shard].take_ownership() {
+                is_told = true;
+                if let (Ownership::Claim { session, .. }, true) = (&note, self.is_granted) {
+                    self.brokers[shard].session_claimed(now_ms, *session, Ok(()));
+                }
+                self.notes.push(note);
+            }
+            self.collect(shard as u16);
+        }
+        is_told
     }
 
     /// Wakes all shards where a store owes answers; false where none does.

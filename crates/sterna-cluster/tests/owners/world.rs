@@ -54,7 +54,7 @@ enum Event {
     WasWritten(usize, u64, Key, u64, Result<u64, WriteError>),
     Told(usize, Process, Key, u64),
     Follow(usize, u64),
-    Ended(usize, u64, Key, u64),
+    Ended(usize, u64, Key, Option<u64>),
     Tick(usize, u64),
     Goes(usize, u64),
     Mends(usize),
@@ -65,6 +65,8 @@ enum Event {
 #[derive(Clone, Copy)]
 struct Live {
     connection: u64,
+    /// The connection that has claimed it; those that come back to it later do not.
+    claimed_by: u64,
     outlives: bool,
     /// False while its client is away.
     has_will: bool,
@@ -343,7 +345,7 @@ impl World {
                     // It may have ended by itself, and begun anew.
                     if live
                         .get(&key)
-                        .is_some_and(|live| live.connection <= connection)
+                        .is_some_and(|live| Some(live.claimed_by) == connection)
                     {
                         live.remove(&key);
                     }
@@ -482,6 +484,7 @@ impl World {
                 if result.is_ok() {
                     let live = Live {
                         connection: session,
+                        claimed_by: session,
                         outlives,
                         has_will: true,
                     };
@@ -494,7 +497,8 @@ impl World {
             Action::End { client_id } => {
                 let key = key_named(&client_id);
                 let in_ms = self.dice.below(3);
-                let connection = self.next_connection;
+                let live = self.nodes[node].live.get(&key);
+                let connection = live.map(|live| live.claimed_by);
                 self.schedule(in_ms, Event::Ended(node, start, key, connection));
             }
             Action::Publish { will, .. } => {
@@ -553,6 +557,7 @@ impl World {
                 self.wills.entry(connection).or_default();
                 let next = Live {
                     connection,
+                    claimed_by: live.claimed_by,
                     outlives: true,
                     has_will: true,
                 };

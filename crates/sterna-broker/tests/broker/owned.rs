@@ -1,0 +1,288 @@
+//! Whose a session is in a cluster of nodes.
+
+use std::sync::Arc;
+
+use sterna_broker::{
+    ClaimRefusal, Close, ConsumerId, Event, EvictReason, OpenError, OpenSession, Opened, Ownership,
+    PeerGate, Qos, SessionKey, Will,
+};
+
+use crate::cluster::{Client, Cluster, message, qos};
+
+fn node() -> Cluster {
+    let mut node = Cluster::new(2);
+    let gate = Arc::new(PeerGate::new(10_000));
+    gate.set_open(true);
+    for shard in [0, 1] {
+        node.broker(shard).join_cluster(Arc::clone(&gate));
+    }
+    node
+}
+
+fn will() -> Option<Will> {
+    Some(Will {
+        message: message("will", "gone", Qos::AtLeastOnce, false),
+        delay_s: 0,
+        expiry_s: Some(60),
+    })
+}
+
+/// What was told since the last call, in a word each.
+fn told(node: &mut Cluster) -> Vec<String> {
+    node.run();
+    let word = |note| match note {
+        Ownership::Claim {
+            client_id,
+            will,
+            outlives,
+            ..
+        } => format!("claim {client_id} {} {outlives}", will.is_some()),
+        Ownership::SetWill { client_id, will } => format!("will {client_id} {}", will.is_some()),
+        Ownership::PublishWill { client_id, .. } => format!("publish {client_id}"),
+        Ownership::Release { client_id } => format!("release {client_id}"),
+        Ownership::Ended { client_id } => format!("ended {client_id}"),
+    };
+    std::mem::take(&mut node.notes)
+        .into_iter()
+        .map(word)
+        .collect()
+}
+
+fn evicted(node: &Cluster, client: ConsumerId) -> Option<EvictReason> {
+    node.events.iter().find_map(|event| match event {
+        Event::Evicted { consumer, reason } if *consumer == client => Some(*reason),
+        _ => None,
+    })
+}
+
+fn is_opened(node: &Cluster, client: ConsumerId) -> bool {
+    let opened =
+        |event: &Event| matches!(event, Event::Opened { consumer, .. } if *consumer == client);
+    node.events.iter().any(opened)
+}
+
+/// A session that waits for its claim.
+fn pending(
+    node: &mut Cluster,
+    shard: u16,
+    client_id: &str,
+    expiry_s: u32,
+) -> (ConsumerId, SessionKey) {
+    node.is_granted = false;
+    let (consumer, opened) = node.start_open(shard, client_id, false, expiry_s, None);
+    let Opened::Pending { session } = opened else {
+        panic!("a new session waits for its claim");
+    };
+    node.run();
+    node.is_granted = true;
+    (consumer, session)
+}
+
+fn lose(node: &mut Cluster, client_id: &str) {
+    let (now_ms, client_id) = (node.now_ms, Arc::from(client_id));
+    for shard in [0, 1] {
+        node.broker(shard).lose_session(now_ms, &client_id);
+        node.collect(shard);
+    }
+    node.run();
+}
+
+fn settle(node: &mut Cluster, shard: u16, session: SessionKey, result: Result<(), ClaimRefusal>) {
+    let now_ms = node.now_ms;
+    node.broker(shard).session_claimed(now_ms, session, result);
+    node.collect(shard);
+    node.run();
+}
+
+fn read(node: &mut Cluster, client: Client) -> usize {
+    node.pending(client)
+}
+
+#[test]
+fn a_new_session_begins_when_it_is_claimed_and_not_before() {
+    let mut node = node();
+    let (consumer, session) = pending(&mut node, 1, "a", 3600);
+    assert_eq!(told(&mut node), ["claim a false true"]);
+    assert!(!is_opened(&node, consumer));
+    settle(&mut node, 1, session, Ok(()));
+    assert!(is_opened(&node, consumer));
+    let client = Client {
+        shard: 1,
+        key: session,
+        consumer,
+        present: false,
+    };
+    node.subscribe(client, "t", qos(Qos::AtLeastOnce));
+    node.close(client, Close::LOST);
+    assert_eq!(told(&mut node), [""; 0], "it waits for its client");
+    // It was here before: nobody is asked.
+    assert!(node.open(1, "a").present);
+    assert_eq!(told(&mut node), ["will a false"]);
+    // On the other shard, too.
+    assert!(node.open(0, "a").present);
+    assert_eq!(told(&mut node), ["will a false"]);
+}
+
+#[test]
+fn a_claim_that_is_refused_evicts_who_waits() {
+    for (why, reason) in [
+        (ClaimRefusal::Away, EvictReason::ClusterAway),
+        (ClaimRefusal::TakenOver, EvictReason::TakenOver),
+        (ClaimRefusal::OtherUser, EvictReason::OtherUser),
+    ] {
+        let mut node = node();
+        let (consumer, session) = pending(&mut node, 0, "a", 3600);
+        settle(&mut node, 0, session, Err(why));
+        assert_eq!(evicted(&node, consumer), Some(reason));
+        assert!(!node.broker(0).owner_exists("a"));
+        assert!(!node.open(1, "a").present, "it can be asked for again");
+    }
+}
+
+#[test]
+fn a_refusal_lets_the_next_ask_for_itself() {
+    let mut node = node();
+    let (first, session) = pending(&mut node, 0, "a", 3600);
+    node.is_granted = false;
+    let (second, opened) = node.start_open(1, "a", false, 3600, None);
+    let Opened::Pending { session: next } = opened else {
+        panic!("it waits");
+    };
+    node.run();
+    assert_eq!(evicted(&node, first), Some(EvictReason::TakenOver));
+    assert_eq!(told(&mut node), ["claim a false true"], "the first alone");
+    settle(&mut node, 0, session, Err(ClaimRefusal::Away));
+    assert!(!is_opened(&node, second));
+    assert!(told(&mut node).contains(&"claim a false true".to_owned()));
+    settle(&mut node, 1, next, Ok(()));
+    assert!(is_opened(&node, second));
+}
+
+#[test]
+fn a_client_that_goes_before_its_claim_is_settled_leaves_nothing() {
+    for expiry_s in [0, 3600] {
+        let mut node = node();
+        let (consumer, session) = pending(&mut node, 0, "a", expiry_s);
+        let now_ms = node.now_ms;
+        node.broker(0).close(now_ms, session, Close::LOST);
+        told(&mut node);
+        settle(&mut node, 0, session, Ok(()));
+        assert!(!is_opened(&node, consumer));
+        assert_eq!(told(&mut node), ["release a"]);
+        assert!(!node.broker(0).owner_exists("a"));
+    }
+}
+
+#[test]
+fn a_session_that_another_node_has_taken_ends_without_its_will() {
+    for shard in [0, 1] {
+        let mut node = node();
+        let reader = node.open(0, "reader");
+        node.subscribe(reader, "will", qos(Qos::AtLeastOnce));
+        let client = node.open_with(shard, "a", false, 3600, will());
+        told(&mut node);
+        lose(&mut node, "a");
+        assert_eq!(
+            evicted(&node, client.consumer),
+            Some(EvictReason::TakenOver)
+        );
+        let mut notes = told(&mut node);
+        notes.sort();
+        assert_eq!(notes, ["ended a", "release a"]);
+        assert_eq!(read(&mut node, reader), 0, "the will is the other node's");
+        assert!(!node.open(1 - shard, "a").present);
+    }
+}
+
+#[test]
+fn a_loss_is_answered_where_the_session_has_ended_and_where_another_waits() {
+    let mut node = node();
+    lose(&mut node, "a");
+    assert_eq!(told(&mut node), ["ended a"]);
+    let (consumer, session) = pending(&mut node, 1, "a", 3600);
+    told(&mut node);
+    lose(&mut node, "a");
+    assert_eq!(told(&mut node), ["ended a"]);
+    assert_eq!(
+        evicted(&node, consumer),
+        None,
+        "it was not lost: it never began"
+    );
+    settle(&mut node, 1, session, Ok(()));
+    assert!(is_opened(&node, consumer));
+}
+
+#[test]
+fn a_will_is_published_when_it_is_this_nodes_to_publish() {
+    let mut node = node();
+    let reader = node.open(1, "reader");
+    node.subscribe(reader, "will", qos(Qos::AtLeastOnce));
+    told(&mut node);
+    let client = node.open_with(0, "a", false, 0, will());
+    assert_eq!(told(&mut node), ["claim a true false"]);
+    node.close(client, Close::LOST);
+    node.run();
+    assert_eq!(read(&mut node, reader), 0);
+    let due = node.notes.iter().find_map(|note| match note {
+        Ownership::PublishWill { will, .. } => Some(Arc::clone(will)),
+        _ => None,
+    });
+    assert_eq!(told(&mut node), ["publish a", "release a"], "in this order");
+    let now_ms = node.now_ms;
+    assert!(
+        node.broker(0)
+            .publish_owned_will(now_ms, &due.expect("it is due"))
+    );
+    assert!(!node.broker(0).publish_owned_will(now_ms, &[1, 2, 3]));
+    node.collect(0);
+    node.run();
+    assert_eq!(read(&mut node, reader), 1);
+    assert_eq!(node.broker(0).counters().wills_published, 1);
+}
+
+#[test]
+fn other_nodes_know_the_will_that_holds() {
+    let mut node = node();
+    let client = node.open_with(0, "a", false, 3600, will());
+    assert_eq!(told(&mut node), ["claim a true true"]);
+    node.close(client, Close::NORMAL);
+    assert_eq!(told(&mut node), ["will a false"]);
+    let client = node.open_with(1, "a", false, 3600, will());
+    assert!(client.present);
+    assert_eq!(told(&mut node), ["will a true"]);
+    // A clean start ends the session, whose will is due, and begins another.
+    node.open_with(1, "a", true, 3600, None);
+    assert_eq!(told(&mut node), ["publish a", "claim a false true"]);
+}
+
+#[test]
+fn while_a_node_is_not_sure_only_sessions_that_end_with_their_connection_are_asked_for() {
+    let mut node = node();
+    let away = node.open(0, "away");
+    node.close(away, Close::LOST);
+    node.broker(0).set_unsure(true);
+    told(&mut node);
+    let now_ms = node.now_ms;
+    let mut try_open = |client_id, expiry_s, consumer| {
+        let request = OpenSession {
+            client_id,
+            user: None,
+            clean_start: false,
+            expiry_s,
+            consumer: ConsumerId(consumer),
+            will: None,
+            on_demand: false,
+            selector: None,
+        };
+        node.broker(0).open(now_ms, request)
+    };
+    assert_eq!(try_open("a", 3600, 901), Err(OpenError::ClusterAway));
+    assert_eq!(
+        try_open("away", 0, 902),
+        Err(OpenError::ClusterAway),
+        "it is there"
+    );
+    assert!(matches!(try_open("b", 0, 903), Ok(Opened::Pending { .. })));
+    assert_eq!(told(&mut node), ["claim b false false"]);
+    assert!(!node.broker(0).owner_exists("a"));
+}
