@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from cluster_nodes import ABSENCE_MS, LEASE_MS, PATIENCE_S, Cluster, Node, wait_until
+from cluster_sessions import ROWS as SESSIONS
 from harness import Failure, Report
 
 STERNA = os.environ["STERNA_BIN"]
@@ -463,6 +464,7 @@ def main() -> None:
         ("a node drains", draining),
         ("a node leaves", leaving),
         ("two processes have one name", one_name),
+        *SESSIONS,
     ]
     with Cluster(Path(os.environ["STERNA_BUILD"]) / "cluster") as cluster:
         for name, row in rows:

@@ -70,6 +70,8 @@ pub(super) struct Work<S> {
     serial: u64,
     /// The sequence number that was written over.
     expected: u64,
+    /// The last record of another process that has come by meanwhile.
+    foreign: u64,
     wake_ms: u64,
 }
 
@@ -179,6 +181,7 @@ impl<S: Copy> Owners<S> {
             attempt: 0,
             serial: 0,
             expected: 0,
+            foreign: 0,
             wake_ms: 0,
         });
         work.ops.push_back(op);
@@ -438,7 +441,13 @@ impl<S: Copy> Owners<S> {
             && work.claim_mut().is_some()
         {
             work.stage = Stage::Written(sequence);
-            return self.inherit_will(key);
+            let is_overtaken = work.foreign > sequence;
+            self.inherit_will(key);
+            if is_overtaken {
+                // What was written has been written over, and will not come by.
+                self.refuse_overtaken(now_ms, key);
+            }
+            return;
         }
         if let Some(held) = self.held.get_mut(&key) {
             held.epoch = sequence;
@@ -561,9 +570,12 @@ impl<S: Copy> Owners<S> {
     /// A record of another process comes by. A claim that was written before it, and was not granted, is lost.
     /// True where there was one.
     pub(super) fn overtake_claim(&mut self, now_ms: u64, key: Key, sequence: u64) -> bool {
-        let is_lost = (self.work.get(&key)).is_some_and(|work| match work.stage {
-            Stage::Written(own) | Stage::Waiting { epoch: own, .. } => own < sequence,
-            Stage::Pausing | Stage::Reading | Stage::Writing => false,
+        let is_lost = (self.work.get_mut(&key)).is_some_and(|work| {
+            work.foreign = work.foreign.max(sequence);
+            match work.stage {
+                Stage::Written(own) | Stage::Waiting { epoch: own, .. } => own < sequence,
+                Stage::Pausing | Stage::Reading | Stage::Writing => false,
+            }
         });
         if is_lost {
             self.refuse_overtaken(now_ms, key);

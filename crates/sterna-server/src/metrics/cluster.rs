@@ -56,6 +56,16 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             status.filters.get(),
         ),
         (
+            "sterna_cluster_sessions",
+            "Sessions of this node that no other has",
+            status.sessions_owned.get(),
+        ),
+        (
+            "sterna_cluster_sessions_claiming",
+            "Sessions whose records are being written",
+            status.sessions_claimed.get(),
+        ),
+        (
             "sterna_cluster_waiting_bytes",
             "Bytes of messages that wait in this process for NATS",
             gate(PeerGate::waiting_bytes),

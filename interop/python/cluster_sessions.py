@@ -1,0 +1,236 @@
+"""Rows of the cluster's suite about sessions: one owner at a time, and wills of nodes that go.
+
+A client of a few packets of MQTT 5.0 and 3.1.1 is here, because the rows look at what a connection is told, byte by
+byte. Standard library only.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+
+from cluster_nodes import ABSENCE_MS, PATIENCE_S, Cluster, Node, wait_until
+from harness import Failure
+
+CONNACK, PUBLISH, PUBACK, SUBACK, DISCONNECT = 0x20, 0x30, 0x40, 0x90, 0xE0
+TAKEN_OVER, SERVER_UNAVAILABLE = 0x8E, 0x88
+# For ever, as a Session Expiry Interval.
+FOREVER_S = 0xFFFFFFFF
+
+
+def text(value: str) -> bytes:
+    return len(value).to_bytes(2, "big") + value.encode()
+
+
+def packet(first: int, body: bytes) -> bytes:
+    assert len(body) < 128
+    return bytes([first, len(body)]) + body
+
+
+class Client:
+    """A connection. Packets of the broker are (type, body); the end of the connection is None."""
+
+    def __init__(self, node: Node, client_id: str, level: int = 5, expiry_s: int = 0, clean: bool = False, will: str = ""):
+        self.socket = socket.create_connection(("127.0.0.1", node.ports["mqtt"]), PATIENCE_S)
+        self.level = level
+        flags = (2 if clean else 0) | (4 if will else 0)
+        head = text("MQTT") + bytes([level, flags]) + (0).to_bytes(2, "big")
+        properties = b""
+        if level == 5:
+            properties = b"\x05\x11" + expiry_s.to_bytes(4, "big")
+        last = text(client_id)
+        if will:
+            last += (b"\x00" if level == 5 else b"") + text(will) + text(client_id)
+        self.socket.sendall(packet(0x10, head + properties + last))
+
+    def read(self) -> tuple[int, bytes] | None:
+        try:
+            head = self.exactly(2)
+            size, shift = head[1] & 0x7F, 7
+            byte = head[1]
+            while byte & 0x80:
+                byte = self.exactly(1)[0]
+                size |= (byte & 0x7F) << shift
+                shift += 7
+            return head[0] & 0xF0, self.exactly(size)
+        except (EOFError, ConnectionError):
+            return None
+
+    def exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return data
+
+    def admitted(self) -> Client:
+        """Expects a CONNACK that lets the client in, to a new session."""
+        answer = self.read()
+        if answer is None or answer[0] != CONNACK or answer[1][:2] != b"\x00\x00":
+            raise Failure(f"CONNECT was answered with {answer}")
+        return self
+
+    def subscribe(self, topic: str) -> None:
+        properties = b"\x00" if self.level == 5 else b""
+        self.socket.sendall(packet(0x82, b"\x00\x01" + properties + text(topic) + b"\x01"))
+        answer = self.read()
+        if answer is None or answer[0] != SUBACK or answer[1][-1] > 2:
+            raise Failure(f"SUBSCRIBE was answered with {answer}")
+
+    def publish(self, topic: str) -> None:
+        self.socket.sendall(packet(0x32, text(topic) + b"\x00\x07" + b"\x00" + b"x"))
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def expect_taken_over(self) -> None:
+        told = self.read()
+        if self.level == 5 and (told is None or told[0] != DISCONNECT or told[1][:1] != bytes([TAKEN_OVER])):
+            raise Failure(f"the earlier connection was told {told}")
+        if self.level == 4 and told is not None:
+            raise Failure(f"the earlier connection was told {told}")
+        if self.level == 5 and self.read() is not None:
+            raise Failure("the earlier connection goes on")
+
+
+def moves(cluster: Cluster) -> None:
+    """A client that comes to another node ends its earlier connection, at once."""
+    for level, expiry_s, clean in ((5, 0, True), (5, FOREVER_S, False), (4, 0, True), (4, 0, False)):
+        client_id = f"moves-{level}-{expiry_s}-{clean}"
+        earlier = Client(cluster.nodes[0], client_id, level, expiry_s, clean).admitted()
+        for node in (1, 2, 0):
+            begun = time.monotonic()
+            later = Client(cluster.nodes[node], client_id, level, expiry_s, clean).admitted()
+            took_s = time.monotonic() - begun
+            earlier.expect_taken_over()
+            if took_s > 1:
+                raise Failure(f"{client_id} came to {cluster.nodes[node].name} in {took_s:.1f} s")
+            earlier = later
+        earlier.close()
+
+
+def many_moves(cluster: Cluster) -> None:
+    """Two nodes at once want one session, again and again: one connection is left each time."""
+    for number in range(20):
+        client_id = f"both-{number % 3}"
+        first, second = (Client(cluster.nodes[at], client_id, expiry_s=FOREVER_S) for at in (number % 3, (number + 1) % 3))
+        time.sleep(0.3)
+        left = []
+        for client in (first, second):
+            client.socket.settimeout(0.3)
+            told = None
+            try:
+                while (told := client.read()) is not None:
+                    if told[0] != CONNACK or told[1][1] != 0:
+                        break
+            except TimeoutError:
+                left.append(client)
+        if len(left) != 1:
+            raise Failure(f"of two connections {len(left)} are left in round {number}")
+        for client in (first, second):
+            client.close()
+
+
+def a_dead_node(cluster: Cluster) -> None:
+    """A node is killed: its clients are let in elsewhere within the lease, and each will is published once."""
+    first, second, third = cluster.nodes
+    reader = Client(third, "wills").admitted()
+    reader.subscribe("will/#")
+    wait_until("the wills' reader is known", lambda: first.figure("sterna_cluster_filters") == 1)
+    wait_until("the wills' reader is known", lambda: second.figure("sterna_cluster_filters") == 1)
+    for client_id in ("returns", "stays-away"):
+        Client(second, client_id, expiry_s=FOREVER_S, will=f"will/{client_id}").admitted()
+    second.kill()
+    begun = time.monotonic()
+    back = Client(first, "returns", expiry_s=FOREVER_S).admitted()
+    took_s = time.monotonic() - begun
+    if took_s > 4:
+        raise Failure(f"the client was let in after {took_s:.1f} s")
+    wills = []
+    reader.socket.settimeout(ABSENCE_MS / 1000 + PATIENCE_S)
+    while len(wills) < 2:
+        told = reader.read()
+        if told is None:
+            raise Failure("the wills' reader was cut off")
+        if told[0] == PUBLISH:
+            wills.append(told[1])
+    reader.socket.settimeout(2)
+    try:
+        raise Failure(f"after the wills came {reader.read()}")
+    except TimeoutError:
+        pass
+    if [b"returns" in wills[0], b"stays-away" in wills[1]] != [True, True]:
+        raise Failure(f"the wills were {wills}")
+    second.start()
+    cluster.settle()
+    Client(second, "stays-away", expiry_s=FOREVER_S).admitted().close()
+    for client in (back, reader):
+        client.close()
+
+
+def a_sleeper(cluster: Cluster) -> None:
+    """A node stands still while its client goes elsewhere: it acknowledges nothing for it when it goes on."""
+    first, second, _ = cluster.nodes
+    earlier = Client(second, "sleeper", expiry_s=FOREVER_S).admitted()
+    second.send(signal.SIGSTOP)
+    try:
+        earlier.publish("sleeper/while-it-stands-still")
+        later = Client(first, "sleeper", expiry_s=FOREVER_S).admitted()
+    finally:
+        second.send(signal.SIGCONT)
+    earlier.expect_taken_over()
+    later.publish("sleeper/owner")
+    told = later.read()
+    if told is None or told[0] != PUBACK:
+        raise Failure(f"the owner was told {told}")
+    later.close()
+    cluster.settle()
+
+
+def without_nats(cluster: Cluster) -> None:
+    """Without NATS, sessions that outlive their connection are refused, and others are let in."""
+    first = cluster.nodes[0]
+    here = Client(first, "was-here", expiry_s=FOREVER_S).admitted()
+    for server in cluster.nats:
+        server.kill()
+    try:
+        wait_until("the node says so", lambda: "no server of NATS" in first.page("/readyz"))
+        time.sleep(3)
+        refused = Client(first, "lasting", expiry_s=FOREVER_S).read()
+        if refused is None or refused[0] != CONNACK or refused[1][1] != SERVER_UNAVAILABLE:
+            raise Failure(f"CONNECT was answered with {refused}")
+        passing = Client(first, "passing", clean=True).admitted()
+        passing.publish("without/nats")
+        told = passing.read()
+        if told is None or told[0] != PUBACK:
+            raise Failure(f"who has no session beyond the connection was told {told}")
+        here.publish("without/nats")
+        here.socket.settimeout(1)
+        try:
+            raise Failure(f"whose session may be elsewhere was told {here.read()}")
+        except TimeoutError:
+            pass
+    finally:
+        for server in cluster.nats:
+            server.start()
+    cluster.settle()
+    here.socket.settimeout(PATIENCE_S)
+    told = here.read()
+    if told is None or told[0] != PUBACK:
+        raise Failure(f"when NATS is back it was told {told}")
+    # The one that was let in without NATS is known now, and goes where its client goes.
+    Client(cluster.nodes[1], "passing", clean=True).admitted().close()
+    passing.expect_taken_over()
+    here.close()
+
+
+ROWS = [
+    ("sessions: a client comes to another node", moves),
+    ("sessions: two nodes want one at once", many_moves),
+    ("sessions: a node is killed, and its wills", a_dead_node),
+    ("sessions: a node stands still", a_sleeper),
+    ("sessions: all servers of NATS are killed", without_nats),
+]
