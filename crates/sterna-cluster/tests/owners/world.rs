@@ -95,8 +95,8 @@ struct Fate {
     published: u32,
     /// It is to be published, whatever happens.
     is_due: bool,
-    /// It must not be.
-    is_discarded: bool,
+    /// Who took it out of its record may have died with it.
+    may_be_lost: bool,
 }
 
 pub(crate) struct World {
@@ -505,7 +505,7 @@ impl World {
                 let connection = u64::from_be_bytes(will[..].try_into().expect("a number"));
                 let fate = self.wills.entry(connection).or_default();
                 fate.published += 1;
-                if fate.published > 1 || fate.is_discarded {
+                if fate.published > 1 {
                     self.found = Some(format!(
                         "the will of connection {connection} is published again"
                     ));
@@ -653,7 +653,7 @@ impl World {
     /// not told that it has taken them out, and another has the record by then.
     fn may_be_lost(&mut self, node: usize) {
         for connection in std::mem::take(&mut self.nodes[node].asked) {
-            self.wills.entry(connection).or_default().is_due = false;
+            self.wills.entry(connection).or_default().may_be_lost = true;
         }
     }
 
@@ -801,7 +801,8 @@ impl World {
             .map(|live| live.connection)
             .collect();
         let lost = (self.wills.iter()).find(|(connection, fate)| {
-            fate.is_due && fate.published == 0 && !living.contains(connection)
+            let is_owed = fate.is_due && !fate.may_be_lost;
+            is_owed && fate.published == 0 && !living.contains(connection)
         });
         lost.map(|(connection, _)| {
             format!("the will of connection {connection} was never published")
