@@ -136,6 +136,8 @@ pub enum OpenError {
     InvalidWillTopic,
     /// The session is to outlive its connection, and the store can write nothing (MQTT: Quota exceeded).
     StoreStuck,
+    /// The will is larger than what other nodes of the cluster can keep (MQTT: Packet too large).
+    WillTooLarge,
     /// The session outlives its connection, and this node of a cluster is not sure of its sessions
     /// (MQTT: Server unavailable).
     ClusterAway,

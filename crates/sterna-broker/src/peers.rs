@@ -245,7 +245,7 @@ impl PeerGate {
         self.waiting_bytes() < self.maximum_bytes
     }
 
-    fn is_small(&self, message: &Message) -> bool {
+    pub(crate) fn is_small(&self, message: &Message) -> bool {
         message.body_bytes() as u64 <= self.largest_body_bytes.load(Ordering::Relaxed)
     }
 

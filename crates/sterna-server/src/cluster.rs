@@ -39,7 +39,7 @@ impl Cluster {
             cluster = settings.name,
             node = settings.node,
             "this is a node of a cluster: messages and retained messages are shared with other nodes; \
-             sessions, shared subscriptions and AMQP queues are not (docs/cluster.md)"
+             what sessions have, shared subscriptions and AMQP queues are not (docs/cluster.md)"
         );
         Ok(Self {
             engine: Some(Engine::new(settings, cluster.maximum_waiting_bytes)),

@@ -52,6 +52,9 @@ impl<P: DoorState> Broker<P> {
             if !is_topic(will.message.topic(), self.limits()) {
                 return Err(OpenError::InvalidWillTopic);
             }
+            if self.is_too_large_for_peers(&will.message) {
+                return Err(OpenError::WillTooLarge);
+            }
             will_bytes = will.message.body_bytes();
             if !self.directory.add_will(will_bytes, Admission::Limited) {
                 return Err(OpenError::TooManyWills);

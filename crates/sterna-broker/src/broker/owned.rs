@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Broker;
 use crate::api::{DoorState, Event, EvictReason, SessionKey};
 use crate::mail::Letter;
+use crate::message::Message;
 use crate::owned::{ClaimRefusal, Owned, Ownership, decode_will, encode_will};
 use crate::session::State;
 
@@ -30,6 +31,11 @@ impl<P: DoorState> Broker<P> {
 
     pub(super) fn is_unsure(&self) -> bool {
         (self.peers.as_ref()).is_some_and(|peers| peers.owned.is_unsure)
+    }
+
+    /// Whether a message cannot be in a record that other nodes keep.
+    pub(super) fn is_too_large_for_peers(&self, message: &Message) -> bool {
+        (self.peers.as_ref()).is_some_and(|peers| !peers.gate.is_small(message))
     }
 
     pub(super) const fn is_in_cluster(&self) -> bool {

@@ -241,6 +241,28 @@ fn a_will_is_published_when_it_is_this_nodes_to_publish() {
 }
 
 #[test]
+fn a_will_that_other_nodes_cannot_keep_is_refused() {
+    let mut node = node();
+    let gate = Arc::new(PeerGate::new(10_000));
+    gate.set_largest_body_bytes(4);
+    node.broker(0).join_cluster(gate);
+    let now_ms = node.now_ms;
+    let request = OpenSession {
+        client_id: "a",
+        user: None,
+        clean_start: true,
+        expiry_s: 0,
+        consumer: ConsumerId(1),
+        will: will(),
+        on_demand: false,
+        selector: None,
+    };
+    let opened = node.broker(0).open(now_ms, request);
+    assert_eq!(opened, Err(OpenError::WillTooLarge));
+    assert!(!node.broker(0).owner_exists("a"));
+}
+
+#[test]
 fn other_nodes_know_the_will_that_holds() {
     let mut node = node();
     let client = node.open_with(0, "a", false, 3600, will());

@@ -412,6 +412,10 @@ impl Door {
                 let detail = "the store has no room for the session";
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
+            Err(OpenError::WillTooLarge) => {
+                let detail = "the will is larger than what the cluster can keep";
+                self.refuse(cx, client, ReasonCode::PacketTooLarge, detail);
+            }
             Err(OpenError::TooManyWills) => {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many wills");
             }
