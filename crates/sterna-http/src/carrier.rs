@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sterna_net::{Chunk, ConnectionId, Network, StreamId};
+use sterna_net::{Chunk, ConnectionId, Network, StreamEnd, StreamId};
 
 use crate::date::{self, Date};
 use crate::exchange::{Application, Responses};
@@ -110,27 +110,17 @@ impl Carrier {
         }
     }
 
-    /// The client has ended its side of a stream.
-    pub fn stream_finished(&mut self, app: &mut dyn Application, stream: StreamId) {
-        match &mut self.version {
-            Version::Http3(carrier) => carrier.finished(app, stream),
-            Version::Tcp(carrier) => carrier.finished(app),
-        }
-    }
-
-    /// The client has aborted what it sends on a stream, with an application error code.
-    pub fn stream_aborted(&mut self, app: &mut dyn Application, stream: StreamId, code: u64) {
-        match &mut self.version {
-            Version::Http3(carrier) => carrier.peer_reset(app, stream, code),
-            Version::Tcp(carrier) => carrier.finished(app),
-        }
-    }
-
-    /// The client reads no more of a stream, with an application error code.
-    pub fn stream_stopped(&mut self, app: &mut dyn Application, stream: StreamId, code: u64) {
-        match &mut self.version {
-            Version::Http3(carrier) => carrier.peer_stopped(app, stream, code),
-            Version::Tcp(carrier) => carrier.finished(app),
+    /// The client has ended one side of a stream.
+    pub fn stream_ended(&mut self, app: &mut dyn Application, stream: StreamId, end: StreamEnd) {
+        match (&mut self.version, end) {
+            (Version::Http3(carrier), StreamEnd::Finished) => carrier.finished(app, stream),
+            (Version::Http3(carrier), StreamEnd::Aborted(code)) => {
+                carrier.peer_reset(app, stream, code);
+            }
+            (Version::Http3(carrier), StreamEnd::Stopped(code)) => {
+                carrier.peer_stopped(app, stream, code);
+            }
+            (Version::Tcp(carrier), _) => carrier.finished(app),
         }
     }
 

@@ -9,7 +9,9 @@ use sterna_http::{
     Settings,
 };
 use sterna_net::sim::{self, Client, ClientOptions, Simulation};
-use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId, TransportKind};
+use sterna_net::{
+    Chunk, CloseReason, ConnectionId, Handler, Network, StreamEnd, StreamId, TransportKind,
+};
 
 const CONNECT_TIMEOUT_MS: u64 = 5_000;
 
@@ -122,20 +124,14 @@ impl Handler for Server {
         self.step(net, id, |carrier, app| carrier.datagram(app, chunk.bytes));
     }
 
-    fn stream_finished(&mut self, net: &mut dyn Network, id: ConnectionId, stream: StreamId) {
-        self.step(net, id, |carrier, app| carrier.stream_finished(app, stream));
-    }
-
-    fn stream_aborted(&mut self, net: &mut dyn Network, id: ConnectionId, on: StreamId, code: u64) {
-        self.step(net, id, |carrier, app| {
-            carrier.stream_aborted(app, on, code);
-        });
-    }
-
-    fn stream_stopped(&mut self, net: &mut dyn Network, id: ConnectionId, on: StreamId, code: u64) {
-        self.step(net, id, |carrier, app| {
-            carrier.stream_stopped(app, on, code);
-        });
+    fn stream_ended(
+        &mut self,
+        net: &mut dyn Network,
+        id: ConnectionId,
+        on: StreamId,
+        end: StreamEnd,
+    ) {
+        self.step(net, id, |carrier, app| carrier.stream_ended(app, on, end));
     }
 
     fn writable(&mut self, net: &mut dyn Network, id: ConnectionId) {

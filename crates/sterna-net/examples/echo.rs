@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use sterna_net::{
     Chunk, CloseReason, ConnectionId, Handler, ListenerConfig, ListenerTransport, Network,
-    ShardConfig, StreamId, bind,
+    ShardConfig, StreamEnd, StreamId, bind,
 };
 
 struct Echo;
@@ -34,22 +34,16 @@ impl Handler for Echo {
         net.pause(connection, false);
     }
 
-    fn stream_finished(
+    fn stream_ended(
         &mut self,
         net: &mut dyn Network,
         connection: ConnectionId,
         _stream: StreamId,
+        end: StreamEnd,
     ) {
-        net.close(connection, 0);
-    }
-
-    fn stream_aborted(
-        &mut self,
-        _net: &mut dyn Network,
-        _connection: ConnectionId,
-        _stream: StreamId,
-        _code: u64,
-    ) {
+        if end == StreamEnd::Finished {
+            net.close(connection, 0);
+        }
     }
 
     fn closed(&mut self, _net: &mut dyn Network, connection: ConnectionId, reason: &CloseReason) {

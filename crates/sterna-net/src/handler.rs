@@ -97,6 +97,22 @@ pub struct ConnectionInfo {
     pub peer_certificates: Vec<Box<[u8]>>,
 }
 
+/// How a peer has ended one side of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamEnd {
+    /// It ended its sending side in order (FIN, or the end of a TCP stream).
+    ///
+    /// The handler can still send on a byte-stream connection, until it closes it or
+    /// [`crate::ShardConfig::half_closed_timeout_ms`] has passed. A WebSocket is closed right after
+    /// the call, as its protocol demands.
+    Finished,
+    /// It aborted its sending side (RESET_STREAM) with this application error code.
+    Aborted(u64),
+    /// It stopped reading (STOP_SENDING) with this application error code. Bytes sent there are
+    /// dropped. The peer's own sending side goes on.
+    Stopped(u64),
+}
+
 /// Bytes that arrived on a stream, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
@@ -359,39 +375,14 @@ pub trait Handler {
         let _ = (net, connection, chunk);
     }
 
-    /// The peer ended its sending side of a stream in order (FIN, or the end of a TCP stream).
-    ///
-    /// The handler can still send on a byte-stream connection, until it closes it or
-    /// [`crate::ShardConfig::half_closed_timeout_ms`] has passed. A WebSocket is closed right after
-    /// this call, as its protocol demands.
-    fn stream_finished(
+    /// The peer has ended one side of a stream.
+    fn stream_ended(
         &mut self,
         net: &mut dyn Network,
         connection: ConnectionId,
         stream: StreamId,
+        end: StreamEnd,
     );
-
-    /// The peer aborted its sending side of a stream (RESET_STREAM) with an application error code.
-    fn stream_aborted(
-        &mut self,
-        net: &mut dyn Network,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    );
-
-    /// The peer stopped reading a stream (STOP_SENDING) with an application error code.
-    ///
-    /// Bytes sent there are dropped. The peer's own sending side goes on.
-    fn stream_stopped(
-        &mut self,
-        net: &mut dyn Network,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        let _ = (net, connection, stream, code);
-    }
 
     /// The queued bytes fell from above the high watermark below the low one, or a watched stream
     /// ([`Network::watch`]) is empty.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use sterna_broker::{Directory, Limits, NoStore, Store};
 use sterna_net::{
     Chunk, CloseReason, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics,
-    StreamId, TransportKind,
+    StreamEnd, StreamId, TransportKind,
 };
 use sterna_server::config::{Config, Effect, Listener, Rule};
 use sterna_server::{Mail, Outbox, Parts, Policy, Shard, metrics, sys};
@@ -626,7 +626,8 @@ fn a_request_of_http3_is_small_while_it_lasts_and_nothing_afterwards() {
     let connection = fixture.open(1 << 31, TransportKind::Quic, b"h3");
     let requests = posts(2_300).0;
     let finish = |fixture: &mut Fixture, stream| {
-        (fixture.shard).stream_finished(&mut fixture.wire, connection, stream);
+        let end = StreamEnd::Finished;
+        (fixture.shard).stream_ended(&mut fixture.wire, connection, stream, end);
         fixture.shard.end_of_turn(&mut fixture.wire);
     };
     let (warm, measured) = requests.split_at(1_201);
@@ -682,7 +683,8 @@ fn an_idle_client_of_http_stays_small() {
                 for (stream, bytes) in &requests {
                     fixture.turn_on(connection, *stream, bytes);
                 }
-                (fixture.shard).stream_finished(&mut fixture.wire, connection, StreamId::FIRST);
+                let (stream, end) = (StreamId::FIRST, StreamEnd::Finished);
+                (fixture.shard).stream_ended(&mut fixture.wire, connection, stream, end);
             } else {
                 let request = b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\n\
                                 Content-Length: 1\r\n\r\nx";

@@ -24,7 +24,7 @@ use sterna_broker::{Directory, Limits, NoStore};
 use sterna_mqtt::{Packet, QoS, Version};
 use sterna_net::quic::{Driver, DriverEvent, EventKind, Key, QuicConfig};
 use sterna_net::{
-    Chunk, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics, StreamId,
+    Chunk, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics, StreamEnd, StreamId,
 };
 use sterna_server::config::{Config, EarlyData, Listener};
 use sterna_server::{Mail, Outbox, Parts, Policy, Shard, metrics, sys};
@@ -178,7 +178,9 @@ fn serve(shard: Shard) -> world::Reaction {
                 };
                 shard.received(net, id, chunk);
             }
-            EventKind::Finished { stream } => shard.stream_finished(net, id, *stream),
+            EventKind::Finished { stream } => {
+                shard.stream_ended(net, id, *stream, StreamEnd::Finished);
+            }
             EventKind::Closed { reason } => shard.closed(net, id, reason),
             _ => {}
         }

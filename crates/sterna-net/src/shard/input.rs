@@ -12,7 +12,7 @@ use crate::proxy_header;
 use crate::tls::PARTIAL_ROOM;
 use crate::udp::canonical;
 use crate::websocket::{self, Upgrade};
-use crate::{Chunk, CloseReason, ConnectionId, Handler, StreamId};
+use crate::{Chunk, CloseReason, ConnectionId, Handler, StreamEnd, StreamId};
 
 impl<H: Handler> Shard<H> {
     /// Reads from a connection that has something to read, once.
@@ -339,7 +339,8 @@ impl<H: Handler> Shard<H> {
     fn tell_finished(&mut self, id: ConnectionId) {
         let open = |c: &Connection| c.phase == Phase::Open;
         if self.core.connections.get(id).is_some_and(open) {
-            (self.handler).stream_finished(&mut self.core, id, StreamId::FIRST);
+            let end = StreamEnd::Finished;
+            (self.handler).stream_ended(&mut self.core, id, StreamId::FIRST, end);
         }
     }
 }

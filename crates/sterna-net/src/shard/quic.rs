@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Shard;
 use crate::quic::{DriverEvent, EventKind, Key};
-use crate::{Chunk, ConnectionId, Handler};
+use crate::{Chunk, ConnectionId, Handler, StreamEnd};
 
 impl<H: Handler> Shard<H> {
     /// Notes the kernel's report about a UDP socket.
@@ -66,9 +66,15 @@ impl<H: Handler> Shard<H> {
                 };
                 handler.received(core, id, chunk);
             }
-            EventKind::Finished { stream } => handler.stream_finished(core, id, stream),
-            EventKind::Aborted { stream, code } => handler.stream_aborted(core, id, stream, code),
-            EventKind::Stopped { stream, code } => handler.stream_stopped(core, id, stream, code),
+            EventKind::Finished { stream } => {
+                handler.stream_ended(core, id, stream, StreamEnd::Finished);
+            }
+            EventKind::Aborted { stream, code } => {
+                handler.stream_ended(core, id, stream, StreamEnd::Aborted(code));
+            }
+            EventKind::Stopped { stream, code } => {
+                handler.stream_ended(core, id, stream, StreamEnd::Stopped(code));
+            }
             EventKind::Datagram {
                 bytes,
                 early,

@@ -10,7 +10,7 @@
 //! ```
 //! use sterna_net::sim::{ClientOptions, Settings, Simulation};
 //! use sterna_net::{
-//!     Chunk, CloseReason, ConnectionId, Handler, Network, StreamId,
+//!     Chunk, CloseReason, ConnectionId, Handler, Network, StreamEnd, StreamId,
 //! };
 //!
 //! /// Sends back what it gets.
@@ -22,10 +22,11 @@
 //!     fn received(&mut self, net: &mut dyn Network, from: ConnectionId, chunk: Chunk<'_>) {
 //!         net.send(from, chunk.stream, chunk.bytes);
 //!     }
-//!     fn stream_finished(&mut self, net: &mut dyn Network, from: ConnectionId, stream: StreamId) {
-//!         net.finish(from, stream);
+//!     fn stream_ended(&mut self, net: &mut dyn Network, from: ConnectionId, on: StreamId, end: StreamEnd) {
+//!         if end == StreamEnd::Finished {
+//!             net.finish(from, on);
+//!         }
 //!     }
-//!     fn stream_aborted(&mut self, _: &mut dyn Network, _: ConnectionId, _: StreamId, _: u64) {}
 //!     fn writable(&mut self, _: &mut dyn Network, _: ConnectionId) {}
 //!     fn closed(&mut self, _: &mut dyn Network, _: ConnectionId, _: &CloseReason) {}
 //!     fn mail(&mut self, _: &mut dyn Network, _: &mut Vec<()>) {}
@@ -61,7 +62,7 @@ pub use settings::Settings;
 use self::link::{Fate, Link};
 use self::world::{Action, Port, Reason, World};
 use crate::mailbox::{Courier, Mailbox};
-use crate::{Chunk, Handler, Network, StreamId};
+use crate::{Chunk, Handler, Network, StreamEnd, StreamId};
 
 /// A step of a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -511,10 +512,10 @@ fn arrive<H: Handler>(handler: &mut H, port: &mut Port<'_>, link: u32, stream: S
     if ends && port.world.link(link).is_usable() {
         if let Some(code) = abort {
             port.world.note(&[9, u64::from(link), stream.0, code], &[]);
-            handler.stream_aborted(port, id, stream, code);
+            handler.stream_ended(port, id, stream, StreamEnd::Aborted(code));
         } else {
             port.world.note(&[10, u64::from(link), stream.0], &[]);
-            handler.stream_finished(port, id, stream);
+            handler.stream_ended(port, id, stream, StreamEnd::Finished);
         }
     }
     if port

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use super::{Client, ClientOptions, Settings, Simulation, Step};
 use crate::mailbox::Courier;
 use crate::{
-    Chunk, CloseReason, ConnectionId, Handler, Network, SHARE_BYTES, StreamId, TransportKind,
+    Chunk, CloseReason, ConnectionId, Handler, Network, SHARE_BYTES, StreamEnd, StreamId,
+    TransportKind,
 };
 
 /// A call of a handler.
@@ -113,15 +114,23 @@ impl Handler for Recorder {
         net.send_datagram(id, Bytes::copy_from_slice(chunk.bytes));
     }
 
-    fn stream_finished(&mut self, net: &mut dyn Network, id: ConnectionId, stream: StreamId) {
-        self.told.push(Told::Finished(stream));
-        if self.reaction.is_some() {
-            net.finish(id, stream);
+    fn stream_ended(
+        &mut self,
+        net: &mut dyn Network,
+        id: ConnectionId,
+        stream: StreamId,
+        end: StreamEnd,
+    ) {
+        match end {
+            StreamEnd::Finished => {
+                self.told.push(Told::Finished(stream));
+                if self.reaction.is_some() {
+                    net.finish(id, stream);
+                }
+            }
+            StreamEnd::Aborted(code) => self.told.push(Told::Aborted(stream, code)),
+            StreamEnd::Stopped(_) => {}
         }
-    }
-
-    fn stream_aborted(&mut self, _: &mut dyn Network, _: ConnectionId, on: StreamId, code: u64) {
-        self.told.push(Told::Aborted(on, code));
     }
 
     fn writable(&mut self, _: &mut dyn Network, _: ConnectionId) {
@@ -338,8 +347,14 @@ fn a_shard_that_spins_is_found_out() {
         type Mail = ();
         fn opened(&mut self, _: &mut dyn Network, _: ConnectionId) {}
         fn received(&mut self, _: &mut dyn Network, _: ConnectionId, _: Chunk<'_>) {}
-        fn stream_finished(&mut self, _: &mut dyn Network, _: ConnectionId, _: StreamId) {}
-        fn stream_aborted(&mut self, _: &mut dyn Network, _: ConnectionId, _: StreamId, _: u64) {}
+        fn stream_ended(
+            &mut self,
+            _: &mut dyn Network,
+            _: ConnectionId,
+            _: StreamId,
+            _: StreamEnd,
+        ) {
+        }
         fn writable(&mut self, _: &mut dyn Network, _: ConnectionId) {}
         fn closed(&mut self, _: &mut dyn Network, _: ConnectionId, _: &CloseReason) {}
         fn mail(&mut self, _: &mut dyn Network, _: &mut Vec<()>) {}

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use sterna_net::{
     BoundShard, Chunk, CloseReason, ConnectionId, ConnectionInfo, Courier, Gate, Handler,
     ListenerConfig, ListenerTransport, Mailbox, Network, SHARE_BYTES, ShardConfig, ShardCounters,
-    ShardFigures, StreamId, bind,
+    ShardFigures, StreamEnd, StreamId, bind,
 };
 
 /// How long a test waits for something that is to happen.
@@ -199,7 +199,19 @@ impl Handler for Echo {
         net.send_datagram(id, Bytes::copy_from_slice(chunk.bytes));
     }
 
-    fn stream_finished(&mut self, net: &mut dyn Network, id: ConnectionId, stream: StreamId) {
+    fn stream_ended(
+        &mut self,
+        net: &mut dyn Network,
+        id: ConnectionId,
+        stream: StreamId,
+        end: StreamEnd,
+    ) {
+        if let StreamEnd::Aborted(code) = end {
+            self.log.add(self.shard, Seen::Aborted(id, stream, code));
+        }
+        if end != StreamEnd::Finished {
+            return;
+        }
         self.log.add(self.shard, Seen::Finished(id, stream));
         if net
             .info(id)
@@ -211,16 +223,6 @@ impl Handler for Echo {
         } else if self.close_on_end {
             net.close(id, 0);
         }
-    }
-
-    fn stream_aborted(
-        &mut self,
-        _: &mut dyn Network,
-        id: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        self.log.add(self.shard, Seen::Aborted(id, stream, code));
     }
 
     fn writable(&mut self, net: &mut dyn Network, id: ConnectionId) {

@@ -6,7 +6,7 @@ use sterna_amqp::messaging::TerminusExpiryPolicy;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::{Condition, Lane};
 use sterna_broker::{ConsumerId, EvictReason, NEVER_EXPIRES_S, SessionKey};
-use sterna_net::{ConnectionId, StreamId};
+use sterna_net::{ConnectionId, StreamEnd, StreamId};
 
 use super::attach::{cluster_away, ended_after, other_user};
 use super::client::{Client, SourceLink, State, Target};
@@ -247,15 +247,25 @@ impl Door {
         self.lost(cx, client);
     }
 
-    /// A peer ended its side of a stream.
-    pub(crate) fn stream_finished(
+    /// A peer has ended one side of a stream: without an end in order, its sessions have ended.
+    pub(crate) fn stream_ended(
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
         stream: StreamId,
+        end: StreamEnd,
     ) {
         self.with_client(cx, connection, |door, cx, client| {
-            door.finished(cx, client, stream);
+            if end == StreamEnd::Finished {
+                return door.finished(cx, client, stream);
+            }
+            let name = &*client.container;
+            tracing::debug!(client = name, stream = stream.0, ?end, "stream ended");
+            if stream == StreamId::FIRST {
+                door.lost(cx, client);
+            } else {
+                door.lane_gone(cx, client, stream);
+            }
         });
     }
 
@@ -278,40 +288,6 @@ impl Door {
             cx.net.finish(client.id, stream);
             client.framers.forget(stream);
         }
-    }
-
-    /// A peer aborted a stream, or reads no more of it: its sessions have ended.
-    pub(crate) fn stream_aborted(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        self.with_client(cx, connection, |door, cx, client| {
-            tracing::debug!(
-                client = &*client.container,
-                stream = stream.0,
-                code,
-                "stream aborted"
-            );
-            if stream == StreamId::FIRST {
-                door.lost(cx, client);
-            } else {
-                door.lane_gone(cx, client, stream);
-            }
-        });
-    }
-
-    /// A peer reads no more of a stream.
-    pub(crate) fn stream_stopped(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        self.stream_aborted(cx, connection, stream, code);
     }
 
     fn lane_gone(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use sterna_broker::{ConsumerId, EvictReason, SessionKey};
 use sterna_http::{Carrier, Date, INTERNAL_ERROR, Limits, NO_ERROR, Responses, Settings};
-use sterna_net::{Chunk, ConnectionId, StreamId};
+use sterna_net::{Chunk, ConnectionId, StreamEnd, StreamId};
 
 use crate::context::Context;
 use crate::door::{self, Promises, Service, Sips};
@@ -315,41 +315,16 @@ impl Door {
         });
     }
 
-    /// A peer ended its side of a stream.
-    pub(crate) fn stream_finished(
+    /// A peer has ended one side of a stream.
+    pub(crate) fn stream_ended(
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
         stream: StreamId,
+        end: StreamEnd,
     ) {
         self.with_connection(cx, connection, |carrier, desk| {
-            carrier.stream_finished(desk, stream);
-        });
-    }
-
-    /// A peer aborted what it sends on a stream.
-    pub(crate) fn stream_aborted(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        self.with_connection(cx, connection, |carrier, desk| {
-            carrier.stream_aborted(desk, stream, code);
-        });
-    }
-
-    /// A peer reads no more of a stream.
-    pub(crate) fn stream_stopped(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        self.with_connection(cx, connection, |carrier, desk| {
-            carrier.stream_stopped(desk, stream, code);
+            carrier.stream_ended(desk, stream, end);
         });
     }
 

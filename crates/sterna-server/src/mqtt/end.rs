@@ -4,7 +4,7 @@ use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey, WillFate};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
-use sterna_net::{ConnectionId, StreamId};
+use sterna_net::{ConnectionId, StreamEnd, StreamId};
 use thin_vec::ThinVec;
 
 use super::acknowledge::Acknowledgement;
@@ -170,15 +170,34 @@ impl Door {
         client.state = State::Ended;
     }
 
-    /// A peer ended its side of a stream.
-    pub(crate) fn stream_finished(
+    /// A peer has ended one side of a stream. A client that reads no more of one goes on to send there;
+    /// answers and messages take the control stream.
+    pub(crate) fn stream_ended(
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
         stream: StreamId,
+        end: StreamEnd,
     ) {
         self.with_client(cx, connection, |door, cx, client| {
-            door.finished(cx, client, stream);
+            if end == StreamEnd::Finished {
+                return door.finished(cx, client, stream);
+            }
+            let name = &*client.name;
+            tracing::debug!(client = name, stream = stream.0, ?end, "stream ended");
+            if stream == StreamId::FIRST {
+                Self::lost(cx, client);
+            } else if matches!(end, StreamEnd::Aborted(_)) {
+                client.held.retain(|held| held.stream() != stream);
+                // The client may want to open another in its place, which the transport permits
+                // when both directions have ended.
+                if stream.is_bidirectional() {
+                    cx.net.finish(client.id, stream);
+                }
+                Self::lane_gone(cx, client, stream);
+            } else if client.framers.has(stream) {
+                client.mute.push(stream);
+            }
         });
     }
 
@@ -195,59 +214,6 @@ impl Door {
         } else {
             self.acknowledge_kept(cx, client, 0, Acknowledgement::Finish(stream));
         }
-    }
-
-    /// A peer aborted a stream.
-    pub(crate) fn stream_aborted(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        self.with_client(cx, connection, |_, cx, client| {
-            tracing::debug!(
-                client = &*client.name,
-                stream = stream.0,
-                code,
-                "stream aborted"
-            );
-            if stream == StreamId::FIRST {
-                Self::lost(cx, client);
-            } else {
-                client.held.retain(|held| held.stream() != stream);
-                // The client may want to open another in its place, which the transport permits
-                // when both directions have ended.
-                if stream.is_bidirectional() {
-                    cx.net.finish(client.id, stream);
-                }
-                Self::lane_gone(cx, client, stream);
-            }
-        });
-    }
-
-    /// A peer reads no more of a stream. What it sends there goes on; answers and messages take the
-    /// control stream.
-    pub(crate) fn stream_stopped(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        self.with_client(cx, connection, |_, cx, client| {
-            tracing::debug!(
-                client = &*client.name,
-                stream = stream.0,
-                code,
-                "stream not read"
-            );
-            if stream == StreamId::FIRST {
-                Self::lost(cx, client);
-            } else if client.framers.has(stream) {
-                client.mute.push(stream);
-            }
-        });
     }
 
     /// Forgets a data stream. The session's state does not depend on it.

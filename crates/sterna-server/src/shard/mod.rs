@@ -7,7 +7,7 @@ mod shortage;
 use std::sync::Arc;
 
 use sterna_broker::{Broker, ConsumerId, Event, ShardId};
-use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
+use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamEnd, StreamId};
 
 use crate::admin;
 use crate::amqp;
@@ -403,36 +403,15 @@ impl Handler for Shard {
         }
     }
 
-    fn stream_finished(
+    fn stream_ended(
         &mut self,
         net: &mut dyn Network,
         connection: ConnectionId,
         stream: StreamId,
+        end: StreamEnd,
     ) {
         let mut doors = self.doors(net);
-        of_connection!(doors, connection, stream_finished(stream));
-    }
-
-    fn stream_aborted(
-        &mut self,
-        net: &mut dyn Network,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        let mut doors = self.doors(net);
-        of_connection!(doors, connection, stream_aborted(stream, code));
-    }
-
-    fn stream_stopped(
-        &mut self,
-        net: &mut dyn Network,
-        connection: ConnectionId,
-        stream: StreamId,
-        code: u64,
-    ) {
-        let mut doors = self.doors(net);
-        of_connection!(doors, connection, stream_stopped(stream, code));
+        of_connection!(doors, connection, stream_ended(stream, end));
     }
 
     fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId) {
