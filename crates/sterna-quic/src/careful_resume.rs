@@ -159,7 +159,8 @@ impl PathMemory {
 
 /// The controller of a connection, if it is ours.
 fn resuming(connection: &Connection) -> Option<Box<Resuming>> {
-    crate::meter::controller(connection).downcast().ok()
+    let copy = connection.congestion_state().clone_box();
+    crate::meter::unmetered(copy).downcast().ok()
 }
 
 /// The library's controller in one of ours; anything else as it is.

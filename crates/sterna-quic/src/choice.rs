@@ -101,7 +101,8 @@ impl CongestionControl {
     /// The actual algorithm of a connection's controller; `None` if it is not one of the library's.
     #[must_use]
     pub fn of(controller: Box<dyn Controller>) -> Option<Self> {
-        let controller = crate::careful_resume::library_controller(controller.into_any());
+        let controller = crate::meter::unmetered(controller);
+        let controller = crate::careful_resume::library_controller(controller);
         if controller.is::<Cubic>() {
             Some(Self::Cubic)
         } else if controller.is::<NewReno>() {

@@ -26,11 +26,9 @@ struct Metered {
     meter: Meter,
 }
 
-/// The controller of a connection without its meter.
-pub(crate) fn controller(connection: &Connection) -> Box<dyn Any> {
-    // The only way to look into a controller is to take a copy of it apart.
-    let copy = connection.congestion_state().clone_box().into_any();
-    match copy.downcast::<Metered>() {
+/// A copy of a connection's controller, without its meter.
+pub(crate) fn unmetered(copy: Box<dyn Controller>) -> Box<dyn Any> {
+    match copy.into_any().downcast::<Metered>() {
         Ok(metered) => metered.inner.into_any(),
         Err(other) => other,
     }
@@ -59,12 +57,17 @@ impl Meter {
     /// so do not call it in every turn.
     #[must_use]
     pub fn of(connection: &Connection) -> Self {
-        let copy = connection.congestion_state().clone_box().into_any();
-        let mut meter = copy
-            .downcast::<Metered>()
-            .map(|metered| metered.meter)
-            .unwrap_or_default();
-        meter.sample(connection.rtt());
+        // The only way to look into a controller is to take a copy of it apart.
+        Self::in_copy(connection.congestion_state().clone_box(), connection.rtt())
+    }
+
+    /// The meter in a copy of a connection's controller, where the connection itself is out of
+    /// reach. `rtt` is the connection's smoothed round trip.
+    #[must_use]
+    pub fn in_copy(copy: Box<dyn Controller>, rtt: Duration) -> Self {
+        let metered = copy.into_any().downcast::<Metered>();
+        let mut meter = metered.map(|metered| metered.meter).unwrap_or_default();
+        meter.sample(rtt);
         meter
     }
 

@@ -1,5 +1,5 @@
-//! The carrier of one connection of a protocol with a driver: its byte streams, the end of the
-//! handshake, timers and the end.
+//! The carrier of one connection with a driver: its byte streams, the end of the handshake, timers
+//! and the end.
 
 use std::io;
 use std::net::SocketAddr;

@@ -110,10 +110,13 @@ impl UnderWay {
     }
 }
 
+/// Values that change while the peer takes something: bytes sent, and its last acknowledgement.
+type Progress = (u64, Option<std::time::Instant>);
+
 /// The wait for an end, which lasts while there is progress.
 pub(crate) struct Patience {
     longest: Duration,
-    progress: u64,
+    progress: Progress,
     timer: Pin<Box<Sleep>>,
 }
 
@@ -135,9 +138,8 @@ impl Patience {
         })
     }
 
-    /// A number that grows while the peer takes something.
-    fn progress(quic: Option<&Quic>, sent_bytes: u64) -> u64 {
-        sent_bytes + quic.map_or(0, Quic::acknowledged_bytes)
+    fn progress(quic: Option<&Quic>, sent_bytes: u64) -> Progress {
+        (sent_bytes, quic.and_then(Quic::acknowledged))
     }
 
     /// Ready when there was no progress for too long.

@@ -1,5 +1,5 @@
-//! A byte stream inside binary frames of a WebSocket, as MQTT (5.0, section 6) and AMQP (OASIS AMQP
-//! WebSocket Binding 1.0) have it.
+//! A byte stream inside binary frames of a WebSocket (MQTT 5.0, section 6; OASIS AMQP WebSocket
+//! Binding 1.0).
 
 use std::io;
 use std::pin::Pin;

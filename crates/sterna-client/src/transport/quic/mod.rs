@@ -3,7 +3,6 @@
 
 mod cork;
 pub(crate) mod memory;
-mod observed;
 mod stream;
 
 use std::io;
@@ -11,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;
@@ -19,7 +18,7 @@ use quinn::{
     ClientConfig, Connecting, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream,
     SendStream, TokenMemoryCache, TokenStore, VarInt, ZeroRttAccepted,
 };
-use sterna_quic::{CongestionControl, Role, SavedPath};
+use sterna_quic::{CongestionControl, Meter, Role, SavedPath};
 
 use super::Settings;
 use crate::error::ConnectError;
@@ -28,7 +27,6 @@ use crate::tls::{self, Preference};
 use crate::url::{Protocol, Url};
 use cork::{Cork, CorkedRuntime};
 use memory::Known;
-use observed::{Gauge, Observed};
 pub use stream::EarlyData;
 pub(crate) use stream::QuicStream;
 use stream::Verdict;
@@ -42,8 +40,8 @@ const CLOSE_PAUSE: Duration = Duration::from_millis(2);
 const TURNS: usize = 1_000;
 /// Application error code of an orderly end, as other brokers and clients use it.
 const NO_ERROR: VarInt = VarInt::from_u32(0);
-/// A third of two full datagrams. A server may want to send them to a client that has moved: one
-/// with the challenge of the address, one with the answer.
+/// A third of two full datagrams. A server may want to send them to a client that has moved. One
+/// has the challenge of the address, one the answer.
 const PADDING_BYTES: usize = 800;
 /// Unidirectional streams that an HTTP/3 server may have open: the three of RFC 9114, section 6.2, and
 /// some that mean nothing.
@@ -120,9 +118,6 @@ pub(super) fn attempt(
     let mut transport = quic
         .transport_config(Role::Client)
         .map_err(|problems| ConnectError::Quic(problems.join("; ")))?;
-    let observed = Observed::new(&quic);
-    let gauge = observed.gauge();
-    transport.congestion_controller_factory(Arc::new(observed));
     if url.scheme().protocol() == Protocol::Http {
         transport.max_concurrent_uni_streams(HTTP3_STREAMS);
     }
@@ -142,7 +137,6 @@ pub(super) fn attempt(
         name,
         url: url.clone(),
         bind: settings.link.bind,
-        gauge,
         max_ack_delay: Duration::from_millis(quic.max_ack_delay_ms.into()),
     })
 }
@@ -156,7 +150,6 @@ pub(super) struct Attempt {
     name: String,
     url: Url,
     bind: Option<IpAddr>,
-    gauge: Arc<Gauge>,
     /// Longest delay of an acknowledgement by the server.
     max_ack_delay: Duration,
 }
@@ -166,7 +159,6 @@ struct OwnEnd {
     endpoint: Endpoint,
     /// The server.
     url: Url,
-    gauge: Arc<Gauge>,
     /// Longest delay of an acknowledgement by the server.
     max_ack_delay: Duration,
 }
@@ -197,7 +189,6 @@ impl Attempt {
             own: OwnEnd {
                 endpoint,
                 url: self.url,
-                gauge: self.gauge,
                 max_ack_delay: self.max_ack_delay,
             },
             connecting,
@@ -207,8 +198,8 @@ impl Attempt {
 }
 
 impl Started {
-    /// The connection, ready to be written to before anything was sent, if there is a ticket that
-    /// allows it; else what was started.
+    /// The connection, ready for data before anything was sent, if a ticket allows it; else the
+    /// started attempt.
     pub(super) fn into_early(self) -> Result<Quic, Box<Self>> {
         let Self {
             own,
@@ -278,16 +269,21 @@ impl Quic {
     /// Longest time to the server's acknowledgement (RFC 9002, section 6.2.1).
     pub(crate) fn probe_timeout(&self) -> Duration {
         let rtt = self.rtt();
-        let variation = match self.own.gauge.variation() {
+        let variation = match self.meter().variance() {
             Duration::ZERO => rtt / 2,
             variation => variation,
         };
         rtt + (4 * variation).max(Duration::from_millis(1)) + self.own.max_ack_delay
     }
 
-    /// Bytes of packets that the server has acknowledged.
-    pub(crate) fn acknowledged_bytes(&self) -> u64 {
-        self.own.gauge.acknowledged_bytes()
+    /// Values of the path that the library's statistics leave out.
+    fn meter(&self) -> Meter {
+        Meter::in_copy(self.connection.congestion_state(), self.rtt())
+    }
+
+    /// When the server's last acknowledgement came.
+    pub(crate) fn acknowledged(&self) -> Option<Instant> {
+        self.meter().acknowledged()
     }
 
     /// Verdict on the early data.
@@ -427,7 +423,7 @@ impl Quic {
             peer: self.peer(),
             rtt: stats.path.rtt,
             min_rtt: stats.path.min_rtt,
-            rtt_variation: self.own.gauge.variation(),
+            rtt_variation: self.meter().variance(),
             congestion_control: CongestionControl::of(self.connection.congestion_state()),
             congestion_window_bytes: stats.path.cwnd,
             congestion_events: stats.path.congestion_events,
