@@ -66,7 +66,7 @@ pub(super) enum Pushed {
 pub(super) struct Connection {
     /// One of its address's; `None` while it is not known for whom a balancer connects.
     pub(super) place: Option<Place>,
-    /// What has come of a balancer's header, until that is complete.
+    /// The received part of a balancer's header, until that is complete.
     pub(super) header: Option<Box<PartialHeader>>,
     pub(super) socket: TcpStream,
     pub(super) info: ConnectionInfo,
@@ -105,7 +105,7 @@ pub(super) struct Connection {
     weighed_bytes: u32,
 }
 
-/// What has come of a balancer's header.
+/// The received part of a balancer's header.
 #[derive(Debug, Default)]
 pub(super) struct PartialHeader {
     pub(super) bytes: Vec<u8>,
@@ -124,12 +124,12 @@ pub(super) struct ConnectionEnd {
 
 impl ConnectionEnd {
     /// An end that begins now.
-    pub(super) fn new(reason: CloseReason, sent_bytes: u64) -> Box<Self> {
-        Box::new(Self {
+    pub(super) const fn new(reason: CloseReason, sent_bytes: u64) -> Self {
+        Self {
             reason,
             sent_bytes,
             waits: 1,
-        })
+        }
     }
 }
 

@@ -156,7 +156,7 @@ impl Core {
         connection.phase = Phase::Dead;
         // A reason that was given earlier, with an orderly close, says more.
         let sent_bytes = connection.sent_bytes;
-        let end = || ConnectionEnd::new(reason, sent_bytes);
+        let end = || Box::new(ConnectionEnd::new(reason, sent_bytes));
         connection.end.get_or_insert_with(end);
         connection.dissolve(&mut self.pool);
         connection.weigh(&mut self.unsent_bytes);
@@ -179,7 +179,8 @@ impl Core {
         }
         connection.phase = Phase::Closing;
         let reason = reason.unwrap_or(CloseReason::Local);
-        connection.end = Some(ConnectionEnd::new(reason, connection.sent_bytes));
+        let end = ConnectionEnd::new(reason, connection.sent_bytes);
+        connection.end = Some(Box::new(end));
         let deadline_ms = self.now_ms + self.config.linger_ms;
         self.deadlines.push(Kind::Closing, deadline_ms, id);
         self.mark_dirty(id);
