@@ -182,7 +182,7 @@ impl Client {
         Ok(Delivery { receiver })
     }
 
-    /// Publishes a message and waits for its outcome: with QoS 1 and 2 the server's
+    /// Publishes a message and waits for its outcome. With QoS 1 and 2 that is the server's
     /// acknowledgement, with QoS 0 the hand-over to the operating system. Waits through lost
     /// connections.
     ///
@@ -315,7 +315,7 @@ impl Client {
 
     /// Over QUIC: moves the connection to another local port, as a change of network would. Nothing
     /// is lost and nothing is connected anew. Call it when the device knows that its network has
-    /// changed: then the server's next answer takes one round trip, and not two.
+    /// changed. Then the server's next answer takes one round trip, and not two.
     ///
     /// # Errors
     /// When there is no QUIC connection at the moment.

@@ -369,8 +369,8 @@ impl Will {
 
 /// A message that came in.
 ///
-/// Topic, properties and payload lie in one piece of memory, so that keeping a message or passing
-/// it to another task costs one allocation. Clones share it.
+/// Topic, properties and payload lie in one piece of memory. So keeping a message, or passing it to
+/// another task, costs one allocation. Clones share it.
 #[derive(Clone)]
 pub struct Message {
     /// Topic, property block, payload, one behind the other.

@@ -74,8 +74,8 @@ pub enum Login {
         /// Password; any bytes.
         password: Option<Vec<u8>>,
     },
-    /// By an exchange that does not reveal the password, and in which the server has to prove that
-    /// it knows it (SCRAM-SHA-256, RFC 7677; MQTT 5).
+    /// By an exchange that does not reveal the password (SCRAM-SHA-256, RFC 7677; MQTT 5). The
+    /// server has to prove that it knows it.
     Scram {
         /// User name.
         user: String,
@@ -116,8 +116,8 @@ pub struct Options {
     /// Client Identifier; a random one by default. An empty one asks the server to choose.
     pub client_id: Option<String>,
     /// Start anew at the first connection, which is the default. When false, the client goes on
-    /// with the session that it had under its identifier. This client keeps no session in a file,
-    /// so that is right when nothing of its own was under way when it ended.
+    /// with the session that it had under its identifier. This client keeps no session in a file.
+    /// So that is right if nothing of its own was under way at its end.
     pub clean_start: bool,
     /// Seconds that the session outlives a connection (MQTT 5); 0 by default, `u32::MAX` for ever.
     /// With older versions a session lives for ever exactly when `clean_start` is false.
@@ -129,8 +129,8 @@ pub struct Options {
     pub login: Login,
     /// Message that the server publishes if it loses the client.
     pub will: Option<Will>,
-    /// Longest wait, at the end of the connection, for the broker to acknowledge what was written; 30 s
-    /// by default. Over QUIC the wait is shorter on a path that is fast, and begins anew whenever the
+    /// Longest wait, at the end of the connection, for the broker to acknowledge what was written;
+    /// 30 s by default. Over QUIC the wait is shorter on a fast path. It begins anew whenever the
     /// broker has acknowledged something.
     pub close_timeout: Duration,
     /// Messages with QoS 1 and 2 that the server may send ahead of their acknowledgement (MQTT 5);
@@ -158,14 +158,14 @@ pub struct Options {
     /// Streams besides the first that may be open at once; 16 by default, 1 to 128.
     pub max_streams: u8,
     /// Over QUIC: send and receive messages with QoS 0 in datagrams of their own, if the server
-    /// agrees (RFC 9221). Off by default. Such a message may be lost or overtake others even while
-    /// the connection stands, and holds up nothing. Larger messages travel on a stream.
+    /// agrees (RFC 9221). Off by default. A message in a datagram may be lost or overtake others
+    /// even while the connection stands. It holds up nothing. Larger messages travel on a stream.
     ///
     /// A User Property of the CONNECT asks a server of MQTT 5, and one of the CONNACK agrees.
     /// Servers of older versions get datagrams if QUIC says that they take them.
     pub datagrams: bool,
     /// Longest wait for the application's first message or request, if CONNECT travels as early
-    /// data: both then share the first datagram. 5 ms by default. An application that hands it over
+    /// data. Both then share the first datagram. 5 ms by default. An application that hands it over
     /// right after [`Client::start`](crate::Client::start) waits for nothing.
     pub early_wait: Duration,
     /// Further properties of the CONNECT.

@@ -1,4 +1,4 @@
-//! What an application may do to a TCP socket that this library opens for it.
+//! The application's setup of TCP sockets that this library opens for it.
 
 use std::fmt;
 use std::io;

@@ -1,9 +1,9 @@
 //! Which servers are trusted, and how a client proves itself by certificate.
 //!
 //! The default is that of a browser. An authority that the system trusts must have signed the
-//! server's certificate, which must be in date and name the host. A private broker is reached with
-//! its authority's file, or with the fingerprint of its certificate, which `sterna serve` prints
-//! when it makes one.
+//! server's certificate, which must be in date and name the host. For a private broker, use its
+//! authority's file, or the fingerprint of its certificate, which `sterna serve` prints when it
+//! makes one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -142,10 +142,10 @@ pub struct Tls {
     pub ca_file: Option<PathBuf>,
     /// A folder of PEM files of authorities to trust, in place of the system's.
     pub ca_path: Option<PathBuf>,
-    /// When not empty: accept exactly the certificates with these fingerprints, and look neither at
-    /// who signed them, nor for which name, nor until when.
+    /// When not empty: accept exactly the certificates with these fingerprints. Their signer, names
+    /// and dates are not checked.
     pub fingerprints: Vec<Fingerprint>,
-    /// When not empty: accept exactly the servers with these keys, each given as the SHA-256 of its
+    /// When not empty: accept exactly the servers with these keys. Each is the SHA-256 of its
     /// SubjectPublicKeyInfo in DER form. The server sends its bare key in place of a certificate
     /// (RFC 7250; TLS 1.3 only), if it is configured for that. The handshake is smaller.
     pub server_keys: Vec<Fingerprint>,
@@ -165,16 +165,16 @@ pub struct Tls {
     /// Whether later connections of this process make use of the tickets of earlier ones; on by
     /// default.
     pub resumption: bool,
-    /// On TLS over TCP, with MQTT or AMQP: write before the handshake is complete (RFC 8446 section 2.3),
-    /// which saves a round trip. Off by default. It needs a ticket of an earlier connection of this
-    /// process, to a server that permits it. QUIC has a setting of its own.
+    /// On TLS over TCP, with MQTT or AMQP: write before the handshake is complete (RFC 8446 section
+    /// 2.3). That saves a round trip. Off by default. It needs a ticket of an earlier connection of
+    /// this process, to a server that permits it. QUIC has a setting of its own.
     ///
     /// An attacker can record such bytes and send them to the server again. Turn it on only for
     /// servers that accept them once.
     pub early_data: bool,
     /// Whether to append the secrets of each connection to the file of the environment variable
-    /// `SSLKEYLOGFILE`, in NSS' format, as Wireshark reads it. Off by default, and without effect
-    /// if the variable is not set.
+    /// `SSLKEYLOGFILE`. The format is that of NSS, which Wireshark reads. Off by default, and
+    /// without effect if the variable is not set.
     ///
     /// **Anyone with that file and a recording of the connections can read all of their data**,
     /// passwords included, for ever. It is for looking into one's own traffic.

@@ -301,9 +301,9 @@ impl Url {
         }
     }
 
-    /// The topic, topic filter or AMQP address in the path of a URL that is not of a WebSocket: all
-    /// after the first slash. `#` is an ordinary character there. A URL of HTTP may be that of the
-    /// resource, with `/v1/topics/` before the topic.
+    /// The topic, topic filter or AMQP address in the path of a URL: all after the first slash.
+    /// URLs of WebSockets have none. `#` is an ordinary character there. A URL of HTTP may be that
+    /// of the resource, with `/v1/topics/` before the topic.
     ///
     /// # Errors
     /// When the escapes in it are not valid, and when a URL of HTTP has a query.

@@ -1,5 +1,5 @@
-//! Decimal floating-point numbers of IEEE 754 in their binary integer encoding, as text (AMQP 1.0,
-//! part 1, sections 1.6.13 to 1.6.15).
+//! Decimal floating-point numbers of IEEE 754 as text (AMQP 1.0, part 1, sections 1.6.13 to
+//! 1.6.15). Their encoding is the binary integer one.
 
 use std::fmt::Write as _;
 

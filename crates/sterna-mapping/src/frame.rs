@@ -62,7 +62,7 @@ impl Flags {
     }
 }
 
-/// What of a frame goes before its payload.
+/// The part of a frame before its payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// Zero for none.
@@ -129,7 +129,7 @@ fn put_varint(value: u64, out: &mut BytesMut) {
     }
 }
 
-/// What is wrong with a frame.
+/// A fault in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameError {
     /// Its Length is above the limit.
@@ -143,7 +143,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// What is wrong, for people.
+    /// Description of the fault for people.
     #[must_use]
     pub const fn detail(self) -> &'static str {
         match self {
@@ -259,7 +259,7 @@ impl<B: Deref<Target = [u8]>> Frame<B> {
 #[derive(Debug)]
 pub struct FrameReader {
     limit_bytes: usize,
-    /// What has come of the field Length.
+    /// The received bytes of the field Length.
     length: [u8; varint::MAX_BYTES],
     length_bytes: usize,
     /// Bytes that the frame has, once its Length has come.

@@ -97,7 +97,8 @@ pub struct ShardConfig {
     /// Longest header of a balancer, in bytes; at least 16.
     pub proxy_header_bytes: usize,
     /// Milliseconds that a closing connection may wait for the system to take the next piece of its
-    /// queue; ten times this in all. It waits as long again for the peer's end of the stream.
+    /// queue. All waits together take at most ten times this. It waits as long again for the peer's
+    /// end of the stream.
     pub linger_ms: u64,
     /// Milliseconds a connection stays open for writing after the peer ended its side.
     pub half_closed_timeout_ms: u64,

@@ -296,8 +296,9 @@ pub trait Network {
     /// Stops (`true`) or resumes (`false`) reading, so that flow control slows the peer.
     fn pause(&mut self, connection: ConnectionId, paused: bool);
 
-    /// Refuses new connections of these listeners from now on, and takes those of all others: on a byte stream
-    /// a connection is closed at its accept, on QUIC its first packet is answered with CONNECTION_REFUSED.
+    /// Refuses new connections of these listeners from now on, and takes those of all others. On a
+    /// byte stream a connection is closed at its accept. On QUIC its first packet is answered with
+    /// CONNECTION_REFUSED.
     ///
     /// The simulation takes all.
     fn refuse_newcomers(&mut self, listeners: &[u16]) {

@@ -26,7 +26,7 @@ pub(crate) struct Header {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// A fault in it.
 pub(crate) fn read(bytes: &[u8], maximum_bytes: usize) -> Result<Option<Header>, &'static str> {
     if begins_with(bytes, BINARY) {
         binary(bytes, maximum_bytes)

@@ -1,5 +1,5 @@
-//! The UDP socket of one QUIC listener on one shard: batches of datagrams between the kernel and
-//! the driver, with GRO, GSO and ECN if the kernel has them.
+//! The UDP socket of one QUIC listener on one shard. It passes batches of datagrams between the
+//! kernel and the driver, with GRO, GSO and ECN if the kernel has them.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};

@@ -25,8 +25,8 @@ pub enum Sasl {
     },
     /// EXTERNAL: by what the transport shows, which is the client's certificate.
     External,
-    /// SCRAM-SHA-256 (RFC 7677): an exchange from which the server doesn't learn the password, and in
-    /// which it has to prove that it knows it.
+    /// SCRAM-SHA-256 (RFC 7677): an exchange from which the server doesn't learn the password. The
+    /// server has to prove that it knows it.
     ScramSha256 {
         /// User name.
         user: String,

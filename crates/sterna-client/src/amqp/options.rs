@@ -36,11 +36,11 @@ pub struct Options {
     pub hostname: Option<String>,
     /// Authentication of the client; by default PLAIN if the URL has a user name, else ANONYMOUS.
     pub sasl: Sasl,
-    /// Longest wait, at the end of the connection, for the broker to acknowledge what was written; 30 s
-    /// by default. Over QUIC the wait is shorter on a path that is fast, and begins anew whenever the
+    /// Longest wait, at the end of the connection, for the broker to acknowledge what was written;
+    /// 30 s by default. Over QUIC the wait is shorter on a fast path. It begins anew whenever the
     /// broker has acknowledged something.
     pub close_timeout: Duration,
-    /// Everything up to the first attach leaves at once, without waiting for the broker (part 2,
+    /// Everything up to the first attach leaves at once, without an answer of the broker (part 2,
     /// section 2.4.2); on by default. A broker that hangs up on that is asked again in turn.
     pub pipelined: bool,
     /// Longest silence of this end in seconds, and QUIC's interval of PINGs. A peer counts as dead after
@@ -59,7 +59,7 @@ pub struct Options {
     /// Beyond, sending waits. A single message may be larger.
     pub outgoing_bytes: usize,
     /// Longest wait for the application's first message or a receiver's credit, if the start
-    /// travels as early data: both then share the first datagram. 5 ms by default.
+    /// travels as early data. Both then share the first datagram. 5 ms by default.
     pub early_wait: Duration,
 }
 

@@ -125,8 +125,8 @@ impl Sender {
         self.handle.detach(true).await
     }
 
-    /// Detaches the link without closing it: the peer keeps its end as long as the expiry policy and
-    /// timeout of the target say.
+    /// Detaches the link without closing it. The peer keeps its end as long as the expiry policy
+    /// and timeout of the target say.
     ///
     /// # Errors
     /// When the link had ended before, with the reason.

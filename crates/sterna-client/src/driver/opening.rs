@@ -138,8 +138,8 @@ pub(super) fn open_connection(
 }
 
 impl Options {
-    /// Whether this connection starts anew: the first as the application says; later ones go on
-    /// with what the server kept, if it keeps anything.
+    /// Whether this connection starts anew. The first does so as the application says; later ones
+    /// go on with the server's session, if it keeps one.
     pub(super) const fn clean_start_at(&self, connections: u64) -> bool {
         if connections == 0 {
             self.clean_start

@@ -11,7 +11,7 @@ use super::exchange::{Inner, Keyed, Request};
 use super::fields::Fields;
 use super::link::Body;
 
-/// What is done with a resource.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// It is read.

@@ -242,8 +242,8 @@ impl Client {
         self.is_found(answer).await
     }
 
-    /// Removes a topic and its retained message, and ends every subscription whose filter is exactly
-    /// this; false where there was no such topic.
+    /// Removes a topic and its retained message, and ends every subscription whose filter is
+    /// exactly this. False if there was no such topic.
     ///
     /// # Errors
     /// When the broker refuses it, and when it could not be asked.

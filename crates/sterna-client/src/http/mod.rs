@@ -9,7 +9,7 @@
 //! * **Once.** A message with QoS 1 or 2 has an `Idempotency-Key`. It is delivered once, also if it is
 //!   repeated after a lost response, or by a third party that recorded early data.
 //! * **Resumed.** After a loss, a [`Subscription`] continues after the last message that the
-//!   application took; a durable one after the last that it acknowledged.
+//!   application took. A durable one continues after the last that it acknowledged.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -111,8 +111,9 @@ pub struct Options {
     /// with `http.authentication = "connection"`. Off by default. A request that is refused for
     /// want of credentials is sent again with them.
     pub credentials_once: bool,
-    /// Longest time from a request to the head of its response, and between two pieces of a response
-    /// that ends; 20 s by default. The connection is then taken for lost.
+    /// Longest time from a request to the head of its response, and between two pieces of a
+    /// response; 20 s by default. Subscriptions, which do not end, have `silence_timeout` instead.
+    /// The connection is then taken for lost.
     pub response_timeout: Duration,
     /// Longest silence of a subscription, after which its connection counts as lost. 45 s by
     /// default, since a broker sends a sign of life every 15 s.

@@ -32,8 +32,8 @@ pub struct LinkOptions {
     pub reconnect: Option<Backoff>,
     /// Whether to try again also when the very first connection fails; off by default.
     pub retry_first: bool,
-    /// Over QUIC: a profile and changes to it. MQTT without a profile and an idle timeout has one of
-    /// three times `keep_alive_s`, and at least 30 s; without keep alive it has none.
+    /// Over QUIC: a profile and changes to it. MQTT without a profile and an idle timeout has one
+    /// of three times `keep_alive_s`, and at least 30 s. Without keep alive it has none.
     pub quic: Overrides,
     /// Over QUIC: where to write traces of connections; nowhere by default.
     #[cfg(feature = "qlog")]
@@ -46,8 +46,8 @@ pub struct LinkOptions {
     /// publications, which then have an `Idempotency-Key`.
     ///
     /// A third party that records these packets can send them to the server again. That does no
-    /// harm where a ticket works only once, as on a Sterna broker, which also keeps them until the
-    /// handshake is complete. Turn it off for servers that don't protect themselves.
+    /// harm where a ticket works only once, as on a Sterna broker. Such a broker also keeps early
+    /// data until the handshake is complete. Turn it off for servers that don't protect themselves.
     pub early_data: bool,
 }
 

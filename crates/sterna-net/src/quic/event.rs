@@ -162,8 +162,8 @@ pub struct Counters {
     pub held_back: u64,
     /// Datagrams dropped because too many were held back.
     pub held_back_dropped: u64,
-    /// Datagrams, or batches of them, held back or dropped because more would have left for an
-    /// unproved address than RFC 9000 allows (section 8).
+    /// Datagrams, or batches of them, held back or dropped. More would have left for an unproved
+    /// address than RFC 9000 allows (section 8).
     pub amplification_stops: u64,
     /// Changes of a peer's address, those that were validated.
     pub migrations: u64,

@@ -1,4 +1,4 @@
-//! First packets that wait for their turn, fairly: a crowd from one network delays only itself, and
+//! First packets that wait for their turn, fairly. A crowd from one network delays only itself, and
 //! a client from elsewhere comes next.
 
 use std::collections::hash_map::Entry;

@@ -8,7 +8,7 @@ use super::connection::{Connected, Shared};
 /// stream per message. More of them mean fewer MAX_STREAMS frames, and about 50 bytes each.
 const SEQUENTIAL_STREAMS: u32 = 32;
 /// Round trips (plus an acknowledgement's delay) that the client's remaining streams must last at
-/// its pace; otherwise it may have to wait for the next grant. A bidirectional stream ends when the
+/// its pace. Otherwise it may have to wait for the next grant. A bidirectional stream ends when the
 /// client has acknowledged its end: a round trip and a half after it was opened. The grant takes
 /// half a round trip.
 const HURRIED_ROUND_TRIPS: u128 = 3;
@@ -55,7 +55,7 @@ impl Connected {
     }
 
     /// Raises the number of streams that the client may have open, and renews it one part at a
-    /// time. It is raised in three cases: the client uses more than half of it, it would use up the
+    /// time. It is raised in three cases. The client uses more than half of it, it would use up the
     /// rest before the next grant can arrive, or it needs many one after the other.
     ///
     /// Permitted streams cost memory, so few are permitted at first. The library would send

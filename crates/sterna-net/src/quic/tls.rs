@@ -1,9 +1,9 @@
 //! TLS 1.3 within QUIC (RFC 9001), server side, that keeps nothing it no longer needs.
 //!
-//! quinn-proto's own binding to rustls keeps the whole TLS connection, and the keys of the next key
-//! phase, as long as the QUIC connection lives. These are 3 kB that an idle device never uses. This
-//! binding drops the TLS connection at the end of the handshake, and derives the keys of the next
-//! phase at their first use. It leaves all other work to quinn-proto.
+//! quinn-proto's own binding to rustls keeps the whole TLS connection as long as the QUIC
+//! connection lives. It also keeps the keys of the next key phase. These are 3 kB that an idle
+//! device never uses. This binding drops the TLS connection at the end of the handshake. It derives
+//! the keys of the next phase at their first use. It leaves all other work to quinn-proto.
 
 use std::any::Any;
 use std::cell::Cell;

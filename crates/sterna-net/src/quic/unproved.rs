@@ -21,8 +21,8 @@ pub(super) struct Unproved {
     address: SocketAddr,
     received_bytes: usize,
     sent_bytes: usize,
-    /// One datagram may go there in any case: a path challenge, which the library always fills up
-    /// to 1,200 bytes (RFC 9000, section 8.2.1).
+    /// One datagram may go there in any case: a path challenge. The library always fills it up to
+    /// 1,200 bytes (RFC 9000, section 8.2.1).
     is_challenge_due: bool,
     /// Datagrams that are held back, the oldest first. The library stops at its own limit, so that this
     /// is rarely more than one.

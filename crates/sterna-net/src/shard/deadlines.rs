@@ -1,5 +1,5 @@
-//! Deadlines of connections. All deadlines of a kind are equally long, so each kind is a queue: no
-//! heap, and no work when a connection meets its deadline.
+//! Deadlines of connections. All deadlines of a kind are equally long, so each kind is a queue.
+//! There is no heap, and no work when a connection meets its deadline.
 
 use std::collections::VecDeque;
 

@@ -2,10 +2,10 @@
 //!
 //! A [`Simulation`] drives the same [`Handler`]s as the shards on real sockets. So a whole server
 //! with all its protocols is tested for hours of virtual time in seconds. The seed decides
-//! everything that is open on a real network: when and in which pieces bytes arrive, which of them
-//! share a turn, and when a cut is noticed. It also decides how letters between shards overtake
-//! each other (in order per pair of shards, as on real ones). Two runs from one seed are equal,
-//! step by step; [`Simulation::fingerprint`] shows it.
+//! everything that is open on a real network. It decides when and in which pieces bytes arrive,
+//! which of them share a turn, and when a cut is noticed. It also decides how letters between
+//! shards overtake each other (in order per pair of shards, as on real ones). Two runs from one
+//! seed are equal, step by step; [`Simulation::fingerprint`] shows it.
 //!
 //! ```
 //! use sterna_net::sim::{ClientOptions, Settings, Simulation};
@@ -42,8 +42,8 @@
 //! assert!(sim.run_until(1_000, |sim| sim.received(client, StreamId::FIRST) == b"hello"));
 //! ```
 //!
-//! Two things are not simulated: packets and congestion (the QUIC driver has a link of its own for
-//! its tests), and threads: shards take their turns one after another.
+//! Packets and congestion are not simulated: the QUIC driver has a link of its own for its tests.
+//! Nor are threads: shards take their turns one after another.
 
 mod clients;
 mod link;

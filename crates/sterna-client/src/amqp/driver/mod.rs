@@ -3,8 +3,9 @@
 //!
 //! One task does everything. [`Driver`] holds what outlives a connection: the application's
 //! sessions and links, and the messages that are not settled. [`Wire`](wire::Wire) is one
-//! connection. The state tells what to do: begin a session without a channel, attach a link without
-//! a handle, send a message without a delivery. After a loss it only needs another connection.
+//! connection. The state tells what to do. It begins a session without a channel, attaches a link
+//! without a handle, and sends a message without a delivery. After a loss it only needs another
+//! connection.
 
 mod commands;
 mod events;

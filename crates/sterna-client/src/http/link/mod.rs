@@ -296,7 +296,7 @@ fn quic_patience(error: &ConnectError, began: Instant) -> Option<Duration> {
     is_refused.then(|| LEAST_QUIC_PATIENCE.max(4 * began.elapsed()))
 }
 
-/// For early data to a broker that UDP may not reach any more: gives a connection over TCP, if one
+/// For early data to a broker that UDP may not reach any more. Gives a connection over TCP, if one
 /// stands before the handshake is complete.
 pub(super) async fn doubt(options: &Arc<Options>, link: &Link) -> Option<Link> {
     if options.url.scheme() != Scheme::Https || !link.is_early() {
