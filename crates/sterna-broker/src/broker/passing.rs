@@ -76,7 +76,7 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn list_idle_groups(&mut self, before: u64) {
         let queues = &mut self.queues;
         for (id, group) in &mut queues.groups {
-            let is_empty = group.tail.len() == 0;
+            let is_empty = group.tail.is_empty();
             if let Some(log) = group.log.as_mut().filter(|_| is_empty)
                 && log.needed() < before
                 && log.touch()

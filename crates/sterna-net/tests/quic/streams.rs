@@ -511,7 +511,7 @@ fn what_has_come_and_is_not_read_is_counted() {
     let stream = world.open(client, Dir::Bi, b"x", false);
     world.run_for(RTT * 4);
     world.server.pause(key, true);
-    world.write(client, stream, &[7; 50_000], false);
+    world.write(client, stream, &vec![7; 50_000], false);
     world.run_for(RTT * 20);
     let held = world.server.held_bytes();
     assert!((50_000..60_000).contains(&held), "{held} bytes");
