@@ -14,11 +14,10 @@ pub fn with_users(names: &[&str]) -> (tempfile::TempDir, Config) {
     let record =
         sterna_auth::Record::from_password("secret", &[7; 16], sterna_auth::MIN_ITERATIONS)
             .expect("a record");
-    let lines: String = names
-        .iter()
+    let lines: Vec<String> = (names.iter())
         .map(|name| format!("{name}:{record}\n"))
         .collect();
-    std::fs::write(&path, lines).expect("written");
+    std::fs::write(&path, lines.concat()).expect("written");
     let mut config = Config::default();
     config.authentication.password_file = Some(path);
     config.passwords.iterations = 0;
