@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{
-    Connection, ConnectionError, ConnectionEvent, Event, ReadError, StreamEvent, StreamId,
-    TransportErrorCode, VarInt,
+    Connection, ConnectionError, ConnectionEvent, Event, StreamEvent, StreamId, TransportErrorCode,
+    VarInt,
 };
 use sterna_quic::{PathMemory, SavedPath};
 
@@ -27,8 +27,6 @@ use super::{QuicConfig, refusals::Refusals};
 use crate::peers::{Peers, Place};
 use crate::{Clock, CloseReason, ConnectionInfo, EarlyData, Trace, TransportKind};
 
-/// Bytes read from a stream before others have their turn.
-const READ_BATCH_BYTES: usize = 64 * 1024;
 /// TLS alert of a client that offers no protocol that is served (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
@@ -125,7 +123,7 @@ pub(super) struct Connected {
     pub(super) dirty: bool,
     pub(super) paused: bool,
     /// Bytes that have come since then, which are not read; no more than the window.
-    unread_bytes: u32,
+    pub(super) unread_bytes: u32,
     /// Streams with bytes that were not read yet; holds something while paused only, as a rule.
     pub(super) readable: Vec<StreamId>,
     pub(super) outgoing: Option<Box<StreamQueues>>,
@@ -225,22 +223,6 @@ impl Connected {
             self.moved(shared);
         }
         self.trace_metrics(shared);
-    }
-
-    /// While nothing is read, counts a datagram of this length. What of it are no bytes of streams is counted as if
-    /// it were: the library tells no more.
-    pub(super) fn note_unread(&mut self, shared: &mut Shared, length: usize) {
-        if self.paused {
-            let room = shared.config.settings.receive_window_bytes - self.unread_bytes;
-            let unread = room.min(length.try_into().unwrap_or(u32::MAX));
-            self.unread_bytes += unread;
-            shared.unread_bytes += u64::from(unread);
-        }
-    }
-
-    /// Nothing is unread any more.
-    fn forget_unread(&mut self, shared: &mut Shared) {
-        shared.unread_bytes -= u64::from(std::mem::take(&mut self.unread_bytes));
     }
 
     /// The client has shown that it reads at its address.
@@ -689,72 +671,6 @@ impl Connected {
             shared.early_bytes -= handshake.early_bytes;
         }
     }
-
-    // --- Reading ---------------------------------------------------------------------------------
-
-    fn read(&mut self, shared: &mut Shared, stream: StreamId) {
-        if !self.is_usable() {
-            return;
-        }
-        if self.paused {
-            if !self.readable.contains(&stream) {
-                self.readable.push(stream);
-            }
-            return;
-        }
-        let confirmed = self.handshake.is_none();
-        let connection = self.key;
-        let name = number(stream);
-        let mut emit = |kind| shared.events.push_back(DriverEvent { connection, kind });
-        let mut over = false;
-        let mut receiver = self.quic.recv_stream(stream);
-        let Ok(mut chunks) = receiver.read(true) else {
-            return;
-        };
-        let mut bytes = 0;
-        while bytes < READ_BATCH_BYTES && !over {
-            match chunks.next(usize::MAX) {
-                Ok(Some(chunk)) => {
-                    bytes += chunk.bytes.len();
-                    emit(EventKind::Chunk {
-                        stream: name,
-                        bytes: chunk.bytes,
-                        early: !confirmed,
-                        confirmed,
-                    });
-                }
-                Ok(None) => {
-                    emit(EventKind::Finished { stream: name });
-                    over = true;
-                }
-                Err(ReadError::Reset(code)) => {
-                    let code = code.into_inner();
-                    emit(EventKind::Aborted { stream: name, code });
-                    over = true;
-                }
-                Err(ReadError::Blocked) => break,
-            }
-        }
-        let _ = chunks.finalize();
-        self.figures.received_payload_bytes += bytes as u64;
-        if bytes >= READ_BATCH_BYTES && !over {
-            self.readable.push(stream);
-        }
-        if over {
-            self.trace_stream(shared, stream, "half_closed_remote");
-            self.tend_limit(shared, stream.dir());
-        }
-    }
-
-    /// Stops or resumes reading; returns whether there is something to read.
-    pub(super) fn pause(&mut self, shared: &mut Shared, paused: bool) -> bool {
-        // What has ended holds nothing.
-        self.paused = paused && self.is_usable();
-        if !self.paused {
-            self.forget_unread(shared);
-        }
-        !paused && !self.readable.is_empty()
-    }
 }
 
 impl Shared {
@@ -783,7 +699,7 @@ impl Shared {
 }
 
 /// The number of a stream.
-fn number(stream: StreamId) -> crate::StreamId {
+pub(super) fn number(stream: StreamId) -> crate::StreamId {
     crate::StreamId(stream.into())
 }
 

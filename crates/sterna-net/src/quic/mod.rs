@@ -21,6 +21,7 @@ mod half_open;
 mod newcomers;
 mod outgoing;
 mod path_memory;
+mod reading;
 mod refusals;
 mod sending;
 mod stream_credit;

@@ -1,0 +1,91 @@
+//! Reading of streams, and the count of what is not read.
+
+use quinn_proto::{ReadError, StreamId};
+
+use super::connection::{Connected, Shared, number};
+use super::event::{DriverEvent, EventKind};
+
+/// Bytes read from a stream before others have their turn.
+const READ_BATCH_BYTES: usize = 64 * 1024;
+
+impl Connected {
+    pub(super) fn read(&mut self, shared: &mut Shared, stream: StreamId) {
+        if !self.is_usable() {
+            return;
+        }
+        if self.paused {
+            if !self.readable.contains(&stream) {
+                self.readable.push(stream);
+            }
+            return;
+        }
+        let confirmed = self.handshake.is_none();
+        let connection = self.key;
+        let name = number(stream);
+        let mut emit = |kind| shared.events.push_back(DriverEvent { connection, kind });
+        let mut over = false;
+        let mut receiver = self.quic.recv_stream(stream);
+        let Ok(mut chunks) = receiver.read(true) else {
+            return;
+        };
+        let mut bytes = 0;
+        while bytes < READ_BATCH_BYTES && !over {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => {
+                    bytes += chunk.bytes.len();
+                    emit(EventKind::Chunk {
+                        stream: name,
+                        bytes: chunk.bytes,
+                        early: !confirmed,
+                        confirmed,
+                    });
+                }
+                Ok(None) => {
+                    emit(EventKind::Finished { stream: name });
+                    over = true;
+                }
+                Err(ReadError::Reset(code)) => {
+                    let code = code.into_inner();
+                    emit(EventKind::Aborted { stream: name, code });
+                    over = true;
+                }
+                Err(ReadError::Blocked) => break,
+            }
+        }
+        let _ = chunks.finalize();
+        self.figures.received_payload_bytes += bytes as u64;
+        if bytes >= READ_BATCH_BYTES && !over {
+            self.readable.push(stream);
+        }
+        if over {
+            self.trace_stream(shared, stream, "half_closed_remote");
+            self.tend_limit(shared, stream.dir());
+        }
+    }
+
+    /// Stops or resumes reading; returns whether there is something to read.
+    pub(super) fn pause(&mut self, shared: &mut Shared, paused: bool) -> bool {
+        // What has ended holds nothing.
+        self.paused = paused && self.is_usable();
+        if !self.paused {
+            self.forget_unread(shared);
+        }
+        !paused && !self.readable.is_empty()
+    }
+
+    /// While nothing is read, counts a datagram of this length. What of it are no bytes of streams is counted as if
+    /// it were: the library tells no more.
+    pub(super) fn note_unread(&mut self, shared: &mut Shared, length: usize) {
+        if self.paused {
+            let room = shared.config.settings.receive_window_bytes - self.unread_bytes;
+            let unread = room.min(length.try_into().unwrap_or(u32::MAX));
+            self.unread_bytes += unread;
+            shared.unread_bytes += u64::from(unread);
+        }
+    }
+
+    /// Nothing is unread any more.
+    pub(super) fn forget_unread(&mut self, shared: &mut Shared) {
+        shared.unread_bytes -= u64::from(std::mem::take(&mut self.unread_bytes));
+    }
+}
