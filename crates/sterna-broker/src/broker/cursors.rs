@@ -258,7 +258,6 @@ impl<P: DoorState> Broker<P> {
                 }
             }
         }
-        let has_more = self.passing.is_full();
         self.pass(now_ms);
         survey.at = end;
         if end < all {
@@ -268,7 +267,7 @@ impl<P: DoorState> Broker<P> {
         if survey.is_sound {
             self.surveys.done = Some((survey.lowest, self.token));
         }
-        let pause_ms = if has_more {
+        let pause_ms = if self.passing.end_survey() {
             SURVEY_SOON_MS
         } else {
             SURVEY_EVERY_MS

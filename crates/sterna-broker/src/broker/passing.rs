@@ -19,7 +19,7 @@ use crate::store::{ReadAnswer, ReadRequest};
 /// Who asks the store for such messages: no session has this slot.
 const FOR_PASSING: u64 = GROUP_OWNER as u64 - 1;
 /// Sessions that are listed in one survey.
-pub(super) const MOST_LISTED: usize = 1_024;
+const MOST_LISTED: usize = 1_024;
 /// The first message is enough, unless it has expired.
 const READ_MESSAGES: usize = 16;
 /// Bytes of their bodies.
@@ -32,6 +32,12 @@ pub(super) struct Passing {
     away: Vec<u32>,
     /// Those that are awake, by slot.
     awake: Vec<u32>,
+    /// Where the listing goes on: so that those whose next message holds the log leave the others their turn.
+    at: u32,
+    /// Listed in this survey.
+    listed: usize,
+    /// Whether a cursor has moved since the last survey.
+    has_moved: bool,
     /// What the store was asked for, by slot.
     asked: FxHashMap<u32, Asked>,
 }
@@ -49,25 +55,44 @@ struct Asked {
 impl Passing {
     /// Lists a session that is packed.
     pub(super) fn list_packed(&mut self, slot: u32) {
-        if !self.is_full() && !self.asked.contains_key(&slot) {
+        if self.may_list(slot) && !self.asked.contains_key(&slot) {
             self.away.push(slot);
+            self.listed += 1;
         }
     }
 
     /// Lists a session if it has nothing in memory.
     pub(super) fn list<P>(&mut self, slot: u32, session: &BrokerSession<P>) {
-        let is_idle = session.pending.is_empty() && session.ledger.is_empty();
+        if !(session.pending.is_empty() && session.ledger.is_empty()) {
+            return;
+        }
         let is_awake = (session.reader.as_ref()).is_some_and(|reader| reader.awake_from.is_some());
-        if is_awake && is_idle && !self.is_full() {
-            self.awake.push(slot);
-        } else if is_idle && session.is_away() {
+        if !is_awake && session.is_away() {
             self.list_packed(slot);
+        } else if is_awake && self.may_list(slot) {
+            self.awake.push(slot);
+            self.listed += 1;
         }
     }
 
-    /// Whether there are more than are listed at once.
-    pub(super) fn is_full(&self) -> bool {
-        self.away.len() + self.awake.len() >= MOST_LISTED
+    fn may_list(&mut self, slot: u32) -> bool {
+        if slot < self.at {
+            return false;
+        }
+        if self.listed == MOST_LISTED {
+            self.at = slot;
+            self.listed += 1;
+        }
+        self.listed < MOST_LISTED
+    }
+
+    /// A survey has ended. Returns whether the next is to begin soon: more could move, and some have.
+    pub(super) fn end_survey(&mut self) -> bool {
+        let has_more = std::mem::take(&mut self.listed) > MOST_LISTED;
+        if !has_more {
+            self.at = 0;
+        }
+        std::mem::take(&mut self.has_moved) && has_more
     }
 }
 
@@ -179,11 +204,15 @@ impl<P: DoorState> Broker<P> {
         }
         let is_all = reached < answer.next || answer.next >= asked.to;
         if let Some(reader) = &mut self.queues.sessions[slot].reader {
+            if reached <= asked.from && reader.needed >= asked.from {
+                return; // the next message is what it waits for
+            }
             reader.next = reached.max(asked.from);
             let next = reader.next;
             (reader.cursor.unsettled).retain(|unsettled| unsettled.position >= next);
         }
         self.queues.write_cursor(slot);
+        self.passing.has_moved = true;
         if !is_all && reached > asked.from {
             self.seek(now_ms, slot);
         }

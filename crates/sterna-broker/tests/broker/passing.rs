@@ -175,3 +175,36 @@ fn what_has_expired_holds_nothing() {
     assert_eq!(node.cluster.drain(quiet), ["new"]);
     node.check();
 }
+
+/// More than are looked after at once, most of them behind a message that they want: nobody writes again and again.
+#[test]
+fn sessions_that_hold_the_log_by_right_cost_no_writes() {
+    let mut node = Node::on(SimulatedDisk::new(9), 1, 1_000_000);
+    let busy = node.cluster.open(0, "busy");
+    node.cluster
+        .subscribe(busy, "busy/#", qos(Qos::AtLeastOnce));
+    for n in 0..1_500 {
+        node.away(&format!("waits {n}"), &["all"]);
+    }
+    node.away("quiet", &["quiet"]);
+    node.cluster.publish(0, "all", "wanted", Qos::AtLeastOnce);
+    node.load(busy);
+    node.pass(30);
+    let before = node.disk.written_bytes();
+    node.pass(60);
+    let written = node.disk.written_bytes() - before;
+    assert!(written < 4_096, "{written} bytes");
+    assert!(node.segments() > FEW);
+    for n in 0..1_500 {
+        let client = node.cluster.open(0, &format!("waits {n}"));
+        let end = Close {
+            expiry_s: Some(0),
+            ..Close::NORMAL
+        };
+        node.cluster.close(client, end);
+    }
+    // Segments go behind the next checkpoints.
+    node.load(busy);
+    assert!(node.segments() < FEW, "{} segments", node.segments());
+    node.check();
+}
