@@ -76,7 +76,10 @@ impl Node {
 
     fn segments(&self) -> usize {
         let names = self.disk.list("log").expect("a folder");
-        names.iter().filter(|name| name.ends_with(".log")).count()
+        names
+            .iter()
+            .filter(|name| name.strip_suffix(".log").is_some())
+            .count()
     }
 
     fn away(&mut self, name: &str, filters: &[&str]) {
