@@ -55,6 +55,7 @@ The project's own chores.
   cargo xtask fuzz [TARGET] [--seconds N]      fuzz every target, or one; `--replay FILE` runs one input
   cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed
   cargo xtask cluster                          three nodes on three servers of NATS, to try
+  cargo xtask nemesis [--rounds N] [--seed S]  kill, pause and cut off their parts, and compare ledgers
   cargo xtask crash [--kills N] [--seed S]     kill the broker under load, and compare; more with `--help`
   cargo xtask faults [--faults N] [--seed S]   disturb the clients' way to a broker, and compare; `--help`
   cargo xtask powercut [--cuts N] [--seed S]   cut the power of a simulated disk, and compare; `--help`
@@ -88,6 +89,7 @@ fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
         "fuzz" => fuzz::run(&workspace, arguments),
         "interop" => interop::run(&workspace, arguments),
         "cluster" => cluster::run(&workspace, arguments),
+        "nemesis" => cluster::nemesis(&workspace, arguments),
         "crash" | "faults" => crash::run(&workspace, chore, arguments),
         "powercut" => powercut::run(&workspace, arguments),
         "bench" => bench::run(&workspace, arguments),

@@ -52,7 +52,7 @@ impl Balancer {
             let mut ways: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
             let mut back = Vec::new();
             let mut strangers = 0;
-            let mut buffer = [0; 65_536];
+            let mut buffer = vec![0; 65_536];
             while !over.load(Ordering::Relaxed) {
                 let Ok((length, client)) = front.recv_from(&mut buffer) else {
                     continue;
@@ -73,7 +73,7 @@ impl Balancer {
                     let (from, front, over) =
                         (Arc::clone(&way), Arc::clone(&front), Arc::clone(&over));
                     back.push(std::thread::spawn(move || {
-                        let mut buffer = [0; 65_536];
+                        let mut buffer = vec![0; 65_536];
                         while !over.load(Ordering::Relaxed) {
                             if let Ok(length) = from.recv(&mut buffer) {
                                 let _ = front.send_to(&buffer[..length], client);

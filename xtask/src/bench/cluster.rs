@@ -1,13 +1,8 @@
 //! `cargo xtask bench cluster`: three nodes and three servers of NATS on one machine, beside NATS' own MQTT.
 
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
-
-use crate::command::{in_words, run as run_command};
-use crate::console::{Colour, Progress};
+use crate::cluster::Script;
 use crate::workspace::Workspace;
-use crate::{Failure, Verdict, interop};
+use crate::{Failure, Verdict};
 
 const HELP: &str = "\
 cargo xtask bench cluster [OPTION]...
@@ -20,9 +15,6 @@ cargo xtask bench cluster [OPTION]...
                        memory or NATS; may be repeated
   --json FILE          append every round as a line of JSON
 ";
-
-/// The longest time that building the broker may take.
-const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// The requested work.
 #[derive(Debug)]
@@ -60,15 +52,6 @@ impl Options {
         }
         Ok(options)
     }
-
-    /// Where cargo puts a program of this build.
-    fn program(&self, workspace: &Workspace) -> PathBuf {
-        let folder = match self.profile.as_str() {
-            "dev" => "debug",
-            other => other,
-        };
-        workspace.target.join(folder).join("sterna")
-    }
 }
 
 /// Builds the broker and NATS, and hands over to the program that measures.
@@ -78,35 +61,14 @@ pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
         return Ok(true);
     }
     let options = Options::parse(arguments)?;
-    let folder = workspace.target_folder("bench")?;
-    let mut progress = Progress::start("build");
-    if options.build {
-        let mut cargo = workspace.cargo();
-        cargo.args(["build", "--locked", "--package", "sterna", "--profile"]);
-        cargo.arg(&options.profile);
-        let log = folder.join("cluster-build.log");
-        let built = run_command(&mut cargo, &log, BUILD_LIMIT, &mut progress)?;
-        if !built.success {
-            return Err(Failure(format!("the build failed\n{}", built.cargo_tail())));
-        }
-    }
-    let search_path = interop::nats_search_path(workspace, &mut progress)?;
-    progress.finish(Colour::Green, "ok", "");
-    let program = options.program(workspace);
-    if !program.is_file() {
-        return Err(Failure(format!("there is no {}", program.display())));
-    }
-    let mut bench = Command::new("python3");
-    bench
-        .arg(workspace.root.join("interop/python/cluster_bench.py"))
-        .arg(folder.join("cluster"))
-        .args(&options.passed)
-        .env("PATH", search_path)
-        .env("STERNA_BIN", program);
-    let status = bench
-        .status()
-        .map_err(|error| Failure(format!("{}: {error}", in_words(&bench))))?;
-    Ok(status.success())
+    let script = Script {
+        name: "cluster_bench.py",
+        folder: workspace.target_folder("bench")?.join("cluster"),
+        profile: &options.profile,
+        builds: options.build,
+        arguments: &options.passed,
+    };
+    script.run(workspace)
 }
 
 #[cfg(test)]

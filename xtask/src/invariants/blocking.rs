@@ -46,6 +46,10 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "looks at files when the process starts or reloads",
     ),
     (
+        "crates/sterna-server/src/config/quic.rs",
+        "reads a secret when the process starts or reloads",
+    ),
+    (
         "crates/sterna-server/src/config/load.rs",
         "reads the configuration when the process starts or reloads",
     ),

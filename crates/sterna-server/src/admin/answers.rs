@@ -185,12 +185,11 @@ impl Desk<'_, '_> {
             Answer::Report(report) => serde_json::to_value(report).ok(),
             _ => None,
         });
-        match report {
-            Some(report) => give_value(out, id, condition, &report),
-            None => {
-                let trouble = Trouble::new(Kind::ClusterAway, "the cluster's engine has ended");
-                self.refused(out, id, &trouble);
-            }
+        if let Some(report) = report {
+            give_value(out, id, condition, &report);
+        } else {
+            let trouble = Trouble::new(Kind::ClusterAway, "the cluster's engine has ended");
+            self.refused(out, id, &trouble);
         }
     }
 

@@ -591,6 +591,17 @@ fn engine_limits(policy: &Policy, is_quic: bool) -> Limits {
     }
 }
 
+/// What an error says of another broker (part 2, section 2.8.16).
+fn redirect((host, port): (&str, u16)) -> Encoded {
+    Encoded::build(|out| {
+        let mut map = MapWriter::new(out);
+        map.push(&Value::Symbol("hostname"), &Value::String(host));
+        map.push(&Value::Symbol("network-host"), &Value::String(host));
+        map.push(&Value::Symbol("port"), &Value::Ushort(port));
+        map.finish();
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -605,15 +616,4 @@ mod tests {
             assert!(!is_consumer(ConsumerId(7 << 32 | slot)), "{slot:x}");
         }
     }
-}
-
-/// What an error says of another broker (part 2, section 2.8.16).
-fn redirect((host, port): (&str, u16)) -> Encoded {
-    Encoded::build(|out| {
-        let mut map = MapWriter::new(out);
-        map.push(&Value::Symbol("hostname"), &Value::String(host));
-        map.push(&Value::Symbol("network-host"), &Value::String(host));
-        map.push(&Value::Symbol("port"), &Value::Ushort(port));
-        map.finish();
-    })
 }
