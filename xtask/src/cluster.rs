@@ -18,6 +18,7 @@ cargo xtask nemesis [OPTION]...
 
   --rounds N           faults, one after the other (10)
   --seed N             what they are; a random one without it
+  --only FAULT         only faults with this in their name, such as \"kill NATS\"
   --plant              break a promise of the cluster, which must be caught
 ";
 
@@ -106,6 +107,7 @@ fn check_nemesis(arguments: &[String]) -> Result<(), Failure> {
     while let Some(name) = rest.next() {
         match name.as_str() {
             "--plant" => {}
+            "--only" => drop(rest.next().ok_or_else(|| wrong(name))?),
             "--rounds" | "--seed" => {
                 let value = rest.next().and_then(|value| value.parse::<u64>().ok());
                 value.ok_or_else(|| wrong(name))?;
@@ -126,8 +128,14 @@ mod tests {
             let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             check_nemesis(&arguments)
         };
-        assert!(check("--rounds 5 --seed 9 --plant").is_ok());
-        for wrong in ["--rounds", "--rounds x", "--seed -1", "--faults 3"] {
+        assert!(check("--rounds 5 --seed 9 --only kill --plant").is_ok());
+        for wrong in [
+            "--rounds",
+            "--only",
+            "--rounds x",
+            "--seed -1",
+            "--faults 3",
+        ] {
             assert!(check(wrong).is_err(), "{wrong}");
         }
     }
