@@ -345,8 +345,6 @@ class Arena:
                 text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
             if plants:
                 text = text.replace(f"absence_ms = {ABSENCE_MS}", f"absence_ms = {PLANTED_ABSENCE_MS}")
-            # What waited in an inbox comes at once, and a queue that is full drops: that is not what is looked for.
-            text += "\n[broker]\nmaximum_queued_messages = 100000\nmaximum_queued_bytes = 1073741824\n"
             node.config.write_text(text)
             self.proxies[node.name] = proxies
 
