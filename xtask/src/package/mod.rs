@@ -6,6 +6,7 @@ mod first_device;
 mod image;
 mod papers;
 mod tree;
+mod trial;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::process::Command;
 
 use crate::command::output;
 use crate::console::Progress;
-use crate::workspace::{Workspace, write};
+use crate::workspace::{Workspace, on_path, write};
 use crate::{Failure, Verdict};
 
 pub(crate) use check::check;
@@ -94,6 +95,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     if machines.is_empty() {
         machines = MACHINES.to_vec();
     }
+    check_tools(&machines)?;
     let folder = emptied(&workspace.target.join("package"))?;
     let papers = papers::make(workspace, &host_program(workspace)?, &folder.join("papers"))?;
     let version = version(workspace)?;
@@ -102,6 +104,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     for machine in machines {
         println!("{}", machine.triple);
         let program = build(workspace, machine, &profile)?;
+        println!("  {}", trial::run(machine, &program, &folder)?);
         let contents = Contents {
             version: &version,
             machine,
@@ -137,18 +140,38 @@ fn try_recipe(workspace: &Workspace) -> Verdict {
     Ok(report.faults.is_empty())
 }
 
+/// Whether what the builds need is here: said before the first one begins.
+fn check_tools(machines: &[Machine]) -> Result<(), Failure> {
+    let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let libraries = Path::new(sysroot.trim()).join("lib/rustlib");
+    let mut missing = Vec::new();
+    for Machine {
+        triple, c_compiler, ..
+    } in machines
+    {
+        if !libraries.join(triple).is_dir() {
+            missing.push(format!(
+                "Rust's library for {triple}: `rustup target add {triple}`"
+            ));
+        }
+        if !on_path(c_compiler) {
+            missing.push(format!("the C compiler for {triple}: {c_compiler}"));
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "missing:\n  {}\n`--target` makes the packages of other machines alone",
+        missing.join("\n  ")
+    )))
+}
+
 /// Builds the program for a machine, static and stripped.
 fn build(workspace: &Workspace, machine: Machine, profile: &str) -> Result<PathBuf, Failure> {
     let Machine {
         triple, c_compiler, ..
     } = machine;
-    let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
-    let library = Path::new(sysroot.trim()).join("lib/rustlib").join(triple);
-    if !library.is_dir() {
-        return Err(Failure(format!(
-            "Rust's library for {triple} is missing: `rustup target add {triple}`"
-        )));
-    }
     let underscores = triple.replace('-', "_");
     let upper = |text: &str| text.to_uppercase();
     let mut cargo = workspace.cargo();
