@@ -265,6 +265,10 @@ impl Policy {
     pub fn succeeding(mut self, old: &Self) -> Self {
         self.standings = Arc::clone(&old.standings);
         self.trust = Arc::new(self.trust.succeeding(&old.trust));
+        // Nobody else has it yet.
+        if let Some(webhook) = Arc::get_mut(&mut self.webhook) {
+            webhook.succeed(&old.webhook);
+        }
         self
     }
 

@@ -351,7 +351,8 @@ impl Desk<'_, '_> {
         let directory = Arc::clone(self.cx.broker.directory());
         let shared = (directory, Arc::clone(self.cx.memory));
         let sources = Arc::clone(&self.admin.sources);
-        match Scrape::new(sources, figures, shared, checks).page() {
+        let webhook = Arc::clone(&self.cx.policy.webhook);
+        match Scrape::new(sources, figures, shared, checks, webhook).page() {
             Ok(page) => {
                 let fields = [("content-type", Scrape::MEDIA_TYPE.as_bytes()), NOT_STORED];
                 respond(out, id, &None, 200, &fields, Content::Shared(page.into()));

@@ -1,6 +1,7 @@
 //! What the webhook has said about single actions.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,9 @@ pub(crate) struct Answers {
     hashers: [RandomState; 2],
     allow: Duration,
     deny: Duration,
+    /// Lookups that found an answer, and that found none.
+    hits: AtomicU64,
+    misses: AtomicU64,
 }
 
 /// Stands for an action, whatever the length of its topic.
@@ -30,7 +34,22 @@ impl Answers {
             hashers: [RandomState::new(), RandomState::new()],
             allow,
             deny,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
         }
+    }
+
+    /// Lookups that found an answer, and that found none.
+    pub(crate) fn lookups(&self) -> (u64, u64) {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (load(&self.hits), load(&self.misses))
+    }
+
+    /// Goes on with the count of those before it.
+    pub(crate) fn count_on(&self, before: &Self) {
+        let (hits, misses) = before.lookups();
+        self.hits.fetch_add(hits, Ordering::Relaxed);
+        self.misses.fetch_add(misses, Ordering::Relaxed);
     }
 
     /// Whether an action is allowed, if that was said lately, and for how long that holds.
@@ -52,8 +71,10 @@ impl Answers {
     ) -> Option<(bool, Duration)> {
         let key = self.key(subject.user, subject.client, action, topic);
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let (is_allowed, until) = recent.get_until(&key, now)?;
-        Some((*is_allowed, until.duration_since(now)))
+        let found = recent.get_until(&key, now);
+        let count = found.map_or(&self.misses, |_| &self.hits);
+        count.fetch_add(1, Ordering::Relaxed);
+        found.map(|(is_allowed, until)| (*is_allowed, until.duration_since(now)))
     }
 
     /// Remembers an answer.

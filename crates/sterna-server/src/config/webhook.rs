@@ -23,6 +23,8 @@ pub struct Webhook {
     pub allow_plaintext_beyond_loopback: bool,
     /// Time that a question may take, with its wait for others, in milliseconds.
     pub timeout_ms: u64,
+    /// How long a connection waits for the next question, in seconds; 0: each question has its own.
+    pub keep_alive_s: u32,
     /// Requests under way, each on a thread of its own.
     pub maximum_concurrent: u16,
     /// Questions that wait.
@@ -50,6 +52,7 @@ impl Default for Webhook {
             headers_file: None,
             allow_plaintext_beyond_loopback: false,
             timeout_ms: 3000,
+            keep_alive_s: 30,
             maximum_concurrent: 8,
             maximum_waiting: 1024,
             maximum_answer_bytes: 16 << 10,

@@ -1,14 +1,17 @@
 //! One request over HTTP, with or without TLS, by a thread that may wait.
 //!
-//! The client is small on purpose: no redirects, no cookies, no compression, one request for each
-//! connection. A limit bounds the time of the whole request and the bytes of its answer.
+//! The client is small on purpose: no redirects, no cookies, no compression. A limit bounds the time of the whole
+//! request and the bytes of its answer. A connection is used again where the settings say so. There are as many as
+//! threads that ask at a time. One that the server has closed meanwhile is replaced, and asked again: nothing of an
+//! answer had come then.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -30,6 +33,8 @@ pub(super) struct Terms<'a> {
     pub(super) plain: Plain,
     pub(super) timeout_ms: u64,
     pub(super) maximum_bytes: (&'static str, u32),
+    /// How long a connection waits for the next request; zero: it ends with its first.
+    pub(super) keep_alive: Duration,
 }
 
 /// Where `http://` is taken.
@@ -49,6 +54,11 @@ pub(super) struct Endpoint {
     tls: Option<Arc<ClientConfig>>,
     timeout: Duration,
     maximum_bytes: (&'static str, usize),
+    keep_alive: Duration,
+    /// Connections that wait, the latest last, and since when.
+    idle: Mutex<Vec<(Connection, Instant)>>,
+    /// Connections that were made.
+    connects: AtomicU64,
 }
 
 /// The parts of a URL.
@@ -127,7 +137,32 @@ impl Url {
     }
 }
 
+/// A connection to the server.
+#[derive(Debug)]
+enum Connection {
+    Plain(Timed),
+    Tls(Box<StreamOwned<ClientConnection, Timed>>),
+}
+
+impl Connection {
+    fn by(&mut self, deadline: Instant) {
+        let timed = match self {
+            Self::Plain(timed) => timed,
+            Self::Tls(stream) => &mut stream.sock,
+        };
+        timed.deadline = deadline;
+    }
+
+    fn stream(&mut self) -> &mut dyn Stream {
+        match self {
+            Self::Plain(timed) => timed,
+            Self::Tls(stream) => &mut **stream,
+        }
+    }
+}
+
 /// A TCP connection that fails when a time is over, however often a few bytes come.
+#[derive(Debug)]
 struct Timed {
     stream: TcpStream,
     deadline: Instant,
@@ -179,7 +214,15 @@ impl Endpoint {
             tls,
             timeout: Duration::from_millis(terms.timeout_ms),
             maximum_bytes: (setting, most as usize),
+            keep_alive: terms.keep_alive,
+            idle: Mutex::default(),
+            connects: AtomicU64::new(0),
         })
+    }
+
+    /// Connections that were made so far.
+    pub(super) fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
     }
 
     /// Gets what the URL has, and waits for it.
@@ -214,42 +257,90 @@ impl Endpoint {
         content: &[u8],
         deadline: Instant,
     ) -> Result<String, String> {
-        let said = |error: io::Error| match error.kind() {
-            // The system's word for a read that took too long.
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => "it takes too long".to_owned(),
-            _ => error.to_string(),
-        };
-        let mut stream = self.connect(deadline).map_err(said)?;
         let Url {
             authority, target, ..
         } = &self.url;
+        let goes_on = if self.keep_alive.is_zero() {
+            "close"
+        } else {
+            "keep-alive"
+        };
         let mut request = String::new();
         let _ = write!(
             request,
             "{method} {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json\r\n\
-             User-Agent: sterna\r\nConnection: close\r\n{fields}\r\n"
+             User-Agent: sterna\r\nConnection: {goes_on}\r\n{fields}\r\n"
         );
         let mut request = request.into_bytes();
         request.extend_from_slice(content);
-        stream.write_all(&request).map_err(said)?;
-        stream.flush().map_err(said)?;
+        while let Some(mut connection) = self.idle_connection() {
+            connection.by(deadline);
+            match self.exchange(connection, &request) {
+                // The server has closed it before it got the request, or with it.
+                Err(Fault::Silent) if Instant::now() < deadline => {}
+                Err(fault) => return Err(fault.into_words()),
+                Ok(answer) => return Ok(answer),
+            }
+        }
+        let connection = self.connect(deadline).map_err(said)?;
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        let answer = self.exchange(connection, &request);
+        answer.map_err(Fault::into_words)
+    }
+
+    /// Sends a request on a connection, which is kept if it can be used again.
+    fn exchange(&self, mut connection: Connection, request: &[u8]) -> Result<String, Fault> {
+        let stream = connection.stream();
         let mut answer = Vec::new();
+        let silent = |error: io::Error| match error.kind() {
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Fault::Said(said(error)),
+            _ => Fault::Silent,
+        };
+        stream.write_all(request).map_err(silent)?;
+        stream.flush().map_err(silent)?;
         let mut bytes = vec![0; READ_BYTES];
         loop {
             // What is complete needs no end of the connection.
             if let Some(content) = content_of(&answer, false, self.maximum_bytes)? {
-                return Ok(content);
+                if content.is_last {
+                    return Ok(content.text);
+                }
+                self.keep(connection);
+                return Ok(content.text);
             }
-            match stream.read(&mut bytes).map_err(said)? {
+            let read = match stream.read(&mut bytes) {
+                Err(error) if answer.is_empty() => return Err(silent(error)),
+                read => read.map_err(|error| Fault::Said(said(error)))?,
+            };
+            match read {
+                0 if answer.is_empty() => return Err(Fault::Silent),
                 0 => break,
                 read => answer.extend_from_slice(&bytes[..read]),
             }
         }
         let content = content_of(&answer, true, self.maximum_bytes)?;
-        content.ok_or_else(|| "the answer is cut off".to_owned())
+        let cut_off = || Fault::Said("the answer is cut off".to_owned());
+        Ok(content.ok_or_else(cut_off)?.text)
     }
 
-    fn connect(&self, deadline: Instant) -> io::Result<Box<dyn Stream>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(Connection, Instant)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The latest connection that waits. Those that have waited too long end.
+    fn idle_connection(&self) -> Option<Connection> {
+        let mut idle = self.idle();
+        idle.retain(|(_, since)| since.elapsed() < self.keep_alive);
+        Some(idle.pop()?.0)
+    }
+
+    fn keep(&self, connection: Connection) {
+        if !self.keep_alive.is_zero() {
+            self.idle().push((connection, Instant::now()));
+        }
+    }
+
+    fn connect(&self, deadline: Instant) -> io::Result<Connection> {
         let mut last = io::Error::other("the host has no address");
         for address in self.url.addresses(deadline)? {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -258,20 +349,53 @@ impl Endpoint {
             }
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => {
+                    // Head and content are one write, and nothing is to wait for an acknowledgement.
+                    stream.set_nodelay(true)?;
                     let timed = Timed { stream, deadline };
                     let Some(tls) = &self.tls else {
-                        return Ok(Box::new(timed));
+                        return Ok(Connection::Plain(timed));
                     };
                     let name = ServerName::try_from(self.url.host.clone());
                     let name = name.map_err(io::Error::other)?;
                     let client = ClientConnection::new(Arc::clone(tls), name);
                     let client = client.map_err(io::Error::other)?;
-                    return Ok(Box::new(StreamOwned::new(client, timed)));
+                    return Ok(Connection::Tls(Box::new(StreamOwned::new(client, timed))));
                 }
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+}
+
+/// Why there is no answer.
+enum Fault {
+    /// The connection has ended, and nothing of an answer came.
+    Silent,
+    /// In words.
+    Said(String),
+}
+
+impl Fault {
+    fn into_words(self) -> String {
+        match self {
+            Self::Silent => "the connection ended without an answer".to_owned(),
+            Self::Said(why) => why,
+        }
+    }
+}
+
+impl From<String> for Fault {
+    fn from(why: String) -> Self {
+        Self::Said(why)
+    }
+}
+
+fn said(error: io::Error) -> String {
+    match error.kind() {
+        // The system's word for a read that took too long.
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => "it takes too long".to_owned(),
+        _ => error.to_string(),
     }
 }
 
@@ -303,12 +427,20 @@ fn tls_config(terms: &Terms<'_>) -> Result<Arc<ClientConfig>, String> {
     Ok(Arc::new(tls))
 }
 
+/// The content of an answer.
+#[derive(Debug, PartialEq, Eq)]
+struct Answered {
+    text: String,
+    /// The connection cannot be used again.
+    is_last: bool,
+}
+
 /// The content of an answer of HTTP/1.1, if that is complete; `is_over` says that no more comes.
 fn content_of(
     answer: &[u8],
     is_over: bool,
     (setting, most): (&str, usize),
-) -> Result<Option<String>, String> {
+) -> Result<Option<Answered>, String> {
     let too_long = || format!("the answer is longer than {setting} ({most})");
     let mut fields = [httparse::EMPTY_HEADER; MAXIMUM_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
@@ -327,10 +459,17 @@ fn content_of(
         found.next().map(|field| field.value)
     };
     let rest = &answer[head_bytes..];
+    let closes = field("connection").is_some_and(|value| {
+        let mut words = value.split(|byte| *byte == b',');
+        words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    });
+    // What follows the content is nothing that was asked for.
+    let mut ends = head.version == Some(1) && !closes;
     let content = if let Some(coding) = field("transfer-encoding") {
         if !coding.eq_ignore_ascii_case(b"chunked") {
             return Err("the answer has a transfer coding that was not asked for".to_owned());
         }
+        ends &= rest.ends_with(b"0\r\n\r\n");
         unchunked(rest, most).map_err(|why| why.unwrap_or_else(too_long))?
     } else if let Some(length) = field("content-length") {
         let length = std::str::from_utf8(length)
@@ -340,15 +479,23 @@ fn content_of(
         if length > most {
             return Err(too_long());
         }
+        ends &= rest.len() == length;
         rest.get(..length).map(<[u8]>::to_vec)
     } else {
         if rest.len() > most {
             return Err(too_long());
         }
+        ends = false;
         is_over.then(|| rest.to_vec())
     };
-    let text = content.map(String::from_utf8).transpose();
-    text.map_err(|_| "the answer is not UTF-8".to_owned())
+    let Some(content) = content else {
+        return Ok(None);
+    };
+    let text = String::from_utf8(content).map_err(|_| "the answer is not UTF-8".to_owned())?;
+    Ok(Some(Answered {
+        text,
+        is_last: !ends,
+    }))
 }
 
 /// Content in chunks, put together; `None` if more is to come. The error is `None` for too much.
@@ -492,7 +639,10 @@ mod tests {
             ),
         ] {
             match (whole(&text), expected) {
-                (Ok(found), Ok(expected)) => assert_eq!(found.as_deref(), expected, "{text}"),
+                (Ok(found), Ok(expected)) => {
+                    let found = found.map(|answered| answered.text);
+                    assert_eq!(found.as_deref(), expected, "{text}");
+                }
                 (Err(why), Err(named)) => assert!(why.contains(named), "{text}: {why}"),
                 (found, _) => panic!("{text}: {found:?}"),
             }
@@ -501,5 +651,91 @@ mod tests {
             content_of(format!("{ok}\r\n{{}}").as_bytes(), false, ("x", 10)),
             Ok(None)
         );
+    }
+
+    /// A server that answers each request of each connection with the next of these, and then ends the connection
+    /// if `ends`.
+    fn server(answers: &'static [&'static str], ends: bool) -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            let mut answers = answers.iter();
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let mut bytes = [0; 4096];
+                // Each request is one write.
+                while stream.read(&mut bytes).unwrap_or(0) > 0 {
+                    let Some(answer) = answers.next() else { return };
+                    let _ = stream.write_all(answer.as_bytes());
+                    if ends || answer.is_empty() {
+                        break;
+                    }
+                }
+            }
+        });
+        format!("http://{address}/")
+    }
+
+    fn endpoint(url: &str, keep_alive: Duration) -> Endpoint {
+        Endpoint::new(&Terms {
+            url: ("webhook.authentication_url", url),
+            ca: ("webhook.ca", None),
+            plain: Plain::Here,
+            timeout_ms: 10_000,
+            maximum_bytes: ("maximum", 1_000),
+            keep_alive,
+        })
+        .expect("an endpoint")
+    }
+
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+    const CHUNKED: &str =
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    const LAST: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
+    const OLD: &str = "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+    const MORE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\n";
+    const BAD: &str = "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n";
+    const KEPT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_connection_is_used_again_where_the_answer_lets_it() {
+        for (answers, ends, keep_alive, connects) in [
+            (&[OK, CHUNKED, OK, OK][..], false, KEPT, 1),
+            (&[OK, OK, OK, OK], false, Duration::ZERO, 4),
+            (&[LAST, OK, LAST, OK], true, KEPT, 4),
+            (&[OLD, OK, OK, OK], true, KEPT, 4),
+            (&[MORE, OK, OK, OK], true, KEPT, 4),
+            // The server ends it without a word: it is asked again on another one.
+            (&[OK, OK, OK, OK], true, KEPT, 4),
+        ] {
+            let endpoint = endpoint(&server(answers, ends), keep_alive);
+            for _ in answers {
+                let deadline = Instant::now() + Duration::from_secs(10);
+                assert_eq!(endpoint.post("", b"{}", deadline), Ok("{}".to_owned()));
+            }
+            assert_eq!(endpoint.connects(), connects, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn a_bad_answer_is_not_asked_for_again_and_no_answer_only_once() {
+        let now = || Instant::now() + Duration::from_secs(10);
+        let bad = endpoint(&server(&[OK, BAD, OK], false), KEPT);
+        assert!(bad.post("", b"1", now()).is_ok());
+        let why = bad.post("", b"2", now()).expect_err("a bad answer");
+        assert!(why.contains("500"), "{why}");
+        // The connection of a bad answer is not trusted.
+        assert!(bad.idle().is_empty());
+        let down = endpoint(&server(&[OK, "", "", OK], false), KEPT);
+        assert!(down.post("", b"1", now()).is_ok());
+        let why = down.post("", b"2", now()).expect_err("no answer");
+        assert!(why.contains("without an answer"), "{why}");
+        assert_eq!(down.connects(), 2);
+        let slow = endpoint(&server(&[OK], false), KEPT);
+        assert!(slow.post("", b"1", now()).is_ok());
+        let old = Duration::from_secs(61);
+        let before = Instant::now().checked_sub(old).expect("a past");
+        slow.idle()[0].1 = before;
+        assert!(slow.idle_connection().is_none(), "it has waited too long");
     }
 }

@@ -28,6 +28,9 @@ pub use trust::Trust;
 pub use users::{Tokens, Users};
 pub use webhook::Webhook;
 pub(crate) use webhook::{Access, Credentials, Known, Login, Ticket as WebhookTicket};
+pub(crate) use webhook::{
+    FIRST_BOUND_US as WEBHOOK_BOUND_US, Outcome as WebhookOutcome, Subject as WebhookSubject,
+};
 
 use crate::authorization;
 

@@ -12,6 +12,7 @@ mod meters;
 mod page;
 mod scrape;
 mod survey;
+mod webhook;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

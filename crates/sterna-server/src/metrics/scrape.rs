@@ -19,6 +19,7 @@ use super::meters::{Distribution, MeterSums};
 use super::page::Page;
 use super::{Sources, page};
 use crate::config::Protocol;
+use crate::identity::Webhook;
 use crate::memory::{Memory, Stage};
 use crate::sys::{Counts, Process};
 
@@ -32,6 +33,7 @@ pub(crate) struct Scrape {
     memory: Arc<Memory>,
     /// Passwords that are being checked, or wait for that.
     open_checks: u64,
+    webhook: Arc<Webhook>,
 }
 
 /// A number of a listener's.
@@ -207,6 +209,7 @@ impl Scrape {
         figures: Vec<Figures>,
         (directory, memory): (Arc<Directory>, Arc<Memory>),
         open_checks: u64,
+        webhook: Arc<Webhook>,
     ) -> Self {
         Self {
             sources,
@@ -214,6 +217,7 @@ impl Scrape {
             directory,
             memory,
             open_checks,
+            webhook,
         }
     }
 
@@ -717,6 +721,7 @@ impl Collector for Scrape {
         Self::write_logins(&mut page, &meters);
         self.write_listeners(&mut page);
         self.write_tickets(&mut page);
+        super::webhook::write(&self.webhook, &mut page);
         self.write_store(&mut page);
         super::cluster::write(self.sources.cluster.as_ref(), &mut page);
         page.histograms(

@@ -9,7 +9,7 @@ use sterna_mqtt::packet::{Auth, Connect, SubscribeOptions, Will};
 use sterna_mqtt::{Packet, Property, PropertyContext, PublishProperties, QoS, ReasonCode, Version};
 use sterna_net::TransportKind;
 use sterna_server::Policy;
-use sterna_server::config::{Config, Rule};
+use sterna_server::config::{Config, Listener, Rule};
 
 use crate::fixture::{Broker, Peer, block, plain};
 use crate::h3_client::Client as H3Client;
@@ -560,6 +560,89 @@ fn a_rule_that_asks_is_decided_by_the_webhook_at_every_door() {
             })
     });
     assert_eq!(about.count(), 1);
+}
+
+/// Who comes by a certificate or SCRAM is known, and is asked for what it may do like others. The metrics say what
+/// was asked, and what was remembered.
+#[test]
+fn clients_of_certificates_and_scram_are_asked_for_what_they_do() {
+    let hook = Hook::start(yes);
+    let (_directory, config) = asking(&hook, |config| {
+        config.tls.certificate_as_username = true;
+        (config.listeners).push(Listener::at("admin://127.0.0.1:0"));
+        config.admin.viewers = vec!["anonymous".to_owned()];
+    });
+    let mut broker = Broker::with(&config, 1);
+    let badge = certificate(Some("device"), 2020..2030);
+    let transport = TransportKind::Quic;
+    let mut asked = 0;
+    for (shown, der, user) in [
+        (Shown::Nothing, Some(&*badge), "device"),
+        (Shown::Scram("ann", "ann-pass"), None, "ann"),
+    ] {
+        for door in [Door::Mqtt311, Door::Mqtt5] {
+            if !takes(door, shown) {
+                continue;
+            }
+            let name = format!("{user}-{door:?}");
+            let entered = enter(&mut broker, door, transport, der, shown, &name);
+            let Some(Entered::Mqtt(peer, version)) = entered else {
+                panic!("{name} enters")
+            };
+            for topic in ["yes/a", "no/a"] {
+                for _ in 0..20 {
+                    broker.publish(peer, version, topic, "x", QoS::AtMostOnce);
+                    broker.await_verdicts();
+                }
+            }
+            let questions = hook.asked().split_off(asked);
+            asked += questions.len();
+            let told: Vec<_> = (questions.iter())
+                .map(|(_, question)| (question["user"].as_str(), question["topic"].as_str()))
+                .collect();
+            let expected = ["yes/a", "no/a"].map(|topic| (Some(user), Some(topic)));
+            assert_eq!(told, expected, "{name}: each topic once");
+        }
+    }
+
+    broker.listener = 1;
+    let operator = broker.open_speaking(b"", 0, TransportKind::Tcp, Vec::new());
+    broker.send(
+        operator,
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    );
+    let page = broker.take_on(operator, sterna_net::StreamId::FIRST);
+    let page = String::from_utf8(page).expect("text");
+    let value = |sample: &str| {
+        let line = page.lines().find_map(|line| line.strip_prefix(sample));
+        let value = line.unwrap_or_else(|| panic!("no {sample} in {page}"));
+        value.trim().parse::<u64>().expect("a number")
+    };
+    let of = "subject=\"authorization\"";
+    let questions = |outcome: &str| {
+        value(&format!(
+            "sterna_webhook_questions_total{{{of},outcome=\"{outcome}\"}}"
+        ))
+    };
+    assert_eq!(questions("allowed") + questions("denied"), asked as u64);
+    assert!(questions("denied") > 0 && questions("failed") == 0);
+    let answered = value(&format!("sterna_webhook_answer_seconds_count{{{of}}}"));
+    assert_eq!(answered, asked as u64);
+    let lookups = |result: &str| {
+        value(&format!(
+            "sterna_webhook_lookups_total{{{of},result=\"{result}\"}}"
+        ))
+    };
+    // Messages do not look: what was said of a client's last topics is at hand.
+    assert!(
+        lookups("hit") <= 4 * asked as u64 && lookups("hit") > 0,
+        "{}",
+        lookups("hit")
+    );
+    assert!(lookups("miss") >= asked as u64);
+    assert_eq!(value(&format!("sterna_webhook_paused{{{of}}}")), 0);
+    assert!(value(&format!("sterna_webhook_connections_total{{{of}}}")) > 0);
+    assert_eq!(value("sterna_webhook_open_questions"), 0);
 }
 
 /// Everything that waits for one answer leaves in its order, also over an alias.

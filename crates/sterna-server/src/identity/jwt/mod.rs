@@ -372,6 +372,7 @@ fn source(config: &config::Jwt) -> Result<Option<Endpoint>, String> {
             "authentication.jwt.maximum_keys_bytes",
             config.maximum_keys_bytes,
         ),
+        keep_alive: std::time::Duration::ZERO,
     };
     Endpoint::new(&terms).map(Some)
 }

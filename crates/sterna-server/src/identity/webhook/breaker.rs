@@ -34,6 +34,11 @@ impl Breaker {
         }
     }
 
+    /// Whether the service is left alone now.
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
     /// Notes an answer; whether it ends a pause.
     pub(super) fn succeeded(&mut self) -> bool {
         self.failures = 0;

@@ -4,6 +4,7 @@
 //! and in the right form is a refusal.
 
 mod breaker;
+mod meters;
 mod queue;
 mod wire;
 
@@ -19,6 +20,7 @@ use super::{Identity, Refusal};
 use crate::authorization::{Answers, Recent};
 use crate::config;
 use breaker::Breaker;
+pub(crate) use meters::{FIRST_BOUND_US, Meters, Outcome, Subject};
 use queue::Queue;
 pub(crate) use queue::Ticket;
 pub(crate) use wire::{Access, Credentials, Login};
@@ -46,6 +48,9 @@ pub struct Webhook {
     verdicts: Arc<Mutex<Verdicts>>,
     key: hmac::Key,
     queue: Arc<Queue>,
+    meters: Arc<Meters>,
+    /// Connections that webhooks before it have made.
+    connects_before: [u64; Subject::ALL.len()],
 }
 
 /// One of its URLs.
@@ -98,6 +103,8 @@ impl Webhook {
             verdicts: Arc::new(Mutex::new(Recent::new(entries))),
             key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
             queue: Queue::new(config.maximum_concurrent, config.maximum_waiting),
+            meters: Arc::default(),
+            connects_before: [0; Subject::ALL.len()],
             config: config.clone(),
         })
     }
@@ -117,6 +124,45 @@ impl Webhook {
     /// What it has said about actions of late.
     pub(crate) const fn answers(&self) -> &Arc<Answers> {
         &self.answers
+    }
+
+    /// Follows another, and counts on.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        self.answers.count_on(&old.answers);
+        self.meters = Arc::clone(&old.meters);
+        self.connects_before = Subject::ALL.map(|subject| old.connects(subject));
+    }
+
+    /// Lookups among what is remembered that found an answer, and that found none.
+    pub(crate) fn lookups(&self, subject: Subject) -> (u64, u64) {
+        match subject {
+            Subject::Authentication => self.meters.lookups(),
+            Subject::Authorization => self.answers.lookups(),
+        }
+    }
+
+    /// What was counted.
+    pub(crate) fn meters(&self) -> &Meters {
+        &self.meters
+    }
+
+    /// Whether the service is left alone after failures.
+    pub(crate) fn is_paused(&self, subject: Subject) -> bool {
+        let service = self.service(subject);
+        service.is_some_and(|service| lock(&service.breaker).is_paused(Instant::now()))
+    }
+
+    /// Connections to the service that were made.
+    pub(crate) fn connects(&self, subject: Subject) -> u64 {
+        let own = (self.service(subject)).map_or(0, |service| service.endpoint.connects());
+        self.connects_before[subject as usize] + own
+    }
+
+    const fn service(&self, subject: Subject) -> Option<&Arc<Service>> {
+        match subject {
+            Subject::Authentication => self.authentication.as_ref(),
+            Subject::Authorization => self.authorization.as_ref(),
+        }
     }
 
     /// Questions that wait or are under way.
@@ -149,12 +195,15 @@ impl Webhook {
     /// What was said of credentials lately; `None` if nothing was.
     pub(crate) fn recall(&self, login: &Login<'_>) -> Option<Known> {
         let digest = self.digest(login);
-        let verdicts = lock(&self.verdicts);
-        match verdicts.get(&digest, login.now_ms)?.clone() {
-            None => Some(Known::Refused),
-            Some(identity) if identity.has_ended(login.now_ms) => None,
-            Some(identity) => Some(Known::Admitted(identity)),
-        }
+        let said = lock(&self.verdicts).get(&digest, login.now_ms).cloned();
+        let known = match said {
+            None => None,
+            Some(None) => Some(Known::Refused),
+            Some(Some(identity)) if identity.has_ended(login.now_ms) => None,
+            Some(Some(identity)) => Some(Known::Admitted(identity)),
+        };
+        self.meters.looked_up(known.is_some());
+        known
     }
 
     /// Asks about credentials. `tell` gets who it is, or `None` where it is refused, on another thread.
@@ -167,7 +216,6 @@ impl Webhook {
         login: &Login<'_>,
         tell: impl FnOnce(Result<Option<Identity>, Refusal>) + Send + 'static,
     ) -> Result<Ticket, Refusal> {
-        let service = self.authentication.as_ref().ok_or(Refusal::Unavailable)?;
         let Some(question) = login.question() else {
             return Err(Refusal::Token);
         };
@@ -186,8 +234,9 @@ impl Webhook {
             }
             tell(answer);
         };
+        let is_allowed = Option::is_some;
         self.ask(
-            service,
+            (Subject::Authentication, is_allowed),
             login.address,
             question,
             heard,
@@ -206,7 +255,6 @@ impl Webhook {
         origin: IpAddr,
         tell: impl FnOnce() + Send + 'static,
     ) -> Result<Ticket, Refusal> {
-        let service = self.authorization.as_ref().ok_or(Refusal::Unavailable)?;
         let question = access.question();
         let (answers, access) = (Arc::clone(&self.answers), access.clone());
         let heard = move |answer: Result<bool, Refusal>| {
@@ -220,30 +268,54 @@ impl Webhook {
             answers.add(user.as_deref(), client, *action, topic, is_allowed);
             tell();
         };
-        self.ask(service, origin, question, heard, |answer, _| {
-            wire::read_access(answer)
-        })
+        let is_allowed = |answer: &bool| *answer;
+        self.ask(
+            (Subject::Authorization, is_allowed),
+            origin,
+            question,
+            heard,
+            |answer, _| wire::read_access(answer),
+        )
     }
 
     /// Asks a service in its turn; `heard` gets what `read` has made of the answer.
     fn ask<A: 'static>(
         &self,
-        service: &Arc<Service>,
+        (subject, is_allowed): (Subject, fn(&A) -> bool),
         origin: IpAddr,
         question: Vec<u8>,
         heard: impl FnOnce(Result<A, Refusal>) + Send + 'static,
         read: impl FnOnce(&str, &Arc<str>) -> Result<A, String> + Send + 'static,
     ) -> Result<Ticket, Refusal> {
+        let service = self.service(subject).ok_or(Refusal::Unavailable)?;
         if !lock(&service.breaker).admits(Instant::now()) {
+            self.meters.count(subject, Outcome::Paused);
             return Err(Refusal::Webhook);
         }
         let deadline = Instant::now() + Duration::from_millis(self.config.timeout_ms);
         let service = Arc::clone(service);
+        let meters = Arc::clone(&self.meters);
         let mut owed = Owed(Some(heard), std::marker::PhantomData);
         let work = move |deadline: Result<Instant, Refusal>| {
-            owed.give(deadline.and_then(|deadline| service.ask(&question, deadline, read)));
+            let answer = deadline.and_then(|deadline| {
+                let began = Instant::now();
+                let answer = service.ask(&question, deadline, read);
+                meters.took(subject, began.elapsed());
+                answer
+            });
+            let outcome = match &answer {
+                Ok(answer) if is_allowed(answer) => Outcome::Allowed,
+                Ok(_) => Outcome::Denied,
+                Err(refusal) => Outcome::of(*refusal),
+            };
+            meters.count(subject, outcome);
+            owed.give(answer);
         };
-        self.queue.push(deadline, origin, Box::new(work))
+        let asked = self.queue.push(deadline, origin, Box::new(work));
+        if asked.is_err() {
+            self.meters.count(subject, Outcome::Busy);
+        }
+        asked
     }
 
     fn digest(&self, login: &Login<'_>) -> Digest {
@@ -309,6 +381,7 @@ impl Service {
             plain,
             timeout_ms: config.timeout_ms,
             maximum_bytes: ("webhook.maximum_answer_bytes", config.maximum_answer_bytes),
+            keep_alive: Duration::from_secs(config.keep_alive_s.into()),
         })?;
         let pause = Duration::from_millis(config.pause_ms);
         Ok(Arc::new(Self {
