@@ -1,11 +1,12 @@
 """The dashboard and the alerts of contrib/, run by Debian's Prometheus against a broker under load.
 
-  - the page of metrics is valid for `promtool check metrics`, and counts exactly what the suite has sent;
+  - the page of metrics is valid for `promtool check metrics` and for the OpenMetrics parser of Prometheus' client, and
+    counts exactly what the suite has sent;
   - a listener with TLS shows the same page to administrators alone;
   - the rules are valid, their tests pass, each of them is evaluated, and none fires for a broker in order;
   - each query of the dashboard has a result.
 
-Standard library, `prometheus` and `promtool`.
+Standard library, `prometheus-client` (its parser alone), `prometheus` and `promtool`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+
+from prometheus_client.openmetrics import parser
 
 from harness import INTEROP, Failure, Report
 
@@ -113,6 +116,8 @@ class Load:
         mqtt, guarded = self.urls["mqtt"]
         sterna("pub", mqtt, "-t", "secret/a", "-m", "x", "-q", "1", check=False)
         sterna("pub", guarded, "-t", "a", "-m", "x", check=False)
+        # The webhook fails.
+        sterna("pub", mqtt, "-t", "asked/a", "-m", "x", "-q", "1", check=False)
         sterna("pub", mqtt, "-t", "kept", "-m", "x", "-r")
         sterna("pub", mqtt, "-t", "nobody", "-m", "x")
         sterna("pub", self.urls["mqtt+quic"][0], *self.trust, "-t", "moves", "-m", "x", "--repeat", "4",
@@ -253,6 +258,32 @@ def as_classic(page: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def check_openmetrics(report: Report, page: str) -> None:
+    """The strict parser takes the page, and finds what is there."""
+    try:
+        families = list(parser.text_string_to_metric_families(page))
+    except ValueError as error:
+        report.not_ok("openmetrics/valid", str(error))
+        return
+    report.ok("openmetrics/valid")
+    kinds = {family.name: family.type for family in families}
+    for name, kind in [
+        ("sterna_messages_received", "counter"),
+        ("sterna_clients", "gauge"),
+        ("sterna_delivery_delay_seconds", "histogram"),
+        ("sterna_webhook_answer_seconds", "histogram"),
+    ]:
+        if kinds.get(name) == kind:
+            report.ok(f"openmetrics/{name}")
+        else:
+            report.not_ok(f"openmetrics/{name}", f"{kinds.get(name)} instead of {kind}")
+    undocumented = [family.name for family in families if not family.documentation]
+    if undocumented:
+        report.not_ok("openmetrics/help", f"without a help: {undocumented}")
+    else:
+        report.ok("openmetrics/help")
+
+
 def check_tool(report: Report, name: str, command: list[str], text: str | None = None) -> None:
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode == 0:
@@ -289,6 +320,7 @@ def check_dashboard(report: Report, prometheus: Prometheus) -> None:
         'sum(rate(sterna_listener_refused_total{reason="half_open_per_address"}[10s])) > 0',
         'sum(rate(sterna_quic_migrations_total[10s])) > 0',
         'sum(rate(sterna_handshakes_total{kind="full"}[10s])) > 0',
+        'sum(rate(sterna_webhook_questions_total{subject="authorization", outcome="failed"}[10s])) > 0',
         'histogram_quantile(0.5, sum by (le) (rate(sterna_client_round_trip_seconds_bucket{transport="quic"}[10s]))) < 0.1',
         'histogram_quantile(0.5, sum by (le) (rate(sterna_delivery_delay_seconds_bucket[10s]))) < 1',
         'sum(sterna_memory_bytes) / sum(process_resident_memory_bytes) > 0.9 < 1.1',
@@ -339,6 +371,7 @@ def main() -> None:
             check_rules(report, prometheus)
             page = fetch(admin + "/metrics")
             check_tool(report, "page/valid", ["promtool", "check", "metrics"], as_classic(page))
+            check_openmetrics(report, page)
             count = sum(not line.startswith("#") for line in page.splitlines())
             scraped = [float(series["value"][1]) for series in prometheus.query("scrape_samples_scraped")]
             if scraped == [count]:

@@ -13,6 +13,8 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// Messages that a connection takes in advance while its user is far from the limit, and the bytes of them all.
 const LEASED_MESSAGES: u64 = 16;
 const LEASED_BYTES: u64 = 16 << 10;
+/// After this time the rest of them is given back, in milliseconds.
+const LEASE_MS: u64 = 100;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -44,6 +46,7 @@ struct Rate(u64);
 pub(crate) struct Lease {
     messages: u64,
     bytes: u64,
+    until_ms: u64,
 }
 
 impl Rate {
@@ -139,6 +142,10 @@ impl Pace {
             }
             is_lent
         };
+        if lease.until_ms <= now_ms {
+            self.give_back(rates, lease);
+            lease.until_ms = now_ms.saturating_add(LEASE_MS);
+        }
         if lease.messages == 0 {
             if !lend(&self.messages, rates.messages, LEASED_MESSAGES) {
                 return false;
@@ -154,6 +161,21 @@ impl Pace {
         lease.messages -= 1;
         lease.bytes -= bytes;
         true
+    }
+
+    /// What was not used in time is as if it had not been taken: savings are bounded all the same.
+    fn give_back(&self, rates: &Rates, lease: &mut Lease) {
+        let give_back = |paid: &Paid, rate: Option<Rate>, amount: u64| {
+            if let Some(rate) = rate.filter(|_| amount > 0) {
+                paid.0.fetch_sub(rate.cost_ns(amount), Ordering::Relaxed);
+            }
+        };
+        give_back(
+            &self.messages,
+            rates.messages,
+            std::mem::take(&mut lease.messages),
+        );
+        give_back(&self.bytes, rates.bytes, std::mem::take(&mut lease.bytes));
     }
 
     /// Another shard may have said more: this is only how long a user is remembered.
@@ -254,6 +276,17 @@ mod tests {
             lent += 1;
         }
         assert!((45..=50).contains(&lent), "{lent} are half of the bytes");
+        // What is not used in time is given back: a slow connection keeps nothing for later.
+        let (pace, mut lease) = (Pace::default(), Lease::default());
+        assert!(pace.lend(&limited, 10_000, &mut lease, 10));
+        let mut lent = 0;
+        while pace.admits(&limited, 20_000) {
+            if !pace.lend(&limited, 20_000, &mut lease, 10) {
+                pace.take(&limited, 20_000, 10);
+            }
+            lent += 1;
+        }
+        assert!((1_000..1_000 + LEASED_MESSAGES).contains(&lent), "{lent}");
         // A small burst is never lent.
         let (pace, mut lease) = (Pace::default(), Lease::default());
         assert!(!pace.lend(&rates(Some(10), None), 10_000, &mut lease, 10));

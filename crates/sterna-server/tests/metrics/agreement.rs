@@ -208,6 +208,51 @@ fn each_drop_has_its_reason() {
     assert_eq!(page.value("sterna_queued_messages"), 2);
 }
 
+/// Those that the doors and clocks drop, beside those of full queues; the broker's own tests have the others.
+#[test]
+fn refused_and_late_messages_have_their_reasons() {
+    let mut config = config();
+    config.mqtt.legacy_session_expiry_s = 1000;
+    let rules = "[[authorization.rule]]\neffect = 'deny'\ntopics = ['secret/#']\n\
+                 [[authorization.limit]]\nmessages_per_s = 100\nexceeded = 'refuse'\n";
+    let rules = sterna_server::config::parse("x", rules).expect("rules");
+    config.authorization.rules = rules.authorization.rules;
+    config.authorization.limits = rules.authorization.limits;
+    let mut broker = Broker::with(&config, 1);
+    let expiry = crate::fixture::block(&[Property::SessionExpiryInterval(1000)]);
+    let lasting = Connect {
+        clean_start: false,
+        properties: expiry.properties(),
+        ..plain(V5, "away")
+    };
+    let reader = client_on(&mut broker, 0, &lasting);
+    broker.subscribe(reader, V5, "t/#", QoS::AtLeastOnce);
+    broker.cut(reader);
+    let publisher = broker.client(V5, "publisher");
+    let soon = crate::fixture::block(&[Property::MessageExpiryInterval(1)]);
+    let mut message = crate::fixture::publish("t/soon", "x", QoS::AtLeastOnce);
+    message.properties = soon
+        .publish_properties(sterna_mqtt::PropertyContext::Publish)
+        .expect("properties of a message");
+    broker.packet(publisher, V5, &Packet::Publish(message));
+    broker.publish(publisher, V5, "secret/a", "x", QoS::AtLeastOnce);
+    broker.advance(2_000);
+    let reader = client_on(&mut broker, 0, &lasting);
+    broker.told(reader, V5);
+    for _ in 0..150 {
+        broker.publish(publisher, V5, "other", "x", QoS::AtMostOnce);
+    }
+    let page = scrape(&mut broker);
+    let mqtt = |reason: &str| {
+        let name = "sterna_messages_dropped_total";
+        page.value(&format!(r#"{name}{{reason="{reason}",protocol="mqtt"}}"#))
+    };
+    assert_eq!(mqtt("expired"), 1);
+    assert_eq!(mqtt("not_authorized"), 1);
+    assert_eq!(mqtt("rate_exceeded"), 50);
+    assert_eq!(page.sum("sterna_messages_dropped_total"), 52);
+}
+
 #[test]
 fn logins_that_fail_are_counted_by_door_and_reason() {
     let mut config = config();
