@@ -150,6 +150,9 @@ func caught(work func()) (err error) {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "device" {
+		os.Exit(deviceMain())
+	}
 	only := flag.String("only", "", "run only the steps whose name contains this")
 	list := flag.Bool("list", false, "print the names of the steps")
 	verbose := flag.Bool("times", false, "print how long each step took")

@@ -2,12 +2,13 @@
 
     recompute.py ROWS SAMPLES CAMPAIGN
 
-ROWS is a report's rows.json and SAMPLES a campaign's samples.jsonl. Each value must be the same to nine
+ROWS is a report's rows.json and SAMPLES a campaign's samples.jsonl, or samples.jsonl.gz. Each value must be the same to nine
 digits, each end of an interval to MAX_SHIFT of its width (other draws of the repetitions), and each
 verdict that of the interval. The last line counts what was checked; the exit status is 1 where
 something differs. docs/lab.md says what the rows mean. Needs Python 3.8 and numpy.
 """
 
+import gzip
 import itertools
 import json
 import math
@@ -198,7 +199,8 @@ def complaint(row, samples, random):
 def main(rows_path, samples_path, campaign):
     with open(rows_path, encoding="utf-8") as file:
         rows = json.load(file)[campaign]
-    with open(samples_path, encoding="utf-8") as file:
+    unpack = gzip.open if samples_path.endswith(".gz") else open
+    with unpack(samples_path, "rt", encoding="utf-8") as file:
         samples = [json.loads(line) for line in file]
     random = numpy.random.default_rng(1)
     wrong = 0

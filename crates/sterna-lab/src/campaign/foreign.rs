@@ -2,8 +2,8 @@
 
 use super::{Authentication, Campaign, Transport};
 
-/// Between a transport's name and that of the broker that it goes to.
-const AT: char = '@';
+/// Between a transport's name and that of its broker or device, where these are others.
+pub(super) const AT: char = '@';
 
 /// A broker that is not this project's.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -101,13 +101,29 @@ impl Foreign {
     }
 }
 
-/// Whether a transport of this name goes to a foreign broker: no claim of a paper is about those.
+/// Whether a transport of this name has a foreign broker or device: no claim of a paper is about those.
 #[must_use]
 pub fn is_foreign(transport: &str) -> bool {
     transport.contains(AT)
 }
 
 impl Campaign {
+    /// Measures a further transport wherever this one is measured. Returns the number of grids.
+    pub(super) fn add_twin(&mut self, name: &str, twin: Transport) -> usize {
+        let mut count = 0;
+        for grid in &mut self.grids {
+            let has = |wanted: &str| grid.transports.iter().any(|name| name == wanted);
+            if has(name) && !has(&twin.name) {
+                grid.transports.push(twin.name.clone());
+                count += 1;
+            }
+        }
+        if self.transport(&twin.name).is_none() {
+            self.transports.push(twin);
+        }
+        count
+    }
+
     /// Text about transports that other brokers serve, and are not measured with.
     ///
     /// # Errors
@@ -156,17 +172,7 @@ impl Campaign {
                 // Those are settings of this project's broker.
                 twin.broker.clear();
                 twin.foreign = Some(foreign.clone());
-                for grid in &mut self.grids {
-                    if grid.transports.contains(&transport.name)
-                        && !grid.transports.contains(&twin.name)
-                    {
-                        grid.transports.push(twin.name.clone());
-                        count += 1;
-                    }
-                }
-                if self.transport(&twin.name).is_none() {
-                    self.transports.push(twin);
-                }
+                count += self.add_twin(&transport.name, twin);
             }
             if count == 0 {
                 return Err(format!(

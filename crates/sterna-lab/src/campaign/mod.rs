@@ -7,6 +7,7 @@
 
 mod axis;
 mod claim;
+mod devices;
 mod foreign;
 mod plan;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use axis::{Axis, Filter};
 pub use claim::{Check, Claim, STATISTICS, Source, Trend};
+pub use devices::ForeignDevice;
 pub use foreign::{Foreign, is_foreign};
 pub use plan::{Plan, Run};
 
@@ -163,6 +165,9 @@ pub struct Transport {
     /// The broker that it goes to, if that is not this project's; no file names one.
     #[serde(skip)]
     pub foreign: Option<Foreign>,
+    /// The device that is measured, if that is not this program's; no file names one.
+    #[serde(skip)]
+    pub device: Option<ForeignDevice>,
 }
 
 /// Authentication of a transport's devices. Its broker admits no others.

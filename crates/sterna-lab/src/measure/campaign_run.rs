@@ -12,6 +12,7 @@ use super::credentials;
 use super::ns3;
 use super::order::{self, Order, Starting};
 use super::prepare::{self, Calibrations};
+use super::program::Build;
 use super::qlog;
 use super::run::Setting;
 use super::sample::{Sample, Verdict};
@@ -20,7 +21,7 @@ pub use super::site::SiteKind;
 pub use super::store::Resume;
 use super::store::{Manifest, Store};
 use crate::calibrate::Machine;
-use crate::campaign::{Authentication, Campaign, Plan, Run};
+use crate::campaign::{Authentication, Campaign, ForeignDevice, Plan, Run};
 use crate::kernel::Awake;
 
 /// A run out of tolerance is made so often before it is marked.
@@ -44,6 +45,8 @@ pub struct CampaignOptions {
     pub grids: Vec<String>,
     /// Brokers to measure besides this project's, as [`Campaign::with_brokers`] takes them.
     pub brokers: Vec<String>,
+    /// Devices to measure besides this program's, as [`Campaign::with_devices`] takes them.
+    pub devices: Vec<ForeignDevice>,
     /// Most runs at once.
     pub jobs: Option<usize>,
     /// Emulator of the links.
@@ -157,6 +160,13 @@ pub fn execute(
         ns3::compile(data.path())?;
     }
     let capacity = Capacity::of(&machine, options.jobs);
+    let programs = [&options.program, &options.sterna];
+    let devices = options.devices.iter().map(|device| &device.program);
+    let builds = programs
+        .into_iter()
+        .chain(devices)
+        .map(|path| Build::of(path).map_err(|error| format!("{}: {error}", path.display())))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut calibrations = Calibrations::default();
     let mut parts = Vec::new();
     for wanted in wanted {
@@ -165,6 +175,7 @@ pub fn execute(
         }
         let surroundings = Surroundings {
             machine: &machine,
+            builds: &builds,
             data: data.path(),
             spin: capacity.jobs <= MAX_SPINNING_JOBS,
             stop,
@@ -191,6 +202,8 @@ pub fn execute(
 #[derive(Clone, Copy)]
 struct Surroundings<'a> {
     machine: &'a Machine,
+    /// The programs that are measured.
+    builds: &'a [Build],
     /// For certificates and credentials.
     data: &'a Path,
     spin: bool,
@@ -218,7 +231,13 @@ impl Part {
     ) -> Result<Self, String> {
         let seed = options.seed.unwrap_or(wanted.campaign.seed);
         let unserved = wanted.campaign.unserved(&options.brokers)?;
-        let campaign = wanted.campaign.clone().with_brokers(&options.brokers)?;
+        let devices = options.devices.iter().map(ForeignDevice::placed);
+        let devices = devices.collect::<Result<Vec<_>, _>>()?;
+        let campaign = wanted
+            .campaign
+            .clone()
+            .with_brokers(&options.brokers)?
+            .with_devices(&devices)?;
         let plan = Plan::new(&campaign, options.quick, seed, &options.grids)?;
         let machine = surroundings.machine.clone();
         let mut manifest = Manifest {
@@ -226,6 +245,12 @@ impl Part {
             version: campaign.version,
             text: wanted.text.to_owned(),
             brokers: options.brokers.clone(),
+            devices: options
+                .devices
+                .iter()
+                .map(ForeignDevice::placeless)
+                .collect(),
+            builds: surroundings.builds.to_vec(),
             seed,
             quick: options.quick,
             emulator: options.site.name().to_owned(),
@@ -284,6 +309,7 @@ impl Part {
         let order = Order {
             text: wanted.text.to_owned(),
             brokers: options.brokers.clone(),
+            devices,
             quick: options.quick,
             seed,
             grids: options.grids.clone(),

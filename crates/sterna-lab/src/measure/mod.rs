@@ -7,6 +7,7 @@
 //! CPU-bound runs alone. Each run becomes one [`Sample`], also when it fails. A run with link or
 //! machine out of tolerance is repeated, and finally marked.
 
+pub mod archive;
 mod broker;
 pub mod campaign_run;
 pub mod credentials;
@@ -17,7 +18,7 @@ mod ns3;
 pub mod order;
 mod prepare;
 mod process;
-mod program;
+pub mod program;
 mod qlog;
 mod run;
 pub mod sample;

@@ -30,6 +30,8 @@ pub(super) struct Order {
     pub(super) text: String,
     /// Brokers that are measured besides.
     pub(super) brokers: Vec<String>,
+    /// Devices that are measured besides, with their places.
+    pub(super) devices: Vec<String>,
     pub(super) quick: bool,
     pub(super) seed: u64,
     /// Only these grids; all without any.
@@ -60,7 +62,9 @@ pub fn obey(stop: &AtomicBool) -> Result<(), String> {
         .read_line(&mut line)
         .map_err(|error| format!("standard input: {error}"))?;
     let order: Order = serde_json::from_str(&line).map_err(|error| format!("no order: {error}"))?;
-    let campaign = Campaign::parse(&order.text)?.with_brokers(&order.brokers)?;
+    let campaign = Campaign::parse(&order.text)?
+        .with_brokers(&order.brokers)?
+        .with_devices(&order.devices)?;
     let plan = Plan::new(&campaign, order.quick, order.seed, &order.grids)?;
     let run = plan
         .runs

@@ -15,7 +15,7 @@ use super::sample::{Sample, Verdict};
 use super::site::{Site, SiteKind, SiteReport};
 use super::{program, tolerance};
 use crate::calibrate::{CpuTicks, Machine};
-use crate::campaign::{LinkEventKind, Run, WorkloadKind};
+use crate::campaign::{ForeignDevice, LinkEventKind, Run, WorkloadKind};
 use crate::netns::Side;
 use crate::quantity;
 
@@ -105,6 +105,7 @@ fn measure(
         let mut process = start_device(
             setting,
             &site,
+            run,
             ("subscriber", Side::Server),
             &task(run, Role::Subscriber, beside, &broker),
         )?;
@@ -129,6 +130,7 @@ fn measure(
     let mut device = start_device(
         setting,
         &site,
+        run,
         ("device", Side::Client),
         &Task {
             qlog: traces.as_ref().map(Traces::place),
@@ -301,6 +303,10 @@ fn note_in_force(report: &SiteReport, measured: &Measured, sample: &mut Sample) 
 
 /// The congestion control that a run's connection was to have, as its transport names it.
 fn wanted_congestion(run: &Run) -> Option<String> {
+    // Which one another's device has is kept, not judged: few stacks let it be chosen.
+    if run.transport.device.is_some() {
+        return None;
+    }
     let wanted = run.transport.congestion.as_deref()?;
     Some(if run.transport.is_quic() {
         quic_congestion(wanted)
@@ -324,7 +330,7 @@ fn fill_queue(
         qos: 1,
         ..task(run, Role::Publisher, url, broker)
     };
-    let mut filler = start_device(setting, site, ("filler", Side::Server), &task)?;
+    let mut filler = start_device(setting, site, run, ("filler", Side::Server), &task)?;
     expect_ready(&mut filler, deadline, setting.stop)?;
     filler.say("go")?;
     match filler.word(deadline, setting.stop)? {
@@ -418,10 +424,14 @@ fn subscriber(run: &Run, url: String, broker: &Broker) -> Task {
 fn start_device(
     setting: &Setting<'_>,
     site: &Site,
+    run: &Run,
     (name, at): (&'static str, Side),
     task: &Task,
 ) -> Result<Process, String> {
-    let mut command = site.command(at, setting.program);
+    let foreign = run.transport.device.as_ref();
+    let foreign = foreign.filter(|_| at == Side::Client);
+    let program = foreign.map_or(setting.program, ForeignDevice::program);
+    let mut command = site.command(at, program);
     command.arg("device");
     let mut process = Process::start(name, &mut command)
         .map_err(|error| format!("cannot start a device: {error}"))?;

@@ -2,19 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::archive;
+use super::program::Build;
 use super::sample::{Sample, Verdict};
 use crate::calibrate::Machine;
 use crate::campaign::Campaign;
 
 /// The name of the file with the description.
-const MANIFEST: &str = "campaign.json";
+pub(super) const MANIFEST: &str = "campaign.json";
 /// The name of the file with the samples.
-const SAMPLES: &str = "samples.jsonl";
+pub(super) const SAMPLES: &str = "samples.jsonl";
 
 /// Description of the runs, their machine and their program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -28,6 +30,12 @@ pub struct Manifest {
     /// Brokers that were measured besides this project's.
     #[serde(default)]
     pub brokers: Vec<String>,
+    /// Devices that were measured besides this program's: scheme and name.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// The programs' files, this one first.
+    #[serde(default)]
+    pub builds: Vec<Build>,
     /// From which all decisions come.
     pub seed: u64,
     /// Whether it is the short form.
@@ -129,6 +137,8 @@ impl Store {
                     earlier.version == manifest.version,
                 ),
                 ("set of brokers", earlier.brokers == manifest.brokers),
+                ("set of devices", earlier.devices == manifest.devices),
+                ("build", are_same(&earlier.builds, &manifest.builds)),
                 (
                     "campaign file",
                     makes_same_runs(&earlier.text, &manifest.text),
@@ -187,6 +197,11 @@ impl Store {
     }
 }
 
+/// Whether results are of the same programs. Results of earlier versions do not tell.
+fn are_same(earlier: &[Build], now: &[Build]) -> bool {
+    earlier.is_empty() || earlier == now
+}
+
 /// Whether two campaign files make the same runs, with any figures and claims.
 fn makes_same_runs(earlier: &str, now: &str) -> bool {
     earlier == now
@@ -234,21 +249,16 @@ pub fn load(folder: &Path) -> io::Result<(Manifest, Vec<Sample>)> {
     let text = fs::read_to_string(&path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
     let manifest = serde_json::from_str(&text).map_err(|error| invalid(&path, error))?;
-    let path = folder.join(SAMPLES);
     let mut samples = Vec::new();
-    match File::open(&path) {
-        Ok(file) => {
-            let mut lines = BufReader::new(file).lines().peekable();
-            while let Some(line) = lines.next() {
-                match serde_json::from_str(&line?) {
-                    Ok(sample) => samples.push(sample),
-                    Err(_) if lines.peek().is_none() => {}
-                    Err(error) => return Err(invalid(&path, error)),
-                }
+    if let Some(reader) = archive::open(folder)? {
+        let mut lines = reader.lines().peekable();
+        while let Some(line) = lines.next() {
+            match serde_json::from_str(&line?) {
+                Ok(sample) => samples.push(sample),
+                Err(_) if lines.peek().is_none() => {}
+                Err(error) => return Err(invalid(&folder.join(SAMPLES), error)),
             }
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
     }
     Ok((manifest, samples))
 }
@@ -264,6 +274,8 @@ mod tests {
             version: 1,
             text: String::new(),
             brokers: Vec::new(),
+            devices: Vec::new(),
+            builds: Vec::new(),
             seed,
             quick: true,
             emulator: "tun".into(),

@@ -4,14 +4,23 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::page::{cell, escape, page};
-use super::{Drawing, Files, Report, Row, csv};
+use super::{Drawing, Files, Report, Row, csv, parquet, table};
 use crate::measure::store;
 
 /// Title of the page.
 const TITLE: &str = "The lab's results: the papers and ours";
+
+/// A format of tables for other programs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Format {
+    /// Comma-separated values (RFC 4180).
+    Csv,
+    /// Apache Parquet.
+    Parquet,
+}
 
 /// The reports of all campaigns in a folder, or of the one that it holds itself.
 #[derive(Debug)]
@@ -90,7 +99,7 @@ impl Collection {
                 1 => "samples.csv".into(),
                 _ => format!("samples-{}.csv", report.campaign.name),
             });
-            fs::write(&path, csv::table(&report.samples))?;
+            fs::write(&path, csv::text(&table::runs(&report.samples)))?;
             files.csv.push(path);
         }
         let rows: BTreeMap<&str, Vec<&Row>> = self
@@ -105,6 +114,36 @@ impl Collection {
         fs::write(&files.rows, text + "\n")?;
         fs::write(&files.html, self.html())?;
         fs::write(&files.markdown, self.markdown())?;
+        Ok(files)
+    }
+
+    /// Writes the tables `CAMPAIGN-runs` (a row for each run) and `CAMPAIGN-values` (a row for each value
+    /// of a series) of all campaigns. Returns the files.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    pub fn export(&self, folder: &Path, format: Format) -> io::Result<Vec<PathBuf>> {
+        fs::create_dir_all(folder)?;
+        let mut files = Vec::new();
+        for report in &self.reports {
+            let tables = [
+                ("runs", table::runs(&report.samples)),
+                ("values", table::values(&report.samples)),
+            ];
+            for (name, columns) in tables {
+                let ending = match format {
+                    Format::Csv => "csv",
+                    Format::Parquet => "parquet",
+                };
+                let path = folder.join(format!("{}-{name}.{ending}", report.name()));
+                match format {
+                    Format::Csv => fs::write(&path, csv::text(&columns))?,
+                    Format::Parquet => parquet::write(&path, &columns)?,
+                }
+                files.push(path);
+            }
+        }
         Ok(files)
     }
 

@@ -1,67 +1,31 @@
-//! The metrics of all samples as one table.
+//! Tables as comma-separated values.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::campaign::Axis;
-use crate::measure::{Sample, Verdict};
+use super::table::{Column, Values};
 
-/// One row a sample, one column a metric; series are in the JSON lines only.
-pub(super) fn table(samples: &[Sample]) -> String {
-    let metrics: BTreeSet<&str> = samples
-        .iter()
-        .flat_map(|sample| sample.metrics.keys().map(String::as_str))
-        .collect();
-    let mut text = String::from(
-        "grid,link,loss,delay,rate,transport,qos,payload_bytes,interval,messages,repetition,seed,attempts,emulator,\
-         began_s,tls,congestion,verdict,reason",
-    );
-    for metric in &metrics {
-        text.push(',');
-        text.push_str(metric);
-    }
-    text.push('\n');
-    for sample in samples {
-        text.push_str(&field(&sample.grid));
-        for axis in [
-            Axis::Link,
-            Axis::Loss,
-            Axis::Delay,
-            Axis::Rate,
-            Axis::Transport,
-            Axis::Qos,
-        ] {
-            text.push(',');
-            text.push_str(&field(&sample.value(axis)));
-        }
-        let in_force = |name: &str| field(sample.in_force.get(name).map_or("", String::as_str));
-        let (verdict, reason) = match &sample.verdict {
-            Verdict::Sound => ("sound", String::new()),
-            Verdict::Unsound { reasons } => ("unsound", reasons.join("; ")),
-            Verdict::Incomplete { reason } => ("incomplete", reason.clone()),
-            Verdict::Failed { reason } => ("failed", reason.clone()),
-        };
-        // Writing to a String does not fail.
-        let _ = write!(
-            text,
-            ",{},{},{},{},{},{},{},{},{},{},{verdict},{}",
-            sample.payload_bytes,
-            field(&sample.interval),
-            sample.messages,
-            sample.repetition,
-            sample.seed,
-            sample.attempts,
-            field(&sample.emulator),
-            sample.began_s,
-            in_force("tls"),
-            in_force("congestion"),
-            field(&reason)
-        );
-        for metric in &metrics {
-            text.push(',');
-            if let Some(value) = sample.metrics.get(*metric) {
-                let _ = write!(text, "{value}");
+/// A table as text (RFC 4180). A missing number is an empty field.
+pub(super) fn text(columns: &[Column]) -> String {
+    let names: Vec<String> = columns.iter().map(|column| field(&column.name)).collect();
+    let mut text = names.join(",") + "\n";
+    let rows = columns.first().map_or(0, |column| match &column.values {
+        Values::Text(values) => values.len(),
+        Values::Whole(values) => values.len(),
+        Values::Number(values) => values.len(),
+    });
+    for row in 0..rows {
+        for (place, column) in columns.iter().enumerate() {
+            if place > 0 {
+                text.push(',');
             }
+            // Writing to a String does not fail.
+            let _ = match &column.values {
+                Values::Text(values) => text.write_str(&field(&values[row])),
+                Values::Whole(values) => write!(text, "{}", values[row]),
+                Values::Number(values) => {
+                    values[row].map_or(Ok(()), |value| write!(text, "{value}"))
+                }
+            };
         }
         text.push('\n');
     }
@@ -79,8 +43,10 @@ fn field(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table;
     use super::*;
     use crate::campaign::{Campaign, Plan};
+    use crate::measure::{Sample, Verdict};
 
     #[test]
     fn rows_have_as_many_fields_as_the_heading() {
@@ -88,16 +54,22 @@ mod tests {
         let plan = Plan::new(&campaign, true, 1, &[]).unwrap();
         let mut first = Sample::of(&plan.runs[0], "tun", 1, Verdict::Sound);
         first.metrics.insert("total_s".into(), 1.25);
+        first.series.insert("delay_ms".into(), vec![2.5, 3.0]);
         let reason = "he said: \"late\", twice".to_owned();
         let mut second = Sample::of(&plan.runs[1], "tun", 2, Verdict::Failed { reason });
         second.metrics.insert("bytes".into(), 3.0);
-        let text = table(&[first, second]);
-        let lines: Vec<&str> = text.lines().collect();
+        let samples = [first, second];
+        let runs = text(&table::runs(&samples));
+        let lines: Vec<&str> = runs.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[0].ends_with("reason,bytes,total_s"));
         assert!(lines[1].ends_with("sound,,,1.25"));
         assert!(lines[2].ends_with("failed,\"he said: \"\"late\"\", twice\",3,"));
         let commas = |line: &str| line.matches(',').count();
         assert_eq!(commas(lines[0]), commas(lines[1]));
+        assert_eq!(
+            text(&table::values(&samples)),
+            "run,series,place,value\n0,delay_ms,0,2.5\n0,delay_ms,1,3\n"
+        );
     }
 }

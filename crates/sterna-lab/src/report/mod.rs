@@ -12,11 +12,13 @@ mod csv;
 mod figures;
 mod numbers;
 mod page;
+mod parquet;
 mod plot;
 #[cfg(test)]
 mod recompute_tests;
 mod resample;
 pub mod statistics;
+mod table;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -30,7 +32,7 @@ use crate::measure::{Sample, Verdict};
 
 pub use checks::{Recipe, Row};
 pub use claims::{Agreement, Answer};
-pub use collection::Collection;
+pub use collection::{Collection, Format};
 pub use figures::Drawing;
 
 /// A campaign's results, read and judged.
@@ -68,6 +70,7 @@ impl Report {
         let (manifest, samples) = store::load(folder)?;
         let campaign = Campaign::parse_again(&manifest.text)
             .and_then(|campaign| campaign.with_brokers(&manifest.brokers))
+            .and_then(|campaign| campaign.with_devices(&manifest.devices))
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if samples.is_empty() {
             return Err(io::Error::new(

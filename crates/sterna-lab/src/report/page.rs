@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use super::best::Line;
 use super::claims::{Agreement, Answer};
 use super::{Report, statistics};
+use crate::measure::program::Build;
 use crate::measure::{Sample, Verdict};
 
 /// Rows of the lists of marked and failed runs; of more only their number is said.
@@ -179,6 +180,15 @@ impl Report {
                 ),
             ),
             (
+                "Builds",
+                manifest
+                    .builds
+                    .iter()
+                    .map(describe)
+                    .collect::<Vec<_>>()
+                    .join("; "),
+            ),
+            (
                 "Samples",
                 format!(
                     "{sound} sound, {unsound} out of tolerance, {incomplete} incomplete, {failed} \
@@ -188,8 +198,12 @@ impl Report {
             (
                 "Machine",
                 format!(
-                    "{} cores, Linux {}, load {}, CPU pressure {} at the start",
+                    "{} cores of {}, Linux {}, load {}, CPU pressure {} at the start",
                     machine.cores,
+                    machine
+                        .processor
+                        .as_deref()
+                        .unwrap_or("an unknown processor"),
                     machine.kernel,
                     known(machine.load, ""),
                     known(machine.pressure_percent, " %")
@@ -468,5 +482,15 @@ fn row(answer: &Answer) -> String {
         escape(&answer.ours),
         answer.agreement.name(),
         escape(&answer.why)
+    )
+}
+/// A program's build in a line.
+fn describe(build: &Build) -> String {
+    let compiler = build.compiler.as_deref().unwrap_or("an unknown compiler");
+    // Enough digits to tell builds apart; all are in the campaign's description.
+    let digits = build.sha256.get(..16).unwrap_or(&build.sha256);
+    format!(
+        "{} of {} bytes, SHA-256 {digits}…, by rustc {compiler}",
+        build.program, build.bytes
     )
 }

@@ -9,12 +9,15 @@ use super::Collection;
 use crate::calibrate::Machine;
 use crate::campaign::{CAMPAIGNS, Campaign, Plan};
 use crate::link::Random;
+use crate::measure::archive::{PACKED, pack};
 use crate::measure::store::{Manifest, Store};
 use crate::measure::{Sample, Verdict};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recompute.py");
 /// Repetitions that are made up: few, so that the other program has few different draws to make.
 const REPETITIONS: u32 = 6;
+/// Most bytes of samples in the repository.
+const MOST_SHIPPED_BYTES: u64 = 20_000_000;
 /// Of so many samples one is missing, one unsound, and one incomplete.
 const GAP: u64 = 101;
 
@@ -46,7 +49,7 @@ fn recompute(python: &Path, report: &Path, samples: &Path, campaign: &str) -> (b
     let output = Command::new(python)
         .arg(PROGRAM)
         .arg(report.join("rows.json"))
-        .arg(samples.join("samples.jsonl"))
+        .arg(samples)
         .arg(campaign)
         .output()
         .unwrap();
@@ -85,6 +88,8 @@ fn make_up(name: &str, text: &str, folder: &Path) {
         version: campaign.version,
         text: text.into(),
         brokers: Vec::new(),
+        devices: Vec::new(),
+        builds: Vec::new(),
         seed: 1,
         quick: false,
         emulator: "none".into(),
@@ -139,7 +144,7 @@ fn another_program_makes_every_row_again() {
     let collection = Collection::read(folder.path(), false).unwrap();
     collection.write(folder.path()).unwrap();
     for report in collection.reports() {
-        let samples = folder.path().join(report.name());
+        let samples = folder.path().join(report.name()).join("samples.jsonl");
         let (is_right, said) = recompute(&python, folder.path(), &samples, report.name());
         println!("{}: {said}", report.name());
         assert!(is_right, "{}: {said}", report.name());
@@ -172,7 +177,12 @@ fn another_program_sees_a_wrong_row() {
         let value = &mut wrong[name][first][field];
         *value = (value.as_f64().unwrap() * factor).into();
         fs::write(&files.rows, wrong.to_string()).unwrap();
-        let (is_right, said) = recompute(&python, folder.path(), folder.path(), name);
+        let (is_right, said) = recompute(
+            &python,
+            folder.path(),
+            &folder.path().join("samples.jsonl"),
+            name,
+        );
         assert!(!is_right && said.contains(", 1 wrong"), "{field}: {said}");
     }
     let verdict = rows[name][first]["agreement"].as_str().unwrap();
@@ -183,9 +193,120 @@ fn another_program_sees_a_wrong_row() {
     };
     rows[name][first]["agreement"] = other.into();
     fs::write(&files.rows, rows.to_string()).unwrap();
-    let (is_right, said) = recompute(&python, folder.path(), folder.path(), name);
+    let (is_right, said) = recompute(
+        &python,
+        folder.path(),
+        &folder.path().join("samples.jsonl"),
+        name,
+    );
     assert!(
         !is_right && said.contains(&format!("instead of {other}")),
         "{said}"
     );
+}
+
+/// Results that are in the repository: a short run for this test, and the published ones once there are
+/// some.
+fn shipped() -> Vec<PathBuf> {
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![crate_folder.join("tests/shipped")];
+    let published = crate_folder.join("../../docs/results");
+    if published.join("samples").exists() {
+        folders.push(published);
+    }
+    folders
+}
+
+/// Bytes of the files in a folder and in those below it.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| match entry.metadata().unwrap() {
+            metadata if metadata.is_dir() => bytes_below(&entry.path()),
+            metadata => metadata.len(),
+        })
+        .sum()
+}
+
+#[test]
+fn shipped_samples_give_every_row_of_their_report_again() {
+    for folder in shipped() {
+        let samples = folder.join("samples");
+        assert!(bytes_below(&samples) < MOST_SHIPPED_BYTES);
+        let collection = Collection::read(&samples, false).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let files = collection.write(out.path()).unwrap();
+        let made = fs::read_to_string(&files.rows).unwrap();
+        let rows = fs::read_to_string(folder.join("rows.json")).unwrap();
+        // The text would be long.
+        assert!(made == rows, "{}: rows have changed", folder.display());
+        let Some(python) = python() else {
+            continue;
+        };
+        for report in collection.reports() {
+            let packed = samples.join(report.name()).join(PACKED);
+            let (is_right, said) = recompute(&python, &folder, &packed, report.name());
+            println!("{}: {said}", report.name());
+            assert!(is_right, "{}: {said}", report.name());
+            let count = said.split_once(" rows, ").unwrap().0.parse::<usize>();
+            assert!(count.unwrap() >= 10, "{said}");
+        }
+    }
+}
+
+#[test]
+fn packed_samples_are_read_like_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, text) = CAMPAIGNS[4];
+    let (plain, packed) = (folder.path().join("plain"), folder.path().join("packed"));
+    make_up(name, text, &plain);
+    let bytes = pack(&plain, &packed).unwrap();
+    assert_eq!(bytes, bytes_below(&packed));
+    assert!(bytes < bytes_below(&plain) / 2);
+    let rows = |samples: &Path| {
+        let files = Collection::read(samples, false)
+            .unwrap()
+            .write(folder.path());
+        fs::read_to_string(files.unwrap().rows).unwrap()
+    };
+    assert!(rows(&plain) == rows(&packed));
+    // What is cut off is no campaign with fewer samples.
+    let cut = fs::read(packed.join(PACKED)).unwrap();
+    fs::write(packed.join(PACKED), &cut[..cut.len() / 2]).unwrap();
+    assert!(Collection::read(&packed, false).is_err());
+    assert!(pack(&packed, &plain).is_err());
+}
+
+/// The notebook's cells, one after another; that which draws only where matplotlib is.
+const NOTEBOOK: &str = r#"
+import importlib.util, json, sys
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    draws = "draw" in cell["metadata"].get("tags", [])
+    if cell["cell_type"] == "code" and not (draws and not importlib.util.find_spec("matplotlib")):
+        exec("".join(cell["source"]), globals())
+"#;
+
+#[test]
+fn the_notebook_reads_the_shipped_samples() {
+    let Some(python) = python() else {
+        return;
+    };
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = tempfile::tempdir().unwrap();
+    for folder in shipped() {
+        let output = Command::new(&python)
+            .args(["-c", NOTEBOOK])
+            .arg(crate_folder.join("../../docs/results/figure.ipynb"))
+            .env("SAMPLES", folder.join("samples/mqtt-fernandez-2020"))
+            .env("FIGURE", out.path().join("figure.svg"))
+            .env("MPLBACKEND", "Agg")
+            .env("MPLCONFIGDIR", out.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        // A line for each cell of the grid, with an interval around its mean.
+        assert_eq!(said.matches(" to ").count(), 18, "{said}");
+    }
 }

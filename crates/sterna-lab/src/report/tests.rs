@@ -197,6 +197,8 @@ fn report(with_unsound: bool) -> Report {
         version: 1,
         text: TEXT.into(),
         brokers: Vec::new(),
+        devices: Vec::new(),
+        builds: Vec::new(),
         seed: 1,
         quick: false,
         emulator: "tun".into(),

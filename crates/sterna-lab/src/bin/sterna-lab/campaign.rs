@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use sterna_lab::calibrate::Machine;
-use sterna_lab::campaign::{CAMPAIGNS, Campaign, Foreign, PAPERS, Plan};
+use sterna_lab::campaign::{CAMPAIGNS, Campaign, Foreign, ForeignDevice, PAPERS, Plan};
 use sterna_lab::measure::campaign_run::{
     CampaignOptions, Outcome, Progress, Resume, SiteKind, Wanted, default_folder, execute, predict,
 };
-use sterna_lab::measure::{Verdict, order};
-use sterna_lab::report::{Agreement, Collection};
+use sterna_lab::measure::{Verdict, archive, order};
+use sterna_lab::report::{Agreement, Collection, Format};
 use sterna_lab::session;
 
 use crate::broker_program::BrokerProgram;
@@ -27,6 +27,8 @@ const NOT_SOUND: u8 = 2;
 const INTERRUPTED: u8 = 130;
 /// Signals that end a campaign.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// The folder of compressed samples beside a published report.
+const SHIPPED: &str = "samples";
 /// Width of the bar, in characters.
 const BAR_WIDTH: usize = 20;
 
@@ -67,6 +69,14 @@ pub(super) struct RunArgs {
     /// With --resume: make runs that failed again
     #[arg(long, requires = "resume")]
     retry_failed: bool,
+    /// A device to measure besides this program's, on the same links: a program that speaks the protocol
+    /// of `sterna-lab device` (see docs/lab.md), with the scheme of its transports if that is not
+    /// mqtt+quic; may be repeated
+    #[arg(long, value_name = "[SCHEME=]PROGRAM", value_parser = ForeignDevice::parse)]
+    device: Vec<ForeignDevice>,
+    /// When all runs are made, put the report there, with the compressed samples in `samples/`
+    #[arg(long, value_name = "FOLDER")]
+    publish: Option<PathBuf>,
     /// Print the number of runs and their predicted time, and run nothing
     #[arg(long)]
     plan: bool,
@@ -159,6 +169,10 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
         })
         .collect();
     let outcomes = run_wanted(args, &wanted, &stop)?;
+    let is_done = outcomes.len() == wanted.len() && outcomes.iter().all(|it| it.left == 0);
+    if is_done && let Some(folder) = &args.publish {
+        eprint!("{}", publish(&wanted, folder)?);
+    }
     let mut total = Outcome {
         // An interruption before the first run leaves campaigns of which nothing was looked at.
         left: wanted.len() - outcomes.len(),
@@ -178,6 +192,25 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Packs the samples of campaigns, and makes their report of what was packed.
+fn publish(campaigns: &[Wanted<'_>], out: &Path) -> Result<String, String> {
+    let packed = out.join(SHIPPED);
+    let failed = |error: io::Error| format!("{}: {error}", packed.display());
+    let mut bytes = 0;
+    for it in campaigns {
+        bytes += archive::pack(&it.folder, &packed.join(&it.campaign.name)).map_err(failed)?;
+    }
+    let files = Collection::read(&packed, false)
+        .and_then(|collection| collection.write(out))
+        .map_err(failed)?;
+    Ok(format!(
+        "{} bytes of samples in {}, the report is {}\n",
+        bytes,
+        packed.display(),
+        files.markdown.display()
+    ))
 }
 
 /// Makes one run, for a campaign in another process.
@@ -250,6 +283,7 @@ fn run_wanted(
         seed: args.seed,
         grids: args.grid.clone(),
         brokers: args.broker.clone(),
+        devices: args.device.clone(),
         jobs: args.jobs.map(usize::from),
         site: match args.emulator {
             Emulator::Tun => SiteKind::Namespaces,
@@ -307,6 +341,10 @@ fn command(args: &RunArgs, campaign: &Campaign) -> String {
     for broker in &args.broker {
         let _ = write!(text, " --broker {}", shell_word(broker));
     }
+    for device in &args.device {
+        let device = format!("{}={}", device.scheme, device.program.display());
+        let _ = write!(text, " --device {}", shell_word(&device));
+    }
     if let Some(jobs) = args.jobs {
         let _ = write!(text, " --jobs {jobs}");
     }
@@ -328,6 +366,9 @@ fn resume_command(args: &RunArgs, campaign: &Campaign) -> String {
     if let Some(out) = &args.out {
         // Writing to a String does not fail.
         let _ = write!(text, " --out {}", shell_word(&out.to_string_lossy()));
+    }
+    if let Some(folder) = &args.publish {
+        let _ = write!(text, " --publish {}", shell_word(&folder.to_string_lossy()));
     }
     text.push_str(" --resume");
     text
@@ -538,6 +579,47 @@ fn write_report(args: &ReportArgs) -> Result<String, String> {
         let _ = writeln!(text, "{}", path.display());
     }
     Ok(text)
+}
+
+/// Write the samples of campaigns as tables: CAMPAIGN-runs with a row for each run, and CAMPAIGN-values
+/// with a row for each value of a series, whose column `run` counts the rows of the other.
+#[derive(clap::Args, Debug)]
+pub(super) struct ExportArgs {
+    /// The folder that `sterna-lab run` wrote, or one with several of these; packed or not
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// The form of the tables
+    #[arg(long, value_name = "FORM", default_value = "csv")]
+    format: Table,
+    /// Where the tables go [default: beside the results]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Table {
+    /// Comma-separated values
+    Csv,
+    /// Apache Parquet
+    Parquet,
+}
+
+/// Writes the tables.
+pub(super) fn export(args: &ExportArgs) -> ExitCode {
+    console::answer(write_tables(args))
+}
+
+fn write_tables(args: &ExportArgs) -> Result<String, String> {
+    let out = args.out.as_ref().unwrap_or(&args.folder);
+    let format = match args.format {
+        Table::Csv => Format::Csv,
+        Table::Parquet => Format::Parquet,
+    };
+    let files = Collection::read(&args.folder, false)
+        .and_then(|collection| collection.export(out, format))
+        .map_err(|error| format!("no tables: {error}"))?;
+    let lines = files.iter().map(|path| format!("{}\n", path.display()));
+    Ok(lines.collect())
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ enum Command {
     Battery(battery::Args),
     Run(Box<campaign::RunArgs>),
     Report(campaign::ReportArgs),
+    Export(campaign::ExportArgs),
     /// List the campaigns, and which papers they repeat
     Campaigns,
     Bench(Box<bench::Args>),
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         Command::Battery(args) => battery::run(args),
         Command::Run(args) => campaign::run(args),
         Command::Report(args) => campaign::report(args),
+        Command::Export(args) => campaign::export(args),
         Command::Campaigns => console::answer(campaign::list()),
         Command::Bench(args) => bench::run(args),
         Command::Crash(args) => crash::run(args),
