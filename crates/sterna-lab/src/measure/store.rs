@@ -353,7 +353,7 @@ mod tests {
         let (_, samples) = resume(&reworded).unwrap();
         assert_eq!(samples.len(), 1);
 
-        let longer = text.replace("repetitions = 20", "repetitions = 21");
+        let longer = text.replace("repetitions = 8", "repetitions = 9");
         assert_ne!(longer, text);
         let other = resume(&longer).unwrap_err();
         assert!(other.to_string().contains("another campaign file"));
