@@ -93,6 +93,9 @@ fn arguments(pipe: &PipeSettings, rtt_ns: u64) -> Result<String, String> {
     if pipe.schedule != Schedule::default() {
         return cannot("a link that goes down at set times");
     }
+    if pipe.trace.is_some() {
+        return cannot("delivery traces");
+    }
     if pipe.loss_at == LossAt::Exit && pipe.loss != Loss::None {
         return cannot("losses behind the transmitter (--loss-at exit)");
     }

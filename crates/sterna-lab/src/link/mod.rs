@@ -29,7 +29,8 @@
 //! 3. Lost at the entry ([`LossAt::Entry`], as netem does).
 //! 4. Does not fit into the queue of packets that wait for the transmitter: dropped (tail drop). The
 //!    packet that is being transmitted is not in the queue.
-//! 5. Transmitted: its bytes, and the overhead that is set, at the rate.
+//! 5. Transmitted: its bytes, and the overhead that is set, at the rate, or at the moments of a
+//!    [`Trace`].
 //! 6. Lost behind the transmitter ([`LossAt::Exit`], as ns-3's error models do): it has used the
 //!    link's time for nothing.
 //! 7. Travels: delay and jitter. Jitter lets no packet overtake another unless that is asked for.
@@ -49,6 +50,7 @@ mod random;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use counters::{Cause, Counters, DropCounts};
 pub use pipe::{Delivery, Fate, MAX_IN_FLIGHT_BYTES, MAX_IN_FLIGHT_PACKETS, Packet, Pipe};
@@ -57,6 +59,7 @@ pub use settings::{
     Down, Interval, Jitter, LinkSettings, Loss, LossAt, PipeSettings, Queue, Reorder, Schedule,
     SettingsError,
 };
+pub use trace::{OPPORTUNITY_BYTES, Trace};
 
 /// One of the two ways of a link.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]

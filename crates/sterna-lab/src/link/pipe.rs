@@ -8,6 +8,7 @@ use super::counters::{Cause, Counters};
 use super::loss::LossProcess;
 use super::random::Random;
 use super::settings::{Down, Jitter, LossAt, PipeSettings, SettingsError, whole};
+use super::trace::Progress;
 
 /// Most packets that may be under way or waiting in one direction.
 pub const MAX_IN_FLIGHT_PACKETS: usize = 1 << 20;
@@ -124,6 +125,8 @@ pub struct Pipe<P> {
     /// End of the transmitter's work, in nanoseconds and 2^32nds of one. At 100 Gbit/s a byte takes
     /// 0.08 ns, and rounding each packet would make the rate wrong.
     busy: u128,
+    /// With a trace: how far it was used.
+    progress: Progress,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
     /// Packets in the order of their arrival.
@@ -165,6 +168,7 @@ impl<P: Packet> Pipe<P> {
             duplicate: stream(3),
             corrupt: stream(4),
             busy: 0,
+            progress: Progress::default(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             in_order: VecDeque::new(),
@@ -334,7 +338,10 @@ impl<P: Packet> Pipe<P> {
         // The moment at which the last packet has left, rounded up.
         let free_ns = u64::try_from((self.busy + 0xffff_ffff) >> 32).unwrap_or(u64::MAX);
         let schedule = &self.settings.schedule;
-        let start_ns = now_ns.max(free_ns);
+        let start_ns = self.settings.trace.as_ref().map_or_else(
+            || now_ns.max(free_ns),
+            |trace| self.progress.start_ns(trace, now_ns),
+        );
         match schedule.when_down {
             Down::Drop => start_ns,
             Down::Hold => schedule.up_from_ns(start_ns),
@@ -364,6 +371,9 @@ impl<P: Packet> Pipe<P> {
             counters.queue_peak_bytes = counters.queue_peak_bytes.max(self.waiting_bytes);
             counters.queue_peak_packets =
                 counters.queue_peak_packets.max(self.waiting.len() as u64);
+        }
+        if let Some(trace) = &self.settings.trace {
+            return Some(self.progress.send(trace, start_ns, wire_bytes));
         }
         let Some(rate_bps) = self.settings.rate_bps else {
             self.busy = self.busy.max(u128::from(start_ns) << 32);

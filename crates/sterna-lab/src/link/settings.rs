@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::trace::Trace;
+
 /// Smallest and largest rate, in bits per second.
 const RATES_BPS: (u64, u64) = (1_000, 100_000_000_000);
 /// Longest delay in one direction, in nanoseconds: an hour.
@@ -61,6 +63,8 @@ impl LinkSettings {
 pub struct PipeSettings {
     /// Bits per second, 1 kbit/s to 100 Gbit/s; without one, a packet takes no time.
     pub rate_bps: Option<u64>,
+    /// Moments at which the transmitter works, instead of a rate; without a rate then.
+    pub trace: Option<Trace>,
     /// Time of a packet behind the transmitter, up to an hour.
     pub delay_ns: u64,
     /// Variation of the delay from packet to packet.
@@ -94,6 +98,7 @@ impl Default for PipeSettings {
     fn default() -> Self {
         Self {
             rate_bps: None,
+            trace: None,
             delay_ns: 0,
             jitter: Jitter::None,
             jitter_reorders: false,
@@ -128,6 +133,10 @@ impl PipeSettings {
             self.rate_bps
                 .is_none_or(|rate| (RATES_BPS.0..=RATES_BPS.1).contains(&rate)),
             "a rate is from 1 kbit/s to 100 Gbit/s",
+        )?;
+        check(
+            self.rate_bps.is_none() || self.trace.is_none(),
+            "a direction has a rate or a delivery trace",
         )?;
         check(
             self.delay_ns <= MAX_DELAY_NS,
@@ -200,13 +209,19 @@ impl PipeSettings {
         self.schedule.validate()
     }
 
+    /// The rate, or the mean one of a trace.
+    fn mean_bps(&self) -> Option<u64> {
+        let of_trace = || self.trace.as_ref().map(Trace::mean_bps);
+        self.rate_bps.or_else(of_trace)
+    }
+
     /// The queue's limits in bytes and packets, given the round trip of the whole link.
     pub(crate) fn queue_limits(&self, rtt_ns: u64) -> (u64, u64) {
         match self.queue {
             Queue::Bytes(bytes) => (bytes, u64::MAX),
             Queue::Packets(packets) => (u64::MAX, packets),
             Queue::Bdp(multiple) => {
-                let bdp = bdp_bytes(self.rate_bps.unwrap_or(0), rtt_ns) as f64 * multiple;
+                let bdp = bdp_bytes(self.mean_bps().unwrap_or(0), rtt_ns) as f64 * multiple;
                 let floor = MIN_BDP_QUEUE_PACKETS
                     * (u64::from(self.mtu_bytes) + u64::from(self.overhead_bytes));
                 (floor.max(whole(bdp)), u64::MAX)

@@ -576,6 +576,7 @@ prop_compose! {
     ) -> PipeSettings {
         PipeSettings {
             rate_bps,
+            trace: None,
             delay_ns,
             jitter,
             jitter_reorders: false,
@@ -718,4 +719,30 @@ proptest! {
         // Five standard deviations: once in two million runs.
         prop_assert!(error <= 5.0f64.mul_add(deviation, 1e-4), "{} at {}", error, probability);
     }
+}
+
+#[test]
+fn a_pipe_with_a_trace_carries_at_its_moments_and_queues_between_them() {
+    let settings = PipeSettings {
+        trace: Some(Trace::parse("10\n20\n").unwrap()),
+        delay_ns: 3 * MS,
+        queue: Queue::Packets(2),
+        ..PipeSettings::default()
+    };
+    let mut pipe: Pipe<Vec<u8>> = Pipe::new(&settings, 0, 1, Direction::Up).unwrap();
+    let mut fate = |at_ms: u64| pipe.push(at_ms * MS, vec![0; 1504 - 4]);
+    let arrives = |at_ms: u64| Fate::Arrives { at_ns: at_ms * MS };
+    // The first packet leaves at 10 ms, and four bytes of that moment are left for the second.
+    assert_eq!(fate(1), arrives(13));
+    assert_eq!(fate(1), arrives(23));
+    // Both wait. A third one has no room before the first has gone.
+    assert_eq!(fate(2), Fate::Dropped(Cause::Queue));
+    assert_eq!(fate(12), arrives(33));
+    // Nothing happens until the moment at 50 ms, which the trace has after it has begun again.
+    assert_eq!(fate(41), arrives(53));
+    let both = PipeSettings {
+        rate_bps: Some(1_000_000),
+        ..settings
+    };
+    assert!(both.validate().unwrap_err().to_string().contains("trace"));
 }

@@ -64,6 +64,9 @@ fn measure(args: &Args) -> Result<bool, String> {
     }
     let duration = Duration::from_secs_f64(args.seconds);
     let settings = args.link.settings()?;
+    if settings.up.trace.is_some() || settings.down.trace.is_some() {
+        return Err("a link with a delivery trace has no rate to compare".into());
+    }
     let measurements = if let Some(links) = args.links {
         vec![calibrate::many(usize::from(links), duration)]
     } else if args.link.is_given() {

@@ -19,6 +19,7 @@ mod gateway;
 mod link;
 mod process;
 mod settings;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -55,6 +56,7 @@ enum Command {
     /// Make one run of a campaign; reads the run from standard input
     #[command(hide = true)]
     Measure,
+    Trace(trace::Args),
     /// List the profiles, and where their numbers come from
     Profiles,
 }
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Device => device::run(),
         Command::Gateway(args) => gateway::run(args),
         Command::Measure => campaign::measure(),
+        Command::Trace(args) => trace::run(args),
         Command::Profiles => console::answer(Ok(settings::list_profiles())),
     }
 }

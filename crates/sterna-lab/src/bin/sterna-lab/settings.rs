@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 use sterna_lab::link::{
-    Down, Jitter, LinkSettings, Loss, LossAt, PipeSettings, Queue, Reorder, Schedule,
+    Down, Jitter, LinkSettings, Loss, LossAt, PipeSettings, Queue, Reorder, Schedule, Trace,
 };
 use sterna_lab::profile::{Overrides, PROFILES, Profile};
 use sterna_lab::quantity::{self, PerDirection, per_direction};
@@ -35,6 +35,12 @@ pub(super) struct LinkArgs {
     /// Bits per second: 159kbit, 20Mbit, unlimited
     #[arg(long, value_name = "RATE", value_parser = rates, help_heading = "Link")]
     rate: Option<PerDirection<Option<u64>>>,
+    /// Delivery trace in Mahimahi's format for the way up, instead of a rate
+    #[arg(long, value_name = "FILE", value_parser = trace, conflicts_with = "rate", help_heading = "Link")]
+    trace_up: Option<Trace>,
+    /// The same for the way down
+    #[arg(long, value_name = "FILE", value_parser = trace, conflicts_with = "rate", help_heading = "Link")]
+    trace_down: Option<Trace>,
     /// Room for packets that wait for the transmitter: 100p (packets), 64kB, 1bdp (rate times round
     /// trip)
     #[arg(long, value_name = "SIZE", value_parser = queues, help_heading = "Link")]
@@ -88,6 +94,11 @@ fn jitters(text: &str) -> Result<PerDirection<Jitter>, String> {
 
 fn rates(text: &str) -> Result<PerDirection<Option<u64>>, String> {
     per_direction(text, quantity::rate_bps)
+}
+
+fn trace(path: &str) -> Result<Trace, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    Trace::parse(&text)
 }
 
 fn queues(text: &str) -> Result<PerDirection<Queue>, String> {
@@ -147,6 +158,15 @@ impl LinkArgs {
             }),
         };
         overrides.apply(&mut settings);
+        for (pipe, trace) in [
+            (&mut settings.up, &self.trace_up),
+            (&mut settings.down, &self.trace_down),
+        ] {
+            if let Some(trace) = trace {
+                pipe.rate_bps = None;
+                pipe.trace = Some(trace.clone());
+            }
+        }
         settings.validate().map_err(|error| error.to_string())?;
         Ok(settings)
     }
@@ -156,7 +176,13 @@ impl LinkArgs {
 pub(super) fn describe(pipe: &PipeSettings) -> String {
     let mut text = format!(
         "{}, {}",
-        quantity::show_rate(pipe.rate_bps),
+        pipe.trace.as_ref().map_or_else(
+            || quantity::show_rate(pipe.rate_bps),
+            |trace| format!(
+                "trace of {} in the mean",
+                quantity::show_rate(Some(trace.mean_bps()))
+            )
+        ),
         quantity::show_time_ns(pipe.delay_ns)
     );
     let width = quantity::show_time_ns(pipe.jitter.width_ns());
@@ -170,7 +196,7 @@ pub(super) fn describe(pipe: &PipeSettings) -> String {
     if pipe.loss != Loss::None {
         let _ = write!(text, ", loss {:.2} %", pipe.loss.expected() * 100.0);
     }
-    if pipe.rate_bps.is_some() {
+    if pipe.rate_bps.is_some() || pipe.trace.is_some() {
         let _ = match pipe.queue {
             Queue::Bytes(bytes) => write!(text, ", queue {bytes} bytes"),
             Queue::Packets(packets) => write!(text, ", queue {packets} packets"),
@@ -230,6 +256,20 @@ mod tests {
         let link = settings("--down 1s-2s --hold").unwrap();
         assert_eq!(link.up.schedule.when_down, Down::Hold);
         assert_eq!(link.down.schedule.down.len(), 1);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "10\n20\n").unwrap();
+        let path = file.path().display();
+        let link = settings(&format!("--profile wifi --trace-up {path}")).unwrap();
+        assert!(link.up.trace.is_some() && link.up.rate_bps.is_none());
+        assert!(link.down.trace.is_none() && link.down.rate_bps.is_some());
+        assert!(
+            describe(&link.up).starts_with("trace of 1.2"),
+            "{}",
+            describe(&link.up)
+        );
+        std::fs::write(file.path(), "20\n10\n").unwrap();
+        let error = settings(&format!("--trace-down {path}")).unwrap_err();
+        assert!(error.contains("line 2"), "{error}");
         let link = settings("--rate 1M/unlimited --jitter normal:1ms --delay 5ms/0").unwrap();
         assert_eq!(link.up.rate_bps, Some(1_000_000));
         assert_eq!(describe(&link.down), "unlimited, 0 ns, jitter normal 1 ms");
