@@ -6,6 +6,7 @@ byte. Standard library only.
 
 from __future__ import annotations
 
+import http.client
 import signal
 import socket
 import time
@@ -110,6 +111,26 @@ def moves(cluster: Cluster) -> None:
                 raise Failure(f"{client_id} came to {cluster.nodes[node].name} in {took_s:.1f} s")
             earlier = later
         earlier.close()
+
+
+def subscribe_http(node: Node, name: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["http"], timeout=PATIENCE_S)
+    connection.request("GET", f"/v1/topics/moves?session={name}&qos=1")
+    return connection.getresponse()
+
+
+def http_moves(cluster: Cluster) -> None:
+    """A session of HTTP, too: the response at the earlier node ends."""
+    earlier = subscribe_http(cluster.nodes[0], "moves")
+    for node in (1, 2, 0):
+        later = subscribe_http(cluster.nodes[node], "moves")
+        if later.status != 200:
+            raise Failure(f"{cluster.nodes[node].name} answered {later.status}")
+        # It ends, whatever was in it before.
+        while earlier.read1():
+            pass
+        earlier = later
+    earlier.close()
 
 
 def many_moves(cluster: Cluster) -> None:
@@ -229,6 +250,7 @@ def without_nats(cluster: Cluster) -> None:
 
 ROWS = [
     ("sessions: a client comes to another node", moves),
+    ("sessions: a subscription of HTTP comes to another node", http_moves),
     ("sessions: two nodes want one at once", many_moves),
     ("sessions: a node is killed, and its wills", a_dead_node),
     ("sessions: a node stands still", a_sleeper),

@@ -20,6 +20,8 @@ pub(super) struct Claim<S> {
     /// Whether nobody waits for it any more.
     is_abandoned: bool,
     may_be_written: bool,
+    /// The epoch in which the earlier owner says that it has ended the session.
+    ended_in: Option<u64>,
     /// What it was written over, where nobody knows whether it was written.
     unsure_over: Option<u64>,
     /// The record before, until its will is taken care of.
@@ -80,15 +82,19 @@ impl<S> Work<S> {
         self.ops.iter().any(|op| matches!(op, Op::Release(_)))
     }
 
-    /// Whether a claim waits for its earlier owner.
-    pub(super) fn waits_for(&self, process: &Process, epoch: u64) -> bool {
-        match (self.ops.front(), self.stage) {
-            (Some(Op::Claim(claim)), Stage::Waiting { epoch: own, .. }) => {
-                let previous = claim.previous.as_ref();
-                own == epoch && previous.is_some_and(|(_, record)| record.owner == *process)
-            }
-            _ => false,
+    /// Notes that a process has ended the session which was claimed in that epoch. Its word may come before the
+    /// record of the claim comes by. True where the claim waits for that.
+    pub(super) fn told(&mut self, process: &Process, epoch: u64) -> bool {
+        let stage = self.stage;
+        let Some(claim) = self.claim_mut() else {
+            return false;
+        };
+        let previous = claim.previous.as_ref();
+        if previous.is_none_or(|(_, record)| record.owner != *process) {
+            return false;
         }
+        claim.ended_in = Some(epoch);
+        matches!(stage, Stage::Waiting { epoch: own, .. } if own == epoch)
     }
 
     fn claim_mut(&mut self) -> Option<&mut Claim<S>> {
@@ -120,6 +126,7 @@ impl<S: Copy> Owners<S> {
             is_let_in: !is_sure,
             is_abandoned: false,
             may_be_written: false,
+            ended_in: None,
             unsure_over: None,
             previous: None,
         };
@@ -522,6 +529,7 @@ impl<S: Copy> Owners<S> {
         };
         let (user, is_let_in) = (claim.request.user.clone(), claim.is_let_in);
         let has_will = claim.request.will.is_some();
+        let has_ended = claim.ended_in == Some(sequence);
         let previous =
             (claim.previous.as_ref()).map(|(sequence, record)| (*sequence, record.owner.clone()));
         self.inherit_will(key);
@@ -538,7 +546,7 @@ impl<S: Copy> Owners<S> {
             Some(_) => now_ms + self.terms.grace_ms(),
             None => 0,
         };
-        if is_let_in || until_ms <= now_ms {
+        if is_let_in || has_ended || until_ms <= now_ms {
             return self.grant(now_ms, key);
         }
         if let Some(work) = self.work.get_mut(&key) {

@@ -444,7 +444,7 @@ impl<S: Copy> Owners<S> {
     ///
     /// The word of an owner before that one is nothing to this: the one between them may still be sure.
     pub fn was_ended(&mut self, now_ms: u64, process: &Process, key: Key, epoch: u64) {
-        if (self.work.get(&key)).is_some_and(|work| work.waits_for(process, epoch)) {
+        if (self.work.get_mut(&key)).is_some_and(|work| work.told(process, epoch)) {
             self.grant(now_ms, key);
         }
     }

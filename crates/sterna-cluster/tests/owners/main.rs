@@ -39,6 +39,20 @@ fn a_client_that_comes_to_another_node_ends_its_earlier_connection() {
     assert_eq!(world.check(), None);
 }
 
+/// The word of the earlier owner may come before the new one's own record does.
+#[test]
+fn nobody_waits_for_a_lease_whose_owner_has_answered() {
+    for seed in 0..200 {
+        let mut world = World::calm(seed);
+        world.run_for(3_000);
+        for (node, client) in [(0, 7), (1, 7), (2, 7), (0, 7)] {
+            world.connect(node, client, true);
+            world.run_for(50);
+            assert_eq!(world.owners_of(client), [node], "seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn a_client_of_a_node_that_died_waits_for_its_lease_and_no_longer() {
     let mut world = World::calm(2);
