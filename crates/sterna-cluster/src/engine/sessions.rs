@@ -237,16 +237,17 @@ impl Core {
         let stream = (self.jetstream.get_stream_no_info(stream).await).map_err(drop)?;
         let subject = self.settings.subject(&format!("session.{}", hex(key)));
         match stream.direct_get_last_for_subject(subject).await {
-            Ok(found) => match Record::decode(&found.payload) {
-                Some(record) => Ok(Some((found.sequence, record))),
-                None => {
+            Ok(found) => {
+                let record = Record::decode(&found.payload);
+                if record.is_none() {
                     tracing::warn!(
                         sequence = found.sequence,
                         "a session's record cannot be read: a node of another version may have written it"
                     );
-                    Err(())
                 }
-            },
+                let record = record.ok_or(())?;
+                Ok(Some((found.sequence, record)))
+            }
             Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
             Err(_) => Err(()),
         }
@@ -343,10 +344,13 @@ impl Core {
                 _ if payload.is_empty() => {}
                 _ => tracing::warn!(subject, "a session's record cannot be read"),
             },
-            Some("mark") => match read_mark(last, payload) {
-                Some((process, mark)) => owners.mark_passed(now_ms, sequence, &process, mark),
-                None => tracing::warn!(subject, "a node's mark is not understood"),
-            },
+            Some("mark") => {
+                if let Some((process, mark)) = read_mark(last, payload) {
+                    owners.mark_passed(now_ms, sequence, &process, mark);
+                } else {
+                    tracing::warn!(subject, "a node's mark is not understood");
+                }
+            }
             _ => {}
         }
         drop(owners);
@@ -361,13 +365,12 @@ impl Core {
             if let Ok(mut words) = self.client.subscribe(self.settings.subject(&subject)).await {
                 retry = Retry::new();
                 while let Some(word) = words.next().await {
-                    match read_ended(&word.payload) {
-                        Some((process, key, epoch)) => {
-                            let now_ms = self.fence.now_ms();
-                            (self.owners.borrow_mut()).was_ended(now_ms, &process, key, epoch);
-                            self.owners_changed.notify_one();
-                        }
-                        None => tracing::debug!("a node's word is not understood"),
+                    if let Some((process, key, epoch)) = read_ended(&word.payload) {
+                        let now_ms = self.fence.now_ms();
+                        (self.owners.borrow_mut()).was_ended(now_ms, &process, key, epoch);
+                        self.owners_changed.notify_one();
+                    } else {
+                        tracing::debug!("a node's word is not understood");
                     }
                 }
             }

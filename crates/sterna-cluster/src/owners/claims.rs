@@ -78,8 +78,10 @@ pub(super) struct Work<S> {
 }
 
 impl<S> Work<S> {
-    pub(super) fn has_release(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, Op::Release(_)))
+    /// Whether the shard's session has ended: it has said so, or wants another.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut ops = self.ops.iter();
+        ops.any(|op| matches!(op, Op::Release(_) | Op::Claim(_)))
     }
 
     /// Notes that a process has ended the session which was claimed in that epoch. Its word may come before the

@@ -409,7 +409,7 @@ impl<S: Copy> Owners<S> {
         }
         if is_lost {
             // The shard may have ended it by itself; then only the new owner is to be told.
-            let has_ended = (self.work.get(&key)).is_some_and(Work::has_release);
+            let has_ended = (self.work.get(&key)).is_some_and(Work::has_ended);
             if has_ended {
                 self.tell(&record.owner.node, key, sequence);
             } else {

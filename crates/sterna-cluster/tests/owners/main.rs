@@ -13,7 +13,7 @@ use world::{World, play};
 
 #[test]
 fn a_session_has_one_owner_at_a_time_and_its_will_is_published_once() {
-    seeds::play("the owners' model", 0..400, |seed| {
+    seeds::play("the owners' model", 0..150, |seed| {
         let found = play(seed, true);
         assert_eq!(found, None, "seed {seed}");
     });
@@ -22,8 +22,8 @@ fn a_session_has_one_owner_at_a_time_and_its_will_is_published_once() {
 /// The same world where owners go on after their lease: somebody must notice.
 #[test]
 fn without_the_fence_two_owners_are_found() {
-    let found = (0..100).filter(|&seed| play(seed, false).is_some()).count();
-    assert!(found > 5, "only {found} of 100 seeds have found two owners");
+    let found = (0..40).filter(|&seed| play(seed, false).is_some()).count();
+    assert!(found > 1, "only {found} of 40 seeds have found two owners");
 }
 
 #[test]

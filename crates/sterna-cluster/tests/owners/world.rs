@@ -62,7 +62,7 @@ enum Event {
 }
 
 /// A connection of a client, and the session that it has.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Live {
     connection: u64,
     /// The connection that has claimed it; those that come back to it later do not.
@@ -774,7 +774,8 @@ impl World {
             if owners.held() != node.live.len() {
                 let (held, live) = (owners.held(), node.live.len());
                 return Some(format!(
-                    "node {number} owns {held} sessions, and has {live}"
+                    "node {number} owns {held} sessions, and has {live}; {owners:?}, {:?}",
+                    node.live
                 ));
             }
             for key in node.live.keys() {
