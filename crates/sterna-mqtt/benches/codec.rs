@@ -45,7 +45,7 @@ fn encoded(publish: &Publish<'_>, version: Version) -> BytesMut {
 }
 
 fn connected(limits: &Limits) -> (Connection, MqttSession, BytesMut) {
-    let mut connection = Connection::new(limits.clone(), 0);
+    let mut connection = Connection::new(*limits, 0);
     let mut session = MqttSession::new();
     let mut out = BytesMut::new();
     let connect = Connect {

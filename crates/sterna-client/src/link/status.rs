@@ -20,7 +20,7 @@ pub(crate) struct Watched<T, E>(watch::Receiver<Status<T, E>>);
 /// The driver's end.
 pub(crate) type Told<T, E> = watch::Sender<Status<T, E>>;
 
-impl<T, E: Clone> Watched<T, E> {
+impl<T: Send + Sync, E: Clone + Send + Sync> Watched<T, E> {
     /// Both ends of the state of something that is being made.
     pub(crate) fn new() -> (Told<T, E>, Self) {
         let (told, watched) = watch::channel(Status::Pending);
