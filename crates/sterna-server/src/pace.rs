@@ -108,19 +108,19 @@ impl Paid {
 impl Pace {
     /// Whether one message more is within the limit. Its bytes may run into debt, which the next ones pay.
     pub(crate) fn admits(&self, rates: &Rates, now_ms: u64) -> bool {
-        let now_ns = now_ms.saturating_mul(NS_PER_MS);
+        let at_ns = now_ms.saturating_mul(NS_PER_MS);
         let has = |paid: &Paid, rate: Option<Rate>| {
-            rate.is_none_or(|rate| paid.has(now_ns, rates.burst_ns, rate.cost_ns(1)))
+            rate.is_none_or(|rate| paid.has(at_ns, rates.burst_ns, rate.cost_ns(1)))
         };
         has(&self.messages, rates.messages) && has(&self.bytes, rates.bytes)
     }
 
     /// A message of so many bytes is published. The result is the moment at which it is paid, in milliseconds.
     pub(crate) fn take(&self, rates: &Rates, now_ms: u64, bytes: u64) -> u64 {
-        let now_ns = now_ms.saturating_mul(NS_PER_MS);
+        let at_ns = now_ms.saturating_mul(NS_PER_MS);
         let take = |paid: &Paid, rate: Option<Rate>, amount| {
             rate.map_or(0, |rate| {
-                paid.take(now_ns, rates.burst_ns, rate.cost_ns(amount))
+                paid.take(at_ns, rates.burst_ns, rate.cost_ns(amount))
             })
         };
         let messages_ns = take(&self.messages, rates.messages, 1);
@@ -134,11 +134,11 @@ impl Pace {
     /// it is near. False: this message is to be paid by itself.
     pub(crate) fn lend(&self, rates: &Rates, now_ms: u64, lease: &mut Lease, bytes: u64) -> bool {
         let lend = |paid: &Paid, rate: Option<Rate>, amount| {
-            let now_ns = now_ms.saturating_mul(NS_PER_MS);
+            let at_ns = now_ms.saturating_mul(NS_PER_MS);
             let Some(rate) = rate else { return true };
-            let is_lent = paid.lend(now_ns, rates.burst_ns, rate.cost_ns(amount));
+            let is_lent = paid.lend(at_ns, rates.burst_ns, rate.cost_ns(amount));
             if is_lent {
-                self.remember(rates, now_ns);
+                self.remember(rates, at_ns);
             }
             is_lent
         };

@@ -55,14 +55,13 @@ impl Allowance {
             return Ok(None);
         };
         let kept = before.filter(|before| before.seat.is_of(user, client));
-        let (seat, until_ms) = match kept {
-            Some(before) => (Some(before.seat), before.until_ms),
-            None => {
-                let most = limit.connections.filter(|_| !is_in);
-                let away = cx.policy.rules.source().maximum_remembered_users;
-                let now_ms = cx.net.now_ms();
-                (cx.seats.take(user, client, most, (now_ms, away)), 0)
-            }
+        let (seat, until_ms) = if let Some(before) = kept {
+            (Some(before.seat), before.until_ms)
+        } else {
+            let most = limit.connections.filter(|_| !is_in);
+            let away = cx.policy.rules.source().maximum_remembered_users;
+            let now_ms = cx.net.now_ms();
+            (cx.seats.take(user, client, most, (now_ms, away)), 0)
         };
         Ok(Some(Box::new(Self {
             limit: Arc::clone(limit),

@@ -282,7 +282,7 @@ impl Endpoint {
                 Ok(answer) => return Ok(answer),
             }
         }
-        let connection = self.connect(deadline).map_err(said)?;
+        let connection = (self.connect(deadline)).map_err(|error| said(&error))?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         let answer = self.exchange(connection, &request);
         answer.map_err(Fault::into_words)
@@ -293,7 +293,7 @@ impl Endpoint {
         let stream = connection.stream();
         let mut answer = Vec::new();
         let silent = |error: io::Error| match error.kind() {
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => Fault::Said(said(error)),
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Fault::Said(said(&error)),
             _ => Fault::Silent,
         };
         stream.write_all(request).map_err(silent)?;
@@ -310,7 +310,7 @@ impl Endpoint {
             }
             let read = match stream.read(&mut bytes) {
                 Err(error) if answer.is_empty() => return Err(silent(error)),
-                read => read.map_err(|error| Fault::Said(said(error)))?,
+                read => read.map_err(|error| Fault::Said(said(&error)))?,
             };
             match read {
                 0 if answer.is_empty() => return Err(Fault::Silent),
@@ -391,7 +391,7 @@ impl From<String> for Fault {
     }
 }
 
-fn said(error: io::Error) -> String {
+fn said(error: &io::Error) -> String {
     match error.kind() {
         // The system's word for a read that took too long.
         ErrorKind::TimedOut | ErrorKind::WouldBlock => "it takes too long".to_owned(),

@@ -192,8 +192,9 @@ mod tests {
         let (mut pages, mut after) = (Vec::new(), None);
         loop {
             let mut best = Best::new(after, 64);
-            all.iter()
-                .for_each(|rank| best.see(rank.clone(), rank.id.slot));
+            for rank in &all {
+                best.see(rank.clone(), rank.id.slot);
+            }
             let (page, has_more) = best.end();
             assert!(page.len() == 64 || !has_more);
             after = page
