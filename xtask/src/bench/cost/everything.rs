@@ -1,6 +1,7 @@
 //! A configuration with all of operation on, and what belongs to it: an issuer's secret and a token, a webhook, and
 //! what a scraper asks.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -121,7 +122,10 @@ impl Everything {
         let [head, claims] = signed;
         let signed = format!("{}.{}", head?, claims?);
         write(&file, &signed)?;
-        let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut hex = String::new();
+        for byte in secret {
+            let _ = write!(hex, "{byte:02x}");
+        }
         let signature = folder.join("signature");
         output(
             Command::new("openssl")
@@ -168,12 +172,12 @@ impl Everything {
     pub(super) fn questions(&self) -> u64 {
         self.questions.load(Ordering::Relaxed)
     }
+}
 
-    /// Bans addresses that nobody has, so that bans are looked at.
-    pub(super) fn ban_somebody(&self, operators: &str) -> Result<(), Failure> {
-        let ban = json!({"address": "198.51.100.0/24"}).to_string();
-        request(operators, "POST /admin/v1/bans", &ban).map(drop)
-    }
+/// Bans addresses that nobody has, so that bans are looked at.
+pub(super) fn ban_somebody(operators: &str) -> Result<(), Failure> {
+    let ban = json!({"address": "198.51.100.0/24"}).to_string();
+    request(operators, "POST /admin/v1/bans", &ban).map(drop)
 }
 
 /// Reads the metrics.

@@ -102,7 +102,7 @@ impl Row {
             "transport": self.transport.name(),
             "unit": self.cell.figure.unit(),
             "ratio": ratio.map(|ratio| ratio.median),
-            "interval": ratio.and_then(|ratio| ratio.interval).map(|(low, high)| [low, high]),
+            "interval": ratio.and_then(|ratio| ratio.interval).map(<[f64; 2]>::from),
             "is_met": self.is_met(),
         })
     }

@@ -109,7 +109,7 @@ impl Options {
         self.only.is_empty() || self.only.iter().any(|word| name.contains(word))
     }
 
-    const fn place(&self, core: usize) -> Place {
+    const fn place(core: usize) -> Place {
         Place {
             core,
             realtime: false,
@@ -215,21 +215,21 @@ impl Bench<'_> {
             std::fs::create_dir_all(&folder)?;
             let file = folder.join("sterna.toml");
             write(&file, &configuration)?;
-            let place = self.options.place(self.options.broker_core);
+            let place = Options::place(self.options.broker_core);
             Broker::configured(&self.broker, &folder, place, &file)
         };
         let with = start("with", self.everything.configuration())?;
         let without = start("without", everything::LISTENERS.to_owned())?;
         let operators =
             (with.operators()).ok_or_else(|| Failure::new("no listener for operators"))?;
-        self.everything.ban_somebody(&operators)?;
+        everything::ban_somebody(&operators)?;
         let mut resident = Pair::default();
         for (at, row) in rows.iter_mut().enumerate() {
             let (transport, cell) = (row.transport.name(), row.cell.name);
             progress.busy(&format!("round {}, {transport}, {cell}", round + 1));
             let mut pair = Pair::default();
             for turn in 0..2 {
-                let is_with = (round + at + turn) % 2 == 0;
+                let is_with = (round + at + turn).is_multiple_of(2);
                 let broker = if is_with { &with } else { &without };
                 let line = self.load(row, broker, is_with.then_some(&*operators))?;
                 let figure = line[row.cell.figure.key()].as_f64();
@@ -260,7 +260,7 @@ impl Bench<'_> {
     ) -> Result<Value, Failure> {
         let url = broker.url(row.transport);
         let url = url.ok_or_else(|| Failure(format!("{} is not served", row.transport.name())))?;
-        let place = self.options.place(self.options.generator_core);
+        let place = Options::place(self.options.generator_core);
         let mut command = place.command(&self.generator);
         command.arg("bench").args(row.cell.arguments).arg(url);
         command.args(broker.trust(row.transport));
@@ -294,10 +294,10 @@ impl Bench<'_> {
         let (line, scraped) = std::thread::scope(|scope| {
             let scraper = scope.spawn(move || scrape(operators));
             let line = super::generator_line(&mut command);
-            let scraped = scraper.join();
+            let ended = scraper.join();
             (
                 line,
-                scraped.unwrap_or_else(|_| Err(Failure::new("the scraper failed"))),
+                ended.unwrap_or_else(|_| Err(Failure::new("the scraper failed"))),
             )
         });
         scraped?;
