@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use process::{has_rights, lab, sterna, text};
+use process::{LAB, has_rights, lab, sterna, text};
 
 const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
 /// Runs in it.
@@ -192,6 +192,51 @@ fn a_broker_that_runs_already_is_measured_beside_ours() {
     }
     let is_twin = |sample: &&serde_json::Value| sample["transport"].as_str().unwrap().contains('@');
     assert_eq!(all.iter().filter(is_twin).count(), 4, "{all:?}");
+}
+
+#[test]
+fn a_program_that_speaks_the_devices_protocol_is_measured_and_published() {
+    sterna();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("results");
+    let published = folder.path().join("published");
+    let [path, place] = [&out, &published].map(|path| path.to_str().unwrap());
+    let mut run = vec!["run", CAMPAIGN, "--emulator", "relay", "--grid", "wait"];
+    // This program is a device by itself; whose it is makes no difference.
+    run.extend(["--device", LAB, "--out", path, "--publish", place]);
+    assert_ran(&lab(&run));
+    let all = samples(&out);
+    let named = |name: &str| all.iter().filter(move |s| s["transport"] == name);
+    assert_eq!(named("quic@sterna-lab").count(), 2, "{all:?}");
+    for sample in named("quic@sterna-lab") {
+        assert_eq!(
+            sample["series"]["round_trip_ms"].as_array().unwrap().len(),
+            5
+        );
+    }
+    // Results keep the program's name and bytes, not its place.
+    let manifest = fs::read_to_string(out.join("campaign.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    assert_eq!(manifest["devices"][0], "mqtt+quic=sterna-lab");
+    assert_eq!(manifest["builds"].as_array().unwrap().len(), 3);
+
+    assert!(published.join("report.md").exists());
+    let packed = published.join("samples");
+    assert!(packed.join("tiny/samples.jsonl.gz").exists());
+    let packed = packed.to_str().unwrap();
+    let export = lab(&["export", packed, "--format", "parquet", "--out", path]);
+    assert!(export.status.success(), "{}", text(&export.stderr));
+    let table = fs::read(out.join("tiny-runs.parquet")).unwrap();
+    assert!(table.starts_with(b"PAR1") && table.ends_with(b"PAR1"));
+    let wrong = lab(&[
+        "run",
+        CAMPAIGN,
+        "--emulator",
+        "relay",
+        "--device",
+        "/no/such/device",
+    ]);
+    assert!(text(&wrong.stderr).contains("/no/such/device"));
 }
 
 #[test]
