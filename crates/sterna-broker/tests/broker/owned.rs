@@ -19,12 +19,12 @@ fn node() -> Cluster {
     node
 }
 
-fn will() -> Option<Will> {
-    Some(Will {
+fn will() -> Will {
+    Will {
         message: message("will", "gone", Qos::AtLeastOnce, false),
         delay_s: 0,
         expiry_s: Some(60),
-    })
+    }
 }
 
 /// What was told since the last call, in a word each.
@@ -179,7 +179,7 @@ fn a_session_that_another_node_has_taken_ends_without_its_will() {
         let mut node = node();
         let reader = node.open(0, "reader");
         node.subscribe(reader, "will", qos(Qos::AtLeastOnce));
-        let client = node.open_with(shard, "a", false, 3600, will());
+        let client = node.open_with(shard, "a", false, 3600, Some(will()));
         told(&mut node);
         lose(&mut node, "a");
         assert_eq!(
@@ -218,7 +218,7 @@ fn a_will_is_published_when_it_is_this_nodes_to_publish() {
     let reader = node.open(1, "reader");
     node.subscribe(reader, "will", qos(Qos::AtLeastOnce));
     told(&mut node);
-    let client = node.open_with(0, "a", false, 0, will());
+    let client = node.open_with(0, "a", false, 0, Some(will()));
     assert_eq!(told(&mut node), ["claim a true false"]);
     node.close(client, Close::LOST);
     node.run();
@@ -253,7 +253,7 @@ fn a_will_that_other_nodes_cannot_keep_is_refused() {
         clean_start: true,
         expiry_s: 0,
         consumer: ConsumerId(1),
-        will: will(),
+        will: Some(will()),
         on_demand: false,
         selector: None,
     };
@@ -265,11 +265,11 @@ fn a_will_that_other_nodes_cannot_keep_is_refused() {
 #[test]
 fn other_nodes_know_the_will_that_holds() {
     let mut node = node();
-    let client = node.open_with(0, "a", false, 3600, will());
+    let client = node.open_with(0, "a", false, 3600, Some(will()));
     assert_eq!(told(&mut node), ["claim a true true"]);
     node.close(client, Close::NORMAL);
     assert_eq!(told(&mut node), ["will a false"]);
-    let client = node.open_with(1, "a", false, 3600, will());
+    let client = node.open_with(1, "a", false, 3600, Some(will()));
     assert!(client.present);
     assert_eq!(told(&mut node), ["will a true"]);
     // A clean start ends the session, whose will is due, and begins another.

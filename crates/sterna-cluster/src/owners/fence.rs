@@ -60,6 +60,6 @@ mod tests {
         assert!(!fence.open_until(fence.now_ms()));
         assert!(fence.is_shut());
         assert!(fence.open_until(u64::MAX), "somebody still waits");
-        assert!(!fence.open_until(u64::MAX), "once")
+        assert!(!fence.open_until(u64::MAX), "once");
     }
 }

@@ -245,7 +245,7 @@ impl World {
             if let Some(event) = self.bodies.remove(&number) {
                 self.happen(event);
             }
-            if self.found.is_none() && self.next_event % 4 == 0 {
+            if self.found.is_none() && self.next_event.is_multiple_of(4) {
                 self.found = self.check();
             }
         }
@@ -324,18 +324,18 @@ impl World {
             }
             Event::HasRead(node, start, key, attempt, answer) => {
                 self.with(node, start, |owners, now_ms| {
-                    owners.was_read(now_ms, key, attempt, answer)
+                    owners.was_read(now_ms, key, attempt, answer);
                 });
             }
             Event::WasWritten(node, start, key, attempt, answer) => {
                 self.with(node, start, |owners, now_ms| {
-                    owners.was_written(now_ms, key, attempt, answer)
+                    owners.was_written(now_ms, key, attempt, answer);
                 });
             }
             Event::Told(node, from, key, epoch) => {
                 let start = self.nodes[node].start;
                 self.with(node, start, |owners, now_ms| {
-                    owners.was_ended(now_ms, &from, key, epoch)
+                    owners.was_ended(now_ms, &from, key, epoch);
                 });
             }
             Event::Follow(node, start) => self.follow(node, start),
@@ -525,7 +525,7 @@ impl World {
                     });
                 }
                 self.with(node, start, |owners, now_ms| {
-                    owners.has_scanned(now_ms, is_complete)
+                    owners.has_scanned(now_ms, is_complete);
                 });
             }
         }
@@ -594,7 +594,7 @@ impl World {
             outlives,
         };
         self.with(node, start, |owners, now_ms| {
-            owners.claim(now_ms, key, request)
+            owners.claim(now_ms, key, request);
         });
     }
 
