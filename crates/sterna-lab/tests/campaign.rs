@@ -206,9 +206,9 @@ fn a_program_that_speaks_the_devices_protocol_is_measured_and_published() {
     run.extend(["--device", LAB, "--out", path, "--publish", place]);
     assert_ran(&lab(&run));
     let all = samples(&out);
-    let named = |name: &str| all.iter().filter(move |s| s["transport"] == name);
-    assert_eq!(named("quic@sterna-lab").count(), 2, "{all:?}");
-    for sample in named("quic@sterna-lab") {
+    let twins = || all.iter().filter(|s| s["transport"] == "quic@sterna-lab");
+    assert_eq!(twins().count(), 2, "{all:?}");
+    for sample in twins() {
         assert_eq!(
             sample["series"]["round_trip_ms"].as_array().unwrap().len(),
             5
