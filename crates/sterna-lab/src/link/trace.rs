@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::random::Random;
+use super::settings::whole;
 
 /// Bytes that a moment carries: Mahimahi's packets with their link header.
 pub const OPPORTUNITY_BYTES: u64 = 1504;
@@ -75,8 +76,8 @@ impl Trace {
         let mut random = Random::new(&[seed]);
         let mut rate = packets_per_s.clamp(0.0, SPROUT_MOST);
         let mut at_ms = Vec::new();
-        let steps = u64::from(seconds.max(1)) * 1000 / STEP_MS;
-        for step in 0..steps {
+        let count = u64::from(seconds.max(1)) * 1000 / STEP_MS;
+        for step in 0..count {
             let (first, second) = (random.unit(), random.unit());
             // Box and Muller; 1 - x is never 0.
             let normal =
@@ -87,17 +88,20 @@ impl Trace {
                 rate = moved.clamp(0.0, SPROUT_MOST);
             }
             // A Poisson process has exponential gaps.
-            let mut at_s = 0.0;
-            while rate > 0.0 {
-                at_s -= (1.0 - random.unit()).ln() / rate;
-                if at_s >= step_s {
+            if rate <= 0.0 {
+                continue;
+            }
+            let mut within = 0.0;
+            loop {
+                within -= (1.0 - random.unit()).ln() / rate;
+                if within >= step_s {
                     break;
                 }
-                at_ms.push(step * STEP_MS + (at_s * 1000.0) as u64);
+                at_ms.push(step * STEP_MS + whole(within * 1000.0));
             }
         }
         // The period is that which was asked for.
-        at_ms.push(steps * STEP_MS);
+        at_ms.push(count * STEP_MS);
         Self {
             at_ms: at_ms.into(),
         }

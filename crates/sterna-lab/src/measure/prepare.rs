@@ -46,8 +46,8 @@ impl Calibrations {
                 let links: BTreeSet<&str> = plan.runs.iter().map(|run| run.link.as_str()).collect();
                 for link in links {
                     if !self.0.contains_key(link) {
-                        let lines = calibrate_link(link, setting, manifest.seed, progress)?;
-                        self.0.insert(link.to_owned(), lines);
+                        let measured = calibrate_link(link, setting, manifest.seed, progress)?;
+                        self.0.insert(link.to_owned(), measured);
                     }
                     manifest
                         .calibration
@@ -84,14 +84,14 @@ fn calibrate_link(
             .map_err(|error| format!("calibration of {link}: {error}"))?;
         for row in &rows {
             let truth = if row.is_true { "true" } else { "NOT TRUE" };
-            let line = format!(
+            let text = format!(
                 "{} {:?}: set {:.6}, got {:.6}, {truth}, {}",
                 row.link, row.quantity, row.set, row.got, row.note
             );
             if !row.is_true {
-                progress(Progress::Note(&format!("warning: {line}")));
+                progress(Progress::Note(&format!("warning: {text}")));
             }
-            lines.push(line);
+            lines.push(text);
         }
     }
     Ok(lines)
