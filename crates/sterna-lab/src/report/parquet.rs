@@ -121,6 +121,6 @@ mod tests {
         assert_eq!(rows[1].get_string(0).unwrap(), "lte, bad");
         assert_eq!(rows[1].get_ulong(1).unwrap(), u64::MAX);
         assert!(rows[0].get_double(2).is_err());
-        assert_eq!(rows[1].get_double(2).unwrap(), 1.25);
+        assert!((rows[1].get_double(2).unwrap() - 1.25).abs() < 1e-12);
     }
 }
