@@ -10,6 +10,7 @@ import http.client
 import signal
 import socket
 import time
+from pathlib import Path
 
 from cluster_nodes import ABSENCE_MS, PATIENCE_S, Cluster, Node, wait_until
 from harness import Failure
@@ -131,6 +132,12 @@ def http_moves(cluster: Cluster) -> None:
             pass
         earlier = later
     earlier.close()
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.nodes[0].ports["http"], timeout=PATIENCE_S)
+    connection.request("DELETE", "/v1/sessions/moves")
+    if connection.getresponse().status >= 300:
+        raise Failure("the session is not to be deleted")
+    for node in cluster.nodes:
+        wait_until("its filter is gone", lambda node=node: node.figure("sterna_cluster_filters") == 0)
 
 
 def many_moves(cluster: Cluster) -> None:
@@ -192,12 +199,20 @@ def a_dead_node(cluster: Cluster) -> None:
         client.close()
 
 
+def stands_still(node: Node) -> bool:
+    assert node.process
+    threads = Path(f"/proc/{node.process.pid}/task").glob("*/stat")
+    return all(thread.read_text().rsplit(")", 1)[1].split()[0] == "T" for thread in threads)
+
+
 def a_sleeper(cluster: Cluster) -> None:
     """A node stands still while its client goes elsewhere: it acknowledges nothing for it when it goes on."""
     first, second, _ = cluster.nodes
     earlier = Client(second, "sleeper", expiry_s=FOREVER_S).admitted()
     second.send(signal.SIGSTOP)
     try:
+        # Threads stop one after the other.
+        wait_until("all its threads stand still", lambda: stands_still(second))
         earlier.publish("sleeper/while-it-stands-still")
         later = Client(first, "sleeper", expiry_s=FOREVER_S).admitted()
     finally:
