@@ -36,6 +36,7 @@ pub struct Status {
     pub(crate) is_draining: AtomicBool,
     pub(crate) refusals: Refusals,
     pub(crate) is_sure: AtomicBool,
+    pub(crate) lacks_streams: AtomicBool,
     /// Connections to a server of NATS.
     pub connects: Figure,
     /// Other nodes that are here.
@@ -83,6 +84,8 @@ impl Status {
             Some(self.refusals.sentence())
         } else if !is(&self.has_joined) {
             Some("the node has not joined")
+        } else if is(&self.lacks_streams) {
+            Some("NATS has no streams of this cluster any more: restart the nodes")
         } else if !is(&self.knows_nodes) {
             Some("what other nodes want is not known yet")
         } else if !is(&self.knows_retained) {

@@ -292,7 +292,7 @@ fn every_route_has_a_command() {
 fn a_ban_names_whom_it_is_about() {
     let broker = Served::start(OPEN);
     let refused = broker.run(&["ban", "--reason", "scans ports"]);
-    assert_eq!(code(&refused), 2);
+    assert_eq!(code(&refused), 1);
     assert!(
         stderr(&refused).contains("--ban-user"),
         "{}",

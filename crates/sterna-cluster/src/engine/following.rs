@@ -1,9 +1,12 @@
 //! Reading a stream of NATS on, whichever of its servers goes.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
 use bytes::Bytes;
 use futures_util::StreamExt;
 
@@ -65,7 +68,11 @@ impl Core {
                 .jetstream
                 .create_consumer_on_stream(config, stream)
                 .await)
-                .map_err(|error| error.to_string())?;
+                .map_err(|error| {
+                    self.note_streams(!lacks_stream(&error));
+                    error.to_string()
+                })?;
+            self.note_streams(true);
             let waiting = consumer.cached_info().num_pending;
             let messages = (consumer.stream().expires(EXPIRES).heartbeat(HEARTBEAT))
                 .messages()
@@ -81,6 +88,24 @@ impl Core {
         tokio::time::timeout(patience, begin)
             .await
             .unwrap_or_else(|_| Err("NATS does not answer".to_owned()))
+    }
+}
+
+impl Core {
+    /// Notes whether NATS has what the node made or found there when it joined. Nodes that go on would each have
+    /// a part of what was there.
+    fn note_streams(&self, has_them: bool) {
+        let lacked_them = (self.status.lacks_streams).swap(!has_them, Ordering::AcqRel);
+        if !has_them && !lacked_them {
+            tracing::error!("NATS has no streams of this cluster any more: restart the nodes");
+        }
+    }
+}
+
+fn lacks_stream(error: &ConsumerError) -> bool {
+    match error.kind() {
+        ConsumerErrorKind::JetStream(error) => error.error_code() == ErrorCode::STREAM_NOT_FOUND,
+        _ => false,
     }
 }
 
