@@ -1,7 +1,7 @@
 //! AMQP 1.0: connections, sessions, senders, receivers, transactions, over TCP, TLS, WebSocket and
 //! QUIC.
 //!
-//! A [`Connection`] connects by its [`Options::url`] (`amqp`, `amqps`, `amqp+ws`, `amqp+wss`,
+//! A [`Connection`] connects by its [`LinkOptions::url`](crate::LinkOptions::url) (`amqp`, `amqps`, `amqp+ws`, `amqp+wss`,
 //! `amqp+quic`). After a loss it connects again and attaches its links with their unsettled
 //! deliveries. No message that a receiver has accepted is lost. With [`ReceiverSettles::Second`]
 //! none is delivered twice, if the peer remembers the link.

@@ -1,6 +1,6 @@
 //! HTTP publish-subscribe: HTTP/3 first, HTTP/2 and 1.1 beside it (`docs/http.md`).
 //!
-//! A [`Client`] publishes and subscribes by its [`Options::url`]. `https` is HTTP/3 if UDP gets
+//! A [`Client`] publishes and subscribes by its [`LinkOptions::url`](crate::LinkOptions::url). `https` is HTTP/3 if UDP gets
 //! through, else HTTP/2 or 1.1 over TLS. `h3` is HTTP/3 only, and `http` is HTTP/1.1 without
 //! encryption.
 //!

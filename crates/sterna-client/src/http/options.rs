@@ -19,7 +19,7 @@ pub const MAX_FILTERS: usize = 16;
 /// Longest name of a session, in characters.
 pub const MAX_SESSION_NAME: usize = 64;
 
-/// Authentication of a client, besides its certificate ([`Tls::certificate`]).
+/// Authentication of a client, besides its certificate ([`Tls::certificate`](crate::Tls::certificate)).
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// Not at all.

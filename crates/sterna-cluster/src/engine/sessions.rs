@@ -314,14 +314,13 @@ impl Core {
 
     /// `next` is where to read on; `None` before the first.
     async fn follow_sessions_once(&self, next: &mut Option<u64>) -> Result<Infallible, String> {
-        let start_sequence = match *next {
-            Some(next) => next,
+        let start_sequence = if let Some(next) = *next {
+            next
+        } else {
             // What was before this start is looked at where it is asked for.
-            None => {
-                let stream = self.settings.stream(SESSIONS);
-                let mut stream = (self.jetstream.get_stream(stream).await).map_err(said)?;
-                stream.info().await.map_err(said)?.state.last_sequence + 1
-            }
+            let stream = self.settings.stream(SESSIONS);
+            let mut stream = (self.jetstream.get_stream(stream).await).map_err(said)?;
+            stream.info().await.map_err(said)?.state.last_sequence + 1
         };
         *next = Some(start_sequence);
         let start = DeliverPolicy::ByStartSequence { start_sequence };

@@ -91,7 +91,6 @@ fn clients_are_sorted_over_all_shards() {
     // So that a shard is asked again and again for one page.
     config.admin.maximum_scan = 3;
     let mut world = World::with(&config, 3);
-    let mut peers = Vec::new();
     for number in 0..20_u64 {
         let name = format!("client-{number:02}");
         let peer = world.client(number as usize * 7 % 3, &name, 0);
@@ -103,7 +102,6 @@ fn clients_are_sorted_over_all_shards() {
         path.sent_datagrams = 100;
         path.lost_packets = number * 3 % 20;
         path.sent_bytes = number * 11 % 20;
-        peers.push(peer);
     }
     let expected = |figure: fn(u64) -> u64| {
         let mut numbers: Vec<u64> = (0..20).collect();

@@ -460,9 +460,10 @@ async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, 
             let given = (given.into_iter())
                 .filter_map(|(key, value)| Some(format!("{key}={}", segment(value.as_ref()?))));
             let given: Vec<String> = given.collect();
-            let path = match given.is_empty() {
-                true => "/clients".to_owned(),
-                false => format!("/clients?{}", given.join("&")),
+            let path = if given.is_empty() {
+                "/clients".to_owned()
+            } else {
+                format!("/clients?{}", given.join("&"))
             };
             list(admin, &CLIENTS, &path, most).await
         }
