@@ -472,7 +472,7 @@ def main() -> None:
                 continue
             try:
                 row(cluster)
-            except (Failure, TimeoutError, AssertionError, subprocess.TimeoutExpired) as error:
+            except (Failure, OSError, AssertionError, subprocess.TimeoutExpired) as error:
                 report.not_ok(name, str(error) or type(error).__name__)
             else:
                 report.ok(name)
@@ -481,6 +481,7 @@ def main() -> None:
                     client.kill()
                     client.wait()
                 clients.clear()
+            cluster.mend()
     report.exit()
 
 

@@ -168,6 +168,13 @@ class Cluster:
         for program in [*self.nodes, *self.nats]:
             program.kill()
 
+    def mend(self) -> None:
+        """Starts what a row that failed has left dead."""
+        for program in [*self.nats, *self.nodes]:
+            if program.process is None:
+                program.start()
+        self.settle()
+
     def settle(self) -> None:
         """Waits until every node is ready and sees all others."""
         for node in self.nodes:

@@ -169,8 +169,11 @@ def a_dead_node(cluster: Cluster) -> None:
     reader.subscribe("will/#")
     wait_until("the wills' reader is known", lambda: first.figure("sterna_cluster_filters") == 1)
     wait_until("the wills' reader is known", lambda: second.figure("sterna_cluster_filters") == 1)
-    for client_id in ("returns", "stays-away"):
+    # Connected until the node dies: it would publish the will of a connection that is lost before.
+    clients = [
         Client(second, client_id, expiry_s=FOREVER_S, will=f"will/{client_id}").admitted()
+        for client_id in ("returns", "stays-away")
+    ]
     second.kill()
     begun = time.monotonic()
     back = Client(first, "returns", expiry_s=FOREVER_S).admitted()
@@ -195,7 +198,7 @@ def a_dead_node(cluster: Cluster) -> None:
     second.start()
     cluster.settle()
     Client(second, "stays-away", expiry_s=FOREVER_S).admitted().close()
-    for client in (back, reader):
+    for client in (back, reader, *clients):
         client.close()
 
 
