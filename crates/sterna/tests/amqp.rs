@@ -180,6 +180,38 @@ fn queues_keep_messages_until_they_are_taken() {
     assert_eq!(got, numbers);
 }
 
+/// What `-C` does not print stays in the queue, whatever the messages' QoS and the receiver's.
+#[test]
+fn a_queue_keeps_what_was_not_printed() {
+    let broker = plain_broker();
+    for (qos, asked) in [("0", None), ("1", None), ("0", Some("0")), ("1", Some("0"))] {
+        for number in 0..6 {
+            let text = number.to_string();
+            let sent = broker.run(TCP, "pub", &["-t", "queue/kept", "-m", &text, "-q", qos]);
+            assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+        }
+        let mut printed = String::new();
+        for _ in 0..3 {
+            let mut rest = vec!["-t", "queue/kept", "-C", "2", "-W", "20"];
+            rest.extend(asked.iter().flat_map(|asked| ["-q", asked]));
+            let got = broker.run(TCP, "sub", &rest);
+            assert_eq!(code(&got), 0, "{qos}, {asked:?}: {}", stderr(&got));
+            printed.push_str(stdout(&got));
+        }
+        assert_eq!(printed, "0\n1\n2\n3\n4\n5\n", "{qos}, {asked:?}");
+    }
+    // Credit comes again for what is left out.
+    let receiver = broker.subscriber(
+        TCP,
+        &["-t", "f/#", "-T", "f/out", "-C", "2", "-W", "20", "-v"],
+    );
+    for topic in ["f/out", "f/out", "f/in", "f/out", "f/in"] {
+        let sent = broker.run(TCP, "pub", &["-t", topic, "-m", "x", "-q", "1"]);
+        assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+    }
+    assert_eq!(receiver.output(), "f/in x\nf/in x\n");
+}
+
 #[test]
 fn durable_subscriptions_and_selectors() {
     let broker = plain_broker();

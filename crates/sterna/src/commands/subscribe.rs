@@ -36,9 +36,10 @@ pub(crate) struct Args {
     /// Topic filter to unsubscribe from, for sessions that are kept; may be repeated
     #[arg(short = 'U', long = "unsubscribe", value_name = "FILTER")]
     unsubscribe: Vec<String>,
-    /// Highest quality of service of the messages: 0, 1 or 2
-    #[arg(short = 'q', long, value_name = "QOS", default_value = "0", value_parser = qos)]
-    qos: QoS,
+    /// Highest quality of service of the messages: 0, 1 or 2 [default: 0; in AMQP, messages are
+    /// settled when they are printed]
+    #[arg(short = 'q', long, value_name = "QOS", value_parser = qos)]
+    qos: Option<QoS>,
     /// Leave out what matches this topic filter; may be repeated
     #[arg(short = 'T', long, value_name = "FILTER", help_heading = "Selection")]
     filter_out: Vec<String>,
@@ -67,7 +68,8 @@ pub(crate) struct Args {
     /// AMQP: what the node has to be: queue, topic, shared, global; may be repeated
     #[arg(long, value_name = "NAME", help_heading = "Selection")]
     capability: Vec<String>,
-    /// AMQP: messages that may be on their way or wait to be printed [default: 256]
+    /// AMQP: messages that may be on their way or wait to be printed [default: 256, and no more than
+    /// -C still wants]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     credit: Option<u32>,
     /// Leave out what this client publishes itself (MQTT 5, AMQP)
@@ -138,6 +140,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 impl Args {
+    /// The highest quality of service, where the protocol is not AMQP.
+    fn qos(&self) -> QoS {
+        self.qos.unwrap_or(QoS::AtMostOnce)
+    }
+
     fn subscriptions(&self, url_topic: Option<String>) -> Result<Vec<Subscription>, Failure> {
         let mut filters = self.topics.clone();
         filters.extend(url_topic);
@@ -154,7 +161,7 @@ impl Args {
 
     fn subscription(&self, filter: &str) -> Result<Subscription, Failure> {
         let wrong = |error| Failure::local(format_args!("-t {filter}: {error}"));
-        let mut subscription = Subscription::new(filter, self.qos).map_err(wrong)?;
+        let mut subscription = Subscription::new(filter, self.qos()).map_err(wrong)?;
         if self.no_local {
             subscription = subscription.no_local().map_err(wrong)?;
         }

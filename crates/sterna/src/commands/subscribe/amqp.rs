@@ -16,6 +16,9 @@ use crate::commands::{output, signals};
 /// Deliveries that wait to be printed, besides those that the links' windows hold.
 const QUEUED_DELIVERIES: usize = 64;
 
+/// Messages that may be on their way or wait to be printed.
+const CREDIT: u32 = 256;
+
 /// A delivery or error of one of the links.
 type Arrived = (usize, Result<Delivery, Error>);
 
@@ -48,9 +51,18 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
     let session = connection.session().await.map_err(failed)?;
     let (sender, mut arrived) = mpsc::channel(QUEUED_DELIVERIES);
     let (attached, mut answers) = mpsc::channel(addresses.len());
+    let mut grants = Vec::new();
     for (number, link) in links.into_iter().enumerate() {
         let receiver = session.receiver(link).await.map_err(failed)?;
-        tokio::spawn(forward(receiver, number, sender.clone(), attached.clone()));
+        let (grant, granted) = mpsc::unbounded_channel();
+        grants.push(Grant { given: 0, grant });
+        tokio::spawn(forward(
+            receiver,
+            number,
+            sender.clone(),
+            attached.clone(),
+            granted,
+        ));
     }
     drop((sender, attached));
     let mut printer = Printer {
@@ -61,7 +73,11 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
         printed: 0,
         out: Vec::new(),
         settling: Vec::new(),
+        grants,
     };
+    for number in 0..addresses.len() {
+        printer.give_credit(number);
+    }
     let mut signals = signals::listen();
     let mut signals_alive = true;
     let mut deadline = None;
@@ -148,18 +164,23 @@ fn links(args: &Args, addresses: &[String]) -> Result<Vec<ReceiverOptions>, Fail
             }
         }
         link.sender_settles = match args.qos {
-            QoS::AtMostOnce => SenderSettles::Settled,
-            _ => SenderSettles::Mixed,
+            // A queue must not lose what was not printed, and any address may be one.
+            None => SenderSettles::Unsettled,
+            Some(QoS::AtMostOnce) => SenderSettles::Settled,
+            Some(_) => SenderSettles::Mixed,
         };
-        if args.qos == QoS::ExactlyOnce {
+        if args.qos == Some(QoS::ExactlyOnce) {
             link.receiver_settles = ReceiverSettles::Second;
         }
         link.selector.clone_from(&args.selector);
         link.no_local = args.no_local;
         link.capabilities.clone_from(&args.capability);
-        if let Some(credit) = args.credit {
-            link.credit = Credit::Window(credit);
-        }
+        link.credit = if args.count.is_some() {
+            // A window would be filled again behind the last message that is wanted.
+            Credit::Manual
+        } else {
+            Credit::Window(args.credit.unwrap_or(CREDIT))
+        };
         link
     });
     Ok(links.collect())
@@ -171,6 +192,7 @@ async fn forward(
     number: usize,
     arrived: mpsc::Sender<Arrived>,
     attached: mpsc::Sender<(usize, Result<Vec<String>, Error>)>,
+    mut granted: mpsc::UnboundedReceiver<u32>,
 ) {
     let answer = receiver.attached().await;
     let refused = answer.is_err();
@@ -179,12 +201,26 @@ async fn forward(
         return;
     }
     loop {
-        let delivery = receiver.next().await;
+        let delivery = tokio::select! {
+            delivery = receiver.next() => delivery,
+            Some(add) = granted.recv() => {
+                // That the client has ended the next delivery tells.
+                let _ = receiver.add_credit(add);
+                continue;
+            }
+        };
         let end = delivery.is_err();
         if arrived.send((number, delivery)).await.is_err() || end {
             return;
         }
     }
+}
+
+/// The credit of a link where `-C` bounds it.
+struct Grant {
+    /// Given, without what has been taken by messages that were handled.
+    given: u64,
+    grant: mpsc::UnboundedSender<u32>,
 }
 
 struct Printer<'a> {
@@ -196,6 +232,8 @@ struct Printer<'a> {
     printed: u64,
     out: Vec<u8>,
     settling: Vec<Settlement>,
+    /// For each link.
+    grants: Vec<Grant>,
 }
 
 impl Printer<'_> {
@@ -243,6 +281,9 @@ impl Printer<'_> {
         while let Some((number, delivery)) = next.take() {
             let delivery = delivery.map_err(|error| Failure::amqp(&error))?;
             end = self.delivery(number, &delivery);
+            let grant = &mut self.grants[number];
+            grant.given = grant.given.saturating_sub(1);
+            self.give_credit(number);
             printed.push(delivery);
             if end == Next::GoOn && printed.len() < 256 {
                 next = arrived.try_recv().ok();
@@ -289,6 +330,24 @@ impl Printer<'_> {
             return Next::End;
         }
         Next::GoOn
+    }
+
+    /// Lets a link send what `-C` still wants, as far as the window allows. Messages of a queue that
+    /// come beyond that would be lost to `-q 0`.
+    fn give_credit(&mut self, number: usize) {
+        let Some(count) = self.args.count else {
+            return;
+        };
+        let window = u64::from(self.args.credit.unwrap_or(CREDIT));
+        let wanted = window.min(count.saturating_sub(self.printed));
+        let grant = &mut self.grants[number];
+        let add = wanted.saturating_sub(grant.given);
+        // Half of it at a time, so that not every message costs a flow.
+        if add > 0 && add >= wanted.div_ceil(2) {
+            grant.given += add;
+            // A link that has ended takes no more.
+            let _ = grant.grant.send(u32::try_from(add).unwrap_or(u32::MAX));
+        }
     }
 
     fn say(&self, text: &str) {
