@@ -36,7 +36,11 @@ fn a_new_file_has_every_setting_and_is_accepted() {
     fs::write(folder.join("sterna.toml"), "shards = 2\n").unwrap();
     let again = config(folder, &["init"]);
     assert_eq!(code(&again), 1);
-    assert!(stderr(&again).contains("sterna.toml"), "{}", stderr(&again));
+    let why = stderr(&again);
+    assert!(
+        why.contains("sterna.toml: the file exists: remove it, or name another"),
+        "{why}"
+    );
     let text = fs::read_to_string(folder.join("sterna.toml")).unwrap();
     assert_eq!(text, "shards = 2\n");
     let printed = config(folder, &["init", "-"]);

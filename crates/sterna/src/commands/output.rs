@@ -1,5 +1,6 @@
 //! Received messages on standard output.
 
+use std::fs::File;
 use std::io::{self, Write as _};
 
 use sterna_client::{Message, Property};
@@ -7,6 +8,16 @@ use sterna_client::{Message, Property};
 use super::clock::LocalTime;
 use super::exit::Failure;
 use super::format::{Fields, Format};
+
+/// A file that was to be made. The error for one that exists says what to do.
+pub(super) fn made(file: io::Result<File>) -> io::Result<File> {
+    file.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            io::Error::new(error.kind(), "the file exists: remove it, or name another")
+        }
+        _ => error,
+    })
+}
 
 /// Options of how messages are printed.
 #[derive(clap::Args, Clone, Debug)]

@@ -14,6 +14,7 @@ use sterna_store::disk::{Disk, RealDisk};
 use sterna_store::inspect::{self, ImportError, Imported, Inspection};
 use sterna_store::{Damage, OpenError, Settings};
 
+use super::output;
 use super::serve::Source;
 
 /// Check, count, export, import and compact the store of a broker that does not run.
@@ -134,7 +135,7 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
             if let Some(torn) = &inspection.torn {
                 eprintln!("not damaged, the next start cuts it off: {torn}");
             }
-            check_lines(&inspection, out).map_err(written)?;
+            check_lines(&inspection, &store.path, out).map_err(written)?;
             Ok(code)
         }
         Action::Stats(place) => {
@@ -151,7 +152,8 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
                     // It has what nobody else may read in the data directory.
                     let mut options = File::options();
                     let options = options.write(true).create_new(true).mode(0o600);
-                    let file = options.open(path).map_err(|error| named(path, &error))?;
+                    let file = output::made(options.open(path))
+                        .map_err(|error| format!("{}: {error}", path.display()))?;
                     let exported = inspect::export(&store.disk, &mut BufWriter::new(&file));
                     file.sync_all().map_err(|error| named(path, &error))?;
                     exported
@@ -159,9 +161,10 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
             };
             let exported = exported.map_err(|error| error.to_string())?;
             eprintln!(
-                "exported {} and {}",
+                "exported {} and {} of {}",
                 counted(exported.messages, "message"),
-                counted(exported.records, "record")
+                counted(exported.records, "record"),
+                store.path.display()
             );
             Ok(report(&exported.damage))
         }
@@ -173,12 +176,13 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
                     Box::new(BufReader::new(file))
                 }
             };
-            let imported = import(place, &mut reader)?;
+            let (imported, folder) = import(place, &mut reader)?;
             writeln!(
                 out,
-                "imported {} and {}",
+                "imported {} and {} into {}",
                 counted(imported.messages, "message"),
-                counted(imported.records, "record")
+                counted(imported.records, "record"),
+                folder.display()
             )
             .map_err(written)?;
             Ok(0)
@@ -201,8 +205,9 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
     }
 }
 
-/// Makes a store from an export, as a whole: a broker must not start with half of it.
-fn import(place: &Place, reader: &mut dyn BufRead) -> Result<Imported, String> {
+/// Makes a store from an export, as a whole: a broker must not start with half of it. Also returns its
+/// folder.
+fn import(place: &Place, reader: &mut dyn BufRead) -> Result<(Imported, PathBuf), String> {
     let store = place.lock(true)?;
     if store.path.exists() {
         return Err(named(&store.path, &ImportError::Exists));
@@ -227,7 +232,7 @@ fn import(place: &Place, reader: &mut dyn BufRead) -> Result<Imported, String> {
     let folder = draft.parent().unwrap_or(&draft);
     let folder = File::open(folder).map_err(failed)?;
     folder.sync_all().map_err(failed)?;
-    Ok(imported)
+    Ok((imported, store.path.clone()))
 }
 
 fn named(path: &Path, error: &dyn std::fmt::Display) -> String {
@@ -251,7 +256,7 @@ fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{plural}")
 }
 
-fn check_lines(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+fn check_lines(inspection: &Inspection, path: &Path, out: &mut dyn Write) -> io::Result<()> {
     let frames = inspection
         .segments
         .iter()
@@ -268,11 +273,12 @@ fn check_lines(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "{state}: {} with {} and {}, {}",
+        "{state}: {} with {} and {}, {} in {}",
         counted(inspection.segments.len() as u64, "file"),
         counted(frames, "frame"),
         counted(messages, "message"),
-        counted(inspection.records, "record")
+        counted(inspection.records, "record"),
+        path.display()
     )
 }
 
@@ -358,7 +364,10 @@ mod tests {
         assert_eq!(code, 0);
         assert_eq!(
             text,
-            "sound: 1 file with 10 frames and 10 messages, 10 records\n"
+            format!(
+                "sound: 1 file with 10 frames and 10 messages, 10 records in {}\n",
+                here.join(STORE).display()
+            )
         );
         let (code, text) = output(&Action::Stats(place(&here))).unwrap();
         assert_eq!(code, 0);
@@ -377,13 +386,22 @@ mod tests {
             output: Some(lines.clone()),
         };
         assert_eq!(output(&export).unwrap().0, 0);
-        assert!(output(&export).unwrap_err().contains("exists"));
+        let why = output(&export).unwrap_err();
+        assert!(
+            why.ends_with("lines: the file exists: remove it, or name another"),
+            "{why}"
+        );
         let import = Action::Import {
             place: place(&there),
             input: Some(lines.clone()),
         };
         let (code, text) = output(&import).unwrap();
-        assert_eq!((code, &*text), (0, "imported 10 messages and 10 records\n"));
+        let made = there.join(STORE);
+        let told = format!(
+            "imported 10 messages and 10 records into {}\n",
+            made.display()
+        );
+        assert_eq!((code, text), (0, told));
         assert!(
             output(&import)
                 .unwrap_err()
@@ -446,7 +464,10 @@ mod tests {
         assert_eq!(code, DAMAGED);
         assert_eq!(
             text,
-            "1 damaged place: 1 file with 9 frames and 9 messages, 10 records\n"
+            format!(
+                "1 damaged place: 1 file with 9 frames and 9 messages, 10 records in {}\n",
+                folder.path().join(STORE).display()
+            )
         );
     }
 

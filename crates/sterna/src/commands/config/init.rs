@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use sterna_server::config::reference;
 
-use super::super::exit;
+use super::super::{exit, output};
 
 /// Write a configuration file with every setting, its meaning and its default, as comments.
 ///
@@ -36,6 +36,6 @@ fn write(file: &Path) -> io::Result<()> {
     if file == Path::new("-") {
         return io::stdout().write_all(text.as_bytes());
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).open(file)?;
+    let mut file = output::made(OpenOptions::new().write(true).create_new(true).open(file))?;
     file.write_all(text.as_bytes())
 }
