@@ -48,6 +48,21 @@ fn a_new_file_has_every_setting_and_is_accepted() {
 }
 
 #[test]
+fn the_check_prints_where_the_broker_keeps_its_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let checked = sterna()
+        .args(["config", "check"])
+        .env_remove("STATE_DIRECTORY")
+        .env("XDG_STATE_HOME", folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(code(&checked), 0, "{}", stderr(&checked));
+    let printed: toml::Table = stdout(&checked).parse().unwrap();
+    let expected = folder.path().join("sterna");
+    assert_eq!(printed["data_directory"].as_str(), expected.to_str());
+}
+
+#[test]
 fn settings_are_explained() {
     let folder = Path::new(".");
     let one = config(folder, &["explain", "linger_ms"]);

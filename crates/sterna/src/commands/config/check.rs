@@ -45,6 +45,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             }
             if !args.quiet {
                 configuration.listeners = configuration.listeners_in_force();
+                // The check has refused one that has no place.
+                configuration.data_directory = configuration.data_directory().ok();
                 match toml::to_string(&configuration) {
                     Ok(text) => print!("{}{text}", files(&configuration)),
                     Err(problem) => {
