@@ -17,6 +17,7 @@ mod jwt;
 mod limit;
 mod listener;
 mod load;
+mod log;
 mod memory;
 mod network;
 mod quic;
@@ -46,6 +47,7 @@ pub use jwt::{Jwt, JwtAlgorithm};
 pub use limit::{Exceeded, Limit};
 pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse, rule_lines};
+pub use log::{AuditLevel, Log, LogFormat};
 pub use memory::MemoryCeiling;
 pub use network::{Network, ProxyProtocol};
 pub use quic::Quic;
@@ -297,6 +299,7 @@ impl Config {
                 .filter_map(|(setting, names)| self.authorization.unknown_group(setting, names)),
         );
         problems.extend(self.otlp.problems());
+        problems.extend(self.log.problem());
         problems.extend(identity::problems(
             &self.passwords,
             &self.guessing,
@@ -633,67 +636,6 @@ pub struct Sys {
 impl Default for Sys {
     fn default() -> Self {
         Self { interval_s: 10 }
-    }
-}
-
-/// The log.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `sterna_net=debug`.
-    pub level: String,
-    /// `text` or `json`.
-    pub format: LogFormat,
-    /// Level of the audit log, whatever `level` says.
-    pub audit: AuditLevel,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            level: "info".to_owned(),
-            format: LogFormat::Text,
-            audit: AuditLevel::default(),
-        }
-    }
-}
-
-/// Form of the log's lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// One readable line an event.
-    #[default]
-    Text,
-    /// One JSON object an event.
-    Json,
-}
-
-/// Level of the audit log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AuditLevel {
-    /// Nothing.
-    Off,
-    /// Logins that were refused.
-    Warn,
-    /// Reloads and shutdowns as well.
-    #[default]
-    Info,
-    /// Logins as well.
-    Debug,
-}
-
-impl AuditLevel {
-    /// The level as a directive of the log has it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-        }
     }
 }
 
