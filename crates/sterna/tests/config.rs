@@ -62,6 +62,24 @@ fn the_check_prints_where_the_broker_keeps_its_data() {
     assert_eq!(printed["data_directory"].as_str(), expected.to_str());
 }
 
+/// A line of the new file that is in force without the header of its list.
+#[test]
+fn a_setting_without_its_section_is_told_where_it_belongs() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(
+        folder.path().join("sterna.toml"),
+        "url = 'mqtt://localhost'\n",
+    )
+    .unwrap();
+    let checked = config(folder.path(), &["check", "sterna.toml"]);
+    let text = stderr(&checked);
+    assert!(
+        text.contains("`url` is a setting of [[listener]]"),
+        "{text}"
+    );
+    assert!(!text.contains("did you mean"), "{text}");
+}
+
 #[test]
 fn settings_are_explained() {
     let folder = Path::new(".");

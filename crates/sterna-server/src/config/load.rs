@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sterna_quic::Settings;
 
-use super::Config;
+use super::{Config, reference};
 
 /// Environment variables that start with this override the file: `STERNA__MQTT__RECEIVE_MAXIMUM=20`
 /// sets `mqtt.receive_maximum`. The value is read as TOML, and as a plain string where it is none.
@@ -136,7 +136,8 @@ fn read_value(text: &str) -> toml::Value {
         .unwrap_or_else(|| toml::Value::String(text.to_owned()))
 }
 
-/// Adds the nearest known key to serde's message about an unknown one, which lists them all.
+/// Adds the nearest known key to serde's message about an unknown one, which lists them all. One of another
+/// section is told where it belongs.
 fn with_nearest(message: &str) -> String {
     let Some(at) = message.find("unknown field `") else {
         return message.to_owned();
@@ -145,6 +146,12 @@ fn with_nearest(message: &str) -> String {
     let Some(unknown) = names.next() else {
         return message.to_owned();
     };
+    if let Some(homes) = homes_of(unknown) {
+        return format!(
+            "{}\n`{unknown}` is a setting of {homes}: its line goes below the header",
+            message.trim_end()
+        );
+    }
     // The message about `[quic]`, whose settings another crate names, lists none.
     let quic = names.clone().next().is_none();
     let own = [
@@ -170,6 +177,14 @@ fn with_nearest(message: &str) -> String {
         Some(nearest) => format!("{}\ndid you mean `{nearest}`?", message.trim_end()),
         None => message.to_owned(),
     }
+}
+
+/// The headers of the sections that have a setting of this name; none where no section has one.
+fn homes_of(key: &str) -> Option<String> {
+    let settings = reference::settings();
+    let homes = (settings.iter()).filter(|it| it.key == key && !it.section.is_empty());
+    let homes: Vec<String> = homes.map(|it| it.header().trim_end().to_owned()).collect();
+    (!homes.is_empty()).then(|| homes.join(", "))
 }
 
 /// Levenshtein distance.

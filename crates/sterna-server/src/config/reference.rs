@@ -146,7 +146,7 @@ impl Setting {
         })
     }
 
-    fn header(&self) -> String {
+    pub(super) fn header(&self) -> String {
         match (self.section.as_str(), self.repeats) {
             ("", _) => String::new(),
             (section, true) => format!("[[{section}]]\n"),
