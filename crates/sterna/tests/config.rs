@@ -62,6 +62,52 @@ fn the_check_prints_where_the_broker_keeps_its_data() {
     assert_eq!(printed["data_directory"].as_str(), expected.to_str());
 }
 
+/// A problem of a value has the place of its setting, as one of the syntax has.
+#[test]
+fn the_check_names_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    for (text, problem) in [
+        (
+            "shards = 1\n\n[mqtt]\n# none\nreceive_maximum = 0\n",
+            "sterna.toml:5: mqtt.receive_maximum is at least 1\n",
+        ),
+        (
+            "[tls]\nkey = 'k'\ncertificate = 'c'\n",
+            "sterna.toml:3: tls.certificate: there is no file c\n",
+        ),
+        (
+            "log.level = 'verbose'\n",
+            "sterna.toml:1: log.level: `verbose` is none of error, warn, info, debug, trace, off",
+        ),
+        (
+            "mqtt = { maximum_qos = 3 }\n",
+            "sterna.toml:1: mqtt.maximum_qos is 0, 1 or 2\n",
+        ),
+    ] {
+        fs::write(folder.path().join("sterna.toml"), text).unwrap();
+        let checked = config(folder.path(), &["check", "sterna.toml"]);
+        assert_eq!((code(&checked), stdout(&checked)), (2, ""));
+        assert!(stderr(&checked).contains(problem), "{}", stderr(&checked));
+    }
+    // The variable is the place of what it has set.
+    fs::write(
+        folder.path().join("sterna.toml"),
+        "mqtt.receive_maximum = 5\n",
+    )
+    .unwrap();
+    let checked = sterna()
+        .current_dir(folder.path())
+        .args(["config", "check", "sterna.toml"])
+        .env("STERNA__MQTT__RECEIVE_MAXIMUM", "0")
+        .output()
+        .unwrap();
+    let text = stderr(&checked);
+    assert!(
+        text.starts_with("STERNA__MQTT__RECEIVE_MAXIMUM: mqtt."),
+        "{text}"
+    );
+}
+
 /// A line of the new file that is in force without the header of its list.
 #[test]
 fn a_setting_without_its_section_is_told_where_it_belongs() {
@@ -95,6 +141,15 @@ fn settings_are_explained() {
         "variable  STERNA__NETWORK__LINGER_MS",
     ] {
         assert!(text.contains(words), "{words}: {text}");
+    }
+    for (key, range) in [
+        ("mqtt.receive_maximum", "whole number from 1 to 65535"),
+        ("mqtt.server_keep_alive_s", "whole number from 0 to 65535"),
+        ("shards", "whole number from 0 to 256"),
+        ("mqtt.maximum_qos", "whole number from 0 to 2"),
+    ] {
+        let one = config(folder, &["explain", key]);
+        assert!(stdout(&one).contains(range), "{key}: {}", stdout(&one));
     }
     let section = config(folder, &["explain", "log"]);
     for name in ["log.level: ", "log.format: ", "log.audit: "] {

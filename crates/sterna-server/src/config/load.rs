@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use sterna_quic::Settings;
+use toml::de::{DeTable, DeValue};
 
 use super::{Config, reference};
 
@@ -75,6 +76,57 @@ pub fn load(
     table
         .try_into()
         .map_err(|e: toml::de::Error| ConfigError::Invalid(source, with_nearest(&e.to_string())))
+}
+
+/// Says with each problem of [`Config::check`] where its setting has its value: the variable, or file and
+/// line. Without a line where the file does not set it, and as it is without a file.
+#[must_use]
+pub fn located(
+    problems: Vec<String>,
+    file: Option<&Path>,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> ConfigError {
+    let variables: Vec<String> = environment.into_iter().map(|(name, _)| name).collect();
+    let text = file.and_then(|file| std::fs::read_to_string(file).ok());
+    let place = |problem: &str| {
+        let end = problem.find(|c: char| !(c.is_ascii_alphanumeric() || "._".contains(c)));
+        let setting = problem[..end.unwrap_or(problem.len())].trim_end_matches('.');
+        let variable = setting.to_ascii_uppercase().replace('.', "__");
+        let variable = format!("{ENVIRONMENT_PREFIX}{variable}");
+        if variables.contains(&variable) {
+            return Some(variable);
+        }
+        let file = file?.display();
+        let line = text.as_deref().and_then(|text| line_of(text, setting));
+        Some(line.map_or_else(|| file.to_string(), |line| format!("{file}:{line}")))
+    };
+    let with_place = |problem: String| match place(&problem) {
+        Some(place) => format!("{place}: {problem}"),
+        None => problem,
+    };
+    ConfigError::Problems(problems.into_iter().map(with_place).collect())
+}
+
+/// The line of a setting, counted from 1; none where the text does not set it, or in several places.
+fn line_of(text: &str, setting: &str) -> Option<usize> {
+    let parsed = DeTable::parse(text).ok()?;
+    let mut table = parsed.get_ref();
+    let mut parts = setting.split('.').peekable();
+    while let Some(part) = parts.next() {
+        let (key, value) = table.iter().find(|(key, _)| key.get_ref() == part)?;
+        if parts.peek().is_none() {
+            return Some(1 + text[..key.span().start].matches('\n').count());
+        }
+        table = match value.get_ref() {
+            DeValue::Table(table) => table,
+            DeValue::Array(entries) if entries.len() == 1 => match entries.first()?.get_ref() {
+                DeValue::Table(table) => table,
+                _ => return None,
+            },
+            _ => return None,
+        };
+    }
+    None
 }
 
 /// Reads a configuration from text.

@@ -46,7 +46,7 @@ pub use identity::{ClientIds, Guessing, Passwords};
 pub use jwt::{Jwt, JwtAlgorithm};
 pub use limit::{Exceeded, Limit};
 pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
-pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse, rule_lines};
+pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, located, parse, rule_lines};
 pub use log::{AuditLevel, Log, LogFormat};
 pub use memory::MemoryCeiling;
 pub use network::{Network, ProxyProtocol};

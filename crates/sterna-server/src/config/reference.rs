@@ -32,8 +32,8 @@ pub struct Setting {
 pub enum Kind {
     /// `true` or `false`.
     Boolean,
-    /// A whole number from 0 to this.
-    Integer(u64),
+    /// A whole number from the first to the second.
+    Integer(u64, u64),
     /// Any number.
     Number,
     /// Text.
@@ -54,7 +54,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Boolean => f.write_str("true or false"),
-            Self::Integer(most) => write!(f, "whole number from 0 to {most}"),
+            Self::Integer(least, most) => write!(f, "whole number from {least} to {most}"),
             Self::Number => f.write_str("number"),
             Self::Text => f.write_str("text"),
             Self::Path => f.write_str("path"),
@@ -102,7 +102,27 @@ impl Setting {
     /// What its value may be.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        self.kind_of(str::to_owned).unwrap_or(Kind::Table)
+        match self.kind_of(str::to_owned).unwrap_or(Kind::Table) {
+            Kind::Integer(least, most) => {
+                let bound = |value, words| self.bound(value, words);
+                let least = bound(least, "is at least ").unwrap_or(least);
+                let greatest = bound(most, "is at most ").or_else(|| bound(most, "is 0, 1 or "));
+                Kind::Integer(least, greatest.unwrap_or(most))
+            }
+            other => other,
+        }
+    }
+
+    /// The number behind these words in what [`Config::check`] says to a value, all else being default.
+    fn bound(&self, value: u64, words: &str) -> Option<u64> {
+        let text = format!("{}{} = {value}\n", self.header(), self.key);
+        let problems = parse("", &text).ok()?.check().err()?;
+        let said = format!("{} {words}", self.name());
+        problems.iter().find_map(|problem| {
+            let rest = problem.strip_prefix(&said)?;
+            let number = rest.split_once(" and ").map_or(rest, |(number, _)| number);
+            number.parse().ok()
+        })
     }
 
     /// What the broker says to a value: `None` if it may be set.
@@ -131,11 +151,11 @@ impl Setting {
         }
         Some(match expected {
             "a boolean" => Kind::Boolean,
-            "u8" => Kind::Integer(u8::MAX.into()),
-            "u16" => Kind::Integer(u16::MAX.into()),
-            "u32" => Kind::Integer(u32::MAX.into()),
+            "u8" => Kind::Integer(0, u8::MAX.into()),
+            "u16" => Kind::Integer(0, u16::MAX.into()),
+            "u32" => Kind::Integer(0, u32::MAX.into()),
             // TOML has no greater numbers.
-            "u64" | "usize" => Kind::Integer(i64::MAX as u64),
+            "u64" | "usize" => Kind::Integer(0, i64::MAX as u64),
             "f32" | "f64" => Kind::Number,
             "a sequence" if form("").is_empty() => {
                 let element = self.kind_of(|value| format!("[{value}]"));
@@ -379,16 +399,19 @@ mod tests {
     #[test]
     fn types_are_those_of_the_configuration() {
         let kind = |name: &str| find(name).unwrap()[0].kind();
-        assert_eq!(kind("shards"), Kind::Integer(65_535));
+        assert_eq!(kind("shards"), Kind::Integer(0, 256));
         assert_eq!(kind("mqtt.datagrams"), Kind::Boolean);
         assert_eq!(kind("mqtt.server_reference"), Kind::Text);
-        assert_eq!(kind("mqtt.server_keep_alive_s"), Kind::Integer(65_535));
+        assert_eq!(kind("mqtt.server_keep_alive_s"), Kind::Integer(0, 65_535));
         assert_eq!(kind("tls.certificate"), Kind::Path);
         assert_eq!(kind("quic.time_threshold"), Kind::Number);
-        assert_eq!(kind("quic.initial_rtt_ms"), Kind::Integer(u32::MAX.into()));
+        assert_eq!(
+            kind("quic.initial_rtt_ms"),
+            Kind::Integer(0, u32::MAX.into())
+        );
         assert_eq!(
             kind("broker.maximum_sessions"),
-            Kind::Integer(i64::MAX as u64)
+            Kind::Integer(0, i64::MAX as u64)
         );
         let words =
             |words: &[&str]| Kind::Choice(words.iter().map(|it| (*it).to_owned()).collect());

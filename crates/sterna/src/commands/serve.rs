@@ -83,9 +83,9 @@ impl Args {
             Some(_) => configuration.log.format = LogFormat::Text,
             None => {}
         }
-        configuration
-            .check()
-            .map_err(config::ConfigError::Problems)?;
+        configuration.check().map_err(|problems| {
+            config::located(problems, self.source.config.as_deref(), std::env::vars())
+        })?;
         Ok(configuration)
     }
 }

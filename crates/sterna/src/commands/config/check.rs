@@ -33,7 +33,10 @@ pub(crate) struct Args {
 /// Checks, and prints the configuration in force as TOML.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let file = args.file.as_ref().or(args.source.config.as_ref());
-    let configuration = config::load(file.map(PathBuf::as_path), std::env::vars()).and_then(|c| {
+    let file = file.map(PathBuf::as_path);
+    let configuration = config::load(file, std::env::vars()).and_then(|c| {
+        c.check()
+            .map_err(|problems| config::located(problems, file, std::env::vars()))?;
         Server::check(&c)
             .map_err(config::ConfigError::Problems)
             .map(|()| c)
