@@ -30,7 +30,7 @@ pub(crate) struct Action<'a> {
     /// What is changed.
     pub(crate) target: &'a str,
     pub(crate) user: Option<&'a str>,
-    pub(crate) role: &'a str,
+    pub(crate) role: Option<&'a str>,
 }
 
 impl Action<'_> {

@@ -358,6 +358,21 @@ fn roles_and_credentials_are_asked_for() {
         "{}",
         stderr(&refused)
     );
+    // The login was good: what was refused is the action.
+    let mut audit = Vec::new();
+    while !audit.iter().any(|line: &String| line.contains("reload")) {
+        audit.push(broker.logged(&[" WARN ", "refused"]));
+    }
+    let line = audit.pop().unwrap();
+    for word in [
+        "admin action refused",
+        "user=\"ann\"",
+        "role=\"operator\"",
+        "needs the role admin",
+    ] {
+        assert!(line.contains(word), "{line}");
+    }
+    assert_eq!(audit.len(), 2, "the two wrong logins: {audit:?}");
     let wrong = sterna()
         .args(["admin", "node", "-L", "mqtt://localhost"])
         .output()

@@ -71,7 +71,8 @@ pub(super) struct Change {
     action: &'static str,
     pub(super) target: String,
     user: Option<String>,
-    role: Role,
+    /// None for a sender without one, who is refused.
+    role: Option<Role>,
 }
 
 /// What a client is told once it is kept.
@@ -173,17 +174,17 @@ impl Desk<'_, '_> {
             return Ok(false);
         };
         let role = self.role(&identity);
-        if role.is_none_or(|role| role < wanted) {
-            return Err(self.not_allowed(&identity, role, wanted));
-        }
-        self.came_in(&identity);
         let parameter = call.parameter("client").or_else(|| call.parameter("topic"));
         let change = Change {
             action: call.route.id,
             target: parameter.unwrap_or(&call.argument).to_owned(),
             user: identity.user().map(str::to_owned),
-            role: role.unwrap_or(wanted),
+            role,
         };
+        if role.is_none_or(|role| role < wanted) {
+            return Err(self.not_allowed(&change, wanted));
+        }
+        self.came_in(&identity);
         let done = self.operate(out, request, &call, &identity, change.clone());
         if let Err(trouble) = &done
             && call.route.method != "GET"
@@ -193,29 +194,25 @@ impl Desk<'_, '_> {
         done.map(|()| true)
     }
 
-    /// A sender whose role does not reach.
-    fn not_allowed(&self, identity: &Identity, role: Option<Role>, wanted: Role) -> Trouble {
-        let user = identity.user();
-        let detail = match role {
-            _ if user.is_none() && self.cx.policy.has_users() => {
-                let detail = "the API asks for credentials";
-                return self.refuse_login(
-                    user,
-                    Trouble::unauthenticated(detail, crate::http::challenge(self.cx.policy)),
-                );
-            }
-            Some(role) => format!(
-                "this needs the role {}, and the sender has the role {}",
-                wanted.name(),
-                role.name()
-            ),
-            None => format!(
-                "this needs the role {}, and the sender has none",
-                wanted.name()
-            ),
+    /// A sender whose role does not reach. Its login is good, so what is refused is the action.
+    fn not_allowed(&self, change: &Change, wanted: Role) -> Trouble {
+        let user = change.user.as_deref();
+        if user.is_none() && self.cx.policy.has_users() {
+            let detail = "the API asks for credentials";
+            let challenge = crate::http::challenge(self.cx.policy);
+            return self.refuse_login(user, Trouble::unauthenticated(detail, challenge));
+        }
+        let has = match change.role {
+            Some(role) => format!("the role {}", role.name()),
+            None => "none".to_owned(),
         };
-        let hint = ": see admin.viewers, admin.operators and authorization.admins";
-        self.refuse_login(user, Trouble::new(Kind::Forbidden, detail + hint))
+        let detail = format!(
+            "this needs the role {}, and the sender has {has}: see admin.viewers, admin.operators and \
+             authorization.admins",
+            wanted.name()
+        );
+        self.log_change(change, Some(&detail));
+        Trouble::new(Kind::Forbidden, detail)
     }
 
     /// Does what is asked for.
@@ -768,7 +765,7 @@ impl Desk<'_, '_> {
             name: change.action,
             target: &change.target,
             user: change.user.as_deref(),
-            role: change.role.name(),
+            role: change.role.map(Role::name),
         };
         action.log(self.cx, self.connection, refusal);
     }
