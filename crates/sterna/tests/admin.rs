@@ -160,7 +160,22 @@ fn an_operator_sees_and_changes_what_is_in_a_broker() {
     );
     let id = clients[0]["id"].as_str().unwrap();
     assert!(broker.done(&["clients", "show", id]).contains("device-1"));
-    assert_eq!(code(&broker.run(&["clients", "show", "nobody"])), 16);
+    for (missing, why) in [
+        (
+            &["clients", "show", "nobody"][..],
+            "no client is connected as nobody",
+        ),
+        (
+            &["clients", "disconnect", "nobody"],
+            "no client is connected as nobody",
+        ),
+        (&["sessions", "show", "nobody"], "there is no such session"),
+        (&["unban", "99"], "there is no ban of this number"),
+    ] {
+        let output = broker.run(missing);
+        assert_eq!(code(&output), 144, "{missing:?}");
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
     assert!(
         broker
             .done(&["sessions", "subscriptions", "device-1"])

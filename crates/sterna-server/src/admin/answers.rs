@@ -415,6 +415,7 @@ pub(super) fn missing(kind: Kind) -> Trouble {
     let detail = match kind {
         Kind::NoClient => "there is no such connection",
         Kind::NoQueue => "there is no such queue",
+        Kind::NoBan => "there is no ban of this number",
         Kind::SessionBusy => "the session is moving between shards; try again",
         _ => "there is no such session",
     };

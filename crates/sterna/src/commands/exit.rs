@@ -31,8 +31,8 @@ pub(super) const REFUSED: u8 = 0x80;
 const NOT_AUTHORISED: u8 = 0x87;
 /// Bad user name or password, as in MQTT 5.
 const BAD_LOGIN: u8 = 0x86;
-/// Topic name invalid, as in MQTT 5: there is no such node.
-const NO_TOPIC: u8 = 0x90;
+/// Topic name invalid, as in MQTT 5: there is no such node, or no such thing of the admin API.
+pub(super) const NO_TOPIC: u8 = 0x90;
 /// Packet too large, as in MQTT 5.
 const TOO_LARGE: u8 = 0x95;
 /// Quota exceeded, as in MQTT 5.

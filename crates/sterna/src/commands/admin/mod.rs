@@ -436,7 +436,7 @@ async fn find(admin: &Admin, wanted: &str) -> Result<Value, Failure> {
     let (mut found, _) = admin.list(&path, 10).await?;
     match found.len() {
         0 => Err(Failure::new(
-            exit::NOBODY,
+            exit::NO_TOPIC,
             format_args!("no client is connected as {wanted}"),
         )),
         1 => Ok(found.remove(0)),
