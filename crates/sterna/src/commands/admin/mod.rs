@@ -290,7 +290,7 @@ const MESSAGES: [Column; 5] = [
 ];
 const CERTIFICATES: [Column; 5] = [
     ("SUBJECT", "/subject"),
-    ("EXPIRES s", "/expires_s"),
+    ("EXPIRES", "/expires_s"),
     ("DEVELOPMENT", "/is_for_development"),
     ("FILE", "/file"),
     ("FINGERPRINT", "/fingerprint"),
@@ -302,8 +302,8 @@ const BANS: [Column; 8] = [
     ("CLIENT", "/client"),
     ("ADDRESS", "/address"),
     ("CAUSE", "/cause"),
-    ("SINCE ms", "/since_ms"),
-    ("UNTIL ms", "/until_ms"),
+    ("SINCE", "/since_ms"),
+    ("UNTIL", "/until_ms"),
     ("REASON", "/reason"),
 ];
 

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// A column: its heading, and the place of its value in an entry.
 pub(in super::super) type Column = (&'static str, &'static str);
@@ -20,6 +22,35 @@ pub(in super::super) fn harmless(text: &str) -> String {
     out
 }
 
+/// Members that are moments, in milliseconds or seconds since 1970. Others of these units are lengths.
+const MOMENTS: [&str; 9] = [
+    "at_ms",
+    "expires_at_ms",
+    "expires_s",
+    "now_ms",
+    "paused_until_ms",
+    "published_ms",
+    "since_ms",
+    "started_ms",
+    "until_ms",
+];
+
+/// A member's value in one cell. A moment is a date in UTC, in the form of RFC 3339.
+fn member(name: &str, value: Option<&Value>) -> String {
+    let moment = MOMENTS.contains(&name).then(|| value?.as_i64()).flatten();
+    let Some(moment) = moment else {
+        return cell(value);
+    };
+    let seconds = if name.ends_with("_ms") {
+        moment.div_euclid(1000)
+    } else {
+        moment
+    };
+    let date = OffsetDateTime::from_unix_timestamp(seconds).ok();
+    let date = date.and_then(|date| date.format(&Rfc3339).ok());
+    date.unwrap_or_else(|| cell(value))
+}
+
 /// A value in one cell; `-` for none.
 pub(super) fn cell(value: Option<&Value>) -> String {
     match value {
@@ -35,7 +66,10 @@ pub(in super::super) fn table(columns: &[Column], items: &[Value]) -> String {
     let mut rows: Vec<Vec<String>> =
         vec![columns.iter().map(|(name, _)| (*name).to_owned()).collect()];
     rows.extend(items.iter().map(|item| {
-        let cells = columns.iter().map(|(_, at)| cell(item.pointer(at)));
+        let cells = columns.iter().map(|(_, at)| {
+            let name = at.rsplit('/').next().unwrap_or_default();
+            member(name, item.pointer(at))
+        });
         cells.collect()
     }));
     let widths: Vec<usize> = (0..columns.len())
@@ -89,7 +123,12 @@ fn write_members(value: &Value, depth: usize, out: &mut String) {
                 let _ = writeln!(out, "{:indent$}{name:width$}  {}", "", items.join(" "));
             }
             other => {
-                let _ = writeln!(out, "{:indent$}{name:width$}  {}", "", cell(Some(other)));
+                let _ = writeln!(
+                    out,
+                    "{:indent$}{name:width$}  {}",
+                    "",
+                    member(name, Some(other))
+                );
             }
         }
     }
@@ -112,6 +151,26 @@ mod tests {
         assert_eq!(lines[0], "NAME           RTT");
         assert_eq!(lines[1], "a              7");
         assert_eq!(lines[2], "\\u{1b}[2Jlong  -");
+    }
+
+    #[test]
+    fn moments_are_dates_and_lengths_are_numbers() {
+        let item = json!({"expires_s": 1_700_000_000, "since_ms": 1_700_000_000_999_i64, "until_ms": null,
+            "uptime_s": 7});
+        let columns = [
+            ("SINCE", "/since_ms"),
+            ("UNTIL", "/until_ms"),
+            ("UP", "/uptime_s"),
+        ];
+        let text = table(&columns, std::slice::from_ref(&item));
+        let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(row, ["2023-11-14T22:13:20Z", "-", "7"]);
+        assert!(members(&item).starts_with("expires_s  2023-11-14T22:13:20Z\n"));
+        // No date at all: as it came.
+        assert_eq!(
+            member("since_ms", Some(&json!(i64::MAX))),
+            i64::MAX.to_string()
+        );
     }
 
     #[test]
