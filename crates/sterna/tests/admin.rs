@@ -91,7 +91,14 @@ impl Served {
         stdout(&output).to_owned()
     }
 
-    /// The same with one line of JSON for each entry.
+    /// Runs a command that succeeds without output, and returns what it says on standard error.
+    fn told(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!((code(&output), stdout(&output)), (0, ""), "{arguments:?}");
+        stderr(&output)
+    }
+
+    /// As [`Served::done`], with one line of JSON for each entry.
     fn json(&self, arguments: &[&str]) -> Vec<Value> {
         let arguments: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
         let text = self.done(&arguments);
@@ -181,7 +188,10 @@ fn an_operator_sees_and_changes_what_is_in_a_broker() {
             .done(&["sessions", "subscriptions", "device-1"])
             .contains("t/#")
     );
-    broker.done(&["clients", "disconnect", "device-1"]);
+    assert_eq!(
+        broker.told(&["clients", "disconnect", "device-1"]),
+        "sterna: device-1 is disconnected\n"
+    );
     let line = broker.logged(&["admin action", "disconnect"]);
     assert!(
         line.contains("device-1") && line.contains("role=\"admin\""),
@@ -189,7 +199,10 @@ fn an_operator_sees_and_changes_what_is_in_a_broker() {
     );
     client.kill().unwrap();
     client.wait().unwrap();
-    broker.done(&["sessions", "end", "device-1"]);
+    assert_eq!(
+        broker.told(&["sessions", "end", "device-1"]),
+        "sterna: the session device-1 has ended\n"
+    );
     assert!(
         broker
             .json(&["sessions", "list"])
@@ -235,7 +248,10 @@ fn an_operator_sees_and_changes_what_is_in_a_broker() {
             .done(&["retained", "show", "house/door"])
             .contains("open")
     );
-    broker.done(&["retained", "delete", "house/door"]);
+    assert_eq!(
+        broker.told(&["retained", "delete", "house/door"]),
+        "sterna: the retained message of house/door is deleted\n"
+    );
     assert_eq!(code(&broker.run(&["retained", "show", "house/door"])), 0x90);
     for (arguments, word) in [
         (&["node"][..], "uptime_s"),
@@ -308,13 +324,25 @@ fn a_ban_names_whom_it_is_about() {
     let broker = Served::start(OPEN);
     let refused = broker.run(&["ban", "--reason", "scans ports"]);
     assert_eq!(code(&refused), 1);
-    assert!(
-        stderr(&refused).contains("--ban-user"),
-        "{}",
-        stderr(&refused)
-    );
+    let why = stderr(&refused);
+    for flag in ["--ban-user", "--ban-client", "--ban-address"] {
+        assert!(why.contains(flag), "{why}");
+    }
     let banned = broker.json(&["ban", "--ban-address", "203.0.113.9", "--reason", "scans"]);
     assert_eq!(banned[0]["address"], "203.0.113.9");
+    // Numbers for programs, dates for people.
+    let since = banned[0]["since_ms"].as_u64();
+    assert!(since.is_some_and(|since| since > 1_600_000_000_000));
+    let text = broker.done(&["bans"]);
+    assert!(
+        text.lines().nth(1).is_some_and(|row| row.contains("Z  -")),
+        "{text}"
+    );
+    let id = banned[0]["id"].as_str().unwrap();
+    assert_eq!(
+        broker.told(&["unban", id]),
+        format!("sterna: ban {id} is lifted\n")
+    );
 }
 
 #[test]
@@ -337,7 +365,7 @@ fn orders_reach_the_process() {
         "{error}"
     );
     broker.logged(&["admin action refused", "reload"]);
-    broker.done(&["drain"]);
+    assert_eq!(broker.told(&["drain"]), "sterna: the broker is ending\n");
     let ended = broker.child.wait().unwrap();
     assert_eq!(ended.code(), Some(0));
     let gone = broker.run(&["node"]);

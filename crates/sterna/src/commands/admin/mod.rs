@@ -4,6 +4,7 @@ pub(super) mod connection;
 mod rules;
 pub(super) mod table;
 
+use std::fmt::Display;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -208,10 +209,12 @@ struct Publish {
 }
 
 #[derive(ClapArgs, Debug)]
-#[group(id = "banned", required = true, multiple = true, args = ["ban_user", "ban_client", "ban_address"])]
+#[command(
+    override_usage = "sterna admin ban <--ban-user NAME|--ban-client ID|--ban-address ADDRESS>... [OPTIONS]"
+)]
 struct Ban {
     /// Name of the user
-    #[arg(id = "ban_user", long = "ban-user", value_name = "NAME", required_unless_present_any = ["ban_client", "ban_address"])]
+    #[arg(id = "ban_user", long = "ban-user", value_name = "NAME")]
     user: Option<String>,
     /// Client identifier of MQTT, or container-id of AMQP
     #[arg(id = "ban_client", long = "ban-client", value_name = "ID")]
@@ -347,6 +350,14 @@ async fn act(args: &Args) -> Result<(), Failure> {
         }
         Action::Bans => list(&admin, &BANS, "/bans", args.limit).await?,
         Action::Ban(ban) => {
+            if [&ban.user, &ban.client, &ban.address]
+                .iter()
+                .all(|it| it.is_none())
+            {
+                let text = "a ban names somebody: --ban-user NAME, --ban-client ID, --ban-address ADDRESS, \
+                            or several of these";
+                return Err(Failure::local(text));
+            }
             let content = [
                 ("user", ban.user.clone().map(Value::from)),
                 ("client", ban.client.clone().map(Value::from)),
@@ -365,10 +376,14 @@ async fn act(args: &Args) -> Result<(), Failure> {
         }
         Action::Unban { id } => {
             let path = format!("/bans/{}", segment(id));
-            Shown::One(admin.call(Method::Delete, &path, None).await?)
+            let answer = admin.call(Method::Delete, &path, None).await?;
+            Shown::done(answer, format_args!("ban {id} is lifted"))
         }
         Action::Reload => Shown::One(admin.call(Method::Post, "/reload", None).await?),
-        Action::Drain => Shown::One(admin.call(Method::Post, "/drain", None).await?),
+        Action::Drain => {
+            let answer = admin.call(Method::Post, "/drain", None).await?;
+            Shown::done(answer, "the broker is ending")
+        }
     };
     shown.print(args.json)
 }
@@ -376,14 +391,28 @@ async fn act(args: &Args) -> Result<(), Failure> {
 /// What is printed.
 enum Shown {
     One(Value),
+    /// A change whose answer has no content: a line on standard error.
+    Done(String),
     /// Entries, and whether there are more.
     List(&'static [Column], Vec<Value>, bool),
 }
 
 impl Shown {
+    /// What a change has answered, or these words where that is nothing.
+    fn done(answer: Value, words: impl Display) -> Self {
+        match answer {
+            Value::Null => Self::Done(table::harmless(&words.to_string())),
+            answer => Self::One(answer),
+        }
+    }
+
     fn print(self, as_json: bool) -> Result<(), Failure> {
         match self {
             Self::One(Value::Null) => Ok(()),
+            Self::Done(words) => {
+                eprintln!("sterna: {words}");
+                Ok(())
+            }
             Self::One(value) if as_json => write(&format!("{value}\n")),
             Self::One(value) => write(&table::members(&value)),
             Self::List(columns, items, has_more) => {
@@ -472,10 +501,9 @@ async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, 
             let found = find(admin, client).await?;
             let id = found["id"].as_str().unwrap_or_default();
             let path = format!("/clients/{}", segment(id));
-            admin
-                .call(Method::Delete, &path, None)
-                .await
-                .map(Shown::One)
+            let answer = admin.call(Method::Delete, &path, None).await?;
+            let words = format_args!("{client} is disconnected");
+            Ok(Shown::done(answer, words))
         }
     }
 }
@@ -490,8 +518,9 @@ async fn sessions(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown
             list(admin, &SUBSCRIPTIONS, &path, most).await
         }
         Sessions::End(session) => {
-            let ended = admin.call(Method::Delete, &of(session), None).await;
-            ended.map(Shown::One)
+            let answer = admin.call(Method::Delete, &of(session), None).await?;
+            let words = format_args!("the session {} has ended", session.session);
+            Ok(Shown::done(answer, words))
         }
     }
 }
@@ -564,10 +593,9 @@ async fn retained(admin: &Admin, action: &Retained, most: usize) -> Result<Shown
         Retained::Show { topic } => one(admin, &format!("/retained/{}", segment(topic))).await,
         Retained::Delete { topic } => {
             let path = format!("/retained/{}", segment(topic));
-            admin
-                .call(Method::Delete, &path, None)
-                .await
-                .map(Shown::One)
+            let answer = admin.call(Method::Delete, &path, None).await?;
+            let words = format_args!("the retained message of {topic} is deleted");
+            Ok(Shown::done(answer, words))
         }
     }
 }
