@@ -457,3 +457,13 @@ fn nothing_is_written_where_it_cannot_be_whole() {
     assert!(told.contains("rules.acl"), "{told}");
     assert!(!folder.join("new.toml").exists());
 }
+
+/// What a package installs is written to a folder that is made for it.
+#[test]
+fn manual_pages_make_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("share/man1");
+    let made = sterna().arg("man-pages").arg(&pages).output().unwrap();
+    assert_eq!((code(&made), stderr(&made).as_str()), (0, ""));
+    assert!(pages.join("sterna-serve.1").is_file());
+}

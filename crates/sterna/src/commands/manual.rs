@@ -1,6 +1,7 @@
 //! `sterna completions` and `sterna man-pages`: what packages install beside the program, made of the
 //! command line itself.
 
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ pub(crate) struct Completions {
 /// Write the manual pages, one for each command.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ManPages {
-    /// The folder, which has to exist
+    /// The folder; made if it is missing
     folder: PathBuf,
 }
 
@@ -35,7 +36,8 @@ pub(crate) fn completions(args: &Completions, command: &mut Command) -> ExitCode
 
 /// Writes the pages.
 pub(crate) fn man_pages(args: &ManPages, command: Command) -> ExitCode {
-    match clap_mangen::generate_to(command, &args.folder) {
+    let made = fs::create_dir_all(&args.folder);
+    match made.and_then(|()| clap_mangen::generate_to(command, &args.folder)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("sterna man-pages: {}: {problem}", args.folder.display());
