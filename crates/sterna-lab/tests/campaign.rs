@@ -251,3 +251,26 @@ fn what_cannot_be_run_is_said() {
     let list = lab(&["campaigns"]);
     assert!(text(&list.stdout).contains("mqtt-jeddou-2022"));
 }
+
+/// A folder without results is named, with the command that makes them.
+#[test]
+fn a_report_of_nothing_says_how_there_would_be_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let away = folder.path().join("away");
+    for (at, why) in [
+        (away.as_path(), "there is no such folder"),
+        (folder.path(), "no campaign's results"),
+    ] {
+        for command in ["report", "export"] {
+            let output = Command::new(LAB).arg(command).arg(at).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{text}");
+            let path = at.display().to_string();
+            assert!(text.contains(&format!("{path}: {why}")), "{text}");
+            assert!(
+                text.contains(&format!("sterna-lab run CAMPAIGN --out {path}")),
+                "{text}"
+            );
+        }
+    }
+}

@@ -22,6 +22,13 @@ pub enum Format {
     Parquet,
 }
 
+/// The error for a folder without results, with the command that makes them.
+fn without_results(folder: &Path, why: &str) -> io::Error {
+    let folder = folder.display();
+    let text = format!("{folder}: {why}; `sterna-lab run CAMPAIGN --out {folder}` makes them");
+    io::Error::new(io::ErrorKind::NotFound, text)
+}
+
 /// The reports of all campaigns in a folder, or of the one that it holds itself.
 #[derive(Debug)]
 pub struct Collection {
@@ -41,7 +48,11 @@ impl Collection {
             });
         }
         let mut folders = Vec::new();
-        for entry in fs::read_dir(folder)? {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => without_results(folder, "there is no such folder"),
+            kind => io::Error::new(kind, format!("{}: {error}", folder.display())),
+        };
+        for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry?.path();
             if store::exists(&path) {
                 folders.push(path);
@@ -49,10 +60,7 @@ impl Collection {
         }
         folders.sort();
         if folders.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("{}: no campaign's results", folder.display()),
-            ));
+            return Err(without_results(folder, "no campaign's results"));
         }
         let reports = folders
             .iter()
