@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
 /// One address, or all with the same first bits: `192.0.2.1`, `10.0.0.0/8`, `2001:db8::/32`.
@@ -36,13 +36,28 @@ impl AddressPrefix {
     }
 }
 
+/// Bits in front of an IPv4 address that is mapped into IPv6.
+const MAPPED_BITS: u8 = 96;
+
+/// The prefix of IPv4 addresses, where they are mapped into IPv6: peers have none in that form.
+fn canonical(prefix: IpNet) -> IpNet {
+    let mapped = match prefix.addr() {
+        IpAddr::V6(address) => address.to_ipv4_mapped(),
+        IpAddr::V4(_) => None,
+    };
+    mapped
+        .zip(prefix.prefix_len().checked_sub(MAPPED_BITS))
+        .and_then(|(address, bits)| Ipv4Net::new(address, bits).ok())
+        .map_or(prefix, IpNet::from)
+}
+
 impl FromStr for AddressPrefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let prefix = match text.parse::<IpAddr>() {
             Ok(address) => Some(IpNet::from(address.to_canonical())),
-            Err(_) => text.parse::<IpNet>().ok(),
+            Err(_) => text.parse().ok().map(canonical),
         };
         let prefix = prefix.ok_or_else(|| {
             format!("`{text}` is neither an address nor a prefix such as 10.0.0.0/8")
@@ -103,6 +118,10 @@ mod tests {
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
             ("10.0.0.0/8", "::ffff:10.1.2.3", "::10.1.2.3"),
             ("::ffff:192.0.2.1", "192.0.2.1", "192.0.2.2"),
+            ("::ffff:192.0.2.0/120", "192.0.2.9", "192.0.3.9"),
+            ("::ffff:127.0.0.0/104", "::ffff:127.1.2.3", "128.0.0.1"),
+            ("::ffff:0:0/96", "203.0.113.9", "2001:db8::1"),
+            ("::/0", "2001:db8::1", "192.0.2.1"),
             ("2001:db8::/32", "2001:db8:9::1", "2001:db9::1"),
             ("0.0.0.0/0", "203.0.113.9", "2001:db8::1"),
         ] {
@@ -124,6 +143,7 @@ mod tests {
             "host",
             "10.0.0.0/",
             "10.0.0/8",
+            "::ffff:10.0.0.1/104",
         ] {
             assert!(wrong.parse::<AddressPrefix>().is_err(), "{wrong}");
         }
