@@ -100,7 +100,8 @@ pub struct ShardConfig {
     /// queue. All waits together take at most ten times this. It waits as long again for the peer's
     /// end of the stream.
     pub linger_ms: u64,
-    /// Milliseconds a connection stays open for writing after the peer ended its side.
+    /// Milliseconds a connection stays open for writing after the peer ended its side. Also how long it stays
+    /// open after that where a pause hides it: what is still unread then is lost.
     pub half_closed_timeout_ms: u64,
     /// Most bytes read from one connection in one turn (the size of the shard's read buffer).
     pub read_bytes_per_turn: usize,

@@ -8,7 +8,9 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sterna_net::{CloseReason, ListenerTransport, RefusedConnection, StreamId, TransportKind};
+use sterna_net::{
+    CloseReason, ListenerTransport, Network, RefusedConnection, StreamId, TransportKind,
+};
 use support::{Letter, Manner, PATIENCE, Seen, Server, Setup, pattern};
 
 fn setup() -> Setup {
@@ -333,6 +335,47 @@ fn what_came_before_a_reset_is_handed_up() {
     });
     server.log.wait_closed(id);
     server.stop();
+}
+
+/// The client's end or its reset comes before the pause, or in it. Nothing is read, and the end shows all the same.
+#[test]
+fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
+    for (is_reset, is_early) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut setup = setup();
+        setup.config.half_closed_timeout_ms = 50;
+        let server = setup.start();
+        let mut client = connect(server.address());
+        let id = server.log.wait_opened();
+        server.run(0, |echo, _| echo.manner = Manner::Drop);
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let pause = move |net: &mut dyn Network| net.pause(id, true);
+        if is_early {
+            // Bytes and the end are there when the shard looks again. The letter comes after that look.
+            let (is_busy, busy) = std::sync::mpsc::channel();
+            server.mailboxes[0].post(Letter::Run(Box::new(move |_, _| {
+                is_busy.send(()).unwrap();
+                goes_on.recv().unwrap();
+            })));
+            busy.recv_timeout(PATIENCE).unwrap();
+            server.mailboxes[0].post(Letter::Run(Box::new(move |_, net| pause(net))));
+        } else {
+            server.run(0, move |_, net| pause(net));
+        }
+        client.write_all(&pattern(100_000)).unwrap();
+        if is_reset {
+            (socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO))).unwrap();
+        }
+        drop(client);
+        let _ = go_on.send(());
+        let reason = server.log.wait_closed(id);
+        match is_reset {
+            true => assert!(matches!(reason, CloseReason::Failed(_)), "{reason:?}"),
+            false => assert_eq!(reason, CloseReason::Peer { code: 0 }),
+        }
+        let read_bytes = server.log.received_bytes.load(Ordering::Relaxed);
+        assert!(read_bytes < 100_000, "{read_bytes} bytes");
+        server.stop();
+    }
 }
 
 #[test]

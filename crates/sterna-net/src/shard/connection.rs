@@ -32,6 +32,17 @@ pub(super) enum Phase {
     Dead,
 }
 
+/// What the system has said of the peer's side of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Hangup {
+    /// Nothing.
+    None,
+    /// It has ended, or there was an error.
+    Reported,
+    /// The same, and a pause hid it: the connection is open until its deadline, and no longer.
+    Expiring,
+}
+
 /// Buffers for encryption, one set per shard.
 #[derive(Debug)]
 pub(super) struct CipherScratch {
@@ -77,8 +88,8 @@ pub(super) struct Connection {
     pub(super) queued: bool,
     /// There may be something to read.
     pub(super) readable: bool,
-    /// The peer has ended its side, or an error occurred: read until the system reports which.
-    pub(super) hangup: bool,
+    /// Whether the peer has ended its side, or an error occurred: read until the system reports which.
+    pub(super) hangup: Hangup,
     /// The peer's end of the stream was read.
     pub(super) ended: bool,
     /// The handler does not want to read.
@@ -144,7 +155,7 @@ impl Connection {
             announced: false,
             queued: false,
             readable: false,
-            hangup: false,
+            hangup: Hangup::None,
             ended: false,
             paused: false,
             dirty: false,
@@ -203,6 +214,20 @@ impl Connection {
                 Phase::Open => !self.paused,
                 Phase::Closing | Phase::Dead => false,
             }
+    }
+
+    /// Whether the peer's side has ended, and a pause hides it from the handler.
+    pub(super) const fn hides_its_end(&self) -> bool {
+        let is_paused = matches!(self.phase, Phase::Open) && self.paused;
+        is_paused && !self.ended && matches!(self.hangup, Hangup::Reported)
+    }
+
+    /// Why the peer is gone, when its end was not read.
+    pub(super) fn loss(&self) -> CloseReason {
+        match self.socket.take_error() {
+            Ok(Some(error)) => CloseReason::Failed(error.to_string()),
+            _ => CloseReason::Peer { code: 0 },
+        }
     }
 
     /// Whether this side of the stream ends after the queue.

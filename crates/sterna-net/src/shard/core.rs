@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::admission::{Admission, Throttle};
-use super::connection::{CipherScratch, Connection, ConnectionEnd, Phase, Pushed};
+use super::connection::{CipherScratch, Connection, ConnectionEnd, Hangup, Phase, Pushed};
 use super::deadlines::{Deadlines, Kind};
 use crate::clock::Clock;
 use crate::config::ShardConfig;
@@ -200,7 +200,24 @@ impl Core {
         if kind == Kind::Header {
             return self.refuse_header(id, "it did not come in time");
         }
-        self.end(id, CloseReason::TimedOut);
+        let is_unread = |c: &Connection| kind == Kind::HalfClosed && !c.ended;
+        let reason = match self.connections.get(id) {
+            Some(connection) if is_unread(connection) => connection.loss(),
+            _ => CloseReason::TimedOut,
+        };
+        self.end(id, reason);
+    }
+
+    /// A paused connection does not read its end. Once the system has told of that, it may be paused for as long
+    /// as it may be half closed.
+    pub(super) fn limit_pause(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(id)
+            && connection.hides_its_end()
+        {
+            connection.hangup = Hangup::Expiring;
+            let deadline_ms = self.now_ms + self.config.half_closed_timeout_ms;
+            self.deadlines.push(Kind::HalfClosed, deadline_ms, id);
+        }
     }
 
     /// Ends a balancer's connection because of its header, or for want of one.
@@ -383,7 +400,10 @@ fn concerns(kind: Kind, connection: &Connection) -> bool {
         Kind::Handshake => connection.phase == Phase::Handshake,
         Kind::Closing => connection.phase == Phase::Closing,
         Kind::Lingering => connection.phase == Phase::Lingering,
-        Kind::HalfClosed => connection.phase == Phase::Open && connection.ended,
+        Kind::HalfClosed => {
+            connection.phase == Phase::Open
+                && (connection.ended || connection.hangup == Hangup::Expiring)
+        }
     }
 }
 
@@ -528,6 +548,7 @@ impl Network for Core {
             if entry.wants_input() {
                 self.enqueue(connection);
             }
+            self.limit_pause(connection);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use super::Shard;
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, Hangup, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
 use crate::contain::contain;
@@ -52,7 +52,7 @@ impl<H: Handler> Shard<H> {
                 counters.received_bytes.add(count as u64);
                 // A short read has emptied the queue: further bytes raise another event. Only an
                 // end of the stream that was announced already does not.
-                let more = count == room_bytes || connection.hangup;
+                let more = count == room_bytes || connection.hangup != Hangup::None;
                 connection.readable = more;
                 self.digest(id, count);
                 if more

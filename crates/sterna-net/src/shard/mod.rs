@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll};
 
 use self::accept::Acceptors;
-use self::connection::{CipherScratch, Connection, Phase};
+use self::connection::{CipherScratch, Connection, Hangup, Phase};
 use self::core::Core;
 use crate::bind::BoundShard;
 use crate::mailbox::Mailbox;
@@ -219,10 +219,10 @@ impl<H: Handler> Shard<H> {
         if !tokens::same_generation(cut, id.generation) {
             return;
         }
-        if event.is_read_closed() || event.is_error() {
-            connection.hangup = true;
+        if (event.is_read_closed() || event.is_error()) && connection.hangup == Hangup::None {
+            connection.hangup = Hangup::Reported;
         }
-        if event.is_readable() || connection.hangup {
+        if event.is_readable() || connection.hangup != Hangup::None {
             connection.readable = true;
         }
         let unblocked = connection.blocked && (event.is_writable() || event.is_write_closed());
@@ -238,6 +238,7 @@ impl<H: Handler> Shard<H> {
         {
             self.core.enqueue(id);
         }
+        self.core.limit_pause(id);
     }
 
     /// A connection's queue has shrunk enough for the handler to queue more.

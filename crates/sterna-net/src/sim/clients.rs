@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 
 use super::link::{Fate, Link, Paused};
-use super::world::{Action, World};
+use super::world::{Action, Reason, World};
 use super::{Settings, Simulation};
 use crate::{CloseReason, ConnectionInfo, Handler, StreamId, TransportKind};
 
@@ -198,6 +198,9 @@ impl<H: Handler> Simulation<H> {
         if let Some(stream) = link.streams.get_mut(&stream) {
             stream.up.finish = true;
         }
+        if link.is_byte_stream() {
+            self.world.limit_pause(client.0, 0);
+        }
         self.world.pump_up(client.0, stream, delay_us);
     }
 
@@ -237,6 +240,7 @@ impl<H: Handler> Simulation<H> {
         }
         link.client_closing = Some(code);
         link.client_closed = Some(CloseReason::Local);
+        self.world.limit_pause(client.0, code);
         self.world.end_if_passed_on(client.0);
     }
 
@@ -352,6 +356,15 @@ impl World {
                 let code = target.server_closing?;
                 if target.id.is_some() {
                     self.end_from_server(link, code);
+                }
+                None
+            }
+            Action::HalfClosed { link, code } => {
+                let target = self.link(link);
+                if target.paused.server && target.fate == Fate::Whole && !target.is_up_empty() {
+                    target.fate = Fate::Ending;
+                    let reason = Reason::Peer(code);
+                    self.schedule(self.now_us, Action::End { link, reason });
                 }
                 None
             }

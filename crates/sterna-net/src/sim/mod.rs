@@ -435,6 +435,7 @@ impl<H: Handler> Simulation<H> {
             Action::Down { .. }
             | Action::DatagramDown { .. }
             | Action::Linger { .. }
+            | Action::HalfClosed { .. }
             | Action::EndDown { .. } => unreachable!("these happen to clients"),
         }
     }

@@ -37,6 +37,8 @@ pub struct Settings {
     pub low_watermark_bytes: usize,
     /// Time that a closed connection may take to pass on its queue.
     pub linger_us: u64,
+    /// Time for which a pause of the server may hide that the client has ended its side.
+    pub half_closed_us: u64,
     /// Turns that a shard may take without time passing, before it is said to spin.
     pub turns_per_instant: u32,
 }
@@ -59,6 +61,7 @@ impl Default for Settings {
             high_watermark_bytes: 256 * 1024,
             low_watermark_bytes: 64 * 1024,
             linger_us: 2_000_000,
+            half_closed_us: 10_000_000,
             turns_per_instant: 10_000,
         }
     }

@@ -429,13 +429,31 @@ fn a_client_that_does_not_read_is_felt_and_reported_when_it_does() {
 }
 
 #[test]
+fn a_pause_does_not_hide_for_ever_that_the_client_is_gone() {
+    let (mut sim, client) = quiet(4);
+    ask(&mut sim, client, |net, id| net.pause(id, true));
+    sim.send(client, StreamId::FIRST, &[9; 5_000]);
+    sim.close(client, 4);
+    sim.run_for(11_000);
+    assert!(!sim.is_known(client));
+    let told = &sim.handler(0).told;
+    let closed = Told::Closed(CloseReason::Peer { code: 4 });
+    assert_eq!(told.last(), Some(&closed));
+    assert_eq!(
+        sim.handler(0).bytes[&(first(&sim), StreamId::FIRST)],
+        b"!",
+        "from before the pause"
+    );
+}
+
+#[test]
 fn a_server_that_does_not_read_leaves_bytes_with_the_client() {
     let (mut sim, client) = quiet(3);
     ask(&mut sim, client, |net, id| net.pause(id, true));
     sim.send(client, StreamId::FIRST, &[9; 5_000]);
     sim.finish(client, StreamId::FIRST);
     sim.close(client, 4);
-    sim.run_for(10_000);
+    sim.run_for(9_000);
     assert_eq!(sim.unread_bytes(client), 5_000);
     assert!(sim.is_known(client));
     let id = first(&sim);

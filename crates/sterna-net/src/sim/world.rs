@@ -32,6 +32,8 @@ pub(super) enum Action {
     Writable { link: u32 },
     /// A closed connection has had its time.
     Linger { link: u32 },
+    /// The client's side has ended, and a pause of the server may hide it no longer.
+    HalfClosed { link: u32, code: u64 },
     /// The server learns that a connection is over.
     End { link: u32, reason: Reason },
     /// The client learns that a connection is over.
@@ -162,6 +164,7 @@ impl World {
             Action::Down { .. }
             | Action::DatagramDown { .. }
             | Action::EndDown { .. }
+            | Action::HalfClosed { .. }
             | Action::Linger { .. } => None,
             Action::Open { link }
             | Action::Confirm { link }
@@ -282,6 +285,14 @@ impl World {
             };
             self.schedule(noticed_us.max(opens_at_us), Action::End { link, reason });
         }
+    }
+
+    /// Limits how long a pause of the server may hide that the client has ended its side.
+    pub(super) fn limit_pause(&mut self, link: u32, code: u64) {
+        let target = &self.links[link as usize];
+        let arrives_us = (self.now_us + target.delay_up_us).max(target.open_at_us);
+        let at_us = arrives_us + self.settings.half_closed_us;
+        self.schedule(at_us, Action::HalfClosed { link, code });
     }
 
     /// Ends a connection that one side closes and that has passed on everything.
