@@ -14,12 +14,15 @@ pub(super) struct Trim {
     /// What was resident and in no account after the last attempt: the program itself, and what the account
     /// does not see.
     unseen_bytes: Option<u64>,
-    next_ms: u64,
+    /// The most that the account had since the last attempt.
+    most_accounted_bytes: u64,
+    tried_ms: u64,
     interval_ms: u64,
 }
 
 impl Trim {
-    /// Whether to try now. With memory short, any growth is a reason.
+    /// Whether to try now. With memory short, any growth is a reason. What earlier attempts gave back says
+    /// nothing any more once the account has fallen by much.
     pub(super) fn is_due(
         &mut self,
         now_ms: u64,
@@ -36,7 +39,12 @@ impl Trim {
         };
         // What is gone needs no attempt, and is the new measure.
         self.unseen_bytes = Some(before_bytes.min(unseen_bytes));
-        now_ms >= self.next_ms && unseen_bytes >= before_bytes + least_bytes
+        self.most_accounted_bytes = self.most_accounted_bytes.max(accounted_bytes);
+        let freed_bytes = self.most_accounted_bytes - accounted_bytes;
+        if freed_bytes >= LEAST_BYTES + self.most_accounted_bytes / 8 {
+            self.interval_ms = self.interval_ms.min(LEAST_INTERVAL_MS);
+        }
+        now_ms >= self.tried_ms + self.interval_ms && unseen_bytes >= before_bytes + least_bytes
     }
 
     /// Notes what an attempt has given back.
@@ -54,7 +62,8 @@ impl Trim {
         } else {
             (self.interval_ms * 2).clamp(LEAST_INTERVAL_MS, MOST_INTERVAL_MS)
         };
-        self.next_ms = now_ms + self.interval_ms;
+        self.tried_ms = now_ms;
+        self.most_accounted_bytes = accounted_bytes;
     }
 }
 
@@ -78,6 +87,39 @@ mod tests {
         assert!(
             trim.is_due(4_000, 46 * MIB, 10 * MIB, true),
             "memory is short"
+        );
+    }
+
+    #[test]
+    fn what_peers_held_is_given_back_soon_after_they_have_gone() {
+        let mut trim = Trim::default();
+        let mut resident = 30 * MIB;
+        for now_ms in (0..200_000).step_by(250) {
+            resident += MIB / 4;
+            if trim.is_due(now_ms, resident, 20 * MIB, true) {
+                trim.done(now_ms, resident, resident, 20 * MIB);
+            }
+        }
+        let now_ms = trim.tried_ms;
+        assert_eq!(
+            trim.interval_ms, MOST_INTERVAL_MS,
+            "no attempt was worth it"
+        );
+        // The account grows, and falls.
+        assert!(!trim.is_due(now_ms + 1_000, resident + 100 * MIB, 120 * MIB, true));
+        assert!(!trim.is_due(now_ms + 1_500, resident + 100 * MIB, 118 * MIB, true));
+        assert!(!trim.is_due(now_ms + 2_000, resident + 100 * MIB, 120 * MIB, true));
+        assert!(trim.is_due(now_ms + 2_250, resident + 100 * MIB, 10 * MIB, true));
+        trim.done(
+            now_ms + 2_250,
+            resident + 100 * MIB,
+            resident + 90 * MIB,
+            10 * MIB,
+        );
+        let late = resident + 95 * MIB;
+        assert!(
+            !trim.is_due(now_ms + 4_000, late, 10 * MIB, true),
+            "not again at once"
         );
     }
 
