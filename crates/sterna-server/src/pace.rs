@@ -2,7 +2,7 @@
 //! which all that was published is paid, and a message moves that moment on.
 //!
 //! A connection that is paused waits for the moment that its own message has made. So connections of one user take
-//! turns, and each gets its part.
+//! turns, and each gets its part. What is not paid yet is a debt. It is bounded.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,9 +25,14 @@ pub(crate) struct Pace {
     rested_ns: AtomicU64,
 }
 
-/// When all that was published is paid, in nanoseconds since the Unix epoch.
+/// When all that was published is paid.
 #[derive(Debug, Default)]
-struct Paid(AtomicU64);
+struct Paid {
+    /// In nanoseconds since the Unix epoch.
+    at_ns: AtomicU64,
+    /// The rate at which that was reckoned; 0 before there was any.
+    rate: AtomicU64,
+}
 
 /// The rates of a limit, as a message needs them.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +40,7 @@ pub(crate) struct Rates {
     messages: Option<Rate>,
     bytes: Option<Rate>,
     burst_ns: u64,
+    debt_ns: u64,
 }
 
 /// Nanoseconds for each, with 32 bits behind the point.
@@ -66,46 +72,92 @@ impl Rates {
             messages: limit.messages_per_s.map(Rate::new),
             bytes: limit.bytes_per_s.map(Rate::new),
             burst_ns: u64::from(limit.burst_s).saturating_mul(NS_PER_S),
+            debt_ns: u64::from(limit.debt_s).saturating_mul(NS_PER_S),
         }
+    }
+
+    /// How long a user's debt may last, in milliseconds.
+    pub(crate) const fn debt_ms(&self) -> u64 {
+        self.debt_ns / NS_PER_MS
     }
 }
 
 impl Paid {
-    /// Takes what costs so much, and tells when it is paid. What was saved is worth `burst_ns` at most.
-    fn take(&self, now_ns: u64, burst_ns: u64, cost_ns: u64) -> u64 {
-        let least_ns = now_ns.saturating_sub(burst_ns);
-        let mut before_ns = self.0.load(Ordering::Relaxed);
+    /// Makes another moment of the one that is known, and tells it.
+    fn update(&self, next_ns: impl Fn(u64) -> u64) -> u64 {
+        let mut before_ns = self.at_ns.load(Ordering::Relaxed);
         loop {
-            let paid_ns = before_ns.max(least_ns).saturating_add(cost_ns);
+            let after_ns = next_ns(before_ns);
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-            match self
-                .0
-                .compare_exchange_weak(before_ns, paid_ns, success, failure)
-            {
-                Ok(_) => return paid_ns,
+            match (self.at_ns).compare_exchange_weak(before_ns, after_ns, success, failure) {
+                Ok(_) => return after_ns,
                 Err(other_ns) => before_ns = other_ns,
             }
         }
     }
 
+    /// Takes what costs so much, and tells when it is paid. What was saved is worth `burst_ns` at most. A debt lasts
+    /// `debt_ns` at most: so one large message does not keep all others of the user away.
+    fn take(&self, now_ns: u64, rates: &Rates, cost_ns: u64) -> u64 {
+        let least_ns = now_ns.saturating_sub(rates.burst_ns);
+        let most_ns = now_ns.saturating_add(rates.debt_ns);
+        self.update(|before_ns| before_ns.max(least_ns).saturating_add(cost_ns).min(most_ns))
+    }
+
+    /// What is owed is reckoned at this rate from now on.
+    fn change(&self, now_ns: u64, debt_ns: u64, rate: Rate) {
+        let before = self.rate.swap(rate.0, Ordering::Relaxed);
+        self.update(|paid_ns| {
+            let mut owed_ns = paid_ns.saturating_sub(now_ns);
+            if before != 0 && before != rate.0 {
+                let scaled = u128::from(owed_ns) * u128::from(rate.0) / u128::from(before);
+                owed_ns = u64::try_from(scaled).unwrap_or(u64::MAX);
+            }
+            paid_ns.min(now_ns).saturating_add(owed_ns.min(debt_ns))
+        });
+    }
+
     /// Whether what costs so much would be paid at once.
     fn has(&self, now_ns: u64, burst_ns: u64, cost_ns: u64) -> bool {
-        let paid_ns = self.0.load(Ordering::Relaxed);
+        let paid_ns = self.at_ns.load(Ordering::Relaxed);
         let paid_ns = paid_ns.max(now_ns.saturating_sub(burst_ns));
         paid_ns.saturating_add(cost_ns) <= now_ns
     }
 
     /// Takes what costs so much, if half of what can be saved is left then.
-    fn lend(&self, now_ns: u64, burst_ns: u64, cost_ns: u64) -> bool {
+    fn lend(&self, now_ns: u64, rates: &Rates, cost_ns: u64) -> bool {
+        let burst_ns = rates.burst_ns;
         let is_far = self.has(now_ns, burst_ns, cost_ns.saturating_add(burst_ns / 2));
         if is_far {
-            self.take(now_ns, burst_ns, cost_ns);
+            self.take(now_ns, rates, cost_ns);
         }
         is_far
     }
 }
 
 impl Pace {
+    /// The limit of the user is this one from now on: what it owes is worth as many messages and bytes as before.
+    pub(crate) fn change(&self, rates: &Rates, now_ms: u64) {
+        let now_ns = now_ms.saturating_mul(NS_PER_MS);
+        for (paid, rate) in [(&self.messages, rates.messages), (&self.bytes, rates.bytes)] {
+            if let Some(rate) = rate {
+                paid.change(now_ns, rates.debt_ns, rate);
+            }
+        }
+        if self.owes(now_ms) {
+            self.remember(rates, self.paid_ms(rates).saturating_mul(NS_PER_MS));
+        }
+    }
+
+    /// When all that the user has published is paid, in milliseconds.
+    pub(crate) fn paid_ms(&self, rates: &Rates) -> u64 {
+        let paid = |paid: &Paid, rate: Option<Rate>| {
+            rate.map_or(0, |_| paid.at_ns.load(Ordering::Relaxed))
+        };
+        let paid_ns = paid(&self.messages, rates.messages).max(paid(&self.bytes, rates.bytes));
+        paid_ns.div_ceil(NS_PER_MS)
+    }
+
     /// Whether one message more is within the limit. Its bytes may run into debt, which the next ones pay.
     pub(crate) fn admits(&self, rates: &Rates, now_ms: u64) -> bool {
         let at_ns = now_ms.saturating_mul(NS_PER_MS);
@@ -119,9 +171,7 @@ impl Pace {
     pub(crate) fn take(&self, rates: &Rates, now_ms: u64, bytes: u64) -> u64 {
         let at_ns = now_ms.saturating_mul(NS_PER_MS);
         let take = |paid: &Paid, rate: Option<Rate>, amount| {
-            rate.map_or(0, |rate| {
-                paid.take(at_ns, rates.burst_ns, rate.cost_ns(amount))
-            })
+            rate.map_or(0, |rate| paid.take(at_ns, rates, rate.cost_ns(amount)))
         };
         let messages_ns = take(&self.messages, rates.messages, 1);
         let paid_ns = messages_ns.max(take(&self.bytes, rates.bytes, bytes));
@@ -136,7 +186,7 @@ impl Pace {
         let lend = |paid: &Paid, rate: Option<Rate>, amount| {
             let at_ns = now_ms.saturating_mul(NS_PER_MS);
             let Some(rate) = rate else { return true };
-            let is_lent = paid.lend(at_ns, rates.burst_ns, rate.cost_ns(amount));
+            let is_lent = paid.lend(at_ns, rates, rate.cost_ns(amount));
             if is_lent {
                 self.remember(rates, at_ns);
             }
@@ -164,10 +214,10 @@ impl Pace {
     }
 
     /// What was not used in time is as if it had not been taken: savings are bounded all the same.
-    fn give_back(&self, rates: &Rates, lease: &mut Lease) {
+    pub(crate) fn give_back(&self, rates: &Rates, lease: &mut Lease) {
         let give_back = |paid: &Paid, rate: Option<Rate>, amount: u64| {
             if let Some(rate) = rate.filter(|_| amount > 0) {
-                paid.0.fetch_sub(rate.cost_ns(amount), Ordering::Relaxed);
+                paid.update(|paid_ns| paid_ns.saturating_sub(rate.cost_ns(amount)));
             }
         };
         give_back(
@@ -205,6 +255,7 @@ mod tests {
         Rates::of(&Limit {
             messages_per_s,
             bytes_per_s,
+            debt_s: 1_000,
             ..Limit::default()
         })
     }
@@ -250,6 +301,40 @@ mod tests {
         }
         // 100,000 messages last 100 s, the burst is the first of them.
         assert_eq!(pace.take(&rates, 10_000, 0), 10_000 + 99_001);
+    }
+
+    #[test]
+    fn a_debt_is_bounded_and_worth_the_same_at_another_rate() {
+        let slow = Rates {
+            debt_ns: 60 * NS_PER_S,
+            ..rates(Some(10), Some(1_000))
+        };
+        let fast = Rates {
+            debt_ns: 60 * NS_PER_S,
+            ..rates(Some(100), Some(1_000))
+        };
+        let pace = Pace::default();
+        let now_ms = 1_700_000_000_000;
+        pace.change(&slow, now_ms);
+        for _ in 0..2_000 {
+            pace.take(&slow, now_ms, 1);
+        }
+        assert_eq!(pace.paid_ms(&slow), now_ms + 60_000);
+        assert!(!pace.admits(&slow, now_ms + slow.debt_ms()));
+        pace.change(&fast, now_ms);
+        assert_eq!(pace.paid_ms(&fast), now_ms + 6_000);
+        pace.change(&fast, now_ms);
+        assert_eq!(pace.paid_ms(&fast), now_ms + 6_000, "once");
+        pace.change(&slow, now_ms);
+        assert_eq!(pace.paid_ms(&slow), now_ms + 60_000);
+        pace.change(&rates(None, Some(1)), now_ms);
+        assert_eq!(pace.take(&slow, now_ms, 1 << 40), now_ms + 60_000);
+        // Savings are no debt.
+        let pace = Pace::default();
+        pace.change(&slow, now_ms);
+        assert!(pace.take(&slow, now_ms, 1) < now_ms);
+        pace.change(&fast, now_ms);
+        assert!(pace.admits(&fast, now_ms));
     }
 
     #[test]

@@ -230,6 +230,7 @@ impl Client {
     pub(super) fn accepts(&self, stream: StreamId) -> bool {
         !matches!(self.early, Early::Waiting)
             && !self.asking.is_waiting()
+            && !self.sips.is_waiting()
             && self.engine.accepts_input(Lane(stream.0))
     }
 

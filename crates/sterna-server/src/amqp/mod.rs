@@ -331,6 +331,7 @@ impl Door {
                         true
                     } else {
                         ask::must_ask(cx, client, &unit)
+                            || unit.is_transfer() && client.sips.must_wait(cx, Protocol::Amqp)
                     };
                     if waits {
                         let mut kept = BytesMut::new();
@@ -477,9 +478,9 @@ impl Door {
         let control = held.stream() == StreamId::FIRST;
         client.held.push(held);
         let mut most = cx.policy.amqp.maximum_held_bytes as usize;
-        let is_asking = client.asking.is_waiting();
-        if is_asking {
-            // What is asked about is a whole frame.
+        let is_frame = client.asking.is_waiting() || client.sips.is_waiting();
+        if is_frame {
+            // What waits is a whole frame.
             most += client.engine.max_frame_bytes();
         }
         if held_bytes(&client.held) > most {
@@ -487,11 +488,11 @@ impl Door {
                 cx.net,
                 client,
                 "amqp:resource-limit-exceeded",
-                "too much before the open, or before an answer of the webhook",
+                "too much before the open, an answer of the webhook, or the end of a pause",
             );
             client.close_code = code::LIMIT;
             self.lost(cx, client);
-        } else if (control || is_asking) && client.early != Early::Waiting {
+        } else if (control || is_frame) && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
         }
     }

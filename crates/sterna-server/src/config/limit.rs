@@ -27,6 +27,8 @@ pub struct Limit {
     pub bytes_per_s: Option<u32>,
     /// Seconds whose worth of messages and bytes may come at once.
     pub burst_s: u32,
+    /// Seconds that a user's debt may last: what comes beyond is refused. A connection alone may make half of it.
+    pub debt_s: u32,
     /// What becomes of a client that publishes faster.
     pub exceeded: Exceeded,
 }
@@ -53,6 +55,7 @@ impl Default for Limit {
             messages_per_s: None,
             bytes_per_s: None,
             burst_s: 1,
+            debt_s: 60,
             exceeded: Exceeded::default(),
         }
     }
@@ -61,8 +64,8 @@ impl Default for Limit {
 impl Limit {
     /// What is wrong with it.
     pub(super) fn problem(&self) -> Option<&'static str> {
-        if self.burst_s == 0 {
-            return Some("burst_s is at least 1");
+        if self.burst_s == 0 || self.debt_s == 0 {
+            return Some("burst_s and debt_s are at least 1");
         }
         let rates = [self.messages_per_s, self.bytes_per_s];
         if rates.contains(&Some(0)) {

@@ -23,6 +23,10 @@ pub(crate) struct Allowance {
     lease: Lease,
     /// Until when the client itself is not read, in milliseconds: its part of what its user owes.
     until_ms: u64,
+    /// It has published, or wanted to.
+    has_begun: bool,
+    /// Its first message waits for what its user owes.
+    waits: bool,
     /// The last moment to look again that the door was told, in milliseconds.
     wake_ms: u64,
 }
@@ -54,23 +58,55 @@ impl Allowance {
         let Some(limit) = limit_of(cx, identity) else {
             return Ok(None);
         };
+        let now_ms = cx.net.now_ms();
         let kept = before.filter(|before| before.seat.is_of(user, client));
-        let (seat, until_ms) = if let Some(before) = kept {
-            (Some(before.seat), before.until_ms)
-        } else {
-            let most = limit.connections.filter(|_| !is_in);
-            let away = cx.policy.rules.source().maximum_remembered_users;
-            let now_ms = cx.net.now_ms();
-            (cx.seats.take(user, client, most, (now_ms, away)), 0)
-        };
+        if let Some(mut kept) = kept {
+            kept.change(limit, now_ms);
+            return Ok(Some(kept));
+        }
+        let most = limit.connections.filter(|_| !is_in);
+        let away = cx.policy.rules.source().maximum_remembered_users;
+        let seat = cx.seats.take(user, client, most, (now_ms, away));
+        let seat = seat.ok_or(TooManyConnections)?;
+        let rates = Rates::of(limit);
+        seat.pace().change(&rates, now_ms);
         Ok(Some(Box::new(Self {
             limit: Arc::clone(limit),
-            rates: Rates::of(limit),
+            rates,
             lease: Lease::default(),
-            seat: seat.ok_or(TooManyConnections)?,
-            until_ms,
+            seat,
+            until_ms: 0,
+            has_begun: false,
+            waits: false,
             wake_ms: 0,
         })))
+    }
+
+    /// Another limit is in force: nobody waits longer than the user's debt lasts by it.
+    fn change(&mut self, limit: &Arc<Limit>, now_ms: u64) {
+        let pace = self.seat.pace();
+        pace.give_back(&self.rates, &mut self.lease);
+        self.limit = Arc::clone(limit);
+        self.rates = Rates::of(limit);
+        pace.change(&self.rates, now_ms);
+        self.until_ms = self.until_ms.min(pace.paid_ms(&self.rates));
+        self.look_again(now_ms);
+    }
+
+    /// Ends the wait of the first message, if it is over.
+    fn look_again(&mut self, now_ms: u64) {
+        self.waits &= self.until_ms > now_ms;
+    }
+
+    /// Whether a message has to wait, and what follows behind it: it is the first of its connection, and its user
+    /// owes. A client cannot escape its pause by a new connection.
+    fn must_wait(&mut self, now_ms: u64) -> bool {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        if is_first && self.limit.exceeded == Exceeded::Pause {
+            self.until_ms = self.seat.pace().paid_ms(&self.rates);
+            self.waits = self.until_ms > now_ms;
+        }
+        self.waits
     }
 
     /// Whether it is what this client may use by the rules in force.
@@ -81,7 +117,8 @@ impl Allowance {
     }
 
     /// Whether a message may be published. A client that cannot be told of a refusal (`is_told`) is not read
-    /// for a while instead.
+    /// for a while instead. What was read already counts as a debt, of which a connection makes half at most: the
+    /// rest is for the user's other connections.
     fn takes(&mut self, now_ms: u64, bytes: usize, is_told: bool) -> bool {
         let bytes = bytes as u64;
         let (pace, rates) = (self.seat.pace(), &self.rates);
@@ -89,7 +126,15 @@ impl Allowance {
             return true;
         }
         let pauses = !is_told || self.limit.exceeded == Exceeded::Pause;
-        if !pauses && !pace.admits(rates, now_ms) {
+        let may_owe_ms = match pauses {
+            true if self.until_ms > now_ms => rates.debt_ms() / 2,
+            true => rates.debt_ms(),
+            false => 0,
+        };
+        if !pace.admits(rates, now_ms.saturating_add(may_owe_ms)) {
+            if pauses {
+                self.until_ms = self.until_ms.max(pace.paid_ms(rates));
+            }
             return false;
         }
         let paid_ms = pace.take(rates, now_ms, bytes);
@@ -100,6 +145,12 @@ impl Allowance {
     /// Until when the client is not to be read, in milliseconds.
     fn paused_until_ms(&self, now_ms: u64) -> Option<u64> {
         Some(self.until_ms).filter(|until_ms| *until_ms > now_ms)
+    }
+}
+
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        (self.seat.pace()).give_back(&self.rates, &mut self.lease);
     }
 }
 
@@ -180,14 +231,48 @@ impl Sips {
             return true;
         };
         let now_ms = cx.net.now_ms();
+        allowance.has_begun = true;
         let was_paused = allowance.paused_until_ms(now_ms).is_some();
         let is_within = allowance.takes(now_ms, bytes, is_told);
         if !is_within {
             cx.meters.drops.count(protocol, DropReason::RateExceeded);
-        } else if !was_paused && allowance.paused_until_ms(now_ms).is_some() {
+        }
+        if !was_paused && allowance.paused_until_ms(now_ms).is_some() {
             cx.meters.rate_paused(protocol);
         }
         is_within
+    }
+
+    /// Whether the message that comes now has to wait, and what follows behind it. Nothing of it is done before.
+    pub(crate) fn must_wait(&mut self, cx: &Context<'_>, protocol: Protocol) -> bool {
+        let Some(allowance) = &mut self.allowance else {
+            return false;
+        };
+        let waits = allowance.must_wait(cx.net.now_ms());
+        if waits {
+            cx.meters.rate_paused(protocol);
+        }
+        waits
+    }
+
+    /// Whether a message waits so.
+    pub(crate) fn is_waiting(&self) -> bool {
+        (self.allowance.as_ref()).is_some_and(|allowance| allowance.waits)
+    }
+
+    /// Ends that, if it is over.
+    pub(super) fn look_again(&mut self, now_ms: u64) {
+        if let Some(allowance) = &mut self.allowance {
+            allowance.look_again(now_ms);
+        }
+    }
+
+    /// Reads a client again that published too fast by limits that are not in force any more. Its next message says
+    /// who it is, and pays what its user owes.
+    pub(crate) fn read_again(&mut self) {
+        if let Some(allowance) = &mut self.allowance {
+            (allowance.until_ms, allowance.waits) = (0, false);
+        }
     }
 
     /// Until when the client is not read because it has published too fast, in milliseconds.

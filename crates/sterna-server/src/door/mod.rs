@@ -210,6 +210,7 @@ impl<S: Service> Door<S> {
         let done = contain(|| {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
+            S::sips(&mut client).look_again(cx.net.now_ms());
             S::settle(self, cx, &mut client);
             self.awaited.note(cx, id, S::promises(&mut client));
             if let Some(look_ms) = S::sips(&mut client).next_look_ms(cx.net.now_ms()) {

@@ -109,9 +109,10 @@ impl Client {
     }
 
     /// Whether bytes of a lane can be looked at now.
-    pub(super) const fn accepts(&self, lane: Lane) -> bool {
+    pub(super) fn accepts(&self, lane: Lane) -> bool {
         !matches!(self.early, Early::Waiting)
             && !self.asking.is_waiting()
+            && !self.sips.is_waiting()
             && self.engine.accepts_input(lane)
     }
 

@@ -317,6 +317,8 @@ impl Door {
                         true
                     } else {
                         Self::must_ask(cx, client, lane, &frame)
+                            || frame.packet_type() == Some(PacketType::Publish)
+                                && client.sips.must_wait(cx, Protocol::Mqtt)
                     };
                     if waits {
                         let mut kept = Vec::new();
@@ -471,7 +473,9 @@ impl Door {
                     hold_early(cx, &mut client.early, Protocol::Mqtt);
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
-                if Self::must_ask(cx, client, LANE, &frame) {
+                if Self::must_ask(cx, client, LANE, &frame)
+                    || client.sips.must_wait(cx, Protocol::Mqtt)
+                {
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
                 self.counts.messages_received += 1;
@@ -508,9 +512,9 @@ impl Door {
         let datagram = held.stream() == DATAGRAMS;
         client.held.push(held);
         let mut most = cx.policy.mqtt.maximum_held_bytes as usize;
-        let is_asking = client.asking.is_waiting();
-        if is_asking {
-            // What is asked about is a whole packet.
+        let is_packet = client.asking.is_waiting() || client.sips.is_waiting();
+        if is_packet {
+            // What waits is a whole packet.
             most += cx.policy.mqtt.maximum_packet_bytes as usize;
         }
         if held_bytes(&client.held) > most {
@@ -519,9 +523,9 @@ impl Door {
                 client.held.pop();
                 return;
             }
-            let detail = "too much before CONNACK, or before an answer of the webhook";
+            let detail = "too much before CONNACK, an answer of the webhook, or the end of a pause";
             self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
-        } else if (control || is_asking) && client.early != Early::Waiting {
+        } else if (control || is_packet) && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
         }
     }

@@ -32,6 +32,12 @@ impl Door {
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
         let topic = &*publish.topic;
+        if !is_within && !is_told && publish.qos.is_acknowledged() {
+            // [MQTT311-3.3.5-2] an acknowledgement would say that it is kept
+            (cx.meters.watch).refused(&client.name, topic, DropReason::RateExceeded.name());
+            let detail = "the user owes more messages than it may";
+            return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
+        }
         let mut token = 0;
         let mut refused = None;
         let is_early = client.early == Early::Allowed;

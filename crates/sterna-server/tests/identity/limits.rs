@@ -359,3 +359,180 @@ fn the_first_limit_that_names_the_user_holds() {
         assert_eq!(config.check().expect_err(wrong).len(), 1, "{wrong}");
     }
 }
+
+/// Connects, publishes and goes, as often as it likes: the user has its burst and what it may owe, once.
+#[test]
+fn who_connects_again_and_again_owes_no_more_than_it_may() {
+    for config in [
+        "messages_per_s = 10",
+        "messages_per_s = 10\nexceeded = 'refuse'",
+    ] {
+        for version in [V5, V311] {
+            let mut broker = Broker::with(&limited(config), 2);
+            let reader = broker.client(V5, "reader");
+            broker.subscribe(reader, V5, "#", QoS::AtMostOnce);
+            let (good, _) = connect(&mut broker, 0, version, "good");
+            broker.publish(good, version, "t", "x", QoS::AtMostOnce);
+            let (hog, _) = connect(&mut broker, 1, version, "hog");
+            for _ in 0..2_000 {
+                broker.publish(hog, version, "t", "x", QoS::AtMostOnce);
+            }
+            let refuses = config.contains("refuse") && version == V5;
+            let most = if refuses { 10 } else { 310 };
+            assert_eq!(
+                broker.told(reader, V5).len(),
+                most,
+                "half of what may be owed"
+            );
+            broker.publish(good, version, "t", "x", QoS::AtMostOnce);
+            let came = broker.told(reader, V5).len();
+            assert_eq!(came, usize::from(!refuses), "the rest is for others");
+            for _ in 0..20 {
+                let (peer, _) = connect(&mut broker, 1, version, "again");
+                for _ in 0..500 {
+                    broker.publish(peer, version, "t", "x", QoS::AtMostOnce);
+                }
+                broker.cut(peer);
+            }
+            let came = broker.told(reader, V5).len() + most;
+            assert!(came <= 10 + 600, "{config} {version:?}: {came}");
+            broker.advance(60_001);
+            assert!(!is_paused(&broker, good) && !is_paused(&broker, hog));
+        }
+    }
+}
+
+#[test]
+fn who_owes_too_much_is_told_where_it_can_be() {
+    let mut broker = Broker::with(&limited("messages_per_s = 1"), 1);
+    let publish = |broker: &mut Broker, peer, version, packet_id| {
+        let mut publish = publish("t", "x", QoS::AtLeastOnce);
+        publish.packet_id = sterna_mqtt::PacketId::new(packet_id);
+        broker.packet(peer, version, &Packet::Publish(publish));
+    };
+    let (new, _) = connect(&mut broker, 0, V5, "new");
+    let (old, _) = connect(&mut broker, 0, V311, "old");
+    publish(&mut broker, old, V311, 99);
+    assert_eq!(broker.told(old, V311).len(), 1);
+    let said: Vec<String> = (1..=40)
+        .flat_map(|packet_id| {
+            publish(&mut broker, new, V5, packet_id);
+            broker.told(new, V5)
+        })
+        .collect();
+    let refused = said.iter().filter(|said| said.contains("uota")).count();
+    assert_eq!(refused, 10, "all but half of what may be owed: {said:?}");
+    for packet_id in 1..=40 {
+        publish(&mut broker, old, V311, packet_id);
+    }
+    let told = broker.told(old, V311);
+    assert!(broker.is_closed(old), "an acknowledgement would be a lie");
+    assert_eq!(told.len(), 1, "what it did not owe itself yet: {told:?}");
+}
+
+#[test]
+fn the_first_message_of_a_new_connection_waits_behind_what_the_user_owes() {
+    for version in [V5, V311] {
+        let mut broker = Broker::with(&limited("messages_per_s = 10"), 2);
+        let reader = broker.client(V5, "reader");
+        broker.subscribe(reader, V5, "#", QoS::AtMostOnce);
+        let (peer, _) = connect(&mut broker, 0, version, "a");
+        for _ in 0..60 {
+            broker.publish(peer, version, "t", "x", QoS::AtMostOnce);
+        }
+        broker.cut(peer);
+        assert_eq!(broker.told(reader, V5).len(), 60);
+        let (peer, _) = connect(&mut broker, 1, version, "a");
+        broker.subscribe(peer, version, "else", QoS::AtMostOnce);
+        assert!(!is_paused(&broker, peer), "who only reads does not wait");
+        broker.publish(peer, version, "t", "y", QoS::AtMostOnce);
+        broker.publish(peer, version, "t", "z", QoS::AtMostOnce);
+        let mut amqp = AmqpClient::start(&mut broker, Start::new("c").on(0));
+        let session = amqp.begin(&mut broker);
+        let link = amqp.sender(&mut broker, session, "t");
+        amqp.send(&mut broker, link, 1, "amqp");
+        broker.advance(4_900);
+        amqp.turn(&mut broker);
+        assert!(is_paused(&broker, peer) && amqp.outcomes().is_empty());
+        assert!(broker.told(reader, V5).is_empty());
+        broker.advance(200);
+        amqp.turn(&mut broker);
+        let mut told = broker.told(reader, V5);
+        told.sort();
+        assert_eq!(told, ["PUBLISH0 t=amqp", "PUBLISH0 t=y", "PUBLISH0 t=z"]);
+        let outcomes = amqp.outcomes();
+        assert!(outcomes[0].1.contains("ccepted"), "{outcomes:?}");
+    }
+}
+
+#[test]
+fn a_reload_that_raises_a_limit_frees_who_is_paused() {
+    let load = |limit: &str| Policy::load(&limited(limit)).expect("a policy");
+    for (low, high) in [
+        ("messages_per_s = 1", "messages_per_s = 1000"),
+        ("bytes_per_s = 1", "bytes_per_s = 100000"),
+    ] {
+        let mut broker = Broker::with(&limited(low), 2);
+        let (first, _) = connect(&mut broker, 0, V5, "a");
+        let (second, _) = connect(&mut broker, 1, V311, "b");
+        for _ in 0..20 {
+            broker.publish(first, V5, "t", "x", QoS::AtMostOnce);
+            broker.publish(second, V311, "t", "x", QoS::AtMostOnce);
+        }
+        assert!(is_paused(&broker, first) && is_paused(&broker, second));
+        broker.apply(load(high));
+        broker.advance(50);
+        assert!(
+            !is_paused(&broker, first) && !is_paused(&broker, second),
+            "{low}"
+        );
+        let (new, _) = connect(&mut broker, 1, V5, "c");
+        broker.publish(new, V5, "t", "x", QoS::AtMostOnce);
+        assert!(!is_paused(&broker, new), "{low}");
+    }
+    // Another limit that is the same frees nobody.
+    let mut broker = Broker::with(&limited("messages_per_s = 1"), 1);
+    let (peer, _) = connect(&mut broker, 0, V5, "a");
+    for _ in 0..20 {
+        broker.publish(peer, V5, "t", "x", QoS::AtMostOnce);
+    }
+    broker.apply(load("messages_per_s = 1\nsubscriptions = 7"));
+    broker.advance(18_000);
+    assert!(is_paused(&broker, peer));
+    broker.advance(1_001);
+    assert!(!is_paused(&broker, peer));
+}
+
+#[test]
+fn what_a_connection_took_in_advance_is_given_back() {
+    let admitted = |broker: &mut Broker| {
+        let (peer, _) = connect(broker, 0, V5, "all");
+        let mut admitted = 0;
+        for _ in 0..120 {
+            broker.packet(
+                peer,
+                V5,
+                &Packet::Publish(publish("t", "x", QoS::AtLeastOnce)),
+            );
+            admitted += usize::from(!broker.told(peer, V5).join(" ").contains("uota"));
+        }
+        admitted
+    };
+    let config = limited("messages_per_s = 100\nexceeded = 'refuse'");
+    // By its end.
+    let mut broker = Broker::with(&config, 1);
+    for _ in 0..3 {
+        let (peer, _) = connect(&mut broker, 0, V5, "short");
+        broker.publish(peer, V5, "t", "x", QoS::AtMostOnce);
+        broker.cut(peer);
+    }
+    assert_eq!(admitted(&mut broker), 97);
+    // By a reload.
+    let mut broker = Broker::with(&config, 1);
+    let (peer, _) = connect(&mut broker, 0, V5, "long");
+    for _ in 0..3 {
+        broker.publish(peer, V5, "t", "x", QoS::AtMostOnce);
+        broker.apply(Policy::load(&config).expect("a policy"));
+    }
+    assert_eq!(admitted(&mut broker), 97);
+}
