@@ -346,6 +346,11 @@ impl Memory {
         self.resident_bytes().max(accounted_bytes)
     }
 
+    /// How long memory may be short before clients have to give back what they hold, in milliseconds.
+    pub(crate) const fn patience_ms(&self) -> u64 {
+        self.patience_ms
+    }
+
     /// Bytes that clients have to give back by their end: in the last stage until that is over, and where
     /// memory has been short for so long, until no stage is left. 0 where none has to end.
     pub(crate) fn excess_bytes(&self, short_ms: u64) -> u64 {

@@ -12,8 +12,10 @@ use crate::memory::Stage;
 pub(super) struct Shortage {
     /// The stage that the shard has last seen.
     stage: Stage,
-    /// Since when memory is short, in milliseconds.
+    /// Since when memory is short, in milliseconds; while it is not, until when it was.
     since_ms: u64,
+    /// For how long it was short before that, in milliseconds.
+    earlier_ms: u64,
     /// When clients that are not read may be for a moment, and too much is looked for.
     pub(super) next_ms: Option<u64>,
     /// There is more room to be made in queues.
@@ -44,6 +46,12 @@ impl Shard {
             return;
         }
         if before == Stage::Normal {
+            // Else a moment in which enough was given back would begin everybody's patience anew.
+            let over_ms = net.now_ms().saturating_sub(self.shortage.since_ms);
+            self.shortage.earlier_ms = self.shortage.earlier_ms.saturating_sub(over_ms);
+            self.shortage.since_ms = net.now_ms();
+        } else if stage == Stage::Normal {
+            self.shortage.earlier_ms = self.short_ms(net.now_ms()).min(self.memory.patience_ms());
             self.shortage.since_ms = net.now_ms();
         }
         self.broker.feel_pressure();
@@ -90,10 +98,16 @@ impl Shard {
         doors.http.sip(&mut doors.cx);
     }
 
+    /// For how long memory has been short, in milliseconds. What was before a time in which it was not counts less
+    /// by that time.
+    const fn short_ms(&self, now_ms: u64) -> u64 {
+        self.shortage.earlier_ms + now_ms.saturating_sub(self.shortage.since_ms)
+    }
+
     /// Ends the clients that hold most themselves, until this shard's part of what is too much is gone.
     fn shed(&mut self, net: &mut dyn Network) {
         let shards = u64::from(self.sys.retained.shards());
-        let short_ms = net.now_ms().saturating_sub(self.shortage.since_ms);
+        let short_ms = self.short_ms(net.now_ms());
         let mut excess_bytes = self.memory.excess_bytes(short_ms) / shards;
         if excess_bytes == 0 {
             return;

@@ -416,6 +416,25 @@ fn whoever_holds_most_is_ended_where_memory_stays_short() {
     assert!(told.iter().any(|packet| packet.contains("Quota exceeded")));
 }
 
+/// Else what is read again in such a moment fills memory for another while, as often as it likes.
+#[test]
+fn a_moment_with_enough_memory_begins_no_new_patience() {
+    for (enough_ms, is_ended) in [(100, true), (29_000, false)] {
+        let mut broker = Broker::with(&config(), 1);
+        let heavy = broker.client(V5, "heavy");
+        let mut partial = vec![0x30, 0x80, 0x89, 0x7a, 0, 1, b't', 0];
+        partial.resize(1_500_000, b'x');
+        broker.send(heavy, &partial);
+        resident(&mut broker, 71, Stage::PausePublishers);
+        broker.advance(29_000);
+        resident(&mut broker, 10, Stage::Normal);
+        broker.advance(enough_ms);
+        resident(&mut broker, 71, Stage::PausePublishers);
+        broker.advance(3_000);
+        assert_eq!(broker.is_closed(heavy), is_ended, "{enough_ms} ms");
+    }
+}
+
 /// Without anybody who asks the system: what shards note is enough.
 #[test]
 fn the_account_alone_begins_the_stages_and_ends_them() {
