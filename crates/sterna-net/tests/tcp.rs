@@ -368,9 +368,10 @@ fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
         drop(client);
         let _ = go_on.send(());
         let reason = server.log.wait_closed(id);
-        match is_reset {
-            true => assert!(matches!(reason, CloseReason::Failed(_)), "{reason:?}"),
-            false => assert_eq!(reason, CloseReason::Peer { code: 0 }),
+        if is_reset {
+            assert!(matches!(reason, CloseReason::Failed(_)), "{reason:?}");
+        } else {
+            assert_eq!(reason, CloseReason::Peer { code: 0 });
         }
         let read_bytes = server.log.received_bytes.load(Ordering::Relaxed);
         assert!(read_bytes < 100_000, "{read_bytes} bytes");

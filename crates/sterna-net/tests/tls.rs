@@ -398,3 +398,22 @@ fn keys_can_be_changed() {
     exchange(&mut client, b"done");
     server.stop();
 }
+
+#[test]
+fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
+    let authority = Authority::new();
+    let mut setup = setup(authority.tls_config(&[]));
+    setup.config.half_closed_timeout_ms = 50;
+    let server = setup.start();
+    let mut client = connect(server.address(), &authority.client(TLS13, None, &[]));
+    exchange(&mut client, b"hello");
+    let id = server.log.wait_opened();
+    server.run(0, move |_, net| net.pause(id, true));
+    client.write_all(&pattern(10_000)).unwrap();
+    client.conn.send_close_notify();
+    client.flush().unwrap();
+    drop(client);
+    assert_eq!(server.log.wait_closed(id), CloseReason::Peer { code: 0 });
+    assert_eq!(server.log.received_bytes.load(Ordering::Relaxed), 5);
+    server.stop();
+}

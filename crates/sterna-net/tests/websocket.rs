@@ -337,3 +337,17 @@ fn large_transfers_under_backpressure() {
     thread.join().unwrap();
     server.stop();
 }
+
+#[test]
+fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
+    let mut setup = setup();
+    setup.config.half_closed_timeout_ms = 50;
+    let server = setup.start();
+    let mut client = Client::upgrade(tcp(server.address()));
+    let id = server.log.wait_opened();
+    server.run(0, move |_, net| net.pause(id, true));
+    client.send(FINAL | BINARY, &pattern(10_000));
+    drop(client);
+    assert_eq!(server.log.wait_closed(id), CloseReason::Peer { code: 0 });
+    server.stop();
+}
