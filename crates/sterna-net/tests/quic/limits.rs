@@ -326,31 +326,36 @@ fn above_the_limit_of_connections_first_packets_stay_unanswered() {
 
 #[test]
 fn idle_connections_end_without_a_word() {
-    let config = settings(|settings| settings.idle_timeout_ms = 20_000);
-    let mut world = World::new(config, RTT / 2);
-    let mut transport = World::transport();
-    transport.max_idle_timeout(None);
-    let tls = world.identity.client_tls(&[b"mqtt"]);
-    let client = world.connect_with(Arc::new(tls), transport);
-    world.run_for(Duration::from_secs(19));
-    let sent = world.clients[client].down;
-    assert!(
-        world
-            .events(|kind| matches!(kind, EventKind::Closed { .. }).then_some(()))
-            .is_empty()
-    );
-    world.run_for(Duration::from_secs(5));
-    let closed = world.events(|kind| match kind {
-        EventKind::Closed { reason } => Some(reason.clone()),
-        _ => None,
-    });
-    assert_eq!(closed[0].2, sterna_net::CloseReason::TimedOut);
-    assert_eq!(world.clients[client].down, sent);
-    assert!(world.server.is_empty());
-    assert!(
-        world.server.deadline().is_none(),
-        "nothing is left to wait for"
-    );
+    for is_paused in [false, true] {
+        let config = settings(|settings| settings.idle_timeout_ms = 20_000);
+        let mut world = World::new(config, RTT / 2);
+        let mut transport = World::transport();
+        transport.max_idle_timeout(None);
+        let tls = world.identity.client_tls(&[b"mqtt"]);
+        let client = world.connect_with(Arc::new(tls), transport);
+        world.run_for(Duration::from_secs(1));
+        let key = world.opened()[0].1;
+        world.server.pause(key, is_paused);
+        world.run_for(Duration::from_secs(18));
+        let sent = world.clients[client].down;
+        assert!(
+            world
+                .events(|kind| matches!(kind, EventKind::Closed { .. }).then_some(()))
+                .is_empty()
+        );
+        world.run_for(Duration::from_secs(5));
+        let closed = world.events(|kind| match kind {
+            EventKind::Closed { reason } => Some(reason.clone()),
+            _ => None,
+        });
+        assert_eq!(closed[0].2, sterna_net::CloseReason::TimedOut);
+        assert_eq!(world.clients[client].down, sent);
+        assert!(world.server.is_empty());
+        assert!(
+            world.server.deadline().is_none(),
+            "nothing is left to wait for"
+        );
+    }
 }
 
 #[test]
