@@ -138,10 +138,10 @@ impl Paid {
 impl Pace {
     /// The limit of the user is this one from now on: what it owes is worth as many messages and bytes as before.
     pub(crate) fn change(&self, rates: &Rates, now_ms: u64) {
-        let now_ns = now_ms.saturating_mul(NS_PER_MS);
+        let at_ns = now_ms.saturating_mul(NS_PER_MS);
         for (paid, rate) in [(&self.messages, rates.messages), (&self.bytes, rates.bytes)] {
             if let Some(rate) = rate {
-                paid.change(now_ns, rates.debt_ns, rate);
+                paid.change(at_ns, rates.debt_ns, rate);
             }
         }
         if self.owes(now_ms) {
