@@ -536,3 +536,20 @@ fn what_a_connection_took_in_advance_is_given_back() {
     }
     assert_eq!(admitted(&mut broker), 97);
 }
+
+#[test]
+fn a_reload_that_raises_a_limit_reads_a_client_of_http_again() {
+    let mut broker = Broker::with(&limited("messages_per_s = 1"), 1);
+    let mut http = HttpClient::connect(&mut broker);
+    for _ in 0..5 {
+        http.request(&mut broker, "POST", "/v1/topics/t", &[], b"x");
+    }
+    assert!(is_paused(&broker, http.peer));
+    let config = limited("messages_per_s = 1000");
+    broker.apply(Policy::load(&config).expect("a policy"));
+    assert!(!is_paused(&broker, http.peer));
+    let stream = http.request(&mut broker, "POST", "/v1/topics/t", &[], b"x");
+    assert_eq!(http.response(stream).status, 204);
+    broker.advance(50);
+    assert!(!is_paused(&broker, http.peer));
+}
