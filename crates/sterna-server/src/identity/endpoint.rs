@@ -3,7 +3,8 @@
 //! The client is small on purpose: no redirects, no cookies, no compression. A limit bounds the time of the whole
 //! request and the bytes of its answer. A connection is used again where the settings say so. There are as many as
 //! threads that ask at a time. One that the server has closed meanwhile is replaced, and asked again: nothing of an
-//! answer had come then.
+//! answer had come then. One on which something came that nobody has asked for is replaced too: it would be taken for
+//! the next answer (RFC 9112, section 9.2).
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -151,6 +152,27 @@ impl Connection {
             Self::Tls(stream) => &mut stream.sock,
         };
         timed.deadline = deadline;
+    }
+
+    /// Whether nothing has come since the last answer, not even the end of the connection.
+    fn is_quiet(&mut self) -> bool {
+        let stream = match self {
+            Self::Plain(timed) => &timed.stream,
+            Self::Tls(stream) => {
+                let state = stream.conn.process_new_packets();
+                if state.is_ok_and(|state| state.plaintext_bytes_to_read() > 0) {
+                    return false;
+                }
+                &stream.sock.stream
+            }
+        };
+        let peek = || {
+            stream.set_nonblocking(true)?;
+            let peeked = stream.peek(&mut [0]);
+            stream.set_nonblocking(false)?;
+            peeked
+        };
+        peek().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
     fn stream(&mut self) -> &mut dyn Stream {
@@ -327,11 +349,20 @@ impl Endpoint {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The latest connection that waits. Those that have waited too long end.
+    /// The latest connection that waits. Those end that have waited too long, and those on which something came.
     fn idle_connection(&self) -> Option<Connection> {
         let mut idle = self.idle();
         idle.retain(|(_, since)| since.elapsed() < self.keep_alive);
-        Some(idle.pop()?.0)
+        while let Some((mut connection, _)) = idle.pop() {
+            if connection.is_quiet() {
+                return Some(connection);
+            }
+            tracing::debug!(
+                host = self.url.authority,
+                "a connection is not used again: the server has ended it, or sent what nobody asked for"
+            );
+        }
+        None
     }
 
     fn keep(&self, connection: Connection) {
@@ -469,8 +500,11 @@ fn content_of(
         if !coding.eq_ignore_ascii_case(b"chunked") {
             return Err("the answer has a transfer coding that was not asked for".to_owned());
         }
-        ends &= rest.ends_with(b"0\r\n\r\n");
-        unchunked(rest, most).map_err(|why| why.unwrap_or_else(too_long))?
+        let found = unchunked(rest, most).map_err(|why| why.unwrap_or_else(too_long))?;
+        found.map(|(content, after)| {
+            ends &= after == b"\r\n";
+            content
+        })
     } else if let Some(length) = field("content-length") {
         let length = std::str::from_utf8(length)
             .ok()
@@ -498,8 +532,9 @@ fn content_of(
     }))
 }
 
-/// Content in chunks, put together; `None` if more is to come. The error is `None` for too much.
-fn unchunked(mut rest: &[u8], most: usize) -> Result<Option<Vec<u8>>, Option<String>> {
+/// Content in chunks, put together, with what follows the last chunk; `None` if more is to come. The error is `None`
+/// for too much.
+fn unchunked(mut rest: &[u8], most: usize) -> Result<Option<(Vec<u8>, &[u8])>, Option<String>> {
     let mut content = Vec::new();
     loop {
         let size = httparse::parse_chunk_size(rest);
@@ -508,7 +543,7 @@ fn unchunked(mut rest: &[u8], most: usize) -> Result<Option<Vec<u8>>, Option<Str
             return Ok(None);
         };
         if size == 0 {
-            return Ok(Some(content));
+            return Ok(Some((content, &rest[head..])));
         }
         let size = usize::try_from(size).map_err(|_| None)?;
         if size > most.saturating_sub(content.len()) {
@@ -694,6 +729,8 @@ mod tests {
     const LAST: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
     const OLD: &str = "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}";
     const MORE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\n";
+    const TWICE: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n\
+        HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n\r\n";
     const BAD: &str = "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n";
     const KEPT: Duration = Duration::from_secs(60);
 
@@ -705,6 +742,7 @@ mod tests {
             (&[LAST, OK, LAST, OK], true, KEPT, 4),
             (&[OLD, OK, OK, OK], true, KEPT, 4),
             (&[MORE, OK, OK, OK], true, KEPT, 4),
+            (&[TWICE, OK], false, KEPT, 2),
             // The server ends it without a word: it is asked again on another one.
             (&[OK, OK, OK, OK], true, KEPT, 4),
         ] {
@@ -714,6 +752,53 @@ mod tests {
                 assert_eq!(endpoint.post("", b"{}", deadline), Ok("{}".to_owned()));
             }
             assert_eq!(endpoint.connects(), connects, "{answers:?}");
+        }
+    }
+
+    /// What comes while a connection waits is the answer to nothing.
+    #[test]
+    fn what_nobody_asked_for_is_not_the_next_answer() {
+        for stray in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+            "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+            "H",
+        ] {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+            let url = format!("http://{}/", listener.local_addr().expect("an address"));
+            let (kept, is_kept) = channel();
+            let (sent, is_sent) = channel();
+            let server = std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                let (mut first, _) = listener.accept().expect("a connection");
+                let _ = first.read(&mut bytes).expect("a request");
+                first.write_all(OK.as_bytes()).expect("writes");
+                is_kept.recv().expect("the answer was read");
+                first.write_all(stray.as_bytes()).expect("writes");
+                sent.send(()).expect("waits");
+                // A client that uses the first again does not come here.
+                listener.set_nonblocking(true).expect("a socket");
+                while first.peek(&mut bytes).unwrap_or(0) == 0 {
+                    if let Ok((mut second, _)) = listener.accept() {
+                        second.set_nonblocking(false).expect("a socket");
+                        let _ = second.read(&mut bytes).expect("a request");
+                        second.write_all(OK.as_bytes()).expect("writes");
+                        return true;
+                    }
+                }
+                false
+            });
+            let endpoint = endpoint(&url, KEPT);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            assert_eq!(endpoint.post("", b"1", deadline), Ok("{}".to_owned()));
+            kept.send(()).expect("waits");
+            is_sent.recv().expect("it is sent");
+            if let Some((Connection::Plain(timed), _)) = endpoint.idle().first() {
+                let _ = timed.stream.peek(&mut [0]).expect("it has come");
+            }
+            let second = endpoint.post("", b"2", deadline);
+            assert_eq!(second, Ok("{}".to_owned()), "{stray}");
+            assert_eq!(endpoint.connects(), 2);
+            assert!(server.join().expect("no panic"));
         }
     }
 
