@@ -226,17 +226,23 @@ impl TokenFile {
         removed
     }
 
-    /// The user of a token, unless it has expired. The time of the search depends on the token only
-    /// through its digest, which does not help to find one.
+    /// The user of a token, unless it has expired.
     #[must_use]
     pub fn user_of(&self, token: &[u8], now_s: u64) -> Option<&str> {
+        Some(&*self.find(token, now_s)?.user)
+    }
+
+    /// What the file has of a token, unless it has expired; `now_s` counts from 1970. The time of the search depends
+    /// on the token only through its digest, which does not help to find one.
+    #[must_use]
+    pub fn find(&self, token: &[u8], now_s: u64) -> Option<&TokenRecord> {
         let digest = TokenDigest::of(token);
         let Line::Token(record) = &self.lines[*self.tokens.get(&digest)?] else {
             return None;
         };
         let is_same = bool::from(record.digest.0.ct_eq(&digest.0));
         let is_valid = record.expires_at_s.is_none_or(|at_s| now_s < at_s);
-        (is_same && is_valid).then_some(&*record.user)
+        (is_same && is_valid).then_some(record)
     }
 
     /// The tokens, in the order of the file.

@@ -359,14 +359,15 @@ impl<'a, 'c> Case<'a, 'c> {
         }
         let subject = Subject::Token(token);
         self.may_guess(subject)?;
-        let user = self.cx.policy.tokens.user_of(token, self.now_ms);
-        if user.is_none() && self.cx.policy.webhook.authenticates() {
+        let found = self.cx.policy.tokens.find(token, self.now_ms);
+        if found.is_none() && self.cx.policy.webhook.authenticates() {
             return self.asked(connection, number, Credentials::Token(token));
         }
-        self.note(subject, user.is_some());
-        let user = user.ok_or(Refusal::Token)?;
+        self.note(subject, found.is_some());
+        let (user, until_ms) = found.ok_or(Refusal::Token)?;
         self.agree(user)?;
-        Ok(Verdict::Known(Identity::of(user, Proof::Token)))
+        let identity = Identity::of(user, Proof::Token);
+        Ok(Verdict::Known(identity.until(until_ms)))
     }
 
     fn exchange(

@@ -42,6 +42,8 @@ pub(crate) type Outcome = Result<Option<Identity>, Refusal>;
 pub struct Identity {
     user: Option<Arc<str>>,
     proof: Proof,
+    /// When a token of the file ends, in milliseconds since the Unix epoch.
+    until_ms: Option<u64>,
     /// What a signed token or the webhook gives beside the name.
     grant: Option<Arc<Grant>>,
     /// Where clients can have one: what it gives, or nothing.
@@ -92,9 +94,15 @@ impl Identity {
         Self {
             user: Some(user.into()),
             proof,
+            until_ms: None,
             grant: None,
             standing: None,
         }
+    }
+
+    /// The same client until a time in milliseconds since the Unix epoch; `None` for ever.
+    pub(crate) fn until(self, until_ms: Option<u64>) -> Self {
+        Self { until_ms, ..self }
     }
 
     /// The user of this name, as far as a token gives.
@@ -120,6 +128,7 @@ impl Identity {
         Self {
             user: None,
             proof,
+            until_ms: None,
             grant: None,
             standing: None,
         }
@@ -150,7 +159,7 @@ impl Identity {
 
     /// When it ends, in milliseconds since the Unix epoch; `None` for never.
     pub(crate) fn until_ms(&self) -> Option<u64> {
-        self.grant()?.until_ms()
+        self.until_ms.or_else(|| self.grant.as_deref()?.until_ms())
     }
 
     /// Groups and rules, where a token or the webhook has given any.

@@ -244,11 +244,13 @@ impl Tokens {
         names(self) == names(other)
     }
 
-    /// Whose a token is, unless it has expired; `now_ms` counts from the Unix epoch. It costs a digest,
-    /// so that a shard can do it.
+    /// Whose a token is, unless it has expired, and when it does; times are in milliseconds since the Unix epoch. It
+    /// costs a digest, so that a shard can do it.
     #[must_use]
-    pub fn user_of(&self, token: &[u8], now_ms: u64) -> Option<&str> {
-        self.file.user_of(token, now_ms / 1000)
+    pub fn find(&self, token: &[u8], now_ms: u64) -> Option<(&str, Option<u64>)> {
+        let record = self.file.find(token, now_ms / 1000)?;
+        let until_ms = record.expires_at_s.map(|at_s| at_s.saturating_mul(1000));
+        Some((&record.user, until_ms))
     }
 }
 
@@ -377,9 +379,9 @@ pub(super) mod tests {
         let digest = sterna_auth::TokenDigest::of(b"secret");
         fs::write(&path, format!("# ann's\nann:{digest}:2\n")).unwrap();
         let tokens = Tokens::load(Some(&path)).unwrap();
-        assert_eq!(tokens.user_of(b"secret", 1_999), Some("ann"));
-        assert_eq!(tokens.user_of(b"secret", 2_000), None);
-        assert_eq!(tokens.user_of(b"Secret", 0), None);
+        assert_eq!(tokens.find(b"secret", 1_999), Some(("ann", Some(2_000))));
+        assert_eq!(tokens.find(b"secret", 2_000), None);
+        assert_eq!(tokens.find(b"Secret", 0), None);
         fs::write(&path, "ann:secret\n").unwrap();
         let why = Tokens::load(Some(&path)).unwrap_err();
         assert!(

@@ -535,6 +535,40 @@ fn the_end_of_a_token_ends_the_connection() {
     }
 }
 
+/// The same for a token of the file, beside a user who stays.
+#[test]
+fn the_end_of_a_token_of_the_file_ends_its_responses() {
+    let (directory, config) = guarded(|_| {});
+    let path = directory.path().join("tokens");
+    let known = std::fs::read_to_string(&path).expect("a file");
+    let soon = known.replace(":1800000000", &format!(":{}", NOW_S + 10));
+    assert_ne!(known, soon);
+    std::fs::write(&path, soon).expect("a file");
+    let mut broker = Broker::with(&config, 1);
+    let mut http = H3Client::connect(&mut broker);
+    let open = |broker: &mut Broker, http: &mut H3Client, user: &str, path: &str| {
+        let value = format!("Bearer {user}-token");
+        let fields = [
+            ("authorization", value.as_str()),
+            ("accept", "text/event-stream"),
+        ];
+        http.request(broker, "GET", path, &fields, b"")
+    };
+    let ends = open(&mut broker, &mut http, "bob", "/v1/topics/free/x");
+    let stays = open(&mut broker, &mut http, "ann", "/v1/topics/free/x");
+    broker.advance(9_999);
+    http.turn(&mut broker);
+    assert_eq!(http.response(ends).status, 200);
+    assert!(!http.response(ends).is_complete);
+    broker.advance(1);
+    http.turn(&mut broker);
+    assert!(http.response(ends).is_complete);
+    assert_eq!(http.response(stays).status, 200);
+    assert!(!http.response(stays).is_complete);
+    let again = open(&mut broker, &mut http, "bob", "/v1/topics/free/x");
+    assert_eq!(http.response(again).status, 401);
+}
+
 fn properties_of(token: &str) -> sterna_mqtt::PropertyBuf {
     block(&[
         Property::AuthenticationMethod("OAUTHBEARER"),
