@@ -4,6 +4,8 @@ use sterna_broker::{Broker, ConsumerId};
 use sterna_net::ConnectionId;
 
 use super::Door;
+use crate::bans::Newcomer;
+use crate::context::Context;
 use crate::inspect::ClientView;
 use crate::session::SessionState;
 
@@ -27,6 +29,28 @@ impl Door {
             view.add_queue(broker.queue(session));
         }
         Some(view)
+    }
+
+    /// Ends what users who are banned have open on a connection, and all of it where it is nobody else's.
+    pub(crate) fn end_banned(&mut self, cx: &mut Context<'_>, id: ConnectionId) {
+        let Some(client) = self.clients.get(id) else {
+            return;
+        };
+        let address = cx.net.info(id).map(|info| info.peer.ip());
+        let is_banned = |user| {
+            // HTTP has no names of clients.
+            let who = Newcomer {
+                user,
+                client: None,
+                address,
+            };
+            cx.bans.find(cx.net.now_ms(), who).is_some()
+        };
+        if client.peer.users().all(is_banned) {
+            let _ = self.dismiss(cx, id);
+        } else if client.peer.users().any(is_banned) {
+            self.on_peer(cx, id, |api, cx, peer, out| api.end_banned(cx, peer, out));
+        }
     }
 
     /// The connection of a consumer.

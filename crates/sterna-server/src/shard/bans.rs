@@ -4,7 +4,6 @@ use sterna_net::{ConnectionId, Network};
 
 use super::Shard;
 use crate::bans::Newcomer;
-use crate::config::Protocol;
 
 impl Shard {
     /// Writes the records of bans that have changed. One shard does, since records have no owner.
@@ -29,29 +28,27 @@ impl Shard {
         self.bans_due_ms = None;
         self.bans_looked_at_ms = now_ms;
         let mut doors = self.doors(net);
-        let ids = (doors.mqtt.clients.ids())
-            .chain(doors.amqp.clients.ids())
-            .chain(doors.http.clients.ids());
+        let ids = (doors.mqtt.clients.ids()).chain(doors.amqp.clients.ids());
         let banned: Vec<ConnectionId> = ids
             .filter(|id| {
                 let broker = &*doors.cx.broker;
-                let view = (doors.mqtt.view(broker, *id))
-                    .or_else(|| doors.amqp.view(broker, *id))
-                    .or_else(|| doors.http.view(broker, *id));
+                let view = (doors.mqtt.view(broker, *id)).or_else(|| doors.amqp.view(broker, *id));
                 let view = view.unwrap_or_default();
                 let who = Newcomer {
                     user: view.user,
-                    // HTTP has no names of clients.
-                    client: view.name.filter(|_| view.protocol != Protocol::Http.name()),
+                    client: view.name,
                     address: doors.cx.net.info(*id).map(|info| info.peer.ip()),
                 };
                 doors.cx.bans.find(now_ms, who).is_some()
             })
             .collect();
         for id in banned {
-            let _ = doors.mqtt.dismiss(&mut doors.cx, id)
-                || doors.amqp.dismiss(&mut doors.cx, id)
-                || doors.http.dismiss(&mut doors.cx, id);
+            let _ = doors.mqtt.dismiss(&mut doors.cx, id) || doors.amqp.dismiss(&mut doors.cx, id);
+        }
+        // A connection of HTTP can be of more than one user.
+        let ids: Vec<ConnectionId> = doors.http.clients.ids().collect();
+        for id in ids {
+            doors.http.end_banned(&mut doors.cx, id);
         }
     }
 }

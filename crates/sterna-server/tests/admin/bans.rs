@@ -1,12 +1,14 @@
 //! Bans by hand: made, listed, lifted, kept.
 
 use serde_json::{Value, json};
+use sterna_auth::{TokenDigest, TokenFile, TokenRecord};
 use sterna_broker::Limits;
 use sterna_mqtt::Packet;
 use sterna_net::TransportKind;
 use sterna_store::MemoryStore;
 
 use crate::fixture::{Broker, plain};
+use crate::h3_client::Client as HttpClient;
 use crate::page::{HTTP, config, connect};
 use crate::world::{V5, World};
 
@@ -146,4 +148,64 @@ fn bans_are_kept_over_a_restart() {
     assert!(told(&mut world, [192, 0, 2, 1], "d").contains("Success"));
     let third = ban(&mut world, &json!({ "client": "e" }));
     assert_ne!(third, first);
+}
+
+/// A ban of one of the users on a connection ends what is that user's, whoever has asked last, and nothing else.
+#[test]
+fn a_ban_ends_what_a_user_has_open_beside_others_on_a_connection() {
+    let mut file = TokenFile::new();
+    for user in ["ann", "bob"] {
+        let record = TokenRecord {
+            user: user.into(),
+            digest: TokenDigest::of(format!("{user}-token").as_bytes()),
+            expires_at_s: None,
+        };
+        file.add(record).expect("a user");
+    }
+    let directory = tempfile::tempdir().expect("a folder");
+    let tokens = directory.path().join("tokens");
+    std::fs::write(&tokens, file.to_string()).expect("a file");
+    let mut config = config();
+    config.authentication.token_file = Some(tokens);
+    let fields = |user: &str| {
+        [
+            ("authorization", format!("Bearer {user}-token")),
+            ("accept", "text/event-stream".to_owned()),
+        ]
+    };
+    for (last, wanted) in [
+        ("bob", json!({ "user": "ann" })),
+        ("ann", json!({ "user": "ann" })),
+        ("bob", json!({ "user": "ann", "address": "192.0.2.1" })),
+        ("bob", json!({ "address": "192.0.2.1" })),
+    ] {
+        let mut world = World::with(&config, 2);
+        world.broker.come_from([192, 0, 2, 1]);
+        world.broker.listener = HTTP;
+        let mut http = HttpClient::connect(&mut world.broker);
+        let ask = |world: &mut World, http: &mut HttpClient, user: &str, path: &str| {
+            let fields = fields(user);
+            let fields = fields
+                .each_ref()
+                .map(|(name, value)| (*name, value.as_str()));
+            http.request(&mut world.broker, "GET", path, &fields, b"")
+        };
+        let hers = ask(&mut world, &mut http, "ann", "/v1/topics/a");
+        let his = ask(&mut world, &mut http, "bob", "/v1/topics/b");
+        let _ = ask(&mut world, &mut http, last, "/v1/topics/c?wait=0s");
+        assert_eq!(http.response(hers).status, 200);
+        assert_eq!(http.response(his).status, 200);
+        ban(&mut world, &wanted);
+        world.broker.advance(5_000);
+        http.turn(&mut world.broker);
+        let is_all = wanted["user"].is_null();
+        assert_eq!(world.broker.is_closed(http.peer), is_all, "{wanted}");
+        if is_all {
+            continue;
+        }
+        assert!(http.response(hers).is_complete, "{last} {wanted}");
+        assert!(!http.response(his).is_complete, "{last} {wanted}");
+        let again = ask(&mut world, &mut http, "ann", "/v1/topics/c?wait=0s");
+        assert_eq!(http.response(again).status, 403, "{last} {wanted}");
+    }
 }

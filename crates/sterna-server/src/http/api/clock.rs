@@ -34,9 +34,7 @@ fn heartbeat_ms(subscription: &Subscription) -> Option<u64> {
 impl Peer {
     /// When [`Api::timeout`] wants to be called.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        let until_ms = (self.transports.iter().map(|transport| &transport.identity))
-            .chain(self.subscriptions.iter().map(|one| &one.identity))
-            .filter_map(Identity::until_ms);
+        let until_ms = self.owners().filter_map(Identity::until_ms);
         let subscriptions = self.subscriptions.iter().filter_map(deadline_ms);
         subscriptions.chain(until_ms).min()
     }

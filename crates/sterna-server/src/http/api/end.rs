@@ -13,7 +13,8 @@ use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription, is_durable};
 use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
-use crate::identity::Identity;
+use crate::identity::{Identity, Refusal};
+use crate::judge::is_banned;
 
 /// The end of a session that nobody comes back to.
 pub(super) const ENDED: Close = Close {
@@ -100,6 +101,24 @@ impl Api {
         let trouble = credentials::unwanted(cx.policy, "the token has expired");
         self.end_those(cx, peer, out, &trouble, |identity| {
             identity.has_ended(now_ms)
+        });
+    }
+
+    /// Ends the sessions and responses of users who are banned.
+    pub(crate) fn end_banned(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+    ) {
+        let refusal = Refusal::Banned;
+        let trouble = Trouble::new(Kind::Forbidden, refusal.detail());
+        let banned: Vec<Identity> = (peer.owners())
+            .filter(|identity| is_banned(cx, peer.connection, identity, None))
+            .cloned()
+            .collect();
+        self.end_those(cx, peer, out, &trouble, |identity| {
+            banned.contains(identity)
         });
     }
 

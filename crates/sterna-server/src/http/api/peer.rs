@@ -11,6 +11,7 @@ use super::subscription::Subscription;
 use super::webtransport::Transport;
 use crate::context::Context;
 use crate::door::{Asking, Promises, Sips};
+use crate::identity::Identity;
 use crate::memory::Stage;
 
 /// What is kept of one connection.
@@ -74,6 +75,17 @@ impl Peer {
     /// The user whom a request of the connection has shown.
     pub(crate) fn name(&self) -> Option<&str> {
         self.credentials.name()
+    }
+
+    /// Who has something open on the connection.
+    pub(super) fn owners(&self) -> impl Iterator<Item = &Identity> {
+        (self.transports.iter().map(|transport| &transport.identity))
+            .chain(self.subscriptions.iter().map(|one| &one.identity))
+    }
+
+    /// The users that the connection is of: who has asked last, and who has something open.
+    pub(crate) fn users(&self) -> impl Iterator<Item = Option<&str>> {
+        std::iter::once(self.name()).chain(self.owners().map(Identity::user))
     }
 
     /// The sessions of its subscriptions.
