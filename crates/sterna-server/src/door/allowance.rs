@@ -142,8 +142,13 @@ impl Allowance {
         true
     }
 
+    /// The user whose it is.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.seat.user()
+    }
+
     /// Until when the client is not to be read, in milliseconds.
-    fn paused_until_ms(&self, now_ms: u64) -> Option<u64> {
+    pub(crate) fn paused_until_ms(&self, now_ms: u64) -> Option<u64> {
         Some(self.until_ms).filter(|until_ms| *until_ms > now_ms)
     }
 }
@@ -215,6 +220,12 @@ impl Sips {
         let name = name.map_or_else(|| Cow::Owned(own()), Cow::Borrowed);
         self.allowance = Allowance::of(cx, identity, &name, before, is_in)?;
         Ok(())
+    }
+
+    /// Puts another user's allowance in the place of the one in force, which it returns: a connection can be of
+    /// several users in turn.
+    pub(crate) fn swap(&mut self, allowance: Option<Box<Allowance>>) -> Option<Box<Allowance>> {
+        std::mem::replace(&mut self.allowance, allowance)
     }
 
     /// The client publishes: whether it may, as far as its rate goes. `is_told` says whether it would be told of a

@@ -100,13 +100,17 @@ impl Service for Http {
         client.work(door, cx, |carrier, desk| carrier.settle(desk));
         let partial_bytes = client.carrier.partial_bytes();
         let is_held_back = client.peer.sips.holds_back(cx, partial_bytes);
-        let is_paced = is_held_back || client.peer.promises.is_full(cx);
+        let others_ms = client.peer.settle_others(cx.net.now_ms());
+        let is_paced = is_held_back || others_ms.is_some() || client.peer.promises.is_full(cx);
         door.out.sent_bytes += client.carrier.flush(cx.net, is_paced);
         if let Some(code) = client.carrier.close_code() {
             cx.net.close(client.id, code);
         } else {
             let own_ms = client.carrier.deadline_ms();
-            let next_ms = own_ms.into_iter().chain(client.peer.deadline_ms()).min();
+            let next_ms = (own_ms.into_iter())
+                .chain(client.peer.deadline_ms())
+                .chain(others_ms)
+                .min();
             if let Some(next_ms) = next_ms
                 && next_ms < client.timer_ms
             {

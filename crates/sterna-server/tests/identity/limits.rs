@@ -1,6 +1,7 @@
 //! What a client may use, by who it is: connections, sessions, subscriptions, and how fast it may publish.
 
 use sterna_amqp::messaging::Source;
+use sterna_h3::Features;
 use sterna_mqtt::packet::Connect;
 use sterna_mqtt::{Packet, QoS, Version};
 use sterna_net::TransportKind;
@@ -11,6 +12,7 @@ use sterna_server::config::{self, Config};
 use crate::amqp_client::{Client as AmqpClient, Start};
 use crate::fixture::{Broker, Peer, block, plain, publish};
 use crate::h3_client::Client as HttpClient;
+use crate::world::guarded;
 
 const V5: Version = Version::V5;
 const V311: Version = Version::V311;
@@ -552,4 +554,87 @@ fn a_reload_that_raises_a_limit_reads_a_client_of_http_again() {
     assert_eq!(http.response(stream).status, 204);
     broker.advance(50);
     assert!(!is_paused(&broker, http.peer));
+}
+
+/// Two users, of whom one has limits, on connections of HTTP.
+fn shared(limit: &str) -> (tempfile::TempDir, Config) {
+    let (directory, mut config) = guarded(|config| config.authorization.default_allow = true);
+    config.authorization.rules.clear();
+    config.authorization.limits = limited(&format!("users = [\"ann\"]\n{limit}"))
+        .authorization
+        .limits;
+    (directory, config)
+}
+
+/// A request of a user, by the token.
+fn ask(
+    (broker, http): (&mut Broker, &mut HttpClient),
+    user: &str,
+    method: &str,
+    path: &str,
+) -> u64 {
+    let token = format!("Bearer {user}-token");
+    let fields = [
+        ("authorization", token.as_str()),
+        ("accept", "text/event-stream"),
+    ];
+    http.request(broker, method, path, &fields, b"")
+}
+
+/// A user keeps the seat of a connection while something of the user is open there, whoever else asks on it, and
+/// no longer.
+#[test]
+fn other_users_of_a_connection_do_not_give_a_seat_back() {
+    let (_directory, config) = shared("connections = 1");
+    let mut broker = Broker::with(&config, 2);
+    let mut first = HttpClient::connect(&mut broker);
+    let mut second = HttpClient::connect_on(&mut broker, 1, Features::default(), Vec::new());
+    let open = ask((&mut broker, &mut first), "ann", "GET", "/v1/topics/a");
+    assert_eq!(first.response(open).status, 200);
+    let post = ask((&mut broker, &mut first), "bob", "POST", "/v1/topics/t");
+    assert_eq!(first.response(post).status, 204);
+    let refused = ask((&mut broker, &mut second), "ann", "GET", "/v1/topics/a");
+    assert_eq!(second.response(refused).status, 429);
+    // On her own connection she is in.
+    let again = ask((&mut broker, &mut first), "ann", "GET", "/v1/topics/b");
+    assert_eq!(first.response(again).status, 200);
+    let post = ask((&mut broker, &mut first), "bob", "POST", "/v1/topics/t");
+    assert_eq!(first.response(post).status, 204);
+    for stream in [open, again] {
+        broker.reset(first.peer, sterna_net::StreamId(stream), 0x10c);
+        broker.stop_reading(first.peer, sterna_net::StreamId(stream));
+    }
+    let free = ask((&mut broker, &mut second), "ann", "GET", "/v1/topics/a");
+    assert_eq!(second.response(free).status, 200);
+}
+
+/// Another user's request does not end the pause of who has published too fast.
+#[test]
+fn other_users_of_a_connection_do_not_lift_a_pause() {
+    let (_directory, config) = shared("messages_per_s = 1");
+    let mut broker = Broker::with(&config, 1);
+    let mut http = HttpClient::connect(&mut broker);
+    for _ in 0..4 {
+        for user in ["ann", "bob"] {
+            let post = ask((&mut broker, &mut http), user, "POST", "/v1/topics/t");
+            assert_eq!(http.response(post).status, 204);
+        }
+    }
+    assert!(is_paused(&broker, http.peer));
+    broker.advance(1_500);
+    assert!(is_paused(&broker, http.peer));
+    broker.advance(5_000);
+    assert!(!is_paused(&broker, http.peer));
+}
+
+/// A user's limit of subscriptions counts the user's own.
+#[test]
+fn subscriptions_are_counted_by_user() {
+    let (_directory, config) = shared("subscriptions = 1");
+    let mut broker = Broker::with(&config, 1);
+    let mut http = HttpClient::connect(&mut broker);
+    for (user, status) in [("bob", 200), ("bob", 200), ("ann", 200), ("ann", 429)] {
+        let open = ask((&mut broker, &mut http), user, "GET", "/v1/topics/a");
+        assert_eq!(http.response(open).status, status, "{user}");
+    }
 }

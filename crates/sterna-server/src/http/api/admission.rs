@@ -257,7 +257,7 @@ impl Api {
                     return Err(Trouble::new(Kind::Forbidden, refusal.detail()));
                 }
                 cx.policy.note_standing(&mut identity, "");
-                if peer.sips.allow(cx, &identity, connection, None).is_err() {
+                if peer.allow(cx, &identity).is_err() {
                     let detail = TooManyConnections::DETAIL;
                     let login = Login::of(cx, peer.connection, Protocol::Http);
                     login

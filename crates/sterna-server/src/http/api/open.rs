@@ -58,7 +58,7 @@ impl Api {
             return Err(Trouble::new(Kind::TooManySubscriptions, detail));
         }
         if let Some(most) = peer.sips.most_subscriptions()
-            && peer.subscriptions.len() >= most
+            && peer.subscriptions_of(asker.identity.user()) >= most
         {
             let detail = "the user's connections may not have more subscriptions";
             return Err(Trouble::new(Kind::TooManySubscriptions, detail));

@@ -10,7 +10,7 @@ use super::origin::Reader;
 use super::subscription::Subscription;
 use super::webtransport::Transport;
 use crate::context::Context;
-use crate::door::{Asking, Promises, Sips};
+use crate::door::{Allowance, Asking, Promises, Sips, TooManyConnections};
 use crate::identity::Identity;
 use crate::memory::Stage;
 
@@ -27,7 +27,10 @@ pub(crate) struct Peer {
     pub(super) asked: Vec<(ExchangeId, Reader)>,
     /// What the client is told once it is kept.
     pub(crate) promises: Promises<Acknowledgement>,
+    /// With the allowance of the user who has asked last.
     pub(crate) sips: Sips,
+    /// The allowances of other users who have something open, or are not to be read yet.
+    others: Vec<Box<Allowance>>,
     /// Whether the webhook is asked about the first request that waits for it.
     pub(super) asking: Asking,
     /// The number of the letter with the answer.
@@ -66,6 +69,7 @@ impl Peer {
             asked: Vec::new(),
             promises: Promises::default(),
             sips: Sips::default(),
+            others: Vec::new(),
             asking: Asking::default(),
             asked_by: 0,
             is_newcomer: cx.memory.stage() >= Stage::RefuseNewcomers,
@@ -88,6 +92,12 @@ impl Peer {
         std::iter::once(self.name()).chain(self.owners().map(Identity::user))
     }
 
+    /// The number of a user's subscriptions.
+    pub(super) fn subscriptions_of(&self, user: Option<&str>) -> usize {
+        let are = |one: &&Subscription| one.identity.user() == user;
+        self.subscriptions.iter().filter(are).count()
+    }
+
     /// The sessions of its subscriptions.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionKey> {
         (self.subscriptions.iter()).map(|subscription| subscription.session)
@@ -96,6 +106,53 @@ impl Peer {
     /// Whether subscriptions or WebTransport sessions are open.
     pub(crate) fn has_open(&self) -> bool {
         !self.transports.is_empty() || !self.subscriptions.is_empty()
+    }
+
+    /// A user asks for something, as far as the user's limits go. The seats of others stay theirs.
+    ///
+    /// # Errors
+    /// The user has as many connections as it may.
+    pub(super) fn allow(
+        &mut self,
+        cx: &Context<'_>,
+        identity: &Identity,
+    ) -> Result<(), TooManyConnections> {
+        self.turn_to(identity.user());
+        self.sips.allow(cx, identity, self.connection, None)
+    }
+
+    /// The same for a user who is in.
+    pub(super) fn allow_again(&mut self, cx: &Context<'_>, identity: &Identity) {
+        self.turn_to(identity.user());
+        self.sips.allow_again(cx, identity, self.connection, None);
+    }
+
+    fn turn_to(&mut self, user: Option<&str>) {
+        let at = (self.others.iter()).position(|allowance| allowance.user() == user);
+        let theirs = at.map(|at| self.others.swap_remove(at));
+        let before = self.sips.swap(theirs);
+        match before {
+            Some(before) if before.user() != user => self.others.push(before),
+            Some(before) => drop(self.sips.swap(Some(before))),
+            None => {}
+        }
+    }
+
+    /// Gives back what users had who have nothing open any more and may be read. Returns until when the connection
+    /// is not to be read because of the others, in milliseconds.
+    pub(crate) fn settle_others(&mut self, now_ms: u64) -> Option<u64> {
+        if self.others.is_empty() {
+            return None;
+        }
+        let mut others = std::mem::take(&mut self.others);
+        others.retain(|allowance| {
+            allowance.paused_until_ms(now_ms).is_some()
+                || self.owners().any(|owner| owner.user() == allowance.user())
+        });
+        let until_ms = (others.iter()).filter_map(|allowance| allowance.paused_until_ms(now_ms));
+        let until_ms = until_ms.max();
+        self.others = others;
+        until_ms
     }
 
     /// Bytes of the contents of requests that wait.

@@ -240,6 +240,8 @@ impl Api {
             .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))
             .and_then(|message| {
                 let bytes = message.payload().len();
+                // Another user may have asked last.
+                peer.allow_again(cx, &identity);
                 if peer.sips.published(cx, Protocol::Http, bytes, true) {
                     self.publish(cx, peer, &identity, message, None)
                 } else {
