@@ -532,9 +532,12 @@ fn content_of(
     }))
 }
 
+/// Content, and what follows it.
+type Parted<'a> = (Vec<u8>, &'a [u8]);
+
 /// Content in chunks, put together, with what follows the last chunk; `None` if more is to come. The error is `None`
 /// for too much.
-fn unchunked(mut rest: &[u8], most: usize) -> Result<Option<(Vec<u8>, &[u8])>, Option<String>> {
+fn unchunked(mut rest: &[u8], most: usize) -> Result<Option<Parted<'_>>, Option<String>> {
     let mut content = Vec::new();
     loop {
         let size = httparse::parse_chunk_size(rest);

@@ -3,7 +3,6 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 #[path = "../http/h3_client.rs"]
-#[allow(unreachable_pub, reason = "other tests use the rest")]
 mod h3_client;
 #[path = "../metrics/page.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -30,6 +30,7 @@ pub(crate) struct Peer {
     /// With the allowance of the user who has asked last.
     pub(crate) sips: Sips,
     /// The allowances of other users who have something open, or are not to be read yet.
+    #[expect(clippy::vec_box, reason = "they come in boxes and leave in them")]
     others: Vec<Box<Allowance>>,
     /// Whether the webhook is asked about the first request that waits for it.
     pub(super) asking: Asking,
