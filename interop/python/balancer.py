@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 from cluster_nodes import wait_until
 from harness import INTEROP, Failure, Report
+from namespaces import enter, sh
 
 STERNA = os.environ["STERNA_BIN"]
 RULES = INTEROP.parent / "examples" / "cluster" / "balancer.nft"
@@ -23,21 +23,6 @@ NODES = (1, 2, 3)
 # Addresses that the client has one after the other.
 FIRST, SECOND = "10.0.0.1", "10.0.0.2"
 CLIENTS = 12
-INSIDE = "STERNA_BALANCER_INSIDE"
-
-
-def enter() -> None:
-    """Goes on in namespaces of its own, which end with this process."""
-    if os.environ.get(INSIDE):
-        return
-    os.environ[INSIDE] = "1"
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    os.execvp("unshare", ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
-                          sys.executable, *sys.argv])
-
-
-def sh(commands: str) -> None:
-    subprocess.run(["sh", "-ec", commands], check=True)
 
 
 def network() -> None:

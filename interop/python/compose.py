@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,29 +17,15 @@ import yaml
 
 from cluster_nodes import wait_until
 from harness import INTEROP, Failure, Report
+from namespaces import enter, sh
 
 STERNA = os.environ["STERNA_BIN"]
 FILE = INTEROP.parent / "examples" / "cluster" / "compose.yaml"
 FOLDER = Path(os.environ["STERNA_BUILD"]) / "compose"
-INSIDE = "STERNA_COMPOSE_INSIDE"
 # What this runner does. A key that it does not know is a failure, so that nothing stays untried in silence.
 KNOWN = {"image", "command", "environment", "volumes", "networks", "ports", "depends_on", "restart", "tmpfs", "ulimits",
          "stop_grace_period"}
 USER = ["-u", "ann", "-P", "try-it"]
-
-
-def enter() -> None:
-    """Goes on in namespaces of its own, which end with this process."""
-    if os.environ.get(INSIDE):
-        return
-    os.environ[INSIDE] = "1"
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    os.execvp("unshare", ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
-                          sys.executable, *sys.argv])
-
-
-def sh(commands: str) -> None:
-    subprocess.run(["sh", "-ec", commands], check=True)
 
 
 class Service:
