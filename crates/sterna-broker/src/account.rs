@@ -111,8 +111,10 @@ impl<P> Queues<P> {
             self.lose(slot, Some(message), LossReason::Full);
             return false;
         }
-        while is_full(self) {
-            self.drop_first(slot, LossReason::Full);
+        if was_full {
+            while is_full(self) {
+                self.drop_first(slot, LossReason::Full);
+            }
         }
         let session = &self.sessions[slot];
         self.is_crowded |= session.pending.len() >= self.limits.queued_messages / 2
@@ -185,8 +187,9 @@ impl<P> Queues<P> {
             account.qos0_messages > 0
                 && account.qos0_cost_bytes() + cost_bytes > queues.limits.queued_qos0_bytes as u64
         };
+        let mut has_no_room = is_full(self);
         while let Some(entry) = self.first_of_qos0(slot) {
-            let makes_room = self.limits.queue_full == QueueFull::DropOldest && is_full(self);
+            let makes_room = has_no_room && self.limits.queue_full == QueueFull::DropOldest;
             let reason = if self.is_late(now_ms, slot, entry) {
                 LossReason::Late
             } else if makes_room {
@@ -195,9 +198,9 @@ impl<P> Queues<P> {
                 break;
             };
             self.drop_first(slot, reason);
+            has_no_room = is_full(self);
         }
-        let session = &self.sessions[slot];
-        if (self.is_over_memory && session.is_active()) || is_full(self) {
+        if has_no_room || (self.is_over_memory && self.sessions[slot].is_active()) {
             self.lose(slot, Some(message), LossReason::Full);
             return false;
         }

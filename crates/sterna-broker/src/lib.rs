@@ -79,7 +79,7 @@ pub use api::{
     Selector, SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed,
     Unacknowledged, Will, WillFate,
 };
-pub use broker::{Broker, Peeked, QueueChange, QueueInfo, Restored, SubscriptionInfo};
+pub use broker::{Broker, Next, Peeked, QueueChange, QueueInfo, Restored, SubscriptionInfo};
 pub use counters::Counters;
 pub use directory::Directory;
 pub use limits::{Limits, QueueFull};

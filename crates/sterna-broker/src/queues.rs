@@ -439,9 +439,9 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Takes the next message from a queue.
-    pub(crate) fn take_next(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
-        let delivery = self.take_first(now_ms, slot);
+    /// Takes the first message from a queue, whose node is this.
+    pub(crate) fn take_next(&mut self, slot: u32, node: u32) -> Option<Delivery> {
+        let delivery = self.take_first(slot, node);
         if self.road.is_some()
             && let Some(delivery) = &delivery
         {
@@ -456,9 +456,9 @@ impl<P> Queues<P> {
         delivery
     }
 
-    fn take_first(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
-        let node = self.first_pending(now_ms, slot)?;
+    fn take_first(&mut self, slot: u32, node: u32) -> Option<Delivery> {
         let session = &mut self.sessions[slot];
+        debug_assert_eq!(session.pending.first(), node, "the first goes first");
         let is_on_demand = session.is_on_demand;
         let entry = self.nodes.entry_mut(node)?;
         if entry.qos.is_acknowledged() {

@@ -12,6 +12,42 @@ use crate::queues::Dead;
 use crate::session::State;
 use crate::watch::Step;
 
+/// The first message of a session's queue, which can be sent now. It stays there until it is taken.
+#[derive(Debug)]
+pub struct Next<'a, P: DoorState> {
+    broker: &'a mut Broker<P>,
+    now_ms: u64,
+    slot: u32,
+    node: u32,
+}
+
+impl<P: DoorState> Next<'_, P> {
+    /// The level at which it is delivered.
+    #[must_use]
+    pub fn qos(&self) -> Qos {
+        let entry = self.broker.queues.nodes.entry(self.node);
+        entry.map_or(Qos::AtMostOnce, |entry| entry.qos)
+    }
+
+    /// The broker, as it is now.
+    #[must_use]
+    pub fn broker(&self) -> &Broker<P> {
+        self.broker
+    }
+
+    /// Takes it from the queue. At QoS 1 and 2 it enters the ledger as sent.
+    #[must_use]
+    pub fn take(self) -> Option<Delivery> {
+        self.broker.queues.take_next(self.slot, self.node)
+    }
+}
+
+impl<P: DoorState> Drop for Next<'_, P> {
+    fn drop(&mut self) {
+        self.broker.finish(self.now_ms);
+    }
+}
+
 impl<P: DoorState> Broker<P> {
     /// The next session with something to send and a consumer that isn't parked. A session comes
     /// again, after the others, until it is drained or parked.
@@ -24,25 +60,27 @@ impl<P: DoorState> Broker<P> {
         Some((session.consumer()?, session.key(slot)))
     }
 
-    /// The level of what [`next_delivery`](Self::next_delivery) would return, so that the front
-    /// door can see whether its window allows it.
-    pub fn next_qos(&mut self, now_ms: u64, session: SessionKey) -> Option<Qos> {
+    /// The next message of a session's queue, so that the front door can see whether its window allows it; expired
+    /// ones are dropped on the way. `None` where nothing can be sent now.
+    pub fn next(&mut self, now_ms: u64, session: SessionKey) -> Option<Next<'_, P>> {
         let slot = session.slot;
         self.queues.active_mut(session)?;
         let node = self.first_to_leave(now_ms, slot);
-        self.finish(now_ms);
-        Some(self.queues.nodes.entry(node?)?.qos)
+        let Some(node) = node else {
+            self.finish(now_ms);
+            return None;
+        };
+        Some(Next {
+            broker: self,
+            now_ms,
+            slot,
+            node,
+        })
     }
 
-    /// Takes the next message from the queue; expired ones are dropped on the way. At QoS 1 and 2
-    /// it enters the ledger as sent.
+    /// Takes the next message from the queue. At QoS 1 and 2 it enters the ledger as sent.
     pub fn next_delivery(&mut self, now_ms: u64, session: SessionKey) -> Option<Delivery> {
-        let slot = session.slot;
-        self.queues.active_mut(session)?;
-        let node = self.first_to_leave(now_ms, slot);
-        let delivery = node.and_then(|_| self.queues.take_next(now_ms, slot));
-        self.finish(now_ms);
-        delivery
+        self.next(now_ms, session)?.take()
     }
 
     /// Keeps a session from being ready, because its window or its transport is full.

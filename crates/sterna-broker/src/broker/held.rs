@@ -83,6 +83,9 @@ impl<P: DoorState> Broker<P> {
 
     /// The append that has to be kept before an entry of a session's queue may leave; `None` where it may.
     fn awaited(&mut self, slot: u32, node: u32) -> Option<u64> {
+        if self.held.keeping == Keeping::Nothing {
+            return None;
+        }
         let entry = self.queues.nodes.entry(node)?;
         let waits = entry.qos == Qos::ExactlyOnce
             || (entry.qos.is_acknowledged() && self.queues.sessions[slot].names_places);
@@ -90,9 +93,6 @@ impl<P: DoorState> Broker<P> {
             return None;
         }
         let (position, is_unclaimed) = (entry.position, is_unclaimed(entry));
-        if self.held.keeping == Keeping::Nothing {
-            return None;
-        }
         let session = &self.queues.sessions[slot];
         // Others end with the process.
         let held_until = session.reader.as_ref()?.held_until;

@@ -25,6 +25,7 @@ mod takeover;
 mod timers;
 mod unsubscribe;
 
+pub use delivery::Next;
 pub use manage::{Peeked, QueueChange, QueueInfo, SubscriptionInfo};
 pub use restore::Restored;
 

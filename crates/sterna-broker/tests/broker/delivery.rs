@@ -171,7 +171,7 @@ fn expired_messages_are_dropped_unless_they_were_sent() {
     cluster.pass(2_001);
     let now_ms = cluster.now_ms;
     assert_eq!(
-        cluster.broker(0).next_qos(now_ms, client.key),
+        (cluster.broker(0).next(now_ms, client.key)).map(|next| next.qos()),
         Some(Qos::ExactlyOnce)
     );
     let delivery = cluster.next(client).unwrap();

@@ -42,19 +42,21 @@ impl Door {
         let now_ms = cx.net.now_ms();
         let unsent_bytes = cx.net.unsent_bytes(client.id);
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(qos) = cx.broker.next_qos(now_ms, session) else {
+            let Some(next) = cx.broker.next(now_ms, session) else {
                 return;
             };
+            let qos = next.qos();
             let allowed = unsent_bytes + self.out.len() < self.high_watermark_bytes
-                && session::mqtt(cx.broker, session)
+                && session::mqtt(next.broker(), session)
                     .is_some_and(|state| client.engine.can_send(state, wire_qos(qos)));
             if !allowed {
+                drop(next);
                 // An acknowledgement or the transport lets it go on.
                 client.parked = true;
                 cx.broker.park(session);
                 return;
             }
-            let Some(delivery) = cx.broker.next_delivery(now_ms, session) else {
+            let Some(delivery) = next.take() else {
                 return;
             };
             let datagram = client.datagrams

@@ -336,8 +336,8 @@ fn next_qos(cx: &mut Context<'_>, subscription: &Subscription, now_ms: u64) -> O
     };
     let session = subscription.session;
     loop {
-        if let Some(qos) = cx.broker.next_qos(now_ms, session) {
-            return Some(qos);
+        if let Some(next) = cx.broker.next(now_ms, session) {
+            return Some(next.qos());
         }
         let waits = cx
             .broker
