@@ -48,13 +48,11 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
     let Some((action, topic)) = question else {
         return false;
     };
-    let (subject, now_ms) = (client.subject(cx), cx.net.now_ms());
+    let (owner, now_ms) = (client.owner(), cx.net.now_ms());
     let is_known = |kind: &MessageKind| {
         let about = (topic.as_bytes(), *kind);
-        (client
-            .known_topics
-            .find(&cx.policy.rules, subject, about, now_ms))
-        .is_some()
+        let found = (client.known_topics).find(&cx.policy.rules, owner, about, now_ms);
+        found.is_some()
     };
     if action == ActionName::Publish && kinds.iter().all(is_known) {
         client.asking.passed();

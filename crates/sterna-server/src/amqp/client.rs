@@ -17,7 +17,7 @@ use super::exact::ExactLink;
 use super::registry::LinkKey;
 use super::target::AttachingTarget;
 use super::transactions::Transactions;
-use crate::authorization::{KnownTopics, MessageKind, Subject};
+use crate::authorization::{KnownTopics, MessageKind, Owner, Subject};
 use crate::context::Context;
 use crate::door::{Asking, Early, Framers, Held, Promise, Promises, Sips, held_bytes};
 use crate::identity::{Exchange, Identity, Pending};
@@ -281,11 +281,18 @@ impl Client {
         }
     }
 
+    /// Who it is for what is remembered of it.
+    pub(super) fn owner(&self) -> Owner<'_> {
+        self.identity
+            .as_ref()
+            .map(Identity::owner)
+            .unwrap_or_default()
+    }
+
     /// Whether it may publish such a message to a topic.
     pub(super) fn may_publish(&mut self, cx: &Context<'_>, topic: &str, kind: MessageKind) -> bool {
         let mut known = std::mem::take(&mut self.known_topics);
-        let owner = self.identity.as_ref().map(Identity::owner);
-        let who = (self.subject(cx), owner.unwrap_or_default());
+        let who = (self.owner(), || self.subject(cx));
         let now_ms = cx.net.now_ms();
         let rules = &cx.policy.rules;
         let is_allowed = rules.may_publish_again(&mut known, who, topic, kind, now_ms);

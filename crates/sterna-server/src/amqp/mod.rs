@@ -251,6 +251,10 @@ impl Service for Amqp {
         sources.for_each(|link| visit(link.session));
     }
 
+    fn known_topics(client: &mut Client) -> Option<&mut KnownTopics> {
+        Some(&mut client.known_topics)
+    }
+
     fn sips(client: &mut Client) -> &mut Sips {
         &mut client.sips
     }

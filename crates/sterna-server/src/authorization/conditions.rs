@@ -88,6 +88,22 @@ impl MessageKind {
         }
     }
 
+    /// A number that no other kind has; not 0 where anything is known.
+    pub(super) const fn number(self) -> u8 {
+        const fn flag(flag: Option<bool>) -> u8 {
+            match flag {
+                None => 0,
+                Some(false) => 1,
+                Some(true) => 2,
+            }
+        }
+        let qos = match self.qos {
+            None => 0,
+            Some(qos) => qos + 1,
+        };
+        (qos << 4) | (flag(self.retain) << 2) | flag(self.early_data)
+    }
+
     /// A message of the broker, which can be no replay.
     #[must_use]
     pub fn of(message: &Message) -> Self {

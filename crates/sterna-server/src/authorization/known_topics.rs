@@ -1,9 +1,10 @@
 //! What the rules, and the webhook, have said of the topics that a client published to last. A device publishes to
 //! few topics, so a message costs a comparison instead of all rules and two digests.
 
+use std::ptr;
 use std::sync::Arc;
 
-use super::{MessageKind, Origin, Reading, Rules, Standing, Subject};
+use super::{MessageKind, Reading, Rules, Standing, Subject};
 use crate::config::ActionName;
 
 /// Topics of one client that are kept.
@@ -13,7 +14,8 @@ const LONGEST_BYTES: usize = 256;
 /// After this time the webhook's answer is looked up again, in milliseconds.
 const ASKED_MS: u64 = 1_000;
 
-/// See the module. It belongs to one connection, whose client's name does not change.
+/// See the module. It belongs to one connection, whose client's name does not change. What was said from one address
+/// is to be [forgotten](Self::forget) when the client comes from another.
 #[derive(Debug, Default)]
 pub(crate) struct KnownTopics {
     kept: Option<Box<Kept>>,
@@ -24,7 +26,6 @@ struct Kept {
     /// What it was said by, and of whom. With anything else of this, nothing is known.
     rules: u64,
     user: Option<Arc<str>>,
-    origin: Origin,
     standing: Option<Arc<Standing>>,
     topics: Vec<Topic>,
     /// The place that the next topic takes.
@@ -34,7 +35,7 @@ struct Kept {
 #[derive(Debug)]
 struct Topic {
     name: String,
-    kind: MessageKind,
+    kind: u8,
     until_ms: u64,
     is_allowed: bool,
 }
@@ -49,50 +50,56 @@ pub(crate) struct Owner<'a> {
 }
 
 impl Kept {
-    fn is_about(&self, rules: &Rules, subject: Subject<'_>) -> bool {
+    fn is_about(&self, rules: &Rules, owner: Owner<'_>) -> bool {
         // What is kept cannot be given to others, so the same place is the same thing.
-        let standing = self.standing.as_deref().map(std::ptr::from_ref);
-        let user = self.user.as_deref().map(str::as_ptr);
+        let place = |user: Option<&Arc<str>>| user.map_or(ptr::null(), |user| user.as_ptr());
+        let standing = |own: Option<&Arc<Standing>>| own.map_or(ptr::null(), Arc::as_ptr);
         self.rules == rules.lists.number
-            && standing == subject.standing.map(std::ptr::from_ref)
-            && user == subject.user.map(str::as_ptr)
-            && self.origin == subject.origin
+            && place(self.user.as_ref()) == place(owner.user)
+            && standing(self.standing.as_ref()) == standing(owner.standing)
     }
 }
 
 impl KnownTopics {
+    /// Forgets all: the client speaks from another address.
+    pub(crate) fn forget(&mut self) {
+        self.kept = None;
+    }
+
     /// Whether a client may publish such a message to a topic, if that was said and still holds.
     pub(crate) fn find(
         &self,
         rules: &Rules,
-        subject: Subject<'_>,
+        owner: Owner<'_>,
         (topic, kind): (&[u8], MessageKind),
         now_ms: u64,
     ) -> Option<bool> {
         let kept = self.kept.as_ref()?;
+        if !kept.is_about(rules, owner) {
+            return None;
+        }
         let kind = rules.seen(kind);
         let mut topics = kept.topics.iter();
         let found = topics.find(|known| {
-            known.name.as_bytes() == topic && known.kind == kind && now_ms < known.until_ms
+            known.kind == kind && now_ms < known.until_ms && known.name.as_bytes() == topic
         })?;
-        kept.is_about(rules, subject).then_some(found.is_allowed)
+        Some(found.is_allowed)
     }
 
     fn keep(
         &mut self,
         rules: &Rules,
-        (subject, owner): (Subject<'_>, Owner<'_>),
-        (topic, kind): (&str, MessageKind),
+        owner: Owner<'_>,
+        (topic, kind): (&str, u8),
         (is_allowed, until_ms): (bool, u64),
     ) {
         if topic.len() > LONGEST_BYTES {
             return;
         }
-        if !(self.kept.as_ref()).is_some_and(|kept| kept.is_about(rules, subject)) {
+        if !(self.kept.as_ref()).is_some_and(|kept| kept.is_about(rules, owner)) {
             self.kept = Some(Box::new(Kept {
                 rules: rules.lists.number,
                 user: owner.user.cloned(),
-                origin: subject.origin,
                 standing: owner.standing.cloned(),
                 topics: Vec::new(),
                 next: 0,
@@ -118,22 +125,25 @@ impl KnownTopics {
 }
 
 impl Rules {
-    /// As [`may_publish`](Self::may_publish), for each message of a connection. The owner is that of the subject.
-    pub(crate) fn may_publish_again(
+    /// As [`may_publish`](Self::may_publish), for each message of a connection. The subject is asked for where
+    /// nothing is known; the owner is its.
+    pub(crate) fn may_publish_again<'a>(
         &self,
         known_topics: &mut KnownTopics,
-        (subject, owner): (Subject<'_>, Owner<'_>),
+        (owner, subject): (Owner<'_>, impl FnOnce() -> Subject<'a>),
         topic: &str,
         kind: MessageKind,
         now_ms: u64,
     ) -> bool {
         if self.lists.publish.is_empty() && owner.standing.is_none() {
-            return self.may_publish(subject, topic, kind);
+            let is_plain = self.lists.default_allow && !topic.starts_with('$');
+            return is_plain || self.may_publish(subject(), topic, kind);
         }
         let about = (topic.as_bytes(), kind);
-        if let Some(is_allowed) = known_topics.find(self, subject, about, now_ms) {
+        if let Some(is_allowed) = known_topics.find(self, owner, about, now_ms) {
             return is_allowed;
         }
+        let subject = subject();
         let said = match self.decide_publish(subject, topic, kind).0 {
             Reading::Asked => {
                 let Some((is_allowed, left)) = self.answer_for(subject, ActionName::Publish, topic)
@@ -146,16 +156,16 @@ impl Rules {
             reading => (reading == Reading::Whole, u64::MAX),
         };
         let kind = self.seen(kind);
-        known_topics.keep(self, (subject, owner), (topic, kind), said);
+        known_topics.keep(self, owner, (topic, kind), said);
         said.0
     }
 
-    /// What the rules look at in a message.
-    fn seen(&self, kind: MessageKind) -> MessageKind {
+    /// What the rules look at in a message, as a number.
+    fn seen(&self, kind: MessageKind) -> u8 {
         if self.lists.look_at_messages {
-            kind
+            kind.number()
         } else {
-            MessageKind::UNKNOWN
+            0
         }
     }
 }
@@ -164,7 +174,7 @@ impl Rules {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Answers, GivenRule};
+    use super::super::{Answers, GivenRule, Origin};
     use super::*;
     use crate::config::{Authorization, Effect, Rule};
 
@@ -217,13 +227,6 @@ mod tests {
             standing: Some(&standing),
             ..of_ann
         };
-        let elsewhere = Subject {
-            origin: Origin {
-                address: Some([192, 0, 2, 1].into()),
-                transport: None,
-            },
-            ..ann
-        };
         let given = Subject {
             standing: Some(&standing),
             ..ann
@@ -238,29 +241,69 @@ mod tests {
             (&first, ann, of_ann, "q", late, false),
             (&first, bob, of_bob, "ann/t", KIND, false),
             (&first, ann, of_ann, "ann/t", KIND, true),
-            (&first, elsewhere, of_ann, "ann/t", KIND, true),
             (&first, ann, of_ann, "more", KIND, false),
             (&first, given, of_given, "more", KIND, true),
             (&first, ann, of_ann, "more", KIND, false),
             (&same, ann, of_ann, "ann/t", KIND, false),
         ] {
             for _ in 0..2 {
-                let said = rules.may_publish_again(&mut known, (subject, own), topic, kind, 7);
+                let said = rules.may_publish_again(&mut known, (own, || subject), topic, kind, 7);
                 assert_eq!(said, expected, "{subject:?} {topic}");
                 let about = (topic.as_bytes(), kind);
-                assert_eq!(known.find(rules, subject, about, 7), Some(expected));
+                assert_eq!(known.find(rules, own, about, 7), Some(expected));
             }
         }
-        assert_eq!(known.find(&first, ann, (b"ann/t", KIND), 7), None);
+        assert_eq!(known.find(&first, of_ann, (b"ann/t", KIND), 7), None);
         for number in 0..100 {
             let topic = format!("ann/{number}");
-            assert!(!same.may_publish_again(&mut known, (ann, of_ann), &topic, KIND, 7));
+            assert!(!same.may_publish_again(&mut known, (of_ann, || ann), &topic, KIND, 7));
         }
         let kept = known.kept.as_ref().expect("what was said");
         assert_eq!(kept.topics.len(), TOPICS);
         let long = "x".repeat(LONGEST_BYTES + 1);
-        assert!(!same.may_publish_again(&mut known, (ann, of_ann), &long, KIND, 7));
-        assert_eq!(known.find(&same, ann, (long.as_bytes(), KIND), 7), None);
+        assert!(!same.may_publish_again(&mut known, (of_ann, || ann), &long, KIND, 7));
+        assert_eq!(known.find(&same, of_ann, (long.as_bytes(), KIND), 7), None);
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_client_that_has_moved() {
+        let mut of_address = rule(Effect::Deny, "#");
+        of_address.addresses = vec!["192.0.2.0/24".parse().expect("a prefix")];
+        let rules = rules(vec![of_address, rule(Effect::Allow, "#")]);
+        let from = |address: [u8; 4]| Subject {
+            client: "c",
+            origin: Origin {
+                address: Some(address.into()),
+                transport: None,
+            },
+            ..Subject::default()
+        };
+        let mut known = KnownTopics::default();
+        for (address, expected) in [([198, 51, 100, 1], true), ([192, 0, 2, 1], false)] {
+            known.forget();
+            let who = (Owner::default(), || from(address));
+            assert_eq!(
+                rules.may_publish_again(&mut known, who, "t", KIND, 7),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn kinds_have_numbers_of_their_own() {
+        let flags = [None, Some(false), Some(true)];
+        let mut numbers = std::collections::HashSet::new();
+        for qos in [None, Some(0), Some(1), Some(2)] {
+            for (retain, early_data) in flags.iter().flat_map(|a| flags.map(|b| (*a, b))) {
+                let kind = MessageKind {
+                    qos,
+                    retain,
+                    early_data,
+                };
+                assert!(numbers.insert(kind.number()));
+            }
+        }
+        assert_eq!(MessageKind::UNKNOWN.number(), 0);
     }
 
     #[test]
@@ -280,15 +323,15 @@ mod tests {
         };
         let mut known = KnownTopics::default();
         let may = |known: &mut KnownTopics, topic, now_ms| {
-            rules.may_publish_again(known, (ann, of_ann), topic, KIND, now_ms)
+            rules.may_publish_again(known, (of_ann, || ann), topic, KIND, now_ms)
         };
         assert!(!may(&mut known, "a", 0));
-        assert_eq!(known.find(&rules, ann, (b"a", KIND), 0), None);
+        assert_eq!(known.find(&rules, of_ann, (b"a", KIND), 0), None);
         answers.add(ann.user, "c", ActionName::Publish, "a", true);
         answers.add(ann.user, "c", ActionName::Publish, "b", false);
         assert!(may(&mut known, "a", 0) && !may(&mut known, "b", 0));
-        assert_eq!(known.find(&rules, ann, (b"a", KIND), 999), Some(true));
-        assert_eq!(known.find(&rules, ann, (b"a", KIND), 1_000), None);
-        assert_eq!(known.find(&rules, ann, (b"b", KIND), 301), None);
+        assert_eq!(known.find(&rules, of_ann, (b"a", KIND), 999), Some(true));
+        assert_eq!(known.find(&rules, of_ann, (b"a", KIND), 1_000), None);
+        assert_eq!(known.find(&rules, of_ann, (b"b", KIND), 301), None);
     }
 }

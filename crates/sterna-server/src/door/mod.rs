@@ -22,6 +22,7 @@ use std::hash::Hash;
 use sterna_broker::{Close, Committed, ConsumerId, SessionKey};
 use sterna_net::{CloseReason, ConnectionId, contain};
 
+use crate::authorization::KnownTopics;
 use crate::context::Context;
 use crate::inspect;
 use crate::sys::Counts;
@@ -129,6 +130,12 @@ pub(crate) trait Service: Sized {
     /// Shows each session that a client has in the broker.
     fn each_session(client: &Self::Client, visit: &mut dyn FnMut(SessionKey)) {
         let _ = (client, visit);
+    }
+
+    /// What the rules have said of the topics that a client publishes to, where that is remembered.
+    fn known_topics(client: &mut Self::Client) -> Option<&mut KnownTopics> {
+        let _ = client;
+        None
     }
 
     /// Whether a client is not read because memory is short, and may be for a moment.
@@ -313,6 +320,9 @@ impl<S: Service> Door<S> {
         S: Service<Id = ConnectionId>,
     {
         self.with_client(cx, id, |_, cx, client| {
+            if let Some(known) = S::known_topics(client) {
+                known.forget();
+            }
             note_origins::<S>(cx, id, client);
             if let Some(name) = S::name(client) {
                 inspect::log_move(cx, id, name);

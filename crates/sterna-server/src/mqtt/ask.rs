@@ -16,22 +16,28 @@ pub(super) const ACTION: u64 = 2;
 
 impl Door {
     /// Whether a packet has to wait until the webhook has been asked. Nothing of it is done before.
+    #[inline]
     pub(super) fn must_ask(
         cx: &Context<'_>,
         client: &mut Client,
         lane: Lane,
         frame: &Frame<'_>,
     ) -> bool {
-        if !cx.policy.rules.have_questions() || client.session().is_none() {
-            return false;
-        }
-        let is_about_topics = matches!(
-            frame.packet_type(),
-            Some(PacketType::Publish | PacketType::Subscribe)
-        );
-        if !is_about_topics {
-            return false;
-        }
+        cx.policy.rules.have_questions()
+            && client.session().is_some()
+            && matches!(
+                frame.packet_type(),
+                Some(PacketType::Publish | PacketType::Subscribe)
+            )
+            && Self::must_ask_of_topics(cx, client, lane, frame)
+    }
+
+    fn must_ask_of_topics(
+        cx: &Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        frame: &Frame<'_>,
+    ) -> bool {
         if Self::is_decided(cx, client, frame) {
             client.asking.passed();
             return false;
@@ -85,11 +91,8 @@ impl Door {
             frame.first_byte() & RETAIN != 0,
         );
         let kind = MessageKind::new(qos, retains, client.early == Early::Allowed);
-        let (subject, now_ms) = (client.subject(cx), cx.net.now_ms());
-        let rules = &cx.policy.rules;
-        (client
-            .known_topics
-            .find(rules, subject, (topic, kind), now_ms))
-        .is_some()
+        let (owner, now_ms) = (client.identity.owner(), cx.net.now_ms());
+        let found = (client.known_topics).find(&cx.policy.rules, owner, (topic, kind), now_ms);
+        found.is_some()
     }
 }

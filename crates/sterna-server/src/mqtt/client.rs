@@ -159,7 +159,7 @@ impl Client {
     /// Whether it may publish such a message to a topic.
     pub(super) fn may_publish(&mut self, cx: &Context<'_>, topic: &str, kind: MessageKind) -> bool {
         let mut known_topics = std::mem::take(&mut self.known_topics);
-        let who = (self.subject(cx), self.identity.owner());
+        let who = (self.identity.owner(), || self.subject(cx));
         let now_ms = cx.net.now_ms();
         let rules = &cx.policy.rules;
         let is_allowed = rules.may_publish_again(&mut known_topics, who, topic, kind, now_ms);

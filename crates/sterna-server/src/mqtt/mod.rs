@@ -215,6 +215,10 @@ impl Service for Mqtt {
         client.session().into_iter().for_each(visit);
     }
 
+    fn known_topics(client: &mut Client) -> Option<&mut KnownTopics> {
+        Some(&mut client.known_topics)
+    }
+
     fn sips(client: &mut Client) -> &mut Sips {
         &mut client.sips
     }

@@ -143,9 +143,11 @@ impl Door {
             _ if token == 0 => return,
             _ => Acknowledgement::Nothing,
         };
-        let promise = Promise::of_message(cx, client.listener, client.subject(cx), topic, kind)
-            .at(token)
-            .bound(client.is_bound);
+        let promise = match token {
+            0 => Promise::on(cx, client.listener),
+            _ => Promise::of_message(cx, client.listener, client.subject(cx), topic, kind),
+        };
+        let promise = promise.at(token).bound(client.is_bound);
         self.acknowledge(cx, client, promise, acknowledgement);
     }
 
