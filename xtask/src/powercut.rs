@@ -10,21 +10,28 @@ use crate::{Failure, Verdict};
 /// What the test reads.
 const SETTING: &str = "STERNA_POWERCUT";
 const HELP: &str = "\
-cargo xtask powercut [--cuts N] [--seed S] [--durability commit|interval] [--early]
+cargo xtask powercut [--cuts N] [--seed S] [--durability commit|interval] [--early] [--release]
 
   --cuts N            power cuts; default 1000
   --seed S            of all that is random; another one each time if it is not given
   --durability WORD   the promise of the broker; default commit
-  --early             acknowledge before the commit: must be caught, so the run fails";
+  --early             acknowledge before the commit: must be caught, so the run fails
+  --release           an optimised build with all assertions, for thousands of cuts";
 
 /// Makes a run with these arguments; the verdict is whether all promises were kept.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
-    let Some(setting) = setting(arguments)? else {
+    let (release, others): (Vec<_>, Vec<_>) =
+        (arguments.iter().cloned()).partition(|argument| argument == "--release");
+    let Some(setting) = setting(&others)? else {
         println!("{HELP}");
         return Ok(true);
     };
     let mut cargo: Command = workspace.cargo();
     cargo.args(["test", "--locked", "--package", "sterna-server"]);
+    if !release.is_empty() {
+        cargo.arg("--release");
+        cargo.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+    }
     cargo.args(["--test", "powercut", "--", "--exact", "--nocapture"]);
     cargo.arg("a_power_cut_breaks_no_promise");
     cargo.env(SETTING, &setting).env("RUST_BACKTRACE", "0");
