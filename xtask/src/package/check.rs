@@ -81,6 +81,8 @@ pub(crate) fn check(workspace: &Workspace, progress: &mut Progress) -> Result<Re
     report.check("there are ten steps to the first device", steps == 10);
     let state = "devices/device1/state on\n";
     report.check("the first device is heard", printed.contains(state));
+    let is_restored = printed.matches(state).count() == 2;
+    report.check("a restored backup has the device's state", is_restored);
     progress.busy("the image");
     let contents = contents(&version, machine, &program, &papers);
     let manifest = image::manifest(workspace, &contents, &folder)?;
