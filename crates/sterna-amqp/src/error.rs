@@ -13,9 +13,6 @@ macro_rules! conditions {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal;)*) => {
         impl Condition {
             $($(#[$doc])* pub const $name: Self = Self($symbol);)*
-
-            /// Every condition that the specification names.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
         }
     };
 }
@@ -84,12 +81,6 @@ impl Condition {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.0
-    }
-
-    /// The condition with this symbol, if the specification names it.
-    #[must_use]
-    pub fn from_symbol(symbol: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|one| one.0 == symbol)
     }
 }
 

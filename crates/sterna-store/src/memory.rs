@@ -22,8 +22,6 @@ struct State {
     last: u64,
     records: BTreeMap<Box<[u8]>, Box<[u8]>>,
     tokens: u64,
-    /// Tokens up to which appends count as committed; `None` for all.
-    committed: Option<u64>,
     is_full: bool,
     holds_answers: bool,
     is_stuck: bool,
@@ -67,11 +65,6 @@ impl MemoryStore {
     #[must_use]
     pub fn appends(&self) -> u64 {
         locked(&self.state).tokens
-    }
-
-    /// Lets appends count as committed only up to a token from now on; `None` for all.
-    pub fn hold_commits(&self, up_to: Option<u64>) {
-        locked(&self.state).committed = up_to;
     }
 
     /// Keeps answers to reading back from now on, or no longer: a disk takes its time.
@@ -138,8 +131,7 @@ impl Store for MemoryStore {
     }
 
     fn committed(&self) -> Committed {
-        let state = locked(&self.state);
-        let token = state.committed.unwrap_or(state.tokens);
+        let token = locked(&self.state).tokens;
         Committed {
             written: token,
             synced: token,

@@ -308,9 +308,9 @@ impl<'a> MessageView<'a> {
         }
     }
 
-    /// Checks the parts that [`MessageView::parse`] leaves for later: the fields of header and
-    /// properties, the keys of every map (section 3.2.10), and the types of application properties
-    /// (section 3.2.5).
+    /// Checks the parts that [`MessageView::parse`] leaves for later. These are the fields of header and
+    /// properties, the keys of every map (section 3.2.10), and the types of application properties (section
+    /// 3.2.5).
     ///
     /// # Errors
     ///

@@ -11,10 +11,6 @@ use crate::types::{Composite as _, Multiple, Value, composite};
 pub mod capability {
     /// Transactions within the resource.
     pub const LOCAL_TRANSACTIONS: &str = "amqp:local-transactions";
-    /// Transactions over several resources.
-    pub const DISTRIBUTED_TRANSACTIONS: &str = "amqp:distributed-transactions";
-    /// Local ones that can become distributed.
-    pub const PROMOTABLE_TRANSACTIONS: &str = "amqp:promotable-transactions";
     /// Several transactions of a session at a time.
     pub const MULTI_TXNS_PER_SSN: &str = "amqp:multi-txns-per-ssn";
     /// Several sessions in one transaction.

@@ -24,12 +24,6 @@ impl<'a> Array<'a> {
         self.count == 0
     }
 
-    /// The format code of its elements.
-    #[must_use]
-    pub const fn element_code(&self) -> Option<u8> {
-        self.constructor.last().copied()
-    }
-
     /// The constructor of its elements: a format code, behind descriptors if they are described.
     #[must_use]
     pub const fn constructor(&self) -> &'a [u8] {
