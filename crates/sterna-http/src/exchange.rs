@@ -1,5 +1,5 @@
-//! A request and its response, as the carriers and the application see them: HTTP/3 of our own and a
-//! library's HTTP/2 and HTTP/1.1 on one side, one application for all three on the other.
+//! A request and its response, as the carriers and the application see them. The carriers are HTTP/3 of our
+//! own, and a library's HTTP/2 and HTTP/1.1. One application serves all three.
 
 use bytes::Bytes;
 use http::request::Parts;

@@ -233,8 +233,8 @@ impl ShardCounters {
         sum
     }
 
-    /// Bytes that connections hold: copies that wait to be sent, those encrypted included; on QUIC also those that
-    /// are not acknowledged, and what has come and is not read.
+    /// Bytes that connections hold: copies that wait to be sent, encrypted ones included. On QUIC also
+    /// those that are not acknowledged, and bytes that have come and are not read.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.get()

@@ -44,8 +44,8 @@ pub(crate) fn listen(
     Ok((bound, group))
 }
 
-/// One UDP socket per shard on the same address, in the order of the shards: [`crate::steering`]
-/// selects by the position in the group, and connection identifiers have the shard at `shard_offset`.
+/// One UDP socket per shard on the same address, in the order of the shards. [`crate::steering`] selects by
+/// the position in the group. Connection identifiers have the shard at `shard_offset`.
 pub(crate) fn bind_udp(
     address: SocketAddr,
     shards: usize,

@@ -1,10 +1,10 @@
 //! Steers QUIC datagrams to the shard that owns the connection, from any address.
 //!
-//! The UDP sockets of all shards form one `SO_REUSEPORT` group. A classic BPF program picks the
-//! member by one byte of the destination connection identifier, modulo the number of shards: the first,
-//! or the one behind the node's server ID. A shard issues identifiers whose byte is congruent to its index. Identifiers that a client
-//! chose for its first flight fall anywhere, and the receiving shard owns the connection. So
-//! packets find their shard after NAT rebinding and migration, without privileges.
+//! The UDP sockets of all shards form one `SO_REUSEPORT` group. A classic BPF program picks the member by
+//! one byte of the destination connection identifier, modulo the number of shards. That is the first byte,
+//! or the one behind the node's server ID. A shard issues identifiers whose byte is congruent to its index.
+//! Identifiers that a client chose for its first flight fall anywhere, and the receiving shard owns the
+//! connection. So packets find their shard after NAT rebinding and migration, without privileges.
 //!
 //! Unsafe because neither the standard library nor socket2 has `SO_ATTACH_REUSEPORT_CBPF`.
 #![allow(unsafe_code)]

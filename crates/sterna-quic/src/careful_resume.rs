@@ -1,9 +1,9 @@
 //! Starting from the congestion window of an earlier connection (Careful Resume, RFC 9959).
 //!
-//! Without it, a connection that returns with a ticket learns the capacity of the path again, in
-//! slow start: at a round trip of 2 s that takes many seconds. Careful Resume spends one round trip
-//! to check that the path is still the same. Then it sends half of the last connection's window,
-//! and takes it back at the first sign of congestion.
+//! Without it, a connection that returns with a ticket learns the capacity of the path again, in slow
+//! start. At a round trip of 2 s that takes many seconds. Careful Resume spends one round trip to check
+//! that the path is still the same. Then it sends half of the last connection's window, and takes it back
+//! at the first sign of congestion.
 //!
 //! [`CarefulResume`] wraps the library's congestion controllers. They cannot be given a window. So
 //! where RFC 9959 sets one, the wrapper replaces the inner controller by a new one that *begins*
@@ -77,8 +77,8 @@ impl std::error::Error for Refused {}
 /// The place where a connection's congestion controller finds the memory of an earlier connection.
 /// A handle: clones are the same place.
 ///
-/// After a change of the address, except of a NAT's port, the library makes a new controller with a
-/// new and empty place: the new path is not the remembered one.
+/// After a change of the address, except of a NAT's port, the library makes a new controller. That has a
+/// new and empty place, since the new path is not the remembered one.
 #[derive(Clone, Debug, Default)]
 pub struct PathMemory(Arc<OnceLock<Restored>>);
 

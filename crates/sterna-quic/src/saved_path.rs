@@ -18,8 +18,8 @@ const MIN_MTU_BYTES: u16 = 1_200;
 /// Largest UDP payload.
 const MAX_MTU_BYTES: u16 = 65_527;
 
-/// The memory of a path at one end of a connection: at a server beside the ticket that it issued,
-/// at a client beside the ticket that it received.
+/// The memory of a path at one end of a connection. A server has it beside the ticket that it issued, a
+/// client beside the ticket that it received.
 ///
 /// Each end remembers its own direction of sending. The values are hints, and their users check
 /// them again: [`Settings::remembering`] and [`PathMemory::fill`].

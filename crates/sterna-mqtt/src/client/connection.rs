@@ -740,8 +740,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// If the server has not answered a PINGREQ in half the Keep Alive time (at least 5 s), and no
-    /// other packet came from it: the connection is dead, close it.
+    /// The server has not answered a PINGREQ in half the Keep Alive time (at least 5 s), and sent no other
+    /// packet. The connection is dead: close it.
     pub fn on_timeout(&mut self, now_ms: u64, out: &mut BytesMut) -> Result<(), Violation> {
         if self
             .deadline_ms()

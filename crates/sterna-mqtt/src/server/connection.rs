@@ -257,9 +257,9 @@ impl Connection {
         }
     }
 
-    /// Time at which [`Connection::on_timeout`] is due, in milliseconds since the Unix epoch: the
-    /// end of one and a half times the Keep Alive time, or of the time for CONNECT and
-    /// authentication.
+    /// Time at which [`Connection::on_timeout`] is due, in milliseconds since the Unix epoch; `None`
+    /// without one. It is the end of one and a half times the Keep Alive time, or of the time for CONNECT
+    /// and authentication.
     #[must_use]
     pub fn deadline_ms(&self) -> Option<u64> {
         let allowed_ms = match self.phase {

@@ -36,9 +36,9 @@ impl MqttSession {
         Self::default()
     }
 
-    /// A session of which this was written down: the QoS 2 messages that were received and not released,
-    /// by their identifiers, and those that the peer has and whose PUBCOMP is due, each with its tag, in
-    /// the order of sending. Of two with one identifier the first counts.
+    /// A session as it was written down. `received` are the identifiers of QoS 2 messages that were
+    /// received and not released. The second list has those that the peer has and whose PUBCOMP is due,
+    /// with their tags, in the order of sending. Of two with one identifier the first counts.
     #[must_use]
     pub fn restored(
         received: impl Iterator<Item = PacketId>,
@@ -167,9 +167,9 @@ impl MqttSession {
         self.outgoing.finish(packet_id, Stage::PublishQoS1)
     }
 
-    /// A PUBREC arrived. Returns the tag, and whether it is the first one: then the message has
-    /// been handed over (or, with an error code, refused, and the identifier is free). Answer a
-    /// success with PUBREL in either case.
+    /// A PUBREC arrived. Returns the tag, and whether it is the first one. Then the message has been handed
+    /// over. With an error code it is refused, and the identifier is free. Answer a success with PUBREL in
+    /// either case.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Bytes that wait to be sent on a connection's streams.
 //!
-//! A connection has a [`StreamQueues`] only while bytes wait. Its memory then returns to a pool and
-//! serves the next connection. Small messages of one turn gather in one buffer per stream, and go
-//! to the QUIC library in one write, as a copy of their exact size, so no spare capacity is held until the
+//! A connection has a [`StreamQueues`] only while bytes wait. Its memory then returns to a pool and serves
+//! the next connection. Small messages of one turn gather in one buffer for each stream, and go to the QUIC
+//! library in one write. That is a copy of their exact size, so no spare capacity is held until the
 //! acknowledgement.
 //!
 //! All copies are counted from the call that queues them until the peer has acknowledged them: then the library

@@ -54,9 +54,9 @@ impl Connected {
         }
     }
 
-    /// Raises the number of streams that the client may have open, and renews it one part at a
-    /// time. It is raised in three cases. The client uses more than half of it, it would use up the
-    /// rest before the next grant can arrive, or it needs many one after the other.
+    /// Raises the number of streams that the client may have open, and renews it one part at a time. It is
+    /// raised in three cases. The client uses more than half of it, or needs many one after the other. Or
+    /// it would use up the rest before the next grant can arrive.
     ///
     /// Permitted streams cost memory, so few are permitted at first. The library would send
     /// MAX_STREAMS for each used eighth of the limit. So the target stays below the limit by

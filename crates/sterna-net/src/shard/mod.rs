@@ -1,9 +1,9 @@
 //! The loop of one shard.
 //!
-//! A turn: wait for events; write to connections that have room again; read, at most one buffer per
-//! connection; take datagrams; take letters; pass deadlines; accept; let the handler end its turn;
-//! write all queues. Work above a limit goes to the next turn, which then does not wait.
-//! Established connections come before new ones.
+//! A turn waits for events, and writes to connections that have room again. Then it reads at most one
+//! buffer of each connection, and takes datagrams and letters. It passes deadlines and accepts connections.
+//! It lets the handler end its turn, and writes all queues. Work above a limit goes to the next turn, which
+//! then does not wait. Established connections come before new ones.
 
 mod accept;
 mod admission;

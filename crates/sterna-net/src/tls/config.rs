@@ -86,8 +86,8 @@ impl TlsConfig {
         Ok(config)
     }
 
-    /// The configuration for a QUIC listener: TLS 1.3, stateful tickets for one use, early data by
-    /// the listener's policy, key shares and ciphers in the order of its settings.
+    /// The configuration for a QUIC listener: TLS 1.3, with stateful tickets for one use. Early data is by
+    /// the listener's policy. Key shares and ciphers are in the order of its settings.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
 //! Holds a new connection's first datagram back until there is something to put into it.
 //!
-//! quinn sends when the task that drives a connection runs. On a runtime with one thread that is
-//! when the caller waits for something; with several it is at any moment. So the task of a
-//! connection that may carry early data starts only on request: after CONNECT and the data that
-//! follows it at once have been written. They then ride in the datagram of the ClientHello, which
-//! is filled up to 1,200 bytes anyway.
+//! quinn sends when the task that drives a connection runs. On a runtime with one thread that is when the
+//! caller waits for something; with several it is at any moment. So the task of a connection that may carry
+//! early data starts only on request. That comes after CONNECT and the data that follows it at once have
+//! been written. They then ride in the datagram of the ClientHello, which is filled up to 1,200 bytes
+//! anyway.
 
 use std::future::poll_fn;
 use std::io;
