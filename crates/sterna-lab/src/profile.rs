@@ -45,7 +45,7 @@ impl Profile {
 }
 
 /// All profiles.
-pub const PROFILES: [Profile; 13] = [
+pub const PROFILES: [Profile; 14] = [
     Profile {
         name: "ideal",
         title: "no delay, no limit, no loss",
@@ -95,6 +95,19 @@ pub const PROFILES: [Profile; 13] = [
         title: "802.11a station to station: 12 Mbit/s shared, round trip 1.15 ms",
         source: "what ns-3 3.37 gives for Iqbal 2023's scenario (three stations, one access point, \
                  channel 36, 54 Mbit/s with rate control): TCP 11 to 12 Mbit/s, round trip 1.15 ms",
+        build: || {
+            LinkSettings::symmetric(PipeSettings {
+                rate_bps: Some(12_000_000),
+                delay_ns: 575_000,
+                ..PipeSettings::default()
+            })
+        },
+    },
+    Profile {
+        name: "wifi-a-54",
+        title: "wifi-a without rate control: 54 Mbit/s from the first frame",
+        source: "as wifi-a, which is the same link once rate control has found 54 Mbit/s; with \
+                 `--emulator ns3` it begins there",
         build: || {
             LinkSettings::symmetric(PipeSettings {
                 rate_bps: Some(12_000_000),

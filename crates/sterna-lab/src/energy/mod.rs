@@ -3,10 +3,11 @@
 //! This module measures no energy. It applies a radio's states and timers to a time line of
 //! packets; each state has the power of a [source](constants). The result is as good as the
 //! constants, which differ between sources by more than transports do. So it always shows the
-//! parts, and always two sets.
+//! parts, and always several sets.
 
 pub mod battery;
 pub mod constants;
+pub mod exchange;
 pub mod radio;
 pub mod trace;
 
@@ -135,5 +136,7 @@ fn add_cpu(segments: &mut [Segment], cpu_j: f64) {
     }
 }
 
+#[cfg(test)]
+mod hand_tests;
 #[cfg(test)]
 mod tests;

@@ -148,7 +148,7 @@ pub struct Conditions {
     pub down_bps: f64,
     /// Sleep of a cellular device.
     pub sleep: Sleep,
-    /// Whether it says that nothing follows, so that it is released early.
+    /// Whether it says with the last packet that nothing follows, so that it is released early.
     pub release_assistance: bool,
 }
 
@@ -220,7 +220,9 @@ impl Radio {
                 .map_or(packets[0].at_s + period_s, |next| next.at_s);
             let gap_s = next_s - packet.at_s - taken_s - late_s;
             let begin = out.len();
-            self.wait(gap_s.max(0.0), conditions, out);
+            // Only with the last packet may it say that nothing follows.
+            let is_released_early = conditions.release_assistance && index + 1 == packets.len();
+            self.wait(gap_s.max(0.0), conditions, is_released_early, out);
             let waited_s: f64 = out[begin..].iter().map(|s| s.seconds).sum();
             late_s = (waited_s - gap_s).max(0.0);
         }
@@ -261,7 +263,13 @@ impl Radio {
     }
 
     /// A time without packets, up to the next one, and the wake-up for that one.
-    fn wait(&self, gap_s: f64, conditions: &Conditions, out: &mut Vec<Segment>) {
+    fn wait(
+        &self,
+        gap_s: f64,
+        conditions: &Conditions,
+        is_released_early: bool,
+        out: &mut Vec<Segment>,
+    ) {
         let mut left_s = gap_s;
         let mut spend = |state, limit_s: f64, watts, out: &mut Vec<Segment>| {
             let seconds = left_s.min(limit_s);
@@ -283,7 +291,7 @@ impl Radio {
                 }
             }
             Self::Cellular(cellular) => {
-                let release_s = if conditions.release_assistance {
+                let release_s = if is_released_early {
                     cellular.release_assistance_s
                 } else {
                     cellular.release_s

@@ -24,7 +24,7 @@ const MAX_MESSAGE_BYTES: u32 = 1_200;
 /// A radio's states are applied to the packets of one exchange, which repeats: one message and its
 /// acknowledgement on a QUIC connection that stays open, or the packets of a capture by
 /// `sterna-lab link --capture`. This is a model, not a measurement. The constants, with their
-/// sources, are in crates/sterna-lab/src/energy/constants.rs. Two sets of them show their
+/// sources, are in crates/sterna-lab/src/energy/constants.rs. Several sets of them show their
 /// influence.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -33,7 +33,7 @@ Examples:
   sterna-lab link --profile nb-iot --capture once --server ... -- sh -c 'mosquitto_pub ...'
   sterna-lab battery --profile nb-iot --every 10min --trace once.client.pcapng")]
 pub(super) struct Args {
-    /// The radio and its rates: nb-iot, lte-m, wifi, wifi-up, wifi-a
+    /// The radio and its rates: nb-iot, lte-m, wifi, wifi-up, wifi-a, wifi-a-54
     #[arg(long, value_name = "NAME")]
     profile: String,
     /// Interval between messages: 10min, 1h
