@@ -239,6 +239,65 @@ fn a_program_that_speaks_the_devices_protocol_is_measured_and_published() {
     assert!(text(&wrong.stderr).contains("/no/such/device"));
 }
 
+/// A campaign with another protocol than the broker's.
+const RIVAL: &str = r#"
+name = "rival"
+version = 1
+title = "A device of another protocol"
+paper = "none"
+[[transport]]
+name = "tls"
+label = "TLS"
+scheme = "mqtts"
+[[transport]]
+name = "coap"
+label = "CoAP"
+scheme = "coap"
+[[grid]]
+name = "open"
+links = ["wifi"]
+transports = ["tls", "coap"]
+payload_bytes = [32]
+interval = ["5ms"]
+repetitions = 1
+workload = { kind = "open-loop", messages = 10 }
+"#;
+
+#[test]
+fn a_rival_is_device_and_gateway_and_without_one_it_is_left_out() {
+    sterna();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rival.toml");
+    fs::write(&file, RIVAL).unwrap();
+    let out = folder.path().join("results");
+    let [file, path] = [&file, &out].map(|path| path.to_str().unwrap());
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rival.py");
+    let run = ["run", file, "--emulator", "relay", "--out"];
+    let alone = folder.path().join("alone");
+    let output = lab(&[&run[..], &[alone.to_str().unwrap()]].concat());
+    assert_ran(&output);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("coap: not measured without --rival"),
+        "{said}"
+    );
+    assert_eq!(samples(&alone).len(), 1);
+
+    assert_ran(&lab(&[&run[..], &[path, "--rival", program]].concat()));
+    let all = samples(&out);
+    let rival = all.iter().find(|s| s["transport"] == "coap").unwrap();
+    assert_ne!(rival["verdict"], "failed", "{rival}");
+    let arrived = rival["metrics"]["arrived_ratio"].as_f64().unwrap();
+    assert!((arrived - 1.0).abs() < 1e-9, "{rival}");
+    assert_eq!(rival["series"]["delay_ms"].as_array().unwrap().len(), 10);
+    let report = lab(&["report", path]);
+    assert!(report.status.success(), "{}", text(&report.stderr));
+
+    let wrong = lab(&[&run[..], &["elsewhere", "--rival", "/no/such/rival"]].concat());
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(text(&wrong.stderr).contains("/no/such/rival"));
+}
+
 #[test]
 fn what_cannot_be_run_is_said() {
     let output = lab(&["run", "no-such-campaign"]);

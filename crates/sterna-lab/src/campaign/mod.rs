@@ -10,6 +10,7 @@ mod claim;
 mod devices;
 mod foreign;
 mod plan;
+mod rivals;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +35,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const MAX_RUNS: usize = 100_000;
 
 /// The campaigns that are part of the program: name and file.
-pub const CAMPAIGNS: [(&str, &str); 5] = [
+pub const CAMPAIGNS: [(&str, &str); 8] = [
     (
         "amqp-iqbal-2023",
         include_str!("files/amqp-iqbal-2023.toml"),
@@ -52,6 +53,9 @@ pub const CAMPAIGNS: [(&str, &str); 5] = [
         include_str!("files/mqtt-fernandez-2020.toml"),
     ),
     ("beyond-mqtt", include_str!("files/beyond-mqtt.toml")),
+    ("energy-nb-iot", include_str!("files/energy-nb-iot.toml")),
+    ("rivals", include_str!("files/rivals.toml")),
+    ("ns3-wifi", include_str!("files/ns3-wifi.toml")),
 ];
 
 /// Those of them that repeat a paper: what `sterna-lab run all` makes.
@@ -146,6 +150,9 @@ pub struct Transport {
     /// The least time after which TCP sends again what is not acknowledged, on both sides, in
     /// milliseconds; the kernel's 200 without one.
     pub rto_min_ms: Option<u32>,
+    /// How long each of several connections stays after its last message: for tickets that are on their
+    /// way.
+    pub linger: Option<String>,
     /// Congestion control of both sides, for any transport; the system's and the library's default
     /// without one.
     pub congestion: Option<String>,
@@ -288,6 +295,10 @@ pub struct Workload {
     /// Events on the way.
     #[serde(default)]
     pub events: Vec<LinkEvent>,
+    /// The time between messages as runs are made. The grid's intervals are then periods, for which the
+    /// energy of the radio is computed from the packets of a run.
+    #[serde(default)]
+    pub shortened_to: Option<String>,
 }
 
 const fn one_connection() -> u32 {
@@ -352,19 +363,11 @@ impl Transport {
         self.scheme.ends_with("+quic") || self.scheme == "h3"
     }
 
-    /// Whether early data goes to a gateway: over TCP.
-    #[must_use]
-    pub fn needs_gateway(&self) -> bool {
-        self.early_data && !self.is_quic()
-    }
-
-    /// The scheme without TLS of the listener behind a gateway.
-    #[must_use]
-    pub fn scheme_behind(&self) -> &str {
-        self.scheme.strip_suffix('s').unwrap_or(&self.scheme)
-    }
-
     fn check_tcp(&self) -> Result<(), String> {
+        self.check_rival()?;
+        if self.is_rival() {
+            return Ok(());
+        }
         if self.is_quic() && (self.fast_open || self.rto_min_ms.is_some()) {
             return Err(format!(
                 "fast_open and rto_min_ms are TCP's, and {} is QUIC",
@@ -408,7 +411,7 @@ impl Transport {
     pub fn scheme_beside(&self) -> &str {
         match self.scheme.as_str() {
             scheme if self.foreign.is_some() => scheme,
-            "mqtt+quic" => "mqtts",
+            "mqtt+quic" | "coap" | "coaps" => "mqtts",
             "amqp+quic" => "amqps",
             "h3" => "https",
             scheme => scheme,
@@ -652,6 +655,9 @@ impl Campaign {
             if !matches!(transport.tls.as_deref(), None | Some("1.2" | "1.3")) {
                 return Err(format!("{place}: tls is \"1.2\" or \"1.3\""));
             }
+            if let Some(time) = &transport.linger {
+                quantity::time_ns(time).map_err(|error| format!("{place}: {error}"))?;
+            }
             transport
                 .check_tcp()
                 .map_err(|error| format!("{place}: {error}"))?;
@@ -766,6 +772,7 @@ impl Campaign {
             .iter()
             .map(|event| &event.at)
             .chain(&workload.watch)
+            .chain(&workload.shortened_to)
         {
             quantity::time_ns(time)?;
         }

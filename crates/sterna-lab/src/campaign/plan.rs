@@ -48,7 +48,9 @@ pub struct Run {
     pub payload_bytes: u32,
     /// As the campaign's file writes it.
     pub interval: String,
-    /// The same in nanoseconds.
+    /// The same in nanoseconds: the period of messages.
+    pub period_ns: u64,
+    /// The time between messages as the run has it: shorter than the period where the workload says so.
     pub interval_ns: u64,
     /// From 0.
     pub repetition: u32,
@@ -64,7 +66,7 @@ pub struct Run {
 }
 
 impl Plan {
-    /// The runs of a campaign; of some grids alone if any are named.
+    /// The runs of a campaign; of some grids alone if any are named. Rivals without a program have none.
     ///
     /// # Errors
     ///
@@ -117,7 +119,9 @@ fn expand(
             seeds.push(u64::from(repetition));
             let run_seed = Random::new(&seeds).next_u64();
             for interval in &grid.interval {
-                let interval_ns = quantity::time_ns(interval)?;
+                let period_ns = quantity::time_ns(interval)?;
+                let shortened = grid.workload.shortened_to.as_deref();
+                let interval_ns = shortened.map_or(Ok(period_ns), quantity::time_ns)?;
                 for messages in grid.counts() {
                     for payload_bytes in &grid.payload_bytes {
                         for qos in &grid.qos {
@@ -125,6 +129,9 @@ fn expand(
                                 let transport = campaign
                                     .transport(name)
                                     .ok_or_else(|| format!("no transport is called `{name}`"))?;
+                                if transport.is_rival() && transport.device.is_none() {
+                                    continue;
+                                }
                                 runs.push(Run {
                                     grid: grid.name.clone(),
                                     link: link.profile.clone(),
@@ -135,6 +142,7 @@ fn expand(
                                     qos: transport.qos.unwrap_or(*qos),
                                     payload_bytes: *payload_bytes,
                                     interval: interval.clone(),
+                                    period_ns,
                                     interval_ns,
                                     repetition,
                                     settings: link.settings.clone(),

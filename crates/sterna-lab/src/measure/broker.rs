@@ -13,7 +13,7 @@ use super::device::{Credentials, EarlyConnections};
 use super::process::{INTERRUPTED, Process};
 use super::run::Setting;
 use super::site::Site;
-use crate::campaign::{Foreign, Run};
+use crate::campaign::{Foreign, ForeignDevice, Run, Transport};
 use crate::netns::Side;
 use crate::relay::Relay;
 
@@ -43,7 +43,7 @@ pub(super) struct Broker {
     process: Option<Process>,
     /// Leads to a broker outside.
     relay: Option<Relay>,
-    /// Takes early data over TCP in front of it.
+    /// Takes early data over TCP, or a rival's protocol, in front of it.
     gateway: Option<Process>,
     port: u16,
     /// Where the subscriber beside it connects.
@@ -140,7 +140,7 @@ impl Broker {
         };
         let mut port = *port;
         let gateway = if transport.needs_gateway() {
-            let (process, its_port) = start_gateway(setting, site, port)?;
+            let (process, its_port) = start_gateway(setting, site, transport, port)?;
             port = its_port;
             Some(process)
         } else {
@@ -252,7 +252,7 @@ impl Broker {
         self.process.as_ref()
     }
 
-    /// The process that takes early data in front of it, where there is one.
+    /// The process that takes connections in front of it, where there is one.
     pub(super) const fn gateway(&self) -> Option<&Process> {
         self.gateway.as_ref()
     }
@@ -272,7 +272,7 @@ impl Broker {
         &self.credentials
     }
 
-    /// Ends it, and says what became of early data over TCP, where a gateway took it.
+    /// Ends it, and says what became of the connections that a gateway took.
     pub(super) fn end(self, stop: &AtomicBool) -> Result<Option<EarlyConnections>, String> {
         if let Some(mut process) = self.process {
             process.end();
@@ -317,12 +317,22 @@ impl Broker {
     }
 }
 
-/// Starts what takes early data over TCP in front of a listener without TLS; returns its port as well.
-fn start_gateway(setting: &Setting<'_>, site: &Site, to: u16) -> Result<(Process, u16), String> {
-    let mut command = site.command(Side::Server, setting.program);
+/// Starts what takes early data over TCP, or a rival's protocol, in front of a listener without TLS;
+/// returns its port as well.
+fn start_gateway(
+    setting: &Setting<'_>,
+    site: &Site,
+    transport: &Transport,
+    to: u16,
+) -> Result<(Process, u16), String> {
+    let rival = transport.device.as_ref().filter(|_| transport.is_rival());
+    let program = rival.map_or(setting.program, ForeignDevice::program);
+    let place = format!("{}:0", site.listen_address());
+    let listen = rival.map_or_else(|| place.clone(), |it| format!("{}://{place}", it.scheme));
+    let mut command = site.command(Side::Server, program);
     command
         .arg("gateway")
-        .args(["--listen", &format!("{}:0", site.listen_address())])
+        .args(["--listen", &listen])
         .args(["--to", &format!("127.0.0.1:{to}")])
         .arg("--certificate")
         .arg(setting.data.join(CERTIFICATE))

@@ -47,6 +47,8 @@ pub struct CampaignOptions {
     pub brokers: Vec<String>,
     /// Devices to measure besides this program's, as [`Campaign::with_devices`] takes them.
     pub devices: Vec<ForeignDevice>,
+    /// The program that is device and gateway of rivals, as [`Campaign::with_rival`] takes it.
+    pub rival: Option<PathBuf>,
     /// Most runs at once.
     pub jobs: Option<usize>,
     /// Emulator of the links.
@@ -165,6 +167,7 @@ pub fn execute(
     let builds = programs
         .into_iter()
         .chain(devices)
+        .chain(&options.rival)
         .map(|path| Build::of(path).map_err(|error| format!("{}: {error}", path.display())))
         .collect::<Result<Vec<_>, _>>()?;
     let mut calibrations = Calibrations::default();
@@ -233,9 +236,10 @@ impl Part {
         let unserved = wanted.campaign.unserved(&options.brokers)?;
         let devices = options.devices.iter().map(ForeignDevice::placed);
         let devices = devices.collect::<Result<Vec<_>, _>>()?;
-        let campaign = wanted
-            .campaign
-            .clone()
+        let rival = options.rival.as_deref().map(absolute).transpose()?;
+        let campaign = wanted.campaign.clone().with_rival(rival.as_deref());
+        let unmeasured = campaign.without_rival();
+        let campaign = campaign
             .with_brokers(&options.brokers)?
             .with_devices(&devices)?;
         let plan = Plan::new(&campaign, options.quick, seed, &options.grids)?;
@@ -257,7 +261,12 @@ impl Part {
             command: wanted.command.clone(),
             program: options.version.clone(),
             optimised: !cfg!(debug_assertions),
-            warnings: machine.complaint().into_iter().chain(unserved).collect(),
+            warnings: machine
+                .complaint()
+                .into_iter()
+                .chain(unserved)
+                .chain(unmeasured)
+                .collect(),
             machine,
             calibration: Vec::new(),
             in_force: BTreeMap::new(),
@@ -310,6 +319,7 @@ impl Part {
             text: wanted.text.to_owned(),
             brokers: options.brokers.clone(),
             devices,
+            rival,
             quick: options.quick,
             seed,
             grids: options.grids.clone(),
@@ -330,6 +340,12 @@ impl Part {
             outcome,
         })
     }
+}
+
+/// The place of an existing program from everywhere.
+fn absolute(program: &Path) -> Result<PathBuf, String> {
+    let path = program.canonicalize();
+    path.map_err(|error| format!("{}: {error}", program.display()))
 }
 
 /// Approximate time of campaigns by one schedule on this machine without other work, if no run is repeated.

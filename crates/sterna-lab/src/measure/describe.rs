@@ -177,7 +177,7 @@ pub(super) fn describe_device(
 }
 
 /// The first arrival of each message, in the order of their numbers.
-fn first_arrivals(arrived: &Measured) -> impl Iterator<Item = (u32, u64, u64)> {
+pub(super) fn first_arrivals(arrived: &Measured) -> impl Iterator<Item = (u32, u64, u64)> {
     let mut all = arrived.arrivals.clone();
     all.sort_by_key(|(number, _, at_ns)| (*number, *at_ns));
     all.dedup_by_key(|(number, _, _)| *number);
@@ -231,6 +231,8 @@ pub(super) fn describe_link(
         && total_s > 0.0
     {
         set(sample, "work_bytes", up + down);
+        let messages = f64::from(run.workload.messages * run.workload.connections);
+        set(sample, "bytes_per_message", (up + down) / messages);
         set(sample, "throughput_kbit_s", (up + down) * 8e-3 / total_s);
     }
     for (name, value) in [
@@ -271,6 +273,7 @@ fn describe_energy(
     let Some(packets) = &report.packets else {
         return;
     };
+    let packets: Vec<_> = packets.iter().map(|it| it.packet).collect();
     let Some(last) = packets.last() else {
         return;
     };
@@ -282,14 +285,17 @@ fn describe_energy(
     };
     for (index, (_, radio)) in radios(&run.link).into_iter().enumerate() {
         let period_s = last.at_s.max(total_s) + 1e-3;
-        let period = crate::energy::period(&radio, packets, period_s, &conditions, 0.0);
-        // The reference first, then the other set; never one alone.
-        let set_name = if index == 0 {
-            "radio_j"
-        } else {
-            "radio_other_j"
-        };
-        set(sample, set_name, period.joules);
+        let period = crate::energy::period(&radio, &packets, period_s, &conditions, 0.0);
+        set(sample, &of_set("radio", index), period.joules);
+    }
+}
+
+/// The name of an energy by a set of constants: the reference first, then the others; never one alone.
+pub(super) fn of_set(name: &str, index: usize) -> String {
+    match index {
+        0 => format!("{name}_j"),
+        1 => format!("{name}_other_j"),
+        _ => format!("{name}_measured_j"),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod campaign_run;
 pub mod credentials;
 mod describe;
 pub mod device;
+mod exchanges;
 mod negotiated;
 mod ns3;
 pub mod order;

@@ -48,8 +48,8 @@ const INCLUDES: [&str; 2] = ["/usr/include", "/usr/local/include"];
 const HEADER: &str = "ns3/fd-net-device-module.h";
 /// Compilers, in the order in which they are tried.
 const COMPILERS: [&str; 3] = ["g++", "c++", "clang++"];
-/// The profile that is ns-3's WiFi instead of a point-to-point link.
-const WIFI_PROFILE: &str = "wifi-a";
+/// Profiles that are ns-3's WiFi instead of a point-to-point link, and the scenario's words for them.
+const WIFI_PROFILES: [(&str, &str); 2] = [("wifi-a", "wifi"), ("wifi-a-54", "wifi-54")];
 /// Longest time for the stations of a WiFi to find their access point, and for ns-3 to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -146,7 +146,43 @@ struct Answer {
     lag_p99_us: f64,
     lag_p999_us: f64,
     lag_max_us: f64,
+    /// How often the lag was looked at: once a millisecond.
+    looks: u64,
+    /// Looks that found more than a millisecond.
+    late_looks: u64,
     energy_j: Option<f64>,
+    air: Option<Air>,
+}
+
+/// What stations and access point did on the air since the start, where that is WiFi.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
+pub(super) struct Air {
+    /// Frames with data, each try.
+    frames: u64,
+    /// Sum of their rates, in bits per second.
+    rate_sum_bps: f64,
+    /// Time that they took.
+    airtime_s: f64,
+    /// Frames whose acknowledgement did not come.
+    unacknowledged: u64,
+    /// Most frames that waited in one queue, looked at once a millisecond.
+    longest_queue: u64,
+}
+
+impl Air {
+    /// What was done since an earlier look, by the names of metrics.
+    pub(super) fn since(&self, before: &Self) -> [(&'static str, f64); 5] {
+        let frames = (self.frames - before.frames) as f64;
+        let rate_sum_bps = self.rate_sum_bps - before.rate_sum_bps;
+        let unacknowledged = self.unacknowledged - before.unacknowledged;
+        [
+            ("air_frames", frames),
+            ("air_rate_mbit_s", rate_sum_bps / frames / 1e6),
+            ("air_s", self.airtime_s - before.airtime_s),
+            ("air_unacknowledged", unacknowledged as f64),
+            ("air_longest_queue", self.longest_queue as f64),
+        ]
+    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -185,6 +221,10 @@ pub(super) struct Seen {
     pub(super) late: Late,
     /// Energy of the client's radio since ns-3 started.
     pub(super) energy_j: Option<f64>,
+    /// What was on its air.
+    pub(super) air: Option<Air>,
+    /// Part of the time that it was late by more than a millisecond, in percent.
+    pub(super) late_percent: f64,
 }
 
 impl Simulation {
@@ -196,10 +236,10 @@ impl Simulation {
         seed: u64,
         taps: [OwnedFd; 2],
     ) -> Result<Self, String> {
-        let is_wifi = profile == WIFI_PROFILE;
+        let wifi = WIFI_PROFILES.iter().find(|(name, _)| *name == profile);
         let mut up = pipe(&link.up, link.rtt_ns())?;
         let mut down = pipe(&link.down, link.rtt_ns())?;
-        if is_wifi {
+        if wifi.is_some() {
             // The profile's own values are those of ns-3's WiFi; additional delay comes before it.
             let own = Profile::find(profile).ok_or("no such profile")?.settings();
             up.without(&own.up);
@@ -207,7 +247,7 @@ impl Simulation {
         }
         let mut command = Command::new(program);
         command
-            .arg(if is_wifi { "wifi" } else { "point-to-point" })
+            .arg(wifi.map_or("point-to-point", |(_, kind)| kind))
             .args(taps.iter().map(|tap| tap.as_raw_fd().to_string()))
             // Runs of ns-3's generator are told apart by 64 bits, of which 0 is not one.
             .arg((seed | 1).to_string())
@@ -245,6 +285,8 @@ impl Simulation {
                 max_us: answer.lag_max_us,
             },
             energy_j: answer.energy_j,
+            air: answer.air,
+            late_percent: answer.late_looks as f64 / answer.looks.max(1) as f64 * 100.0,
         })
     }
 
@@ -321,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_the_air_does_by_itself_is_not_done_twice() {
-        let link = Profile::find(WIFI_PROFILE).unwrap().settings();
+        let link = Profile::find("wifi-a").unwrap().settings();
         let mut slow = pipe(&link.up, 0).unwrap();
         slow.without(&link.up);
         assert_eq!((slow.rate_bps, slow.delay_ns), (0, 0));
@@ -332,6 +374,34 @@ mod tests {
         };
         shaped.without(&link.up);
         assert_eq!((shaped.rate_bps, shaped.delay_ns), (8_000, 7));
+    }
+
+    #[test]
+    fn every_wifi_of_ns3_is_a_profile_with_a_radio() {
+        for (name, _) in WIFI_PROFILES {
+            assert!(Profile::find(name).is_some());
+            assert!(!crate::energy::constants::radios(name).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_on_the_air_is_that_since_the_start_of_the_work() {
+        let before = Air {
+            frames: 4,
+            rate_sum_bps: 24e6,
+            airtime_s: 0.5,
+            unacknowledged: 1,
+            longest_queue: 1,
+        };
+        let after = Air {
+            frames: 14,
+            rate_sum_bps: 564e6,
+            airtime_s: 2.0,
+            unacknowledged: 3,
+            longest_queue: 7,
+        };
+        let since: Vec<f64> = after.since(&before).iter().map(|it| it.1).collect();
+        assert_eq!(since, [10.0, 54.0, 1.5, 2.0, 7.0]);
     }
 
     #[test]

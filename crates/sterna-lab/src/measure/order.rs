@@ -32,6 +32,8 @@ pub(super) struct Order {
     pub(super) brokers: Vec<String>,
     /// Devices that are measured besides, with their places.
     pub(super) devices: Vec<String>,
+    /// The program of rivals, with its place.
+    pub(super) rival: Option<PathBuf>,
     pub(super) quick: bool,
     pub(super) seed: u64,
     /// Only these grids; all without any.
@@ -63,6 +65,7 @@ pub fn obey(stop: &AtomicBool) -> Result<(), String> {
         .map_err(|error| format!("standard input: {error}"))?;
     let order: Order = serde_json::from_str(&line).map_err(|error| format!("no order: {error}"))?;
     let campaign = Campaign::parse(&order.text)?
+        .with_rival(order.rival.as_deref())
         .with_brokers(&order.brokers)?
         .with_devices(&order.devices)?;
     let plan = Plan::new(&campaign, order.quick, order.seed, &order.grids)?;

@@ -125,7 +125,7 @@ pub(super) fn check_transports(
             .reach(broker.port())
             .map_err(|error| failed(error.to_string()))?;
         let found = match site.cell() {
-            Some(cell) if !run.transport.is_quic() => cell
+            Some(cell) if run.transport.is_tcp() => cell
                 .namespace(Side::Client)
                 .congestion_control_towards(target)
                 .map_err(|error| failed(error.to_string()))?,

@@ -13,7 +13,7 @@ use super::process::Process;
 use super::qlog::{self, Traces};
 use super::sample::{Sample, Verdict};
 use super::site::{Site, SiteKind, SiteReport};
-use super::{program, tolerance};
+use super::{exchanges, program, tolerance};
 use crate::calibrate::{CpuTicks, Machine};
 use crate::campaign::{ForeignDevice, LinkEventKind, Run, WorkloadKind};
 use crate::netns::Side;
@@ -207,6 +207,12 @@ fn measure(
             // In place of the model's, which has no packets to go by.
             set(sample, "radio_j", after - before);
         }
+        if let (Some((before, _)), Some((after, late_percent))) = (before.air, after.air) {
+            for (name, value) in after.since(&before) {
+                set(sample, name, value);
+            }
+            set(sample, "ns3_late_percent", late_percent);
+        }
     }
     if let (Some(before), Some(after)) = (broker_cpu_before, broker_cpu_after) {
         let cpu_s = after.saturating_sub(before) as f64 / 1e9;
@@ -218,6 +224,7 @@ fn measure(
         set(sample, "early_data_accepted", f64::from(early.early));
     }
     describe_link(run, &report, &measured, sample);
+    exchanges::describe(run, &report, arrived.as_ref(), sample)?;
     if let Some(traces) = traces {
         let moments = traces.read(watch_ns)?;
         let (first_ns, epoch_ns) = (measured.first_ns, measured.qlog_epoch_ns);
@@ -375,7 +382,12 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
         topics: workload.topics,
         interval_ns: run.interval_ns,
         pause_ns: 0,
-        linger_ns: 0,
+        // The campaign's file has been checked.
+        linger_ns: transport
+            .linger
+            .as_deref()
+            .and_then(|linger| quantity::time_ns(linger).ok())
+            .unwrap_or(0),
         wait_connack: workload.wait_connack,
         qlog: None,
         time_limit_ms: run.time_limit().as_millis() as u64,

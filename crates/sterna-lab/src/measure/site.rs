@@ -9,10 +9,11 @@ use std::thread::{self, JoinHandle};
 use serde::{Deserialize, Serialize};
 
 use super::negotiated::Negotiated;
-use super::ns3::{self, Simulation};
+use super::ns3::{self, Air, Simulation};
 use super::run::Setting;
 use crate::campaign::Transport;
 use crate::emulator::{Attachment, Captured, Cell, CellReport, Emulator, EmulatorOptions, Event};
+use crate::energy::exchange::FlowPacket;
 use crate::energy::radio::RadioPacket;
 use crate::link::{Counters, LinkSettings};
 use crate::netns::{NamespaceSettings, Side};
@@ -74,6 +75,8 @@ pub(super) struct Passed {
     pub(super) down: Counters,
     /// Energy of the client's radio since the start, where ns-3 counts it.
     pub(super) energy_j: Option<f64>,
+    /// What was on the air, and the part of the time that it was late, where ns-3 counts it.
+    pub(super) air: Option<(Air, f64)>,
 }
 
 /// Lateness of packets at a link, in microseconds.
@@ -113,7 +116,9 @@ pub(super) struct SiteReport {
     /// Packets that the kernel dropped before the emulator could read them.
     pub(super) overflows: u64,
     /// Packets on the client's air; none where some are missing.
-    pub(super) packets: Option<Vec<RadioPacket>>,
+    pub(super) packets: Option<Vec<FlowPacket>>,
+    /// When their time begins, on the monotonic clock.
+    pub(super) packets_from_ns: u64,
     /// Negotiation of TLS or QUIC, as read off the link.
     pub(super) negotiated: Option<String>,
     /// Packets that the client had sent before anything came back.
@@ -234,6 +239,7 @@ impl Site {
                     up: report.up,
                     down: report.down,
                     energy_j: None,
+                    air: None,
                 }))
             }
             Self::Ns3 { simulation, .. } => {
@@ -242,6 +248,7 @@ impl Site {
                     up: seen.up,
                     down: seen.down,
                     energy_j: seen.energy_j,
+                    air: seen.air.map(|air| (air, seen.late_percent)),
                 }))
             }
             Self::Loopback { .. } => Ok(None),
@@ -277,16 +284,18 @@ impl Site {
                 if let Some(failure) = &report.failure {
                     return Err(io::Error::other(format!("the link failed: {failure}")));
                 }
-                let (packets, negotiated) = timeline.finish();
+                let noted = timeline.finish();
+                let packets = noted.packets;
                 Ok(SiteReport {
                     up: report.up,
                     down: report.down,
                     overflows,
                     unanswered: Some(
-                        packets.iter().take_while(|packet| packet.is_sent).count() as u64
+                        packets.iter().take_while(|it| it.packet.is_sent).count() as u64
                     ),
-                    negotiated,
+                    negotiated: noted.negotiated,
                     packets: (report.capture_dropped == 0).then_some(packets),
+                    packets_from_ns: noted.from_ns,
                     tcp_retransmissions_up: up,
                     tcp_retransmissions_down: down,
                     fast_opens,
@@ -308,6 +317,7 @@ impl Site {
                     // ns-3 reads frames as they come, and counts those that don't fit.
                     overflows: cell.client.overflows()? + cell.server.overflows()?,
                     packets: None,
+                    packets_from_ns: 0,
                     negotiated: None,
                     unanswered: None,
                     tcp_retransmissions_up: up,
@@ -333,6 +343,7 @@ impl Site {
                     refused: 0,
                     overflows: 0,
                     packets: None,
+                    packets_from_ns: 0,
                     negotiated: None,
                     unanswered: None,
                     tcp_retransmissions_up: None,
@@ -364,7 +375,16 @@ fn local_sockets() -> io::Result<(TcpListener, UdpSocket)> {
 /// Times of packets on the client's air, and their lengths.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    thread: JoinHandle<(Vec<RadioPacket>, Option<String>)>,
+    thread: JoinHandle<Noted>,
+}
+
+/// What a time line has noted.
+#[derive(Debug)]
+struct Noted {
+    packets: Vec<FlowPacket>,
+    /// When their time begins, on the monotonic clock.
+    from_ns: u64,
+    negotiated: Option<String>,
 }
 
 impl Timeline {
@@ -377,7 +397,7 @@ impl Timeline {
                 // It frees memory of the emulator's thread. Without priority it could be stopped in
                 // the middle of that, and delay the emulator.
                 let _ = crate::kernel::set_real_time(TIMELINE_PRIORITY);
-                let mut packets: Vec<RadioPacket> = Vec::new();
+                let mut packets: Vec<FlowPacket> = Vec::new();
                 let mut negotiated = Negotiated::default();
                 let mut start_ns = None;
                 for copy in copies {
@@ -388,23 +408,31 @@ impl Timeline {
                     let is_sent = matches!(copy.event, Event::Sent(_));
                     negotiated.look(&copy.packet, is_sent);
                     let start_ns = *start_ns.get_or_insert(copy.at_ns);
-                    packets.push(RadioPacket {
-                        at_s: copy.at_ns.saturating_sub(start_ns) as f64 / 1e9,
-                        bytes: u32::try_from(copy.packet.len()).unwrap_or(u32::MAX),
-                        is_sent,
+                    packets.push(FlowPacket {
+                        packet: RadioPacket {
+                            at_s: copy.at_ns.saturating_sub(start_ns) as f64 / 1e9,
+                            bytes: u32::try_from(copy.packet.len()).unwrap_or(u32::MAX),
+                            is_sent,
+                        },
+                        port: FlowPacket::client_port(&copy.packet, is_sent),
                     });
                 }
-                (packets, negotiated.outcome())
+                Noted {
+                    packets,
+                    from_ns: start_ns.unwrap_or(0),
+                    negotiated: negotiated.outcome(),
+                }
             })?;
         Ok((Self { thread }, sender))
     }
 
     /// The packets in their order, and their negotiation, after the emulator has stopped.
-    fn finish(self) -> (Vec<RadioPacket>, Option<String>) {
+    fn finish(self) -> Noted {
         match self.thread.join() {
-            Ok((mut packets, negotiated)) => {
-                packets.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-                (packets, negotiated)
+            Ok(mut noted) => {
+                let packets = &mut noted.packets;
+                packets.sort_by(|a, b| a.packet.at_s.total_cmp(&b.packet.at_s));
+                noted
             }
             Err(panic) => std::panic::resume_unwind(panic),
         }

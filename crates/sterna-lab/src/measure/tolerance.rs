@@ -142,6 +142,7 @@ mod tests {
             refused: 0,
             overflows: 0,
             packets: None,
+            packets_from_ns: 0,
             negotiated: None,
             unanswered: None,
             tcp_retransmissions_up: None,

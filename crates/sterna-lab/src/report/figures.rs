@@ -9,17 +9,22 @@ use super::values::{Table, at};
 /// Most series of a panel; more are divided among several.
 const MAX_SERIES: usize = 8;
 /// What metrics are, for the vertical axis. A name that is not here stands for itself.
-const NAMES: [(&str, &str); 22] = [
+const NAMES: [(&str, &str); 27] = [
     ("allocated_besides_bytes", "allocated, without the largest"),
     ("allocated_bytes", "allocated"),
     ("arrived_ratio", "messages that arrived"),
     ("board_w", "power of the board"),
     ("broker_cpu_s", "CPU time of the broker"),
     ("bytes", "volume"),
+    ("bytes_per_message", "bytes of a message"),
     ("delay_ms", "one-way delay"),
     ("device_cpu_s", "CPU time of the device"),
     ("first_data_ms", "time to the first data"),
     ("flow", "bytes of the connection"),
+    ("message_bytes", "bytes of a message"),
+    ("message_edrx_j", "energy of a message with eDRX"),
+    ("message_j", "energy of a message"),
+    ("message_rai_j", "energy of a message released early"),
     ("packets", "packets"),
     ("packets_per_s", "packets a second"),
     ("radio_j", "energy of the radio"),

@@ -82,6 +82,7 @@ fn wanted(campaign: &Campaign) -> (BTreeSet<String>, BTreeSet<String>) {
 /// transport and run.
 fn make_up(name: &str, text: &str, folder: &Path) {
     let campaign = Campaign::parse(text).unwrap();
+    let campaign = campaign.with_rival(Some(Path::new("rivals")));
     let (metrics, series) = wanted(&campaign);
     let manifest = Manifest {
         campaign: name.into(),

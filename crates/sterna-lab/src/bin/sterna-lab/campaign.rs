@@ -74,6 +74,10 @@ pub(super) struct RunArgs {
     /// mqtt+quic; may be repeated
     #[arg(long, value_name = "[SCHEME=]PROGRAM", value_parser = ForeignDevice::parse)]
     device: Vec<ForeignDevice>,
+    /// The program that is device and gateway of other protocols, in campaigns that have some (see
+    /// docs/lab.md); without it they are left out
+    #[arg(long, value_name = "PROGRAM")]
+    rival: Option<PathBuf>,
     /// When all runs are made, put the report there, with the compressed samples in `samples/`
     #[arg(long, value_name = "FOLDER")]
     publish: Option<PathBuf>,
@@ -113,7 +117,7 @@ enum Emulator {
     /// A relay on this host, in user space; needs no rights. TCP's packets are not seen, so it shows
     /// that a campaign works and compares no transports
     Relay,
-    /// ns-3 in real time (802.11a for the profile wifi-a, a point-to-point link for the others), as
+    /// ns-3 in real time (802.11a for the profiles wifi-a and wifi-a-54, a point-to-point link for the others), as
     /// a cross-check; needs the same rights, a C++ compiler and ns-3.37 (Debian: g++ libns3-dev)
     Ns3,
 }
@@ -137,7 +141,8 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     };
     let mut campaigns = Vec::new();
     for name in names {
-        campaigns.push(Campaign::find(name)?);
+        let (campaign, text) = Campaign::find(name)?;
+        campaigns.push((campaign.with_rival(args.rival.as_deref()), text));
     }
     if args.plan {
         print!("{}", show_plan(args, &campaigns, &Machine::look())?);
@@ -284,6 +289,7 @@ fn run_wanted(
         grids: args.grid.clone(),
         brokers: args.broker.clone(),
         devices: args.device.clone(),
+        rival: args.rival.clone(),
         jobs: args.jobs.map(usize::from),
         site: match args.emulator {
             Emulator::Tun => SiteKind::Namespaces,
@@ -344,6 +350,9 @@ fn command(args: &RunArgs, campaign: &Campaign) -> String {
     for device in &args.device {
         let device = format!("{}={}", device.scheme, device.program.display());
         let _ = write!(text, " --device {}", shell_word(&device));
+    }
+    if let Some(rival) = &args.rival {
+        let _ = write!(text, " --rival {}", shell_word(&rival.to_string_lossy()));
     }
     if let Some(jobs) = args.jobs {
         let _ = write!(text, " --jobs {jobs}");
@@ -635,7 +644,7 @@ mod tests {
             args: RunArgs,
         }
         let words = "x mqtt-fernandez-2020 --quick --grid connect --grid stop-and-wait --seed 7 --jobs 3 \
-                     --emulator relay --no-calibration --out";
+                     --rival ./rivals --emulator relay --no-calibration --out";
         let mut words: Vec<&str> = words.split_ascii_whitespace().collect();
         words.push("a folder's");
         let args = Line::parse_from(words).args;
@@ -643,7 +652,7 @@ mod tests {
         assert_eq!(
             resume_command(&args, &campaign),
             "sterna-lab run mqtt-fernandez-2020 --quick --seed 7 --grid connect --grid stop-and-wait \
-             --jobs 3 --emulator relay --no-calibration --out 'a folder'\\''s' --resume"
+             --rival ./rivals --jobs 3 --emulator relay --no-calibration --out 'a folder'\\''s' --resume"
         );
     }
 

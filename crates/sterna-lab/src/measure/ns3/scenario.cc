@@ -2,7 +2,8 @@
 //
 // Usage: scenario KIND CLIENT-FD SERVER-FD SEED UP DOWN, where UP and DOWN are
 // RATE-BPS,DELAY-NS,QUEUE,LOSS. KIND is `point-to-point` (rate, delay, queue and loss are those of the
-// link) or `wifi` (802.11a with an access point between the two; the four come before the air).
+// link), `wifi` (802.11a with an access point between the two and rate control by AARF; the four come
+// before the air), or `wifi-54` (the same at 54 Mbit/s from the first frame).
 //
 // It says `ready`, answers each line `count` with its counters as one line of JSON, and ends with the
 // input. Packets pass without an IP stack: what comes from one TAP goes through the link to the other.
@@ -40,6 +41,8 @@ constexpr int PRIORITY = 10;
 // How often the lag behind the clock is looked at, and how many looks are kept.
 constexpr int64_t LOOK_EVERY_NS = 1'000'000;
 constexpr size_t MAX_LOOKS = 4'000'000;
+// A lag that is counted as late.
+constexpr int64_t LATE_NS = 1'000'000;
 // Longer than any experiment.
 constexpr double LONGEST_S = 1e6;
 
@@ -59,6 +62,17 @@ struct Counts
     uint64_t deliveredBytes = 0;
     uint64_t lost = 0;
     uint64_t full = 0;
+};
+
+// What the stations and the access point do on the air.
+struct Air
+{
+    uint64_t frames = 0;
+    // Of the frames with data: the sum of their rates, and of their times.
+    double rateSumBps = 0.0;
+    double airtimeS = 0.0;
+    uint64_t unacknowledged = 0;
+    uint32_t longestQueue = 0;
 };
 
 Pipe
@@ -120,6 +134,9 @@ Shaper g_shaper[2];
 Time g_extraDelay[2];
 bool g_isWifi = false;
 Ptr<WifiRadioEnergyModel> g_radio;
+Air g_air;
+std::vector<Ptr<WifiMacQueue>> g_queues;
+uint64_t g_lateLooks = 0;
 std::vector<uint32_t> g_lagUs;
 std::chrono::steady_clock::time_point g_start;
 
@@ -222,8 +239,41 @@ PointToPoint(NodeContainer nodes, const Pipe pipes[2])
     }
 }
 
+// A frame goes on the air.
 void
-Wifi(NodeContainer stations, const Pipe pipes[2])
+Transmit(Ptr<const Packet> packet, uint16_t, WifiTxVector vector, MpduInfo, uint16_t)
+{
+    WifiMacHeader header;
+    packet->PeekHeader(header);
+    if (!header.IsData())
+    {
+        return;
+    }
+    g_air.frames++;
+    g_air.rateSumBps += static_cast<double>(vector.GetMode().GetDataRate(vector));
+    g_air.airtimeS +=
+        WifiPhy::CalculateTxDuration(packet->GetSize(), vector, WIFI_PHY_BAND_5GHZ).GetSeconds();
+}
+
+void
+Unacknowledged(Mac48Address)
+{
+    g_air.unacknowledged++;
+}
+
+// Watches what a device has on the air and before it.
+void
+Watch(Ptr<NetDevice> device)
+{
+    auto wifi = DynamicCast<WifiNetDevice>(device);
+    wifi->GetPhy()->TraceConnectWithoutContext("MonitorSnifferTx", MakeCallback(&Transmit));
+    auto manager = wifi->GetRemoteStationManager();
+    manager->TraceConnectWithoutContext("MacTxDataFailed", MakeCallback(&Unacknowledged));
+    g_queues.push_back(wifi->GetMac()->GetTxopQueue(AC_BE_NQOS));
+}
+
+void
+Wifi(NodeContainer stations, const Pipe pipes[2], bool hasRateControl)
 {
     g_isWifi = true;
     NodeContainer accessPoint(1);
@@ -233,7 +283,16 @@ Wifi(NodeContainer stations, const Pipe pipes[2])
     phy.Set("ChannelSettings", StringValue("{36, 20, BAND_5GHZ, 0}"));
     WifiHelper wifi;
     wifi.SetStandard(WIFI_STANDARD_80211a);
-    wifi.SetRemoteStationManager("ns3::AarfWifiManager");
+    if (hasRateControl)
+    {
+        wifi.SetRemoteStationManager("ns3::AarfWifiManager");
+    }
+    else
+    {
+        wifi.SetRemoteStationManager("ns3::ConstantRateWifiManager",
+                                     "DataMode",
+                                     StringValue("OfdmRate54Mbps"));
+    }
     WifiMacHelper mac;
     Ssid ssid("lab");
     mac.SetType("ns3::StaWifiMac", "Ssid", SsidValue(ssid), "ActiveProbing", BooleanValue(false));
@@ -266,7 +325,9 @@ Wifi(NodeContainer stations, const Pipe pipes[2])
         g_link[side] = stationDevices.Get(side);
         g_destination[side] = stationDevices.Get(1 - side)->GetAddress();
         g_shaper[side].Configure(pipes[side], 400 + side);
+        Watch(stationDevices.Get(side));
     }
+    Watch(accessPointDevice.Get(0));
 }
 
 double
@@ -298,14 +359,18 @@ Print()
              << ",\"full\":" << counts.full << "},";
     }
     line << "\"lag_p99_us\":" << Percentile(0.99) << ",\"lag_p999_us\":" << Percentile(0.999)
-         << ",\"lag_max_us\":" << Percentile(1.0) << ",\"energy_j\":";
+         << ",\"lag_max_us\":" << Percentile(1.0) << ",\"looks\":" << g_lagUs.size()
+         << ",\"late_looks\":" << g_lateLooks << ",\"energy_j\":";
     if (g_radio)
     {
-        line << g_radio->GetTotalEnergyConsumption();
+        line << g_radio->GetTotalEnergyConsumption() << ",\"air\":{\"frames\":" << g_air.frames
+             << ",\"rate_sum_bps\":" << g_air.rateSumBps << ",\"airtime_s\":" << g_air.airtimeS
+             << ",\"unacknowledged\":" << g_air.unacknowledged
+             << ",\"longest_queue\":" << g_air.longestQueue << "}";
     }
     else
     {
-        line << "null";
+        line << "null,\"air\":null";
     }
     line << "}";
     std::cout << line.str() << std::endl;
@@ -321,6 +386,11 @@ Look()
     if (g_lagUs.size() < MAX_LOOKS)
     {
         g_lagUs.push_back(static_cast<uint32_t>(std::max<int64_t>(lagNs, 0) / 1000));
+        g_lateLooks += lagNs > LATE_NS ? 1 : 0;
+    }
+    for (const auto& queue : g_queues)
+    {
+        g_air.longestQueue = std::max(g_air.longestQueue, queue->GetNPackets());
     }
     Simulator::Schedule(NanoSeconds(LOOK_EVERY_NS), &Look);
 }
@@ -342,6 +412,8 @@ Ready()
     }
     // The first moments, in which everything is set up, are not of the measurement.
     g_lagUs.clear();
+    g_lateLooks = 0;
+    g_air = Air();
     std::cout << "ready" << std::endl;
 }
 
@@ -391,9 +463,9 @@ main(int argc, char** argv)
     GlobalValue::Bind("SimulatorImplementationType", StringValue("ns3::RealtimeSimulatorImpl"));
 
     NodeContainer nodes(2);
-    if (kind == "wifi")
+    if (kind == "wifi" || kind == "wifi-54")
     {
-        Wifi(nodes, pipes);
+        Wifi(nodes, pipes, kind == "wifi");
     }
     else
     {
