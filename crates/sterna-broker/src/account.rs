@@ -1,8 +1,9 @@
 //! What one session holds, and whether it may take more.
 //!
-//! Two accounts, so that neither kind of message takes the other's room: messages of QoS 0 are bounded by
-//! bytes and by age, the others by number and by bytes. A message of QoS 1 or 2 stays in its account until
-//! it is settled, so a consumer that never acknowledges holds no more than one that never reads.
+//! There are two accounts, so that neither kind of message takes the other's room. Messages of QoS 0 are
+//! bounded by bytes and by age, the others by number and by bytes. A message of QoS 1 or 2 stays in its
+//! account until it is settled. So a consumer that never acknowledges holds no more than one that never
+//! reads.
 
 use crate::counters::ENTRY_BYTES;
 use crate::limits::QueueFull;

@@ -263,14 +263,9 @@ pub struct Routed {
     /// The token of what was appended to the store for it; zero for nothing. An acknowledgement that
     /// promises to keep the message waits until that is [committed](crate::Broker::committed).
     pub token: u64,
-    /// Whether the store has no room; then `refused` is set too.
-    pub is_store_full: bool,
-    /// Whether other nodes want the message for sure, and it cannot be brought to them now; then `refused`
-    /// is set too.
-    pub is_cluster_away: bool,
-    /// A matching kept queue is full ([`SubscribeOptions::keep`]), or the store is (MQTT: Quota exceeded).
+    /// Why it was refused as a whole; `None` where it was not.
     ///
-    /// The message was neither delivered nor retained: the publisher can retry without duplicates.
+    /// A refused message was neither delivered nor retained: the publisher can retry without duplicates.
     /// A refused will is lost.
     ///
     /// Room is reserved in all matching kept queues before the first delivery. A queue exceeds its
@@ -282,7 +277,54 @@ pub struct Routed {
     ///
     /// The bytes of all shards' messages are checked at every 64th publication of a shard, and at
     /// each large one.
-    pub refused: bool,
+    pub refused: Option<PublishRefusal>,
+}
+
+impl Routed {
+    /// Whether it was refused as a whole.
+    #[must_use]
+    pub const fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+}
+
+/// Why a publication was refused as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PublishRefusal {
+    /// A matching kept queue is full ([`SubscribeOptions::keep`]; MQTT: Quota exceeded).
+    QueueFull,
+    /// The store has no room (MQTT: Quota exceeded).
+    StoreFull,
+    /// Other nodes want it for sure, and it cannot be brought to them now (MQTT: Implementation specific
+    /// error).
+    ClusterAway,
+}
+
+impl PublishRefusal {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::QueueFull, Self::StoreFull, Self::ClusterAway];
+
+    /// What to tell the publisher.
+    #[must_use]
+    pub const fn detail(self) -> &'static str {
+        match self {
+            Self::QueueFull => "a queue that the message belongs to is full; it went nowhere",
+            Self::StoreFull => "the store has no room; the message went nowhere",
+            Self::ClusterAway => {
+                "other nodes want the message, and it cannot be brought to them; it went nowhere"
+            }
+        }
+    }
+
+    /// Its name in metrics, traces and spans.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_refused",
+            Self::StoreFull => "store_full",
+            Self::ClusterAway => "cluster_away",
+        }
+    }
 }
 
 /// The effect of a publication on its topic's retained message.

@@ -1,9 +1,8 @@
 //! Members of a group that don't take every message: by a selector, because they may not get it, or
 //! because they have given some back as undeliverable.
 //!
-//! Each looks at an entry of the queue once. It has a cursor, before which nothing is for it, and a
-//! short list of entries before the cursor that came back from other members and are for it after
-//! all. What it doesn't take waits in its place for others.
+//! Each looks at an entry of the queue once. Nothing before its cursor is for it, except the entries of a
+//! short list: those came back from other members. What it doesn't take waits in its place for others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

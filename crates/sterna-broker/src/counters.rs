@@ -18,8 +18,8 @@ pub struct Counters {
     pub sent_bytes: u64,
     /// Messages dropped because a queue or the total was full.
     pub dropped_full: u64,
-    /// Publications refused because a kept queue was full.
-    pub refused_messages: u64,
+    /// Refused publications, by the number of the [`PublishRefusal`](crate::PublishRefusal).
+    pub refused_messages: [u64; crate::PublishRefusal::ALL.len()],
     /// Times that a session fell behind its publishers, and reads the log since.
     pub fallen_behind: u64,
     /// QoS 0 messages dropped because they had waited too long.

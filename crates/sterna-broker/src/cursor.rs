@@ -1,11 +1,11 @@
 //! How far a reader of the log has come.
 //!
-//! A session that outlives its connection reads the log in one of two ways. While it is *awake*, its
-//! routes are in the index and publishers hand it each message with its position. While it is *asleep* (its
-//! consumer is away, or slower than its publishers), its routes are not in the index and cost nothing: what
-//! it is to get is in the log from `next` on, and is read when the consumer takes it. Waking and falling
-//! asleep happen at a position, under the lock that gives positions out; so each message comes one way,
-//! and none comes both ways.
+//! A session that outlives its connection reads the log in one of two ways. While it is *awake*, its routes
+//! are in the index and publishers hand it each message with its position. While it is *asleep*, its routes
+//! are not in the index and cost nothing. Its consumer is away then, or slower than its publishers. What it
+//! is to get is in the log from `next` on, and is read when the consumer takes it. Waking and falling
+//! asleep happen at a position, under the lock that gives positions out; so each message comes one way, and
+//! none comes both ways.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ impl Past {
     }
 }
 
-/// A first reading of what was written while a session was away, which finds the messages that a full queue
+/// A first reading of what was written while a session was away. It finds the messages that a full queue
 /// would have dropped to make room for later ones.
 #[derive(Debug)]
 pub(crate) struct Count {

@@ -1,7 +1,7 @@
 //! Topic names and topic filters (MQTT 5.0, sections 4.7 and 4.8.2).
 //!
-//! The broker checks what it is given although the engines have: other protocols' front doors map
-//! their addresses to topics, and a filter that is not valid must not get into the index.
+//! The broker checks what it is given, although the engines have done so. Front doors of other protocols
+//! map their addresses to topics, and an invalid filter must not get into the index.
 
 use crate::limits::Limits;
 

@@ -36,6 +36,8 @@ const INSPECTION: &str = "$SYS/sterna/clients/";
 #[derive(Debug)]
 struct Home {
     shard: u16,
+    /// The whole filter, `$share/NAME/FILTER`.
+    filter: Arc<str>,
     /// Of a kept queue: how full it is.
     fill: Option<Arc<Fill>>,
     rules: Option<Arc<QueueRules>>,
@@ -114,6 +116,11 @@ impl Index {
         self.homes.get(&group).map(|home| home.shard)
     }
 
+    /// The whole filter of a group, also of one that lives on another shard.
+    pub(crate) fn filter_of_group(&self, group: u32) -> Option<&str> {
+        self.homes.get(&group).map(|home| &*home.filter)
+    }
+
     /// The rules of a group's queue, where it has some.
     pub(crate) fn rules(&self, group: u32) -> Option<&Arc<QueueRules>> {
         self.homes.get(&group)?.rules.as_ref()
@@ -177,6 +184,7 @@ impl Index {
                         *group,
                         Home {
                             shard,
+                            filter: Arc::clone(filter),
                             fill: None,
                             rules: None,
                             is_durable: false,

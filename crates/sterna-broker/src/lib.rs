@@ -1,8 +1,8 @@
 //! The broker core: topics, routing, sessions, queues and the ledger, sans-IO.
 //!
-//! Each shard (one thread) has a [`Broker`]; all share a [`Directory`]. A broker does everything in
-//! the caller's thread and turn, with the time it is given; what it has to say to other shards it
-//! leaves as [`Mail`], which the caller carries in order per pair of shards.
+//! Each shard (one thread) has a [`Broker`]; all share a [`Directory`]. A broker does everything in the
+//! caller's thread and turn, with the time it is given. Its messages for other shards are [`Mail`]; the
+//! caller carries them, in order for each pair of shards.
 //!
 //! The road of a message, and where to find its parts:
 //!
@@ -75,9 +75,9 @@ mod window;
 
 pub use api::{
     Close, ConsumerId, Delivery, DoorState, Event, EvictReason, NEVER_EXPIRES_S, OpenError,
-    OpenSession, Opened, Outcome, Publication, QueueState, RetainHandling, Retention, Routed,
-    Selector, SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed,
-    Unacknowledged, Will, WillFate,
+    OpenSession, Opened, Outcome, Publication, PublishRefusal, QueueState, RetainHandling,
+    Retention, Routed, Selector, SessionInfo, SessionKey, ShardId, SubscribeError,
+    SubscribeOptions, Subscribed, Unacknowledged, Will, WillFate,
 };
 pub use broker::{Broker, Next, Peeked, QueueChange, QueueInfo, Restored, SubscriptionInfo};
 pub use counters::Counters;

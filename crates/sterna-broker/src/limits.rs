@@ -23,8 +23,8 @@ pub struct Limits {
     pub topic_levels: usize,
     /// Bytes of a topic name or filter; the wire format allows 65,535.
     pub topic_bytes: usize,
-    /// Messages of QoS 1 and 2 waiting in one session's queue, not counting those that were sent, nor
-    /// retained messages that a subscription asked for (they are shared with the retained store).
+    /// Messages of QoS 1 and 2 waiting in one session's queue. Those that were sent do not count. Nor do
+    /// retained messages that a subscription asked for, which are shared with the retained store.
     pub queued_messages: usize,
     /// Bytes of the bodies of one session's messages of QoS 1 and 2 that wait, or were sent and not
     /// settled. Where they fill it, sending waits for what is settled. One message may have any size
@@ -40,10 +40,9 @@ pub struct Limits {
     pub queue_full: QueueFull,
     /// Messages of one session that were sent and not settled.
     pub unacknowledged: usize,
-    /// Bytes that all shards' messages take, queued, sent and not settled, or retained: large bodies
-    /// once, small ones in every queue, and what each entry of a queue takes itself. Above it, only
-    /// consumers that are connected and have nothing waiting get messages, and kept queues refuse
-    /// publications.
+    /// Bytes that all shards' messages take: queued, sent and not settled, or retained. Large bodies count
+    /// once, small ones in every queue. Each entry of a queue counts, too. Above it, only consumers that
+    /// are connected and have nothing waiting get messages, and kept queues refuse publications.
     pub message_bytes: u64,
     /// Messages waiting in one shared subscription's queue.
     pub group_queued_messages: usize,

@@ -1,6 +1,7 @@
 //! Messages that a queue has lost, with the reason: counted, and told to the watcher.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::counters::Counters;
 use crate::message::{Message, Origin};
@@ -89,13 +90,24 @@ impl<P> Queues<P> {
         }
     }
 
-    /// The queue of a shared subscription has lost a message.
+    /// The queue of a shared subscription of this shard has lost a message.
     pub(crate) fn lose_of_group(&mut self, id: u32, message: Option<&Message>, reason: LossReason) {
+        let filter = self.groups.get(&id).map(|group| Arc::clone(&group.filter));
+        self.lose_of_reader(filter.as_deref().unwrap_or_default(), message, reason);
+    }
+
+    /// The queue of a shared subscription has lost a message; `reader` is the whole filter.
+    pub(crate) fn lose_of_reader(
+        &mut self,
+        reader: &str,
+        message: Option<&Message>,
+        reason: LossReason,
+    ) {
         self.counters.count_losses(1, reason);
         if let Some(watcher) = &self.loss_watcher {
             watcher.lost(Loss {
                 reason,
-                reader: self.groups.get(&id).map_or("", |group| &group.filter),
+                reader,
                 origin: message.map_or(Origin::NONE, Message::origin),
                 topic: message.map_or("", Message::topic),
                 messages: 1,

@@ -110,8 +110,8 @@ pub struct MessageHeader {
     pub expires_at_ms: Option<u64>,
 }
 
-/// A message is larger than its 32-bit ranges or its topic longer than 65,535 bytes, or the topic
-/// is not UTF-8, or a range lies outside the body.
+/// A message is larger than its 32-bit ranges, or a range lies outside the body. Or its topic is longer
+/// than 65,535 bytes, or not UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvalidMessage;
 
@@ -125,10 +125,9 @@ impl std::error::Error for InvalidMessage {}
 
 /// One application message: topic, the properties that pass through, and payload, in one body.
 ///
-/// The properties are in MQTT 5 property encoding (section 2.2.2, without the length in front) and
-/// are everything a subscriber gets unaltered: no Topic Alias, no Message Expiry Interval, no
-/// Subscription Identifier. [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17]
-/// [MQTT-3.3.2-18]
+/// The properties are in MQTT 5 property encoding (section 2.2.2, without the length in front). They are
+/// all that a subscriber gets unaltered, so they have no Topic Alias, no Message Expiry Interval, and no
+/// Subscription Identifier. [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18]
 ///
 /// A message that came by another protocol may carry its *native form* beside them: what its
 /// publisher wrote, for consumers of the same protocol. It lies in the body and is charged with it.
@@ -213,8 +212,8 @@ impl Message {
     /// Takes a body that holds the three parts anywhere in it, typically a received PUBLISH packet.
     ///
     /// # Errors
-    /// [`InvalidMessage`] when a range lies outside the body, the topic is not UTF-8 or longer than
-    /// 65,535 bytes, or the body is longer than 4 GiB.
+    /// [`InvalidMessage`] when a range lies outside the body, or the body is longer than 4 GiB. Also when
+    /// the topic is not UTF-8, or is longer than 65,535 bytes.
     pub fn from_body(
         body: Bytes,
         topic: Range<usize>,

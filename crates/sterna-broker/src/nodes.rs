@@ -1,8 +1,7 @@
 //! Where the entries of all queues and ledgers of a shard lie.
 //!
-//! An idle session's queue is three numbers; entries are taken from chunks that all queues share,
-//! so a queue that fills and drains allocates nothing, whichever it is. Chunks without entries are
-//! given back, but for a few.
+//! An idle session's queue is three numbers. Entries are taken from chunks that all queues share. So a
+//! queue that fills and drains allocates nothing. Chunks without entries are given back, but for a few.
 
 use std::sync::Arc;
 
@@ -36,9 +35,9 @@ pub(crate) struct Entry {
     /// `None` once it was handed over.
     pub(crate) message: Option<Arc<Message>>,
     pub(crate) context: Option<Arc<Context>>,
-    /// The delivery's tag. Its upper half counts the session's entries; its lower half is where the
-    /// entry lay when it was made, which is where it still lies unless the session has moved. Until
-    /// it lies anywhere, that half is [`NIL`].
+    /// The delivery's tag. Its upper half counts the session's entries. Its lower half is the place of the
+    /// entry when it was made, which is its place still unless the session has moved. Until it lies
+    /// anywhere, that half is [`NIL`].
     pub(crate) tag: u64,
     /// The tag it has in its group's queue; zero where it comes from none.
     pub(crate) group_tag: u64,

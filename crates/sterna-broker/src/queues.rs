@@ -90,8 +90,8 @@ pub(crate) struct Item {
     pub(crate) position: u64,
 }
 
-/// Sweeps of one queue are at least so far apart, plus so much per entry: looking for expired
-/// messages stays a small part of the work whatever clients send.
+/// Least time between two sweeps of one queue, to which so much is added per entry. So looking for expired
+/// messages stays a small part of the work, whatever clients send.
 const SWEEP_EVERY_MS: u64 = 1_000;
 const SWEEP_PER_ENTRY_MS: u64 = 10;
 
@@ -151,8 +151,8 @@ pub(crate) struct Queues<P> {
     current: Option<u32>,
 }
 
-/// What tells the record of an entry that is its session's alone from others of the session: its place in
-/// the log, and whether it came from a group.
+/// The part of a record's key that tells entries of a session apart: the place in the log, and whether it
+/// came from a group.
 pub(crate) fn owned_key(entry: &Entry) -> [u8; 9] {
     let mut key = [0; 9];
     key[..8].copy_from_slice(&entry.position.to_be_bytes());
@@ -319,8 +319,8 @@ impl<P> Queues<P> {
         self.append(now_ms, slot, entry);
     }
 
-    /// Appends a message to a session's queue for another reason than that it was just published:
-    /// it is a retained one, or a group has chosen the session. Those were limited before.
+    /// Appends a message to a session's queue that was not just published. It is a retained one, or a group
+    /// has chosen the session. Those were limited before.
     pub(crate) fn push(&mut self, now_ms: u64, slot: u32, item: Item) {
         let session = &mut self.sessions[slot];
         if !item.qos.is_acknowledged() && session.is_away() {

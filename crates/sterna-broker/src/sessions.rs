@@ -1,8 +1,8 @@
 //! The sessions of a shard, by their slots.
 //!
 //! A session that is away and has nothing in memory is *packed*: its text and numbers become a few dozen
-//! bytes, and what few sessions have beside them goes to a table of its own. Publishing never touches it, for
-//! its routes are asleep. Whatever else is to happen to it unpacks it first ([`Sessions::unpack`]), and at the
+//! bytes. Parts that few sessions have are in a table of their own. Publishing never touches it, for its
+//! routes are asleep. Whatever else is to happen to it unpacks it first ([`Sessions::unpack`]), and at the
 //! end of the call it is packed again, if it may be. So only this module and `packed.rs` know of the form;
 //! all others see sessions.
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::api::Outcome;
+use crate::api::{Outcome, PublishRefusal};
 use crate::message::{Message, Qos};
 use crate::queues::Queues;
 
@@ -14,11 +14,8 @@ pub enum Step<'a> {
         /// Their number.
         matched: usize,
     },
-    /// It was published and refused: a kept queue that it is for is full, or the store.
-    Refused {
-        /// Whether it is the store.
-        is_store_full: bool,
-    },
+    /// It was published and refused.
+    Refused(PublishRefusal),
     /// It waits in a queue.
     Queued {
         /// Owner of the queue: a client identifier, or the whole filter of a shared subscription.

@@ -75,8 +75,8 @@ impl<P> Queues<P> {
         group.logged.0 > messages || (group.logged.0 > 1 && group.logged.1 > bytes)
     }
 
-    /// Puts an entry, which is counted already, into a group's queue: into memory or, where that is full or
-    /// what goes before waits there, into the log alone.
+    /// Puts an entry, which is counted already, into a group's queue. It goes into memory. If that is full,
+    /// or entries before it wait in the log, it goes into the log alone.
     pub(crate) fn wait_in_group(&mut self, id: u32, entry: Entry) {
         let Some(group) = self.groups.get(&id) else {
             return;

@@ -306,7 +306,7 @@ fn messages_that_wait_in_the_log() {
             let message = Message::copy("work", &[], &payload, header).expect("a small message");
             let origin = None;
             let routed = broker.publish(NOW_MS, Publication { origin, message });
-            assert!(routed.matched == 1 && !routed.refused);
+            assert!(routed.matched == 1 && !routed.is_refused());
         }
     };
     // The latest of the log are in memory for all readers.

@@ -19,7 +19,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 
 /// The engine, or none where there are no other nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     engine: Option<Engine>,
     running: Mutex<Option<Running>>,
 }
@@ -29,7 +29,7 @@ impl Cluster {
     ///
     /// # Errors
     /// A sentence for the operator.
-    pub(crate) fn prepare(config: &Config) -> Result<Self, String> {
+    pub fn prepare(config: &Config) -> Result<Self, String> {
         let cluster = &config.cluster;
         if !cluster.is_on() {
             return Ok(Self::default());
@@ -53,8 +53,9 @@ impl Cluster {
         Some(self.engine.as_ref()?.store(shard, Box::new(wake)))
     }
 
-    /// A shard's part.
-    pub(crate) fn member(&self, shard: usize) -> Option<Member> {
+    /// A shard's part; `None` where there is no cluster.
+    #[must_use]
+    pub fn member(&self, shard: usize) -> Option<Member> {
         let engine = self.engine.as_ref()?;
         Some(Member {
             port: engine.port(shard),
@@ -190,8 +191,8 @@ impl Member {
         broker.join_cluster(Arc::clone(&self.gate));
     }
 
-    /// Hands over what a turn had for other nodes. Of a shard that stops, wills and the ends of sessions stay
-    /// where they are: other nodes take them up, for nothing would come back to this one.
+    /// Hands over what a turn had for other nodes. Wills and the ends of sessions of a shard that stops
+    /// stay where they are. Other nodes take them up, for nothing would come back to this one.
     pub(crate) fn end_of_turn(&self, broker: &mut Broker<SessionState>, is_stopping: bool) {
         let interest = broker.take_interest();
         if !interest.is_empty() {

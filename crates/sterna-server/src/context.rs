@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Broker, OpenError, OpenSession, Opened, SessionKey};
+use sterna_broker::{
+    Broker, Message, OpenError, OpenSession, Opened, Publication, Routed, SessionKey,
+};
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
 
@@ -75,6 +77,35 @@ impl Context<'_> {
             self.broker.set_unsure(fence.is_shut());
         }
         self.broker.open(self.net.now_ms(), request)
+    }
+
+    /// Publishes a message of a client or operator, whom traces call `publisher`.
+    pub(crate) fn publish(&mut self, publisher: &str, publication: Publication) -> Routed {
+        let now_ms = self.net.now_ms();
+        self.named(publisher, |broker| broker.publish(now_ms, publication))
+    }
+
+    /// Publishes messages together, or none of them; see [`publish`](Self::publish).
+    pub(crate) fn publish_together(&mut self, publisher: &str, messages: Vec<Message>) -> Routed {
+        let now_ms = self.net.now_ms();
+        self.named(publisher, |broker| {
+            broker.publish_together(now_ms, messages)
+        })
+    }
+
+    fn named<R>(
+        &mut self,
+        publisher: &str,
+        work: impl FnOnce(&mut Broker<SessionState>) -> R,
+    ) -> R {
+        let watch = &self.meters.watch;
+        if !watch.is_on() {
+            return work(self.broker);
+        }
+        watch.set_publisher(Some(publisher));
+        let result = work(self.broker);
+        watch.set_publisher(None);
+        result
     }
 
     /// Does something, and tells the append that it has made, beside its result; 0 for none.

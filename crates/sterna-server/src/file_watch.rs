@@ -1,5 +1,5 @@
-//! Watches the files of `[tls]`, on a thread of its own: what has changed is put in force as a reload does,
-//! and the log warns before certificates end.
+//! Watches the files of `[tls]`, on a thread of its own. Changes are put in force as by a reload, and the
+//! log warns before certificates end.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

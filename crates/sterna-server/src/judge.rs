@@ -1,9 +1,9 @@
 //! Who a client is: one judge for every door.
 //!
-//! [`judge`] takes what is known of a connection (its listener, its certificate, its address) and what
-//! the client claims, and answers with an [`Identity`] or a [`Refusal`], at once or later: a password
-//! is checked beside the shard, and the verdict comes by letter. The rule it keeps is in
-//! `docs/configuration.md`, "Who a client is":
+//! [`judge`] takes what is known of a connection (its listener, its certificate, its address) and what the
+//! client claims. It answers with an [`Identity`] or a [`Refusal`], at once or later. A password is checked
+//! beside the shard, and the verdict comes by letter. The rule it keeps is in `docs/configuration.md`, "Who
+//! a client is":
 //!
 //! - Every proof that is shown must hold.
 //! - Proofs that name a user must name the same one.

@@ -41,7 +41,7 @@ mod watch;
 
 pub use amqp::Registry;
 pub use bans::Bans;
-pub use cluster::Member;
+pub use cluster::{Cluster, Member};
 pub use http::Registry as HttpRegistry;
 pub use mail::{AdminLetter, AmqpLetter, HttpLetter, Letters, Mail, Outbox};
 pub use memory::{Memory, Stage};

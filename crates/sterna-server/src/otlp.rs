@@ -1,5 +1,5 @@
-//! Spans of single messages, as OTLP in JSON, for messages whose sender asks for them: the User Property
-//! `traceparent` carries a W3C trace context (Trace Context, section 3.2) with the flag `sampled`.
+//! Spans of single messages, as OTLP in JSON, for messages whose sender asks for them. It asks by the User
+//! Property `traceparent`: a W3C trace context (Trace Context, section 3.2) with the flag `sampled`.
 //!
 //! A span's number follows from the context and the step, so that nothing is kept between two steps. A shard
 //! only puts spans into a queue with a limit; a thread sends them.
@@ -123,13 +123,9 @@ fn span(now_ms: u64, message: &Message, step: Step<'_>, parent: Parent<'_>) -> V
             attributes.push(json!({ "key": "sterna.matched", "value": { "intValue": matched } }));
             ("received", CONSUMER, "", published_ms, None, None)
         }
-        Step::Refused { is_store_full } => {
-            let why = if is_store_full {
-                "store_full"
-            } else {
-                "queue_refused"
-            };
-            ("refused", CONSUMER, "", published_ms, None, Some(why))
+        Step::Refused(why) => {
+            let why = Some(why.name());
+            ("refused", CONSUMER, "", published_ms, None, why)
         }
         Step::Queued { reader, .. } | Step::Logged { reader } => (
             "routed",

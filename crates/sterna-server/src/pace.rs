@@ -179,9 +179,9 @@ impl Pace {
         paid_ns.div_ceil(NS_PER_MS)
     }
 
-    /// A message of so many bytes out of what the connection has taken in advance, which it takes while more than
-    /// half of what can be saved is there. So the shards do not meet at each message, and the limit is exact where
-    /// it is near. False: this message is to be paid by itself.
+    /// A message of so many bytes out of what the connection has taken in advance. It takes in advance
+    /// while more than half of what can be saved is there. So the shards do not meet at each message, and
+    /// the limit is exact where it is near. False: this message is to be paid by itself.
     pub(crate) fn lend(&self, rates: &Rates, now_ms: u64, lease: &mut Lease, bytes: u64) -> bool {
         let lend = |paid: &Paid, rate: Option<Rate>, amount| {
             let at_ns = now_ms.saturating_mul(NS_PER_MS);

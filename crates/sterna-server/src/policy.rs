@@ -118,8 +118,8 @@ impl Policy {
         known.copied().unwrap_or_default()
     }
 
-    /// What the acknowledgement of a message waits for: the strictest of what its publisher's listener, the
-    /// rule that allows it, and the queues that take its topic say.
+    /// What the acknowledgement of a message waits for. It is the strictest of what is said by its
+    /// publisher's listener, the rule that allows it, and the queues that take its topic.
     #[must_use]
     pub fn durability(
         &self,
@@ -142,9 +142,9 @@ impl Policy {
         })
     }
 
-    /// Announces HTTP/3 on HTTPS: at a listener that is meant for it where there is one, else at any other
-    /// that speaks QUIC; but only at one that admits the same clients, since whoever follows must not find
-    /// other rules there. `ports` are those that were bound, in the order of the configuration.
+    /// Announces HTTP/3 on HTTPS: that of a listener for HTTP/3, or else of any other that speaks QUIC. It
+    /// has to admit the same clients, since a client that follows must not find other rules there. `ports`
+    /// are those that were bound, in the order of the configuration.
     #[must_use]
     pub fn announcing(mut self, config: &Config, ports: &[u16]) -> Self {
         let schemes: Vec<Option<Scheme>> = (config.listeners_in_force().iter())
@@ -304,8 +304,8 @@ impl Policy {
 }
 
 /// What deliveries at QoS 2 wait for: the strictest of what acknowledgements wait for anywhere, since a
-/// publisher that was not acknowledged sends again. After a power cut, another message would get the place of one
-/// that was delivered, and its packet identifier with it; so a delivery never waits for less than the disk.
+/// publisher without an acknowledgement sends again. A delivery never waits for less than the disk: after a
+/// power cut, another message would get the place and the packet identifier of one that was delivered.
 fn exactly_once(config: &Config) -> Keeping {
     let listeners = config.listeners_in_force();
     let of_listeners = listeners.iter().filter_map(|listener| listener.durability);

@@ -170,8 +170,8 @@ fn client_keys(tls: &Tls) -> Result<Option<Arc<ClientKeys>>, String> {
     tls.client_keys.as_deref().map(read).transpose()
 }
 
-/// The issuer after a reload, with the keys that its URL has published: what it has said last, if the URL
-/// stays, else what it says now.
+/// The issuer after a reload, with the keys that its URL has published. If the URL stays, they are the last
+/// known ones. Otherwise the URL is asked now.
 fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
     let Some(url) = new.keys_url() else {
         return Ok(None);

@@ -207,8 +207,8 @@ impl Rights for Policy {
 }
 
 impl Policy {
-    /// Whether a client that is away may have been given groups or rules, of which nothing is known until
-    /// it comes back: then it is judged again.
+    /// Whether a client that is away may have been given groups or rules. Nothing is known of them until it
+    /// comes back. Then it is judged again.
     fn may_be_given_more(&self, holder: Holder<'_>) -> bool {
         let is_unknown = |user: &str| !self.has_credentials(user);
         self.gives_standings() && holder.owner.is_some_and(is_unknown)

@@ -254,9 +254,9 @@ impl Server {
     /// Puts a new configuration in force as far as that goes without a restart: certificates, client
     /// authorities, users, rules, and what clients are granted. Connections go on.
     ///
-    /// It is in force as a whole or not at all, and it is judged with what stays: the listeners that are
-    /// open, with the authentication that would be new. Whatever would let clients in that are refused
-    /// now needs a word of its own.
+    /// It is in force as a whole or not at all. It is judged together with what stays: the open listeners,
+    /// with the authentication that would be new. Whatever would let clients in that are refused now needs
+    /// a word of its own.
     ///
     /// Returns the names of sections that changed and need a restart.
     ///

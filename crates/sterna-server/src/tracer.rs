@@ -79,8 +79,8 @@ impl Tracer {
     }
 }
 
-/// A name that is one level of a topic and one component of a path: everything but letters, digits,
-/// `.`, `_` and `-` as `%` and two hexadecimal digits for each byte.
+/// A name that is one level of a topic and one component of a path. Letters, digits, `.`, `_` and `-` are
+/// as they are. Each other byte is `%` and two hexadecimal digits.
 #[must_use]
 pub(crate) fn escape(name: &str) -> String {
     use std::fmt::Write as _;

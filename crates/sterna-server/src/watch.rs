@@ -90,6 +90,8 @@ pub(crate) struct Watch {
     is_on: AtomicBool,
     now_ms: AtomicU64,
     traces: Mutex<Vec<Trace>>,
+    /// Whose message the broker routes now; `None` for its own.
+    publisher: Mutex<Option<Box<str>>>,
     /// Where spans go; once set, the watch is on for good.
     #[cfg(feature = "otlp")]
     spans: std::sync::OnceLock<crate::otlp::Spans>,
@@ -100,14 +102,15 @@ pub(crate) struct Watch {
 struct Known<'a> {
     origin: Origin,
     topic: &'a str,
-    /// Who publishes or gets it.
-    client: Option<&'a str>,
+    publisher: Option<&'a str>,
+    reader: Option<&'a str>,
 }
 
 impl Trace {
     fn concerns(&self, known: Known<'_>) -> bool {
         let of_client = self.subject.client.as_deref().is_none_or(|client| {
-            known.client == Some(client)
+            known.publisher == Some(client)
+                || known.reader == Some(client)
                 || (known.origin != Origin::NONE && known.origin == self.origin)
         });
         let of_topic = (self.subject.topic.as_deref())
@@ -119,6 +122,15 @@ impl Trace {
 impl Watch {
     fn traces(&self) -> MutexGuard<'_, Vec<Trace>> {
         self.traces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publisher(&self) -> MutexGuard<'_, Option<Box<str>>> {
+        (self.publisher.lock()).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says whose message the broker routes from now on; `None` for its own. Only while there is a trace.
+    pub(crate) fn set_publisher(&self, name: Option<&str>) {
+        *self.publisher() = name.map(Box::from);
     }
 
     /// Whether there is a trace.
@@ -149,6 +161,8 @@ impl Watch {
     /// Notes the time of this turn, in milliseconds since the Unix epoch.
     pub(crate) fn turn(&self, now_ms: u64) {
         self.now_ms.store(now_ms, Ordering::Relaxed);
+        // A panic may have ended the step that set it.
+        self.set_publisher(None);
     }
 
     /// Begins a trace of the shard `from`, with so many events in a second.
@@ -197,18 +211,15 @@ impl Watch {
     }
 
     /// A publication was refused before it was routed.
-    pub(crate) fn refused(&self, client: &str, topic: &str, reason: &str) {
+    pub(crate) fn refused(&self, publisher: &str, topic: &str, reason: &str) {
         if self.is_on() {
             let known = Known {
                 origin: Origin::NONE,
                 topic,
-                client: Some(client),
+                publisher: Some(publisher),
+                reader: None,
             };
-            self.note(
-                "refused",
-                known,
-                |_| json!({ "reason": reason, "publisher": client }),
-            );
+            self.note("refused", known, |_| json!({ "reason": reason }));
         }
     }
 
@@ -218,7 +229,8 @@ impl Watch {
             let known = Known {
                 origin: Origin::NONE,
                 topic: "",
-                client,
+                publisher: None,
+                reader: client,
             };
             self.note(event, known, |_| line.clone());
         }
@@ -236,7 +248,8 @@ impl Watch {
             let known = Known {
                 origin,
                 topic,
-                client: Some(reader),
+                publisher: None,
+                reader: Some(reader),
             };
             self.note(
                 "dropped",
@@ -254,7 +267,7 @@ impl Watch {
         let concerned = traces.iter_mut().filter(|trace| {
             trace.subject.wants(event)
                 && if is_audit {
-                    trace.subject.is_about(known.client)
+                    trace.subject.is_about(known.reader)
                 } else {
                     trace.concerns(known)
                 }
@@ -276,8 +289,9 @@ impl Watch {
                 line["topic"] = known.topic.into();
             }
             let is_of_client = known.origin != Origin::NONE && known.origin == trace.origin;
-            if is_of_client && let Some(client) = &trace.subject.client {
-                line["publisher"] = (**client).into();
+            let client = trace.subject.client.as_deref().filter(|_| is_of_client);
+            if let Some(publisher) = known.publisher.or(client) {
+                line["publisher"] = publisher.into();
             }
             trace.events.lines.push_str(&line.to_string());
             trace.events.lines.push('\n');
@@ -291,21 +305,24 @@ pub(crate) struct Eye(pub(crate) Arc<Watch>);
 
 impl RoadWatcher for Eye {
     fn saw(&self, message: &Message, step: Step<'_>) {
-        let client = match step {
-            Step::Received { .. } | Step::Refused { .. } => None,
+        let reader = match step {
+            Step::Received { .. } | Step::Refused(_) => None,
             Step::Queued { reader, .. }
             | Step::Logged { reader }
             | Step::Sent { reader, .. }
             | Step::Settled { reader, .. } => Some(reader),
         };
+        let publisher = self.0.publisher();
         let known = Known {
             origin: message.origin(),
             topic: message.topic(),
-            client,
+            // Other steps may be of other messages, which have found room meanwhile.
+            publisher: publisher.as_deref().filter(|_| reader.is_none()),
+            reader,
         };
         let event = match step {
             Step::Received { .. } => "received",
-            Step::Refused { .. } => "refused",
+            Step::Refused(_) => "refused",
             Step::Queued { .. } => "queued",
             Step::Logged { .. } => "logged",
             Step::Sent { .. } => "sent",
@@ -356,9 +373,7 @@ fn line(message: &Message, step: Step<'_>, subject: &Subject) -> Value {
             "retain": message.retain(),
             "payload_bytes": message.payload().len(),
         }),
-        Step::Refused { is_store_full } => json!({
-            "reason": if is_store_full { "store_full" } else { "queue_refused" },
-        }),
+        Step::Refused(why) => json!({ "reason": why.name() }),
         Step::Queued { reader, waiting } => {
             json!({ "reader": reader, "waiting": waiting })
         }

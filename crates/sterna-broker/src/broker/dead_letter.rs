@@ -45,8 +45,10 @@ impl<P: DoorState> Broker<P> {
             .as_ref()
             .and_then(|rules| Some((rules, rules.dead_letter.as_ref()?)))
         else {
+            // Its queue may be on another shard.
+            let reader = self.index.filter_of_group(group).unwrap_or_default();
             let message = Some(&*dead.message);
-            (self.queues).lose_of_group(group, message, LossReason::Dead);
+            (self.queues).lose_of_reader(reader, message, LossReason::Dead);
             self.settle_dead(group, position);
             return;
         };
@@ -65,7 +67,7 @@ impl<P: DoorState> Broker<P> {
             self.queues.write_group_cursor(group);
         }
         let routed = letter.map(|letter| self.route(now_ms, letter));
-        if routed.is_some_and(|routed| !routed.refused && routed.matched > 0) {
+        if routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0) {
             self.queues.counters.dead_lettered += 1;
             if !is_here {
                 self.settle_dead(group, position);

@@ -120,8 +120,8 @@ impl<P: DoorState> Broker<P> {
         is_known
     }
 
-    /// As [`settle`](Self::settle); and a message of the log that is not given back is never delivered again,
-    /// whatever the process dies of, once the append is kept that this makes. What a receiver settles
+    /// As [`settle`](Self::settle). A message of the log that is not given back is never delivered again,
+    /// once the append that this makes is kept, whatever the process dies of. What a receiver settles
     /// second may be told then.
     pub fn settle_for_good(
         &mut self,

@@ -1,9 +1,9 @@
 //! Consumers that say how many messages they take (AMQP link-credit), and the groups that serve them.
 //!
 //! A group's home assigns to such a member only what it was granted. The member's shard grants by
-//! increments, takes back by asking, and counts as outstanding, per group, what it has granted and
-//! not handed out: that never exceeds what the consumer takes. The home's answer to a request comes
-//! behind all that it had assigned before, so after it nothing unknown is under way.
+//! increments, and takes back by asking. For each group it counts what it has granted and not handed out,
+//! which never exceeds what the consumer takes. The home's answer to a request comes behind all that it had
+//! assigned before, so after it nothing unknown is under way.
 
 use super::Broker;
 use crate::api::{DoorState, Event, SessionKey};
@@ -16,9 +16,9 @@ impl<P: DoorState> Broker<P> {
     /// [`next_delivery`](Self::next_delivery) has handed it; for sessions opened
     /// [`on_demand`](crate::OpenSession::on_demand), others ignore it.
     ///
-    /// Zero at first. Each message handed out uses one; settling gives none. Less than before takes
-    /// back what groups have not assigned, and gives back what was assigned last and is still
-    /// pending beyond it; what is on its way from another shard goes back when it arrives.
+    /// Zero at first. Each message handed out uses one; settling gives none. Less than before takes back
+    /// what groups have not assigned. Messages beyond it that are assigned and still pending go back, the
+    /// last ones first. Those on their way from another shard go back when they arrive.
     ///
     /// A session in several groups has its credit divided among them; where there is less than one
     /// for each, some have to wait for more.

@@ -1,9 +1,10 @@
 //! What may not leave before the store has it.
 //!
-//! A message of QoS 2 comes once, also to a session that outlives the process. So it leaves when the store has
-//! it: otherwise the process could end in between. Its publisher would send it again, and the session would
-//! get it twice; or another message would get its place in the log, and with that its packet identifier. A
-//! message that a group has assigned is claimed first: a record says whose alone it is. [MQTT-4.8.2-5]
+//! A message of QoS 2 comes once, also to a session that outlives the process. So it leaves when the store
+//! has it: otherwise the process could end in between. Its publisher would send it again, and the session
+//! would get it twice. Or another message would get its place in the log, and with that its packet
+//! identifier. A message that a group has assigned is claimed first: a record says whose alone it is.
+//! [MQTT-4.8.2-5]
 //!
 //! What follows in the queue of the session waits, too: its order is kept. No other session waits.
 

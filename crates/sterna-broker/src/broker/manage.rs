@@ -174,8 +174,8 @@ impl<P: DoorState> Broker<P> {
         })
     }
 
-    /// Messages that wait in the queue of a shared subscription, first the one that is delivered next: up
-    /// to `limit` behind the place `after`, and whether there are more. Nothing is taken. `None` where the
+    /// Messages that wait in the queue of a shared subscription, in the order of their delivery: up to
+    /// `limit` behind the place `after`, and whether there are more. Nothing is taken. `None` where the
     /// queue is not on this shard.
     ///
     /// None, but more: what follows is being read in the log. To be asked again after
@@ -264,7 +264,7 @@ impl<P: DoorState> Broker<P> {
                 break;
             };
             let routed = make(&message).map(|message| self.route(now_ms, message));
-            is_refused = !routed.is_some_and(|routed| !routed.refused && routed.matched > 0);
+            is_refused = !routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0);
             if is_refused || self.queues.remove_from_group(id, node).is_none() {
                 break;
             }

@@ -512,8 +512,8 @@ impl<P: DoorState> Broker<P> {
         self.index.is_inspected()
     }
 
-    /// Sessions of this shard for an administrator: up to `limit`, starting at a cursor (zero at
-    /// first); the second value is the cursor to go on with, `None` at the end.
+    /// Sessions of this shard for an administrator: up to `limit`, from a cursor on (zero at first). The
+    /// second value is the cursor to go on with, `None` at the end.
     #[must_use]
     pub fn sessions(&self, cursor: usize, limit: usize) -> (Vec<SessionInfo>, Option<usize>) {
         let slots = &self.queues.sessions;

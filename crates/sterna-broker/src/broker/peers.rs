@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, Retention, Routed};
+use crate::api::{DoorState, Retention};
 use crate::directory::Admission;
 use crate::message::{Message, MessageHeader, Qos};
 use crate::peers::{Destination, FromPeer, Interest, Outgoing, PeerGate, Peers, Wanted, stays};
@@ -92,16 +92,6 @@ impl<P: DoorState> Broker<P> {
         self.catch_up();
         let matches = self.index.matches(message, &self.queues.limits);
         matches.is_some_and(|matches| !matches.peers.acknowledged.is_empty())
-    }
-
-    pub(super) fn refuse_for_peers(&mut self) -> Routed {
-        if let Some(peers) = &self.peers {
-            peers.count_refused();
-        }
-        Routed {
-            is_cluster_away: true,
-            ..self.refused()
-        }
     }
 
     /// Tells other nodes that a topic has no retained message any more.

@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, Publication, Retention, Routed, ShardId};
+use crate::api::{DoorState, Publication, PublishRefusal, Retention, Routed, ShardId};
 use crate::directory::{Admission, Appends};
 use crate::fill::Fill;
 use crate::mail::{Letter, Mail};
@@ -47,7 +47,7 @@ impl<P: DoorState> Broker<P> {
         self.queues.counters.received_bytes += message.payload().len() as u64;
         let before = self.token;
         let mut routed = if self.peers_refuse(&message) {
-            self.refuse_for_peers()
+            self.refuse(&message, PublishRefusal::ClusterAway)
         } else {
             self.route(now_ms, message)
         };
@@ -59,13 +59,13 @@ impl<P: DoorState> Broker<P> {
         routed
     }
 
-    /// Routes several messages, or none of them ([`Routed::refused`]) if a kept queue has no room for what
-    /// it is to get of them all, or the store has none; they are kept as a whole. What is not a topic name,
-    /// or cannot be retained, counts as routed. [`Routed::matched`] is the sum.
+    /// Routes several messages, which are kept as a whole. It routes none of them ([`Routed::refused`]) if
+    /// a kept queue has no room for its part of them, or the store has none. A message whose topic is not a
+    /// topic name, or that cannot be retained, counts as routed. [`Routed::matched`] is the sum.
     pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
         let before = self.token;
         let mut routed = if messages.iter().any(|message| self.peers_refuse(message)) {
-            self.refuse_for_peers()
+            self.refuse_all(&messages, PublishRefusal::ClusterAway)
         } else {
             self.route_together(now_ms, messages)
         };
@@ -78,18 +78,16 @@ impl<P: DoorState> Broker<P> {
     }
 
     fn route_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
-        let count = messages.len() as u64;
         let mut parts: Vec<Part> = Vec::with_capacity(messages.len());
-        for message in messages {
+        let mut messages = messages.into_iter();
+        while let Some(message) = messages.next() {
             let Some(reserved) = self.reserve_ahead(&message) else {
                 for part in &parts {
                     release(&part.reserved, part.message.body_bytes() as u64);
+                    self.refuse(&part.message, PublishRefusal::QueueFull);
                 }
-                self.queues.counters.refused_messages += count;
-                return Routed {
-                    refused: true,
-                    ..Routed::default()
-                };
+                self.refuse_all(messages.as_slice(), PublishRefusal::QueueFull);
+                return self.refuse(&message, PublishRefusal::QueueFull);
             };
             self.queues.counters.received_messages += 1;
             self.queues.counters.received_bytes += message.payload().len() as u64;
@@ -184,7 +182,7 @@ impl<P: DoorState> Broker<P> {
             }
         }
         let Some(reserved) = self.reserve_ahead(&message) else {
-            return self.refuse(&message);
+            return self.refuse(&message, PublishRefusal::QueueFull);
         };
         let message = self.prepared(now_ms, message);
         if is_plain {
@@ -233,7 +231,7 @@ impl<P: DoorState> Broker<P> {
         drop(appends);
         let Ok(appended) = appended else {
             release(reserved, message.body_bytes() as u64);
-            return self.refuse_for_store(&message);
+            return self.refuse(&message, PublishRefusal::StoreFull);
         };
         self.catch_up_to(length);
         let position = appended.first;
@@ -283,7 +281,7 @@ impl<P: DoorState> Broker<P> {
             let mut refused = Routed::default();
             for part in &parts {
                 release(&part.reserved, part.message.body_bytes() as u64);
-                refused = self.refuse_for_store(&part.message);
+                refused = self.refuse(&part.message, PublishRefusal::StoreFull);
             }
             return refused;
         }
@@ -321,27 +319,26 @@ impl<P: DoorState> Broker<P> {
         sum
     }
 
-    fn refuse_for_store(&mut self, message: &Message) -> Routed {
-        let is_store_full = true;
-        self.queues.saw(message, Step::Refused { is_store_full });
-        Routed {
-            is_store_full,
-            ..self.refused()
+    /// Refuses a message: counts it, and tells the watcher.
+    pub(super) fn refuse(&mut self, message: &Message, why: PublishRefusal) -> Routed {
+        self.queues.saw(message, Step::Refused(why));
+        self.queues.counters.refused_messages[why as usize] += 1;
+        if let Some(peers) = self
+            .peers
+            .as_ref()
+            .filter(|_| why == PublishRefusal::ClusterAway)
+        {
+            peers.count_refused();
         }
-    }
-
-    fn refuse(&mut self, message: &Message) -> Routed {
-        let is_store_full = false;
-        self.queues.saw(message, Step::Refused { is_store_full });
-        self.refused()
-    }
-
-    pub(super) fn refused(&mut self) -> Routed {
-        self.queues.counters.refused_messages += 1;
         Routed {
-            refused: true,
+            refused: Some(why),
             ..Routed::default()
         }
+    }
+
+    fn refuse_all(&mut self, messages: &[Message], why: PublishRefusal) -> Routed {
+        let refused = messages.iter().map(|message| self.refuse(message, why));
+        refused.last().unwrap_or_default()
     }
 
     /// Reserves room in the kept queues that a message is for, before it is retained; `None` where
@@ -359,8 +356,8 @@ impl<P: DoorState> Broker<P> {
         reserve(&matches.kept, body_bytes, queues).then(|| matches.kept.clone())
     }
 
-    /// Delivers a message by the index as it is, and puts it aside for other nodes, if the kept queues among those it is for have room;
-    /// in some it may be `reserved` already.
+    /// Delivers a message by the index as it is, and puts it aside for other nodes. It does neither if a
+    /// kept queue that it is for has no room. In some it may be `reserved` already.
     pub(super) fn spread(
         &mut self,
         now_ms: u64,
@@ -380,7 +377,7 @@ impl<P: DoorState> Broker<P> {
             let body_bytes = message.as_ref().body_bytes() as u64;
             match reserved {
                 None if !reserve(&matches.kept, body_bytes, queues) => {
-                    return self.refuse(message.as_ref());
+                    return self.refuse(message.as_ref(), PublishRefusal::QueueFull);
                 }
                 None => {}
                 Some(reserved) => {

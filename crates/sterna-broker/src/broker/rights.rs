@@ -1,12 +1,12 @@
 //! Rights that are asked again: of sessions, subscriptions and what waits in queues.
 //!
-//! A subscription that may get only some of what it matches has a [`Permit`] in its route's context.
-//! Every shard's index leaves the route out for topics that are not permitted, and remembers that
-//! with the topic's other matches, so each topic is decided once until its routes change. When other
-//! rules come, each shard makes the routes of its sessions anew, which outdates what was remembered.
+//! A subscription that may get only some of what it matches has a [`Permit`] in its route's context. Every
+//! shard's index leaves the route out for topics that are not permitted. It remembers that with the topic's
+//! other matches, so each topic is decided once until its routes change. When other rules come, each shard
+//! makes the routes of its sessions anew, which outdates what was remembered.
 //!
-//! A session that moves between shards may miss the moment at which one of them judges its sessions:
-//! so each session has the number of the rules by which it was judged, and is judged where it arrives.
+//! A session that moves between shards may miss the moment at which one of them judges its sessions. So
+//! each session has the number of the rules by which it was judged. It is judged where it arrives.
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ impl<P: DoorState> Broker<P> {
         self.rights_version += 1;
     }
 
-    /// Judges all sessions of this shard by the rules in force: ends those whose user is gone
-    /// ([`Event::Evicted`](crate::Event::Evicted)) and subscriptions that are not allowed any more
-    /// ([`Event::Unsubscribed`](crate::Event::Unsubscribed)), and drops what waits and may not be
+    /// Judges all sessions of this shard by the rules in force. It ends those whose user is gone
+    /// ([`Event::Evicted`](crate::Event::Evicted)), and subscriptions that are not allowed any more
+    /// ([`Event::Unsubscribed`](crate::Event::Unsubscribed)). It drops waiting messages that may not be
     /// delivered.
     pub fn judge(&mut self, now_ms: u64) {
         let slots: Vec<u32> = self.queues.sessions.slots().collect();
@@ -200,8 +200,8 @@ impl<P: DoorState> Broker<P> {
         has_lost
     }
 
-    /// Drops what a session may not get any more of what waits for it or was sent and not settled;
-    /// what is a shared subscription's goes back to it.
+    /// Drops messages that a session may not get any more: those that wait for it, and those that were sent
+    /// and not settled. Messages of a shared subscription go back to it.
     fn judge_queue(&mut self, slot: u32) {
         let session = &self.queues.sessions[slot];
         let (mut node, mut sent) = (session.pending.first(), session.ledger.first());

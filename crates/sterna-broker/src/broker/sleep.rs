@@ -461,8 +461,8 @@ impl<P: DoorState> Broker<P> {
         targets
     }
 
-    /// Enters the routes of a session that has read all up to the end of the log into the index; the lock on
-    /// the log's end is held. Returns the length of the route log.
+    /// A session has read all up to the end of the log: enters its routes into the index. The lock on the
+    /// log's end is held. Returns the length of the route log.
     fn enter_routes(&mut self, slot: u32, end: u64) -> u64 {
         let session = &mut self.queues.sessions[slot];
         if let Some(reader) = &mut session.reader {

@@ -1,13 +1,13 @@
 //! Moving a session from one shard to another, in order and without loss.
 //!
-//! A consumer connects on shard K; the session is on shard J. K registers itself as the owner and
-//! sends J a claim. J evicts its consumer and writes the session's new place into the route log.
-//! From then on, whoever publishes on a shard that has read so far sends to K, where deliveries wait
-//! behind what is to come. Whoever hasn't read so far still sends to J. So J sends every other
-//! shard a fence; a shard answers when it has read the log, and since mail keeps its order per pair,
-//! everything it had sent to J is there before the answer. When all have answered, J hands the
-//! session over, and K puts what it brings in front of what waited. Per publisher, the order is
-//! kept: the older messages went to J, the younger to K.
+//! A consumer connects on shard K; the session is on shard J. K registers itself as the owner and sends J a
+//! claim. J evicts its consumer and writes the session's new place into the route log. From then on,
+//! whoever publishes on a shard that has read so far sends to K, where deliveries wait behind what is to
+//! come. Whoever hasn't read so far still sends to J. So J sends every other shard a fence, and a shard
+//! answers when it has read the log. Mail between two shards keeps its order: all that a shard had sent to
+//! J is there before its answer. When all have answered, J hands the session over, and K puts what it
+//! brings in front of what waited. Per publisher, the order is kept: the older messages went to J, the
+//! younger to K.
 //!
 //! The fence is sent also where there is nothing to hand over: then it keeps the order of what the
 //! client itself published through J and will publish through K.

@@ -1,8 +1,9 @@
 //! The end of subscriptions: of one session (MQTT 5.0, section 3.10), or of everybody at once.
 //!
-//! Ending everybody's asks each shard for its own sessions. One that is on its way between shards is
-//! found by its place in the index: the shard it comes to notes what has ended, and lets it go when
-//! the session is there. A shard that a session has left passes the letter on, so it always arrives.
+//! Ending everybody's asks each shard for its own sessions. A session that is on its way between shards is
+//! found by its place in the index. The shard to which it comes notes which subscription has ended, and
+//! removes it when the session is there. A shard that a session has left passes the letter on, so it always
+//! arrives.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The end of the log, which all shards share.
 //!
-//! Positions are given out under one lock, and a reader falls asleep or wakes under the same: so it is
-//! decided for each message whether publishers hand it over or it is read in the log. The latest messages
-//! are also here, so that a reader that has nearly caught up can do so under the lock.
+//! Positions are given out under one lock, and a reader falls asleep or wakes under the same. So each
+//! message is either handed over by publishers, or read in the log. The latest messages are also here, so
+//! that a reader that has nearly caught up can do so under the lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

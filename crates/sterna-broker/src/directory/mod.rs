@@ -1,7 +1,7 @@
 //! What all shards share.
 //!
-//! Three things, each behind a short lock: the log of route updates that every shard's index
-//! follows, the retained messages, and the registry of which shard has which client's session.
+//! It has three things, each behind a short lock: the log of route updates that every shard's index
+//! follows, the retained messages, and the registry. That knows which shard has which client's session.
 
 mod appends;
 mod log;
@@ -53,8 +53,8 @@ pub struct Directory {
     is_clustered: AtomicBool,
 }
 
-/// A thread that panicked under a lock has left data that is still consistent enough to go on
-/// with: every update is complete before anything that can panic.
+/// A thread that panicked under a lock has left consistent data: every update is complete before anything
+/// that can panic.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -273,10 +273,10 @@ impl Directory {
 
     // Retained messages.
 
-    /// Sets, replaces or clears a topic's retained message. Returns the length of the route log at
-    /// that moment: the publisher matches subscriptions up to there, and a subscriber whose
-    /// subscription is later finds the message among the retained ones. So each subscriber gets it
-    /// one way, and none gets it both ways.
+    /// Sets, replaces or clears a topic's retained message. The second value is the length of the route log
+    /// at that moment. The publisher matches subscriptions up to there. A subscriber whose subscription is
+    /// later finds the message among the retained ones. So each subscriber gets it one way, and none gets
+    /// it both ways.
     pub(crate) fn retain(&self, message: &Arc<Message>, admission: Admission) -> (Retention, u64) {
         let mut retained = self
             .retained

@@ -1,7 +1,7 @@
 //! The small records of a store: what they are called and how they are written.
 //!
-//! A key begins with a letter for its kind, and the name of its session or queue with the length in
-//! front, so that the records of one session follow each other.
+//! A key begins with a letter for its kind. The name of its session or queue follows, with the length in
+//! front. So the records of one session follow each other.
 
 mod wire;
 

@@ -410,7 +410,7 @@ fn every_message_reaches_somebody_who_wants_it_in_order() {
                     assert!(
                         !cluster
                             .publish(shard, "q", &payload, Qos::AtMostOnce)
-                            .refused
+                            .is_refused()
                     );
                 }
                 5..=6 if !clients.is_empty() => {

@@ -251,7 +251,10 @@ fn a_member_on_demand_is_assigned_no_more_bytes_than_it_may_hold() {
         cluster.run();
         let payload = "x".repeat(99);
         let mut published = 0;
-        while !cluster.publish(0, "q", &payload, Qos::AtLeastOnce).refused {
+        while !cluster
+            .publish(0, "q", &payload, Qos::AtLeastOnce)
+            .is_refused()
+        {
             published += 1;
             assert!(published < 100, "the member takes all");
         }

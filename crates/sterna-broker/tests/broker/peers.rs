@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Destination, FromPeer, Interest, Limits, NodeSet, Outgoing, PeerGate, Publication, Qos,
-    Retention, Routed, SubscribeError, Wanted,
+    Destination, FromPeer, Interest, Limits, NodeSet, Outgoing, PeerGate, Publication,
+    PublishRefusal, Qos, Retention, Routed, SubscribeError, Wanted,
 };
 
 use crate::cluster::{Cluster, message, qos};
@@ -220,9 +220,9 @@ fn behind_a_shut_gate_only_what_must_arrive_elsewhere_is_refused() {
     want(&mut node, "far/qos0", wanted(&[1], &[]));
     gate.set_open(false);
     let routed = publish(&mut node, 0, "far", Qos::AtLeastOnce, false);
-    assert!(routed.refused && routed.is_cluster_away);
+    assert_eq!(routed.refused, Some(PublishRefusal::ClusterAway));
     let routed = publish(&mut node, 0, "near", Qos::AtLeastOnce, true);
-    assert!(routed.refused, "all nodes are to retain it");
+    assert!(routed.is_refused(), "all nodes are to retain it");
     assert_eq!(node.drain(reader), [""; 0], "refused is not delivered");
     for (topic, level) in [
         ("far", Qos::AtMostOnce),
@@ -230,7 +230,7 @@ fn behind_a_shut_gate_only_what_must_arrive_elsewhere_is_refused() {
         ("near", Qos::ExactlyOnce),
     ] {
         assert!(
-            !publish(&mut node, 0, topic, level, false).refused,
+            !publish(&mut node, 0, topic, level, false).is_refused(),
             "{topic}"
         );
     }
@@ -248,15 +248,15 @@ fn behind_a_shut_gate_only_what_must_arrive_elsewhere_is_refused() {
 fn what_waits_is_bounded_and_so_is_one_message() {
     let (mut node, gate) = node();
     want(&mut node, "t", wanted(&[1], &[1]));
-    while !publish(&mut node, 0, "t", Qos::AtLeastOnce, false).refused {
+    while !publish(&mut node, 0, "t", Qos::AtLeastOnce, false).is_refused() {
         assert!(gate.waiting_bytes() < 20_000, "it has a limit");
     }
     let (_, outgoing) = node.broker(0).take_outgoing().expect("many");
     gate.release(outgoing.iter().map(Outgoing::bytes).sum());
     assert_eq!(gate.waiting_bytes(), 0);
-    assert!(!publish(&mut node, 0, "t", Qos::AtLeastOnce, false).refused);
+    assert!(!publish(&mut node, 0, "t", Qos::AtLeastOnce, false).is_refused());
     gate.set_largest_body_bytes(1);
-    assert!(publish(&mut node, 0, "t", Qos::AtLeastOnce, false).refused);
+    assert!(publish(&mut node, 0, "t", Qos::AtLeastOnce, false).is_refused());
 }
 
 #[test]

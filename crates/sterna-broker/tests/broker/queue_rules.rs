@@ -78,7 +78,7 @@ fn put(cluster: &mut Cluster, shard: u16, payload: &str) -> bool {
     let routed = cluster.send(shard, None, message);
     cluster.run();
     check(cluster);
-    !routed.refused
+    !routed.is_refused()
 }
 
 /// What always holds of all queues.

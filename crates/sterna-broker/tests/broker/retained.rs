@@ -1,6 +1,8 @@
 //! Retained messages.
 
-use sterna_broker::{Limits, Publication, Qos, RetainHandling, Retention, SubscribeOptions};
+use sterna_broker::{
+    Limits, Publication, PublishRefusal, Qos, RetainHandling, Retention, SubscribeOptions,
+};
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Cluster, expiring, message, qos, text};
@@ -200,8 +202,9 @@ fn what_the_broker_says_of_itself_is_retained_while_the_store_is_full() {
     store.set_full(true);
     let routed = cluster.retain(0, "$SYS/broker/uptime", "1 seconds");
     assert_eq!(
-        (routed.retention, routed.is_store_full),
-        (Retention::Stored, false)
+        (routed.retention, routed.refused),
+        (Retention::Stored, None)
     );
-    assert!(cluster.retain(0, "a", "of a client").is_store_full);
+    let routed = cluster.retain(0, "a", "of a client");
+    assert_eq!(routed.refused, Some(PublishRefusal::StoreFull));
 }

@@ -86,7 +86,7 @@ fn rules(has_priorities: bool) -> QueueRules {
 
 fn put(cluster: &mut Cluster, shard: u16, payload: &str) {
     let routed = cluster.publish(shard, "q/work", payload, Qos::AtLeastOnce);
-    assert!(!routed.refused && routed.matched == 1, "{payload}");
+    assert!(!routed.is_refused() && routed.matched == 1, "{payload}");
 }
 
 /// A queue whose anchor is away, as those of the front doors are.

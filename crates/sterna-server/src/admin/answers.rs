@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use sterna_http::{Content, ExchangeId, Responses};
 
-use super::api::{Change, Condition, Done, Paging, Whole};
+use super::api::{Condition, Done, Paging, Whole};
+use super::changes::Change;
 use super::desk::{Desk, Purpose};
 use crate::control::Order;
 use crate::http::{ProblemKind as Kind, Trouble, etag_of, respond};

@@ -1,14 +1,11 @@
 //! Requests of the admin API: what is asked of which shard, and what becomes of the answers.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention};
 use sterna_http::{Content, ExchangeId, Head, Request, Responses};
-use sterna_mqtt::{Property, PropertyBuf, topic};
 
 use super::answers::{give, give_page, give_value, missing, no_retained};
+use super::changes::Change;
 use super::desk::{Desk, Purpose};
 use super::floor::client_of;
 use super::message::message_value;
@@ -16,17 +13,12 @@ use super::openapi;
 use super::role::Role;
 use super::routes::{Call, Operation};
 use super::rules::{explain, rules_value};
-use crate::audit;
-use crate::authorization::{MessageKind, Subject};
-use crate::control::{Order, OrderLetter};
-use crate::door::Promise;
+use crate::control::Order;
 use crate::http::{ProblemKind as Kind, Trouble, names_etag};
 use crate::identity::Identity;
 use crate::mail::admin::{Answer, Ask, Body, Query, Window};
 use crate::mail::ranking::{Best, MOST_AT_ONCE, Rank, RankBy};
 use crate::mail::{AdminLetter, Mail};
-use crate::session::QUEUE_PREFIX;
-use crate::session::amqp::topic_of_queue;
 use crate::sys::Process;
 
 /// Entries of a page where nothing else is asked for.
@@ -65,16 +57,6 @@ pub(super) enum Whole {
     Queue(Vec<(Box<str>, String)>),
 }
 
-/// A change that an operator makes, for the audit log.
-#[derive(Clone, Debug)]
-pub(super) struct Change {
-    action: &'static str,
-    pub(super) target: String,
-    user: Option<String>,
-    /// None for a sender without one, who is refused.
-    role: Option<Role>,
-}
-
 /// What a client is told once it is kept.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -102,37 +84,14 @@ impl Condition {
     }
 }
 
-/// The content of `POST /queues/{queue}/move`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Move {
-    to: String,
-    limit: Option<u32>,
-}
-
-/// The content of `POST /publish`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Publish {
-    topic: String,
-    payload: Option<String>,
-    payload_base64: Option<String>,
-    #[serde(default)]
-    qos: u8,
-    #[serde(default)]
-    retain: bool,
-    content_type: Option<String>,
-    expiry_s: Option<u32>,
-}
-
 /// Reads the content of a request.
 pub(super) fn content<'c, T: Deserialize<'c>>(request: &'c Request) -> Result<T, Trouble> {
     serde_json::from_slice(&request.content)
         .map_err(|error| Trouble::new(Kind::InvalidContent, error.to_string()))
 }
 
-/// A change has to show that no page of a browser made it by a form or a link: those cannot set the type
-/// JSON, or any other field, without asking before.
+/// A change has to show that no page of a browser made it by a form or a link. Those cannot set the type
+/// JSON, or another field, without asking before.
 fn check_intent(head: &Head) -> Result<(), Trouble> {
     let is_json = head.field("content-type").is_some_and(|value| {
         let essence = value.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -406,7 +365,7 @@ impl Desk<'_, '_> {
     }
 
     /// The shared subscription that a queue is.
-    fn queue(&self, name: &str) -> Result<String, Trouble> {
+    pub(super) fn queue(&self, name: &str) -> Result<String, Trouble> {
         let queue = self.admin.queues.shared_subscription(name);
         queue.ok_or_else(|| missing(Kind::NoQueue))
     }
@@ -475,7 +434,12 @@ impl Desk<'_, '_> {
     }
 
     /// Asks the shard that a queue is on, which only that knows.
-    fn ask_home(&mut self, id: ExchangeId, purpose: Purpose, query: Query) -> Result<(), Trouble> {
+    pub(super) fn ask_home(
+        &mut self,
+        id: ExchangeId,
+        purpose: Purpose,
+        query: Query,
+    ) -> Result<(), Trouble> {
         self.ask_all(id, purpose, &Ask::Query(query))
     }
 
@@ -491,62 +455,6 @@ impl Desk<'_, '_> {
         let filters = queues.iter().map(|(_, filter)| filter.as_str().into());
         let query = Query::Queues(filters.collect());
         self.ask_all(id, Purpose::Whole(whole, condition), &Ask::Query(query))
-    }
-
-    fn end_session(
-        &mut self,
-        out: &mut dyn Responses,
-        id: ExchangeId,
-        name: &str,
-        change: &Change,
-    ) -> Result<(), Trouble> {
-        if name.starts_with(QUEUE_PREFIX) {
-            let detail = "this session keeps a queue, which it would take with it";
-            return Err(Trouble::new(Kind::Conflict, detail));
-        }
-        let now_ms = self.cx.net.now_ms();
-        let (is_there, token) = self
-            .cx
-            .appended(|cx| cx.broker.end_session_of(now_ms, name));
-        if !is_there {
-            return Err(missing(Kind::NoSession));
-        }
-        self.log_change(change, None);
-        let promise = self.promise().at(token);
-        self.tell(out, promise, Done::new(id, 204, None));
-        Ok(())
-    }
-
-    fn move_messages(
-        &mut self,
-        request: &Request,
-        call: &Call,
-        change: Change,
-    ) -> Result<(), Trouble> {
-        let wanted: Move = content(request)?;
-        let most = self.cx.policy.admin.maximum_changes;
-        let limit = wanted.limit.unwrap_or(most);
-        if !(1..=most).contains(&limit) {
-            let detail = format!("limit is a number from 1 to {most}");
-            return Err(Trouble::new(Kind::InvalidContent, detail));
-        }
-        let queue = self.queue(&call.argument)?;
-        self.queue(&wanted.to)?;
-        if wanted.to == call.argument || !self.admin.queues.takes_its_topic(&wanted.to) {
-            let detail = "the other queue is the same, or takes messages by a filter of its own";
-            return Err(Trouble::new(Kind::Conflict, detail));
-        }
-        let query = Query::Move {
-            queue: queue.into(),
-            topic: topic_of_queue(&wanted.to).into(),
-            limit: limit as usize,
-            moved: 0,
-        };
-        let change = Change {
-            target: format!("{} to {}", change.target, wanted.to),
-            ..change
-        };
-        self.ask_home(request.id, Purpose::Change(change, Kind::NoQueue), query)
     }
 
     fn retained(
@@ -572,116 +480,6 @@ impl Desk<'_, '_> {
         let next = has_more.then(|| (skip + messages.len()).to_string());
         give_page(out, id, items.collect(), next);
         Ok(())
-    }
-
-    fn publish(
-        &mut self,
-        out: &mut dyn Responses,
-        request: &Request,
-        identity: &Identity,
-        change: Change,
-    ) -> Result<(), Trouble> {
-        let wanted: Publish = content(request)?;
-        let change = Change {
-            target: wanted.topic.clone(),
-            ..change
-        };
-        let done = self.publish_message(out, request.id, identity, &wanted);
-        let refusal = done
-            .as_ref()
-            .err()
-            .map(|trouble| trouble.detail().to_owned());
-        self.log_change(&change, refusal.as_deref());
-        // The refusal is logged, with the topic.
-        done
-    }
-
-    fn publish_message(
-        &mut self,
-        out: &mut dyn Responses,
-        id: ExchangeId,
-        identity: &Identity,
-        wanted: &Publish,
-    ) -> Result<(), Trouble> {
-        let now_ms = self.cx.net.now_ms();
-        let invalid = |detail: &'static str| Trouble::new(Kind::InvalidContent, detail);
-        topic::check_name(&wanted.topic)
-            .map_err(|error| Trouble::new(Kind::InvalidTopic, error.detail()))?;
-        let subject = Subject {
-            user: identity.user(),
-            client: "",
-            origin: self.cx.origin(self.connection),
-            standing: identity.standing().map(|own| &**own),
-        };
-        let kind = MessageKind::new(wanted.qos, wanted.retain, false);
-        if !(self.cx.policy.rules).may_publish(subject, &wanted.topic, kind) {
-            let detail = "the rules forbid to publish to this topic";
-            return Err(Trouble::new(Kind::Forbidden, detail));
-        }
-        let qos = Qos::from_u8(wanted.qos).ok_or_else(|| invalid("qos is 0, 1 or 2"))?;
-        let payload = match (&wanted.payload, &wanted.payload_base64) {
-            (Some(_), Some(_)) => return Err(invalid("either payload or payload_base64")),
-            (Some(text), None) => text.clone().into_bytes(),
-            (None, Some(text)) => {
-                let payload = STANDARD.decode(text);
-                payload.map_err(|_| invalid("payload_base64 is not base64"))?
-            }
-            (None, None) => Vec::new(),
-        };
-        let mut properties = PropertyBuf::new();
-        if let Some(content_type) = &wanted.content_type {
-            let pushed = properties.push(Property::ContentType(content_type));
-            pushed.map_err(|_| invalid("content_type is too long"))?;
-        }
-        let header = MessageHeader {
-            qos,
-            retain: wanted.retain,
-            published_ms: now_ms,
-            expires_at_ms: wanted.expiry_s.map(|s| now_ms + u64::from(s) * 1000),
-        };
-        let properties = properties.properties().raw();
-        let message = Message::copy(&wanted.topic, properties, &payload, header)
-            .map_err(|_| invalid("the message is too large"))?;
-        let origin = None;
-        let routed = self
-            .cx
-            .broker
-            .publish(now_ms, Publication { origin, message });
-        let (kind, detail) = if routed.is_store_full {
-            (
-                Kind::StoreFull,
-                "the store has no room; the message went nowhere",
-            )
-        } else if routed.refused {
-            (
-                Kind::QueueFull,
-                "a queue that the message belongs to is full; it went nowhere",
-            )
-        } else {
-            match routed.retention {
-                Retention::InvalidTopic => (
-                    Kind::InvalidTopic,
-                    "the topic is longer or deeper than the broker allows",
-                ),
-                Retention::Refused => (
-                    Kind::RetainedFull,
-                    "the message was delivered, but there is no room to retain it",
-                ),
-                Retention::NotAsked | Retention::Stored | Retention::Cleared => {
-                    let done = Done::new(id, 200, Some(json!({ "matched": routed.matched })));
-                    let promise = Promise::of_message(
-                        self.cx,
-                        self.listener_index(),
-                        subject,
-                        &wanted.topic,
-                        kind,
-                    );
-                    self.tell(out, promise.at(routed.token), done);
-                    return Ok(());
-                }
-            }
-        };
-        Err(Trouble::new(kind, detail))
     }
 
     /// Asks the engine of the cluster.
@@ -710,64 +508,6 @@ impl Desk<'_, '_> {
         self.admin.gathers.forget(self.connection, Some(id));
         let detail = "the engine of the cluster has ended; the log says why";
         Err(Trouble::new(Kind::ClusterAway, detail))
-    }
-
-    /// Gives the process an order.
-    fn order(&mut self, id: ExchangeId, order: Order, change: Change) -> Result<(), Trouble> {
-        let (Some(orders), Some(reply)) = (
-            self.admin.sources.orders(),
-            self.cx.outbox.postbox(self.cx.shard),
-        ) else {
-            return Err(Trouble::new(Kind::Busy, "the process takes no orders"));
-        };
-        let orders = orders.clone();
-        let shard = self.cx.shard;
-        let number = self.open(id, Purpose::Order(order, change), shard..shard + 1)?;
-        let letter = OrderLetter::new(order, move |obeyed| {
-            let answer = Answer::Obeyed(obeyed);
-            let body = Body::Answer {
-                number,
-                shard,
-                answer,
-            };
-            reply(Mail::Admin(Box::new(AdminLetter(body))));
-        });
-        if orders.give(letter) {
-            return Ok(());
-        }
-        self.admin.gathers.forget(self.connection, Some(id));
-        Err(Trouble::new(
-            Kind::Busy,
-            "the process has other orders to obey",
-        ))
-    }
-
-    fn listener_index(&self) -> u16 {
-        let info = self.cx.net.info(self.connection);
-        info.map_or(0, |info| info.listener)
-    }
-
-    /// Waits as the connection's listener says; for nothing yet.
-    fn promise(&self) -> Promise {
-        Promise::on(self.cx, self.listener_index())
-    }
-
-    /// Tells a client of a change once it is kept.
-    fn tell(&mut self, out: &mut dyn Responses, promise: Promise, done: Done) {
-        if let Some(done) = self.promises.make(self.cx, promise, done) {
-            done.tell(out);
-        }
-    }
-
-    /// A line of the audit log about a change, and why it was refused, if it was.
-    pub(super) fn log_change(&self, change: &Change, refusal: Option<&str>) {
-        let action = audit::Action {
-            name: change.action,
-            target: &change.target,
-            user: change.user.as_deref(),
-            role: change.role.map(Role::name),
-        };
-        action.log(self.cx, self.connection, refusal);
     }
 }
 

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use sterna_http::{ExchangeId, Request, Responses};
 
 use super::answers::{give_page, missing};
-use super::api::{Change, Done, content};
+use super::api::{Done, content};
+use super::changes::Change;
 use super::desk::Desk;
 use super::routes::Call;
 use crate::bans::{Ban, Banned, TooManyBans};

@@ -8,7 +8,8 @@ use sterna_http::{Application, Content, ExchangeId, Head, Refusal, Request, Resp
 use sterna_net::{ConnectionId, Pages};
 
 use super::Admin;
-use super::api::{Change, Condition, Done, Paging, Whole};
+use super::api::{Condition, Done, Paging, Whole};
+use super::changes::Change;
 use super::gather::Gathered;
 use super::role::Role;
 use super::routes;

@@ -40,8 +40,8 @@ pub(super) fn client_of(name: &str) -> Option<(usize, ConnectionId)> {
 }
 
 impl Floor<'_, '_> {
-    /// Answers a query. Where messages have to be read in the log first, it gives what is left of the query
-    /// back: to be asked again when the store has woken the shard.
+    /// Answers a query. If messages have to be read in the log first, the rest of the query is the error.
+    /// It is to be asked again when the store has woken the shard.
     pub(crate) fn answer(&mut self, query: Query) -> Result<Found, Query> {
         let now_ms = self.cx.net.now_ms();
         let found = match query {

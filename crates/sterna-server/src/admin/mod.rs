@@ -8,6 +8,7 @@
 mod answers;
 mod api;
 mod bans;
+mod changes;
 mod desk;
 mod floor;
 mod gather;

@@ -8,7 +8,7 @@ use sterna_amqp::connection::LinkId;
 use sterna_amqp::link::AttachOptions;
 use sterna_amqp::messaging::{
     DistributionMode, Source, Target as TargetTerminus, TargetArchetype, TerminusDurability,
-    TerminusExpiryPolicy,
+    TerminusExpiryPolicy, capability,
 };
 use sterna_amqp::performatives::{Attach, Error, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::types::{Composite, Encoded, Multiple, Value};
@@ -101,9 +101,9 @@ pub(super) fn dynamic_topic() -> Result<String, Refusal> {
 pub(super) fn kind_of(capabilities: &Multiple<'_>) -> Option<Kind> {
     let has = |names: [&str; 2]| names.iter().any(|name| capabilities.contains(name));
     // Temporary ones of JMS clients, too.
-    if has(["queue", "temporary-queue"]) {
+    if has([capability::QUEUE, capability::TEMPORARY_QUEUE]) {
         Some(Kind::Queue)
-    } else if has(["topic", "temporary-topic"]) {
+    } else if has([capability::TOPIC, capability::TEMPORARY_TOPIC]) {
         Some(Kind::Topic)
     } else {
         None
@@ -599,12 +599,12 @@ fn subscription(
     link_name: &str,
 ) -> Option<String> {
     let topics = node.topic()?;
-    if !capabilities.contains("shared") || sterna_mqtt::topic::is_shared(&topics) {
+    if !capabilities.contains(capability::SHARED) || sterna_mqtt::topic::is_shared(&topics) {
         return Some(topics);
     }
     // JMS clients tell the links of one shared subscription apart by what follows.
     let name = link_name.split('|').next().unwrap_or(link_name);
-    let name = if capabilities.contains("global") {
+    let name = if capabilities.contains(capability::GLOBAL) {
         share_name(name)
     } else {
         let name = share_name(&format!("{}.{name}", client.container));

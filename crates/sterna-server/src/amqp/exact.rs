@@ -1,9 +1,9 @@
 //! Clients' sending links on which deliveries come exactly once (receiver settle mode second).
 //!
-//! What is taken on such a link is remembered until the sender has settled it, by the link's name and not by
-//! its connection: so the link that comes next, on any shard, tells the sender what was taken. A link has one
-//! owner at a time. When it is attached anew, the one before takes nothing any more, although its connection
-//! may live on, with deliveries that are read later.
+//! What is taken on such a link is remembered until the sender has settled it. It is remembered by the
+//! link's name, not by its connection. So the link that comes next, on any shard, tells the sender what was
+//! taken. A link has one owner at a time. When it is attached anew, the one before takes nothing any more,
+//! although its connection may live on, with deliveries that are read later.
 //!
 //! For a sender that wants its target to keep the unsettled state, the store has a record of each delivery, in one frame with the
 //! message. Then the same holds over a restart.

@@ -7,7 +7,7 @@ use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, MessageView, Outco
 use sterna_amqp::performatives::{Error, ReceiverSettleMode};
 use sterna_amqp::types::{Map, Value};
 use sterna_amqp::{Condition, DecodeError};
-use sterna_broker::{Message, Publication, Qos, Retention, Routed};
+use sterna_broker::{Message, Publication, Qos, Retention};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
@@ -44,15 +44,18 @@ impl Door {
             let detail = "the client publishes too fast";
             Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail))
         };
-        if is_within && let Err((condition, _)) = &message {
-            let reason = if *condition == Condition::UNAUTHORIZED_ACCESS {
-                DropReason::NotAuthorized
-            } else {
-                DropReason::Invalid
+        if let Err((condition, _)) = &message {
+            let reason = match *condition {
+                _ if !is_within => DropReason::RateExceeded,
+                Condition::UNAUTHORIZED_ACCESS => DropReason::NotAuthorized,
+                _ => DropReason::Invalid,
             };
-            cx.meters.drops.count(Protocol::Amqp, reason);
-            // The topic may be in the message alone, which could not be read.
-            (cx.meters.watch).refused(&client.container, "", reason.name());
+            // Without one, the topic is in the message alone, which could not be read.
+            let topic = match &node {
+                Target::Topic(topic) => &**topic,
+                _ => "",
+            };
+            (cx.meters).refuse(Protocol::Amqp, (&client.container, topic), reason);
         }
         if let Some(DeliveryState::Transactional(state)) =
             delivery.state.as_ref().map(|state| state.view())
@@ -73,16 +76,17 @@ impl Door {
         message: Result<Message, Refusal>,
     ) -> Option<Result<Promise, Refusal>> {
         let (listener, publisher) = (client.listener, client.subject(cx));
+        let from = (listener, &*client.container);
         let target = client.targets.get(&delivery.link)?;
         let Some(exact) = target.exact.as_ref().filter(|_| !delivery.settled) else {
-            return Some(message.and_then(|message| publish(cx, listener, publisher, message)));
+            return Some(message.and_then(|message| publish(cx, from, publisher, message)));
         };
         let taken = exact.take(delivery.tag, delivery.delivery_id, |record| {
             let result = message.and_then(|message| {
                 if let Some(key) = record {
                     cx.broker.keep_node_with_next(&key, &[]);
                 }
-                publish(cx, listener, publisher, message)
+                publish(cx, from, publisher, message)
             });
             match &result {
                 Ok(promise) => Decided {
@@ -360,10 +364,11 @@ pub(super) fn rejected(condition: Condition, detail: &str) -> DeliveryState<'_> 
     }))
 }
 
-/// Routes a message of a listener's client. What it tells the client waits for the promise.
+/// Routes a message of a listener's client, by the name of its container. What it tells the client waits for
+/// the promise.
 fn publish(
     cx: &mut Context<'_>,
-    listener: u16,
+    (listener, container): (u16, &str),
     publisher: Subject<'_>,
     message: Message,
 ) -> Result<Promise, Refusal> {
@@ -374,22 +379,18 @@ fn publish(
         message.topic(),
         MessageKind::of(&message),
     );
-    let routed = cx.broker.publish(
-        cx.net.now_ms(),
-        Publication {
-            origin: None,
-            message,
-        },
-    );
-    let drops = &cx.meters.drops;
-    if routed.refused {
-        drops.count(Protocol::Amqp, DropReason::of_refusal(&routed));
-        let detail = full(&routed, "the queue is full");
-        return Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail));
+    let topic = (cx.meters.watch.is_on()).then(|| message.topic().to_owned());
+    let origin = None;
+    let routed = cx.publish(container, Publication { origin, message });
+    if let Some(why) = routed.refused {
+        let dropped = DropReason::of_refusal(why);
+        cx.meters.drops.count(Protocol::Amqp, dropped);
+        return Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, why.detail()));
     }
     match routed.retention {
         Retention::InvalidTopic => {
-            drops.count(Protocol::Amqp, DropReason::Invalid);
+            let of = (container, topic.as_deref().unwrap_or_default());
+            cx.meters.refuse(Protocol::Amqp, of, DropReason::Invalid);
             Err(refusal(
                 Condition::INVALID_FIELD,
                 "not a topic name within the limits",
@@ -403,16 +404,5 @@ fn publish(
             ))
         }
         _ => Ok(promise.at(routed.token)),
-    }
-}
-
-/// What is full: the store, or else what is named.
-pub(super) const fn full(routed: &Routed, otherwise: &'static str) -> &'static str {
-    if routed.is_store_full {
-        "the store has no room"
-    } else if routed.is_cluster_away {
-        "other nodes want it, and it cannot be brought to them"
-    } else {
-        otherwise
     }
 }

@@ -169,8 +169,8 @@ impl Door {
         self.resume(cx, client, link);
     }
 
-    /// Grants the queues that a link reads what its receiver takes, but no more than may be unsettled:
-    /// what a queue has given away it no longer counts.
+    /// Grants the queues that a link reads what its receiver takes, but no more than may be unsettled. A
+    /// queue no longer counts messages that it has given away.
     fn ask(
         cx: &mut Context<'_>,
         engine: &Connection,
@@ -572,15 +572,10 @@ impl Pump {
                 Step::Wait
             }
             Err(CommandError::MessageTooLarge | CommandError::FrameTooLarge) => {
-                tracing::debug!(
-                    link = &*source.name,
-                    topic = delivery.message.topic(),
-                    bytes = whole,
-                    "message is larger than the receiver takes"
-                );
                 if delivery.tag == 0 {
                     // The broker knows no more of it.
-                    (cx.meters.drops).count(Protocol::Amqp, DropReason::TooLarge);
+                    let (message, reason) = (&delivery.message, DropReason::TooLarge);
+                    (cx.meters).drop_delivery(Protocol::Amqp, &source.name, message, reason);
                 }
                 let undeliverable = broker::Outcome::Undeliverable;
                 cx.broker

@@ -85,8 +85,8 @@ impl Told {
     }
 }
 
-/// Settles what a client has taken of what was sent before, also by an earlier process: it is told so by the
-/// answer, in which that is not unsettled.
+/// Settles deliveries that a client has taken, also those of an earlier process. The answer tells the
+/// client so: in it they are not unsettled.
 pub(super) fn settle_told(
     cx: &mut Context<'_>,
     session: SessionKey,

@@ -182,8 +182,8 @@ impl Registry {
         queues.insert(name.into(), queue);
     }
 
-    /// Looks a queue up. One that is not there, and may be, is made with `make`, which gets its shared
-    /// subscription and its rules, and says whether it could; nobody else finds it before.
+    /// Looks a queue up. One that is not there, and may be, is made with `make`. That gets its shared
+    /// subscription and its rules, and says whether it could. Nobody else finds the queue before.
     pub(super) fn find(
         &self,
         name: &str,

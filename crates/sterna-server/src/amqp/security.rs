@@ -344,8 +344,8 @@ impl Door {
     }
 }
 
-/// Whether a frame may be handled although it can be a replay: a second connection, session or link
-/// harms nobody, a second message does unless the rules say otherwise.
+/// Whether a frame may be handled although it can be a replay. A second connection, session or link harms
+/// nobody. A second message does, unless the rules say otherwise.
 pub(super) fn may_be_early(cx: &Context<'_>, client: &Client, unit: &Unit<'_>) -> bool {
     let rules = &cx.policy.rules;
     let is_all = cx.policy.listener(client.listener).early_data == EarlyData::All;

@@ -13,7 +13,7 @@ use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::attach::{Refusal, may_publish, refusal};
 use super::client::{Client, Target};
-use super::incoming::{full, rejected};
+use super::incoming::rejected;
 use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning, modify};
 use crate::authorization::MessageKind;
 use crate::config::{Amqp, Protocol};
@@ -157,14 +157,12 @@ impl Door {
         }
         let posted = std::mem::take(&mut transaction.posted);
         let count = posted.len();
-        let routed = cx.broker.publish_together(cx.net.now_ms(), posted);
-        if routed.refused {
-            let reason = DropReason::of_refusal(&routed);
+        let routed = cx.publish_together(&client.container, posted);
+        if let Some(why) = routed.refused {
+            let reason = DropReason::of_refusal(why);
             cx.meters.drops.count_many(Protocol::Amqp, reason, count);
             Self::roll_back(cx, client, transaction);
-            let detail = "a queue that the transaction posts to is full";
-            let detail = full(&routed, detail);
-            return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
+            return Err(refusal(Condition::TRANSACTION_ROLLBACK, why.detail()));
         }
         let now_ms = cx.net.now_ms();
         let (mut returned, mut settled) = (Returned::new(), Vec::new());
@@ -244,8 +242,9 @@ impl Door {
         let result = message.and_then(|message| {
             let bytes = message.body_bytes() as u64;
             if !transaction.has_room(&cx.policy.amqp, bytes) {
-                let drops = &cx.meters.drops;
-                drops.count(Protocol::Amqp, DropReason::QueueRefused);
+                let of = (&*client.container, message.topic());
+                cx.meters
+                    .refuse(Protocol::Amqp, of, DropReason::QueueRefused);
                 return Err(refusal(TOO_LARGE.0, TOO_LARGE.1));
             }
             transaction.posted_bytes += bytes;

@@ -100,8 +100,8 @@ impl Standing {
 /// The standing of a user's clients, by their identifiers.
 type Clients = HashMap<Box<str>, Weak<Standing>>;
 
-/// The standing of all clients that are connected, where they can have one, by user and client identifier: what is
-/// asked about a session has no connection at hand.
+/// The standing of all connected clients that have one, by user and client identifier. Questions about a
+/// session have no connection at hand.
 #[derive(Debug, Default)]
 pub struct Standings {
     /// Of each user, its clients.

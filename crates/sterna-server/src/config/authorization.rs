@@ -87,8 +87,8 @@ pub struct Rule {
     pub actions: Vec<ActionName>,
     /// Topic filters; `%u` and `%c` stand for the user name and the client identifier.
     pub topics: Vec<String>,
-    /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm, so that it
-    /// needs not wait for the handshake when it comes as early data.
+    /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm. As early data it
+    /// then does not wait for the handshake.
     pub idempotent: bool,
     /// What acknowledgements of messages that this rule allows wait for at least, whatever the listener
     /// says.

@@ -349,11 +349,11 @@ fn usual_directory(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBu
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Listener {
-    /// Transport, address and port, for example `mqtts://[::]:8883`. Schemes: `mqtt` (TCP),
-    /// `mqtts` (TLS), `ws`, `wss` (WebSocket; the path is served too), `mqtt+quic`, `amqp` (TCP), `amqps`
-    /// (TLS) and `amqp+quic`, `http`, `https` and `h3`, and for metrics and health `admin` (TCP) and
-    /// `admins` (TLS). Every QUIC listener serves all protocols, and every WebSocket listener
-    /// those that have a subprotocol.
+    /// Transport, address and port, for example `mqtts://[::]:8883`. Schemes of MQTT: `mqtt` (TCP), `mqtts`
+    /// (TLS), `ws`, `wss` (WebSocket; the path is served too), `mqtt+quic`. Of AMQP: `amqp` (TCP), `amqps`
+    /// (TLS), `amqp+quic`. Of HTTP: `http`, `https`, `h3`. For metrics and health: `admin` (TCP), `admins`
+    /// (TLS). Every QUIC listener serves all protocols, and every WebSocket listener those that have a
+    /// subprotocol.
     pub url: String,
     /// Whether clients without credentials are admitted here; overrides `[authentication]`. Default of
     /// an admin listener: only where it is on loopback.
@@ -383,9 +383,9 @@ pub enum EarlyData {
     /// Early data is refused; clients send it again after the handshake.
     #[default]
     Off,
-    /// What a replay cannot harm is done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, PUBLISH of
-    /// QoS 1 and 2 from clients with a name of their own, by which a repetition is known, and PUBLISH of
-    /// QoS 0 where the rule that allows it says `idempotent`.
+    /// What a replay cannot harm is done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE and PINGREQ. So is
+    /// PUBLISH of QoS 1 and 2 from clients with a name of their own, by which a repetition is known.
+    /// PUBLISH of QoS 0 is, if the rule that allows it says `idempotent`.
     Idempotent,
     /// Everything is done at once. Tickets work once, so a replay can only succeed instead of the
     /// original, and the client then repeats what was refused.
@@ -549,8 +549,8 @@ pub struct Broker {
     pub maximum_queued_bytes: u64,
     /// Bytes of one session's messages of QoS 0 that wait, and 64 for each of them.
     pub maximum_queued_qos0_bytes: u64,
-    /// Time since its publication after which a message of QoS 0 that still waits is dropped, in
-    /// milliseconds; for an AMQP receiver, which gives credit when it pleases, it waits longer.
+    /// Time since its publication after which a waiting message of QoS 0 is dropped, in milliseconds. It
+    /// waits longer for an AMQP receiver, which gives credit when it pleases.
     pub maximum_queued_qos0_age_ms: u64,
     /// Messages that wait in the queue of one shared subscription, or in one AMQP queue.
     pub maximum_group_queued_messages: u32,

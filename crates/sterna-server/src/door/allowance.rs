@@ -10,7 +10,6 @@ use crate::authorization::Subject;
 use crate::config::{Exceeded, Limit, Protocol};
 use crate::context::Context;
 use crate::identity::Identity;
-use crate::metrics::DropReason;
 use crate::pace::{Lease, Rates};
 use crate::seats::Seat;
 
@@ -229,7 +228,7 @@ impl Sips {
     }
 
     /// The client publishes: whether it may, as far as its rate goes. `is_told` says whether it would be told of a
-    /// refusal.
+    /// refusal. The door counts a refused message.
     pub(crate) fn published(
         &mut self,
         cx: &Context<'_>,
@@ -245,9 +244,6 @@ impl Sips {
         allowance.has_begun = true;
         let was_paused = allowance.paused_until_ms(now_ms).is_some();
         let is_within = allowance.takes(now_ms, bytes, is_told);
-        if !is_within {
-            cx.meters.drops.count(protocol, DropReason::RateExceeded);
-        }
         if !was_paused && allowance.paused_until_ms(now_ms).is_some() {
             cx.meters.rate_paused(protocol);
         }

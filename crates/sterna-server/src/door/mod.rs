@@ -1,10 +1,10 @@
 //! The front doors: the table of a door's clients, their deadlines, the output of a step, and the guard
 //! around each step. [`Service`] is what a protocol adds.
 //!
-//! A step works on one client, which is out of its place meanwhile. A panic in a step ends that client as
-//! a lost connection does: its will is published, its sessions are away or ended, and nothing of what the
-//! step had gathered reaches anybody else. A panic that belongs to no client ends the shard, and so does
-//! one in the end of a client's sessions.
+//! A step works on one client, which is out of its place meanwhile. A panic in a step ends that client as a
+//! lost connection does: its will is published, and its sessions are away or ended. Nothing that the step
+//! had gathered reaches anybody else. A panic that belongs to no client ends the shard, and so does one in
+//! the end of a client's sessions.
 
 mod allowance;
 mod asking;

@@ -72,8 +72,8 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
         }
     }
 
-    /// The clients that hold more than a little, with what they hold in bytes: what has partly arrived, what
-    /// they do not acknowledge, and what they do not read.
+    /// The clients that hold more than a little, and their bytes: those that have partly arrived, those of
+    /// messages that are not acknowledged, and those that are not read.
     pub(crate) fn heavy(&self, cx: &Context<'_>) -> Vec<(u64, ConnectionId)> {
         let ids = self.clients.ids();
         let weighed = ids.filter_map(|id| {

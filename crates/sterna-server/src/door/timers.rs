@@ -1,7 +1,7 @@
 //! Deadlines of many clients, most of which never come due.
 //!
-//! Every packet moves a keep alive deadline, and none of them touches this heap: a client has one
-//! entry, and only when that comes due is the client asked for its real deadline.
+//! Every packet moves a keep alive deadline, and none touches this heap. A client has one entry. When that
+//! is due, the client is asked for its real deadline.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -16,8 +16,8 @@ pub(crate) struct Holder {
 impl Holder {
     /// Of a chain in DER, end-entity first; `None` for a peer that has shown none.
     ///
-    /// The TLS library looks at the times of a certificate in a full handshake only: a resumed session
-    /// and a long connection outlive them, so they are looked at again.
+    /// The TLS library looks at the times of a certificate in a full handshake only. Resumed sessions and
+    /// long connections outlive them, so they are looked at again.
     ///
     /// # Errors
     /// When it is neither a certificate nor a key, or its times are over or yet to come.

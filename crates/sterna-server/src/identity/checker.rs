@@ -1,9 +1,9 @@
 //! Checks passwords beside the shards.
 //!
 //! A check costs a tenth of a second by design, so checks are what an attacker can exhaust. They wait in
-//! three lanes, and in each the addresses take turns: first come users at addresses that they have come
-//! in from, then the others, last those who name a user who is being guessed at. A check that waits
-//! longer than `passwords.timeout_ms` is given up, and so is one whose client is gone.
+//! three lanes, and in each the addresses take turns. In the first are users at addresses that they have
+//! come in from. The second has the others, the last those that name a user who is being guessed at. A
+//! check that waits longer than `passwords.timeout_ms` is given up, and so is one whose client is gone.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -139,8 +139,9 @@ impl Queue {
         (deadline <= now).then(|| self.remove(number))?
     }
 
-    /// Makes room for a check of an address: the latest of the address that has most, in the last lane
-    /// that has any, gives way, unless that is no later and has no more.
+    /// Makes room for a check of an address: the latest check of the address that has most gives way, in
+    /// the last lane that has any. It does not if it is no later and its address has no more. The result is
+    /// the check that gave way.
     fn make_room(&mut self, lane: usize, origin: IpAddr) -> Option<Check> {
         for other in (lane..self.lanes.len()).rev() {
             if let Some((most, number)) = self.lanes[other].latest_of_longest() {

@@ -7,7 +7,7 @@ const USER: &str = "%u";
 /// Stands for any characters, or none, at the end of a pattern.
 const REST: char = '*';
 
-/// Whether a client may call itself so, by MQTT's Client Identifier or AMQP's container-id: control
+/// Whether a client may call itself so, by MQTT's Client Identifier or AMQP's container-id. Control
 /// characters have no place in a name that is logged and that rules can contain.
 pub(crate) fn is_client_id(client_id: &str) -> bool {
     !client_id.chars().any(char::is_control)

@@ -17,8 +17,8 @@ impl Exchange {
     /// Starts with the client's first message; the second value is the challenge for the client.
     ///
     /// # Errors
-    /// When the method is not served (it is only where there are users), or the message is malformed,
-    /// or the client wants to act as another than it is.
+    /// When the method is not served, because there are no users. When the message is malformed, or the
+    /// client wants to act as another than it is.
     pub(crate) fn start(
         users: &Users,
         method: &str,

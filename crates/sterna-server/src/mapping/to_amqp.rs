@@ -35,8 +35,8 @@ pub(crate) fn amqp_form<'m>(form: &AmqpForm<'m>, out: &mut BytesMut) -> &'m [u8]
     }
 }
 
-/// A message with what a receiver has modified its annotations with (part 3, section 3.4.4): for other
-/// protocols it is the same, AMQP receivers get it so from now on.
+/// A message with annotations as a receiver has modified them (part 3, section 3.4.4). AMQP receivers get
+/// it so from now on. For other protocols it is the same.
 ///
 /// `None` where its annotations would have more than `max_bytes`, or are no annotations.
 pub(crate) fn modified(form: &AmqpForm<'_>, over: Map<'_>, max_bytes: usize) -> Option<Message> {

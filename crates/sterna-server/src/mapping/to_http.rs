@@ -8,8 +8,8 @@ use sterna_broker::Message;
 use sterna_mapping::{ToFields, to_fields};
 use sterna_mqtt::{PropertyContext, PublishProperties, QoS};
 
-/// Hands over the fields of a message whose payload is the content of a response: names in lower case,
-/// and values that are visible ASCII and spaces.
+/// Hands over the fields of a message whose payload is the content of a response. Names are in lower case,
+/// values are visible ASCII and spaces.
 pub(crate) fn http_fields(message: &Message, now_ms: u64, put: impl FnMut(&'static str, &str)) {
     // They were checked when they came.
     let properties = PublishProperties::parse(message.properties(), PropertyContext::Publish)

@@ -1,11 +1,11 @@
-//! The memory of the process: an account of what peers make it hold, a ceiling, and the stages of what is
-//! done when they come near it.
+//! The memory of the process: an account of what peers make it hold, a ceiling, and stages. The nearer the
+//! ceiling, the more is done to stay below it.
 //!
-//! Each shard writes its share of the account at the end of a turn, in its own numbers. A [`look`] adds up all
-//! shares and what all shards have together, and finds the [`Stage`]. A shard looks when it holds noticeably
-//! more than at its last look; so does a thread of its own ([`Watch`]), four times a second. That thread
-//! also asks the system how much of the process is resident: the stage follows from the larger of the two, so
-//! that memory in no account counts, too.
+//! Each shard writes its share of the account at the end of a turn, in its own numbers. A [`look`] adds up
+//! all shares and what all shards have together, and finds the [`Stage`]. A shard looks when it holds
+//! noticeably more than at its last look; so does a thread of its own ([`Watch`]), four times a second.
+//! That thread also asks the system how much of the process is resident. The stage follows from the larger
+//! of the two, so that memory in no account counts, too.
 //!
 //! [`look`]: Memory::look
 
@@ -351,8 +351,9 @@ impl Memory {
         self.patience_ms
     }
 
-    /// Bytes that clients have to give back by their end: in the last stage until that is over, and where
-    /// memory has been short for so long, until no stage is left. 0 where none has to end.
+    /// Bytes that clients have to give back by their end; 0 where none has to end. In the last stage
+    /// clients end until that stage is over. After `short_ms` of short memory they end until no stage is
+    /// left.
     pub(crate) fn excess_bytes(&self, short_ms: u64) -> u64 {
         let Some(thresholds) = &self.thresholds else {
             return 0;

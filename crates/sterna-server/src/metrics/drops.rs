@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Loss, LossReason, LossWatcher, Routed};
+use sterna_broker::{Loss, LossReason, LossWatcher, PublishRefusal};
 use sterna_net::Count;
 
 use super::meters::Meters;
@@ -14,8 +14,8 @@ use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX};
 pub(crate) enum DropReason {
     /// The queue of its reader was full, or all messages together were above their limit.
     QueueFull,
-    /// It was refused, and its publisher told so: an AMQP queue that it is for was full, or the
-    /// transaction that it is in too large.
+    /// It was refused, and its publisher told so. An AMQP queue that it is for was full, or the transaction
+    /// that it is in is too large.
     QueueRefused,
     /// It was refused because the store was full.
     StoreFull,
@@ -60,9 +60,9 @@ impl DropReason {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
-            Self::QueueRefused => "queue_refused",
-            Self::StoreFull => "store_full",
-            Self::ClusterAway => "cluster_away",
+            Self::QueueRefused => PublishRefusal::QueueFull.name(),
+            Self::StoreFull => PublishRefusal::StoreFull.name(),
+            Self::ClusterAway => PublishRefusal::ClusterAway.name(),
             Self::TooLate => "too_late",
             Self::Away => "away",
             Self::Expired => "expired",
@@ -74,14 +74,12 @@ impl DropReason {
         }
     }
 
-    /// The reason of a refused publication.
-    pub(crate) const fn of_refusal(routed: &Routed) -> Self {
-        if routed.is_store_full {
-            Self::StoreFull
-        } else if routed.is_cluster_away {
-            Self::ClusterAway
-        } else {
-            Self::QueueRefused
+    /// The reason of a publication that the broker has refused.
+    pub(crate) const fn of_refusal(refusal: PublishRefusal) -> Self {
+        match refusal {
+            PublishRefusal::QueueFull => Self::QueueRefused,
+            PublishRefusal::StoreFull => Self::StoreFull,
+            PublishRefusal::ClusterAway => Self::ClusterAway,
         }
     }
 
@@ -142,25 +140,20 @@ impl Drops {
         self.0[protocol as usize][reason as usize].add(messages as u64);
     }
 
-    /// All numbers. The broker has refused `refused` messages; those of them that no door counted were
-    /// its own.
-    pub(crate) fn table(&self, refused: u64) -> DropTable {
+    /// All numbers. The broker has refused `refused` messages, by [`PublishRefusal`]; those of them that no door
+    /// counted were its own.
+    pub(crate) fn table(&self, refused: [u64; PublishRefusal::ALL.len()]) -> DropTable {
         let mut table = DropTable::default();
         for (row, counts) in table.0.iter_mut().zip(&self.0) {
             for (number, count) in row.iter_mut().zip(counts) {
                 *number = count.get();
             }
         }
-        let at = DropReason::QueueRefused as usize;
-        let told = [
-            at,
-            DropReason::StoreFull as usize,
-            DropReason::ClusterAway as usize,
-        ];
-        let of_row =
-            |row: &[u64; DropReason::ALL.len()]| told.iter().map(|at| row[*at]).sum::<u64>();
-        let of_clients: u64 = table.0.iter().map(of_row).sum();
-        table.0[INTERNAL][at] = refused.saturating_sub(of_clients);
+        for (refusal, refused) in PublishRefusal::ALL.into_iter().zip(refused) {
+            let at = DropReason::of_refusal(refusal) as usize;
+            let of_clients: u64 = table.0.iter().map(|row| row[at]).sum();
+            table.0[INTERNAL][at] = refused.saturating_sub(of_clients);
+        }
         table
     }
 }
@@ -211,7 +204,7 @@ impl LossWatcher for Watcher {
 
 /// A line about a message that its reader does not get. The target is a name of its own, so that
 /// `log.level` can ask for these lines alone: there may be as many as messages.
-pub(crate) fn log_drop(client: &str, topic: &str, reason: DropReason) {
+pub(super) fn log_drop(client: &str, topic: &str, reason: DropReason) {
     log_drops(client, topic, reason, 1);
 }
 
@@ -248,8 +241,8 @@ mod tests {
         let drops = Drops::default();
         drops.count(Protocol::Amqp, DropReason::QueueRefused);
         drops.count(Protocol::Mqtt, DropReason::NotAuthorized);
-        let table = drops.table(3);
-        assert_eq!(table.total(), 4);
+        let table = drops.table([3, 1, 0]);
+        assert_eq!(table.total(), 5);
         let counted: Vec<_> = table.numbers().filter(|(_, _, n)| *n > 0).collect();
         assert_eq!(
             counted,
@@ -257,6 +250,7 @@ mod tests {
                 ("not_authorized", "mqtt", 1),
                 ("queue_refused", "amqp", 1),
                 ("queue_refused", "internal", 2),
+                ("store_full", "internal", 1),
             ]
         );
     }

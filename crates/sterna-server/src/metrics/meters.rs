@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sterna_broker::Delivery;
+use sterna_broker::{Delivery, Message};
 use sterna_net::{Count, PathStatistics, TransportKind};
 
-use super::drops::Drops;
+use super::drops::{DropReason, Drops, log_drop};
 use super::histogram::{Histogram, Observed};
 use crate::config::Protocol;
 use crate::identity::Refusal;
@@ -109,6 +109,37 @@ impl Meters {
     /// Early data of a client waits for the end of its handshake.
     pub(crate) fn early_data_held(&self, protocol: Protocol) {
         self.early_held[protocol as usize].add(1);
+    }
+
+    /// A publication of a client is refused before the broker has it: counts it, and tells traces. `topic` is
+    /// empty where the message does not say which.
+    pub(crate) fn refuse(
+        &self,
+        protocol: Protocol,
+        (publisher, topic): (&str, &str),
+        reason: DropReason,
+    ) {
+        self.drops.count(protocol, reason);
+        self.watch.refused(publisher, topic, reason.name());
+    }
+
+    /// A reader does not get a message that its door has: counts it, logs it, and tells traces.
+    pub(crate) fn drop_delivery(
+        &self,
+        protocol: Protocol,
+        reader: &str,
+        message: &Message,
+        reason: DropReason,
+    ) {
+        self.drops.count(protocol, reason);
+        log_drop(reader, message.topic(), reason);
+        let watch = &self.watch;
+        watch.dropped(
+            (reader, message.origin()),
+            message.topic(),
+            reason.name(),
+            1,
+        );
     }
 
     /// A message was delivered, and not retained because a limit was reached.

@@ -27,7 +27,7 @@ use crate::memory::{Kind, Memory};
 use crate::sys::Process;
 
 pub use cluster::ClusterSource;
-pub(crate) use drops::{DropReason, Watcher, log_drop};
+pub(crate) use drops::{DropReason, Watcher};
 pub(crate) use figures::Figures;
 pub(crate) use meters::{LoginFailure, Meters};
 pub(crate) use scrape::Scrape;

@@ -11,7 +11,7 @@ use super::admission::wire_qos;
 use super::client::{Client, DATAGRAMS, connection};
 use crate::config::Protocol;
 use crate::context::Context;
-use crate::metrics::{DropReason, log_drop};
+use crate::metrics::DropReason;
 use crate::session;
 
 /// Messages taken from one queue before the next ready session has its turn.
@@ -210,11 +210,8 @@ impl Door {
 
 /// Counts a message that is larger than the client takes. [MQTT-3.1.2-25]
 fn too_large(cx: &Context<'_>, client: &Client, delivery: &Delivery) {
-    cx.meters.drops.count(Protocol::Mqtt, DropReason::TooLarge);
-    let (topic, reason) = (delivery.message.topic(), DropReason::TooLarge);
-    log_drop(&client.name, topic, reason);
-    let reader = (&*client.name, delivery.message.origin());
-    cx.meters.watch.dropped(reader, topic, reason.name(), 1);
+    let reason = DropReason::TooLarge;
+    (cx.meters).drop_delivery(Protocol::Mqtt, &client.name, &delivery.message, reason);
 }
 
 fn outgoing(delivery: &Delivery, lane: Lane) -> OutgoingPublish<'_> {

@@ -1,6 +1,6 @@
 //! PUBLISH from a client.
 
-use sterna_broker::{Message, MessageHeader, Publication, Retention};
+use sterna_broker::{Message, MessageHeader, Publication, PublishRefusal, Retention};
 use sterna_mqtt::server::IncomingPublish;
 use sterna_mqtt::{Frame, Lane, PacketId, QoS, ReasonCode};
 
@@ -29,12 +29,18 @@ impl Door {
         let is_told = client.engine.version().is_v5();
         let bytes = publish.payload.len();
         let is_within = (client.sips).published(cx, Protocol::Mqtt, bytes, is_told);
+        let refuse = |cx: &Context<'_>, client: &Client, reason| {
+            let of = (&*client.name, &*publish.topic);
+            cx.meters.refuse(Protocol::Mqtt, of, reason);
+        };
+        if !is_within {
+            refuse(cx, client, DropReason::RateExceeded);
+        }
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
         let topic = &*publish.topic;
         if !is_within && !is_told && publish.qos.is_acknowledged() {
             // [MQTT311-3.3.5-2] an acknowledgement would say that it is kept
-            (cx.meters.watch).refused(&client.name, topic, DropReason::RateExceeded.name());
             let detail = "the user owes more messages than it may";
             return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
         }
@@ -56,32 +62,26 @@ impl Door {
                         cx.broker.keep_with_next(session, &key, &[]);
                     }
                     // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
-                    let routed = cx.broker.publish(
-                        now_ms,
-                        Publication {
-                            origin: Some(session),
-                            message,
-                        },
-                    );
+                    let origin = Some(session);
+                    let routed = cx.publish(&client.name, Publication { origin, message });
                     token = routed.token;
-                    refused = routed.refused.then(|| DropReason::of_refusal(&routed));
-                    if (routed.is_store_full || routed.is_cluster_away)
+                    refused = routed.refused;
+                    if let Some(why @ (PublishRefusal::StoreFull | PublishRefusal::ClusterAway)) =
+                        refused
                         && publish.qos.is_acknowledged()
                         && !client.engine.version().is_v5()
                     {
                         // [MQTT311-3.3.5-2] an acknowledgement would say that it is kept
-                        let detail = if routed.is_store_full {
-                            "the store has no room"
-                        } else {
-                            "other nodes want it, and it cannot be brought to them"
-                        };
-                        let dropped = DropReason::of_refusal(&routed);
+                        let dropped = DropReason::of_refusal(why);
                         cx.meters.drops.count(Protocol::Mqtt, dropped);
+                        let detail = why.detail();
                         return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
                     }
                     match routed.retention {
-                        _ if routed.is_cluster_away => ReasonCode::ImplementationSpecificError,
-                        _ if routed.refused => ReasonCode::QuotaExceeded,
+                        _ if refused == Some(PublishRefusal::ClusterAway) => {
+                            ReasonCode::ImplementationSpecificError
+                        }
+                        _ if refused.is_some() => ReasonCode::QuotaExceeded,
                         Retention::InvalidTopic => ReasonCode::TopicNameInvalid,
                         Retention::Refused => ReasonCode::QuotaExceeded,
                         _ if routed.matched == 0 => ReasonCode::NoMatchingSubscribers,
@@ -93,8 +93,6 @@ impl Door {
             ReasonCode::NotAuthorized
         };
         if !is_within {
-            // It was counted.
-            (cx.meters.watch).refused(&client.name, topic, DropReason::RateExceeded.name());
             let peer = cx.net.info(client.id).map(|info| info.peer);
             tracing::debug!(
                 peer = peer.map(tracing::field::display),
@@ -103,21 +101,15 @@ impl Door {
                 "publication refused: the client publishes too fast"
             );
         } else if reason.is_error() {
-            let dropped = match reason {
-                ReasonCode::NotAuthorized => Some(DropReason::NotAuthorized),
-                // It was delivered, and not retained; or a queue was full.
-                ReasonCode::QuotaExceeded | ReasonCode::ImplementationSpecificError => refused,
-                _ => Some(DropReason::Invalid),
-            };
-            match dropped {
-                Some(dropped) => cx.meters.drops.count(Protocol::Mqtt, dropped),
-                None => cx.meters.not_retained(Protocol::Mqtt),
-            }
-            if matches!(
-                dropped,
-                Some(DropReason::NotAuthorized | DropReason::Invalid)
-            ) {
-                (cx.meters.watch).refused(&client.name, topic, reason.name());
+            match (reason, refused) {
+                // The broker has told traces.
+                (_, Some(why)) => {
+                    let dropped = DropReason::of_refusal(why);
+                    cx.meters.drops.count(Protocol::Mqtt, dropped);
+                }
+                (ReasonCode::NotAuthorized, None) => refuse(cx, client, DropReason::NotAuthorized),
+                (ReasonCode::QuotaExceeded, None) => cx.meters.not_retained(Protocol::Mqtt),
+                _ => refuse(cx, client, DropReason::Invalid),
             }
             let peer = cx.net.info(client.id).map(|info| info.peer);
             tracing::info!(

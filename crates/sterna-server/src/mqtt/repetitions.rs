@@ -1,10 +1,10 @@
 //! Messages that may come twice because a first flight of QUIC was copied on its way.
 //!
-//! A ticket works once, so of a flight and its copies one alone is taken as early data, whichever comes
-//! first, and the TLS library takes none that is older than a minute. What remains is an attacker on the
-//! path who lets a copy through and stops the original, or the other way round: the client then sends
-//! its messages again, over a connection that he cannot make. So each PUBLISH of QoS 1 and 2 with which a
-//! client begins is remembered for a while, by the client's name, the Packet Identifier and what it says:
+//! A ticket works once, so of a flight and its copies the first alone is taken as early data. The TLS
+//! library takes none that is older than a minute. What remains is an attacker on the path who lets a copy
+//! through and stops the original, or the other way round. The client then sends its messages again, over a
+//! connection that the attacker cannot make. So each PUBLISH of QoS 1 and 2 with which a client begins is
+//! remembered for a while. It is known by the client's name, the Packet Identifier and its content:
 //!
 //! - one that was done as early data of a connection that was never confirmed, and comes again over one
 //!   that was, is acknowledged and not done again;

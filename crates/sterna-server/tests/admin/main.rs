@@ -1,5 +1,9 @@
 //! The admin API of operators.
 
+#![allow(unreachable_pub, reason = "the modules of one test binary")]
+
+#[path = "../amqp/client.rs"]
+mod amqp_client;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 #[path = "../http/h3_client.rs"]
@@ -13,6 +17,7 @@ mod bans;
 mod dashboard;
 mod lists;
 mod queues;
+mod reasons;
 mod roles;
 mod schema;
 mod trace;

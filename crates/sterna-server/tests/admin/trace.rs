@@ -122,7 +122,7 @@ fn what_is_not_delivered_has_its_reason() {
         .broker
         .publish(publisher, V5, "t/2", "x", QoS::AtLeastOnce);
     let seen = told(&events(&mut world, peer));
-    for expected in ["dropped awayaway", "refused Not authorized", "queued away"] {
+    for expected in ["dropped awayaway", "refused not_authorized", "queued away"] {
         assert!(
             seen.iter().any(|line| line == expected),
             "{expected}: {seen:?}"

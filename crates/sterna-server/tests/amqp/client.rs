@@ -8,8 +8,8 @@ use bytes::BytesMut;
 use sterna_amqp::connection::{ClientOptions, LinkId, SessionId};
 use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Recovery, Unsettled};
 use sterna_amqp::messaging::{
-    DeliveryState, DeliveryStateBuf, Filters, MessageView, MessageWriter, Source, Target,
-    TargetArchetype, TerminusDurability,
+    DeliveryState, DeliveryStateBuf, Filters, MessageView, MessageWriter, Properties, Source,
+    Target, TargetArchetype, TerminusDurability,
 };
 use sterna_amqp::performatives::{Open, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::sasl::Mechanism;
@@ -464,6 +464,16 @@ impl Client {
         self.attach(broker, session, address, Role::Sender, &options)
     }
 
+    /// A sending link to the anonymous node: each message says where it goes.
+    pub fn anonymous_sender(&mut self, broker: &mut Broker, session: SessionId) -> LinkId {
+        let options = AttachOptions {
+            source: Some(Source::default()),
+            target: Some(TargetArchetype::Target(Target::default())),
+            ..AttachOptions::default()
+        };
+        self.attach(broker, session, "anonymous", Role::Sender, &options)
+    }
+
     /// A receiving link, with credit.
     pub fn receiver(
         &mut self,
@@ -615,6 +625,19 @@ impl Client {
         });
         outcomes
     }
+}
+
+/// A message to an address, with one data section.
+pub fn message_to(to: &str, text: &str) -> BytesMut {
+    let mut message = BytesMut::new();
+    let properties = Properties {
+        to: Some(Value::String(to)),
+        ..Properties::default()
+    };
+    MessageWriter::new(&mut message)
+        .properties(&properties)
+        .data(text.as_bytes());
+    message
 }
 
 pub fn settle_modes(

@@ -1,6 +1,5 @@
 //! Sources on topics: what they get, how long they last, who steals them, and what is recovered.
 
-use sterna_amqp::connection::LinkId;
 use sterna_amqp::link::{AttachOptions, OutgoingTransfer};
 use sterna_amqp::messaging::{
     DeliveryState, Source, Target, TargetArchetype, TerminusDurability, TerminusExpiryPolicy,
@@ -10,7 +9,7 @@ use sterna_amqp::types::{Encoded, Map, Multiple, Value};
 use sterna_mqtt::{QoS, Version};
 use sterna_server::config::{ActionName, Config, Effect, Rule};
 
-use crate::client::{Client, Happened, Start, settle_modes};
+use crate::client::{Client, Happened, Start, message_to, settle_modes};
 use crate::fixture::Broker;
 
 /// A map of one filter: a described string.
@@ -656,33 +655,6 @@ fn no_terminus_is_promised_to_be_durable() {
     assert_eq!(client.answers[&source].expiry, "Never");
 }
 
-/// Attaches a sender to the anonymous node.
-pub fn anonymous_sender(
-    broker: &mut Broker,
-    client: &mut Client,
-    session: sterna_amqp::connection::SessionId,
-) -> LinkId {
-    let options = AttachOptions {
-        source: Some(Source::default()),
-        target: Some(TargetArchetype::Target(Target::default())),
-        ..AttachOptions::default()
-    };
-    client.attach(broker, session, "anonymous", Role::Sender, &options)
-}
-
-/// A message to an address, with one data section.
-pub fn message_to(to: &str, text: &str) -> bytes::BytesMut {
-    let mut message = bytes::BytesMut::new();
-    let properties = sterna_amqp::messaging::Properties {
-        to: Some(Value::String(to)),
-        ..Default::default()
-    };
-    sterna_amqp::messaging::MessageWriter::new(&mut message)
-        .properties(&properties)
-        .data(text.as_bytes());
-    message
-}
-
 #[test]
 fn the_anonymous_node_sends_each_message_where_it_says() {
     let mut broker = Broker::new();
@@ -704,7 +676,7 @@ fn the_anonymous_node_sends_each_message_where_it_says() {
         .clone()
         .expect("an address");
     assert!(reply_to.starts_with("amqp/dynamic/"));
-    let sender = anonymous_sender(&mut broker, &mut client, session);
+    let sender = client.anonymous_sender(&mut broker, session);
     for (token, to, outcome) in [
         (1, "a/b", "accepted"),
         (2, &*reply_to, "accepted"),

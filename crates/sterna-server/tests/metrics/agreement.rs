@@ -8,7 +8,7 @@ use sterna_net::TransportKind;
 use sterna_server::config::{Authorization, Effect, Rule};
 
 use crate::fixture::{Broker, Peer, plain};
-use crate::page::{ADMIN, AMQP, HTTP, answer, config, connect, get, scrape, scrape_on};
+use crate::page::{ADMIN, AMQP, HTTP, Page, answer, config, connect, get, scrape, scrape_on};
 
 const V5: Version = Version::V5;
 
@@ -280,22 +280,62 @@ fn logins_that_fail_are_counted_by_door_and_reason() {
     assert_eq!(page.sum("sterna_connects_total"), 0);
 }
 
-/// However many clients and topics there are, the page has as many samples.
+/// However many clients, users and topics there are, and whatever their names, the page has the same samples.
 #[test]
-fn the_number_of_samples_does_not_depend_on_clients() {
-    let mut broker = Broker::with(&config(), 2);
+fn the_page_does_not_depend_on_clients_and_their_names() {
+    const CLIENTS: usize = 100_000;
+    let mut config = config();
+    config.authentication.anonymous = Some(true);
+    let mut broker = Broker::with(&config, 2);
     let peer = connect(&mut broker, ADMIN, 0);
-    let before = scrape_on(&mut broker, peer).len();
-    for number in 0..500 {
-        let name = format!("client-{number}");
-        let client = client_on(&mut broker, number % 2, &plain(V5, &name));
-        broker.subscribe(client, V5, &format!("t/{number}"), QoS::AtMostOnce);
-        broker.publish(client, V5, &format!("t/{number}"), "x", QoS::AtMostOnce);
+    let before = get(&mut broker, peer, "/metrics", "").content;
+    let expiry = crate::fixture::block(&[Property::SessionExpiryInterval(1_000)]);
+    for number in 0..CLIENTS {
+        // Each with all that could end a label, a line or the page.
+        let name = format!("x\"}} 1\\{number}{{a=\"# EOF");
+        let connect = Connect {
+            clean_start: false,
+            properties: expiry.properties(),
+            ..plain(V5, &name)
+        };
+        let client = client_on(&mut broker, number % 2, &connect);
+        let topic = name.replace('#', "%");
+        broker.subscribe(client, V5, &topic, QoS::AtMostOnce);
+        broker.publish(client, V5, &topic, "x", QoS::AtMostOnce);
+        broker.cut(client);
     }
-    let page = scrape_on(&mut broker, peer);
-    assert_eq!(page.len(), before);
-    assert_eq!(page.value(r#"sterna_clients{state="connected"}"#), 500);
-    assert_eq!(page.sum("sterna_shard_sessions"), 500);
+    for number in 0..500 {
+        // Users without an account, containers of AMQP, topics and fields of HTTP.
+        let wrong = broker.open();
+        let name = format!("x-{number}");
+        let mut connect_as = plain(V5, &name);
+        connect_as.user_name = Some(&name);
+        connect_as.password = Some(b"guess");
+        broker.packet(wrong, V5, &Packet::Connect(connect_as));
+        let http = connect(&mut broker, HTTP, 1);
+        let request = format!(
+            "POST /v1/topics/{name} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: {name}\r\n\
+             Content-Length: 1\r\n\r\nx"
+        );
+        broker.send(http, request.as_bytes());
+        broker.cut(http);
+    }
+    let after = get(&mut broker, peer, "/metrics", "").content;
+    let names = |page: &str| -> Vec<String> {
+        let samples = page.lines().map(|line| line.rsplit_once(' '));
+        samples
+            .map(|sample| sample.map_or("", |(name, _)| name).to_owned())
+            .collect()
+    };
+    assert_eq!(names(&after), names(&before));
+    let (samples, grown) = (after.lines().count(), after.len() - before.len());
+    assert!(grown < 8 * samples, "{grown} bytes for {samples} numbers");
+    let page = Page::parse(&after);
+    assert_eq!(
+        page.value(r#"sterna_clients{state="disconnected"}"#),
+        CLIENTS as u64
+    );
+    assert_eq!(page.sum("sterna_subscriptions"), CLIENTS as u64);
 }
 
 /// Paths are surveyed while metrics are scraped, not before or long after.

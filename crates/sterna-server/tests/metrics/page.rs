@@ -144,11 +144,6 @@ impl Page {
             .filter_map(|sample| of_sample(sample).map(|(from, to)| &sample[from..to]))
             .collect()
     }
-
-    /// Number of samples.
-    pub(crate) fn len(&self) -> usize {
-        self.samples.len()
-    }
 }
 
 /// Scrapes over a connection.

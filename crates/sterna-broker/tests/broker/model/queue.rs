@@ -310,13 +310,13 @@ impl Storm {
         let routed = self.cluster.send(shard, None, message);
         if is_quiet {
             assert_eq!(
-                routed.refused,
+                routed.is_refused(),
                 is_full,
                 "{} of {FULL}",
                 self.open.len() - out
             );
         }
-        if !routed.refused {
+        if !routed.is_refused() {
             assert_eq!(routed.matched, 1);
             self.publishers.insert(payload.clone(), shard);
             self.open.insert(payload, 0);

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::BytesMut;
+use sterna_broker::PublishRefusal;
 use sterna_http::{Content, ExchangeId, Refusal, Responses};
 
 use super::origin::{EXPOSED_FIELDS, Reader};
@@ -25,6 +26,16 @@ impl Trouble {
             allow: None,
             challenge: None,
         }
+    }
+
+    /// The problem of a message that the broker has refused.
+    pub(crate) fn of_publication(refusal: PublishRefusal) -> Self {
+        let kind = match refusal {
+            PublishRefusal::QueueFull => Kind::QueueFull,
+            PublishRefusal::StoreFull => Kind::StoreFull,
+            PublishRefusal::ClusterAway => Kind::ClusterAway,
+        };
+        Self::new(kind, refusal.detail())
     }
 
     /// The problem of a request that its carrier refuses.

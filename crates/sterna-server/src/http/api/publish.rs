@@ -45,8 +45,16 @@ fn check_key(key: &[u8]) -> Result<(), Trouble> {
     Err(Trouble::new(Kind::InvalidField, detail))
 }
 
-/// The sender publishes faster than it may.
-pub(super) fn too_fast() -> Trouble {
+/// What traces call a publisher: its user, empty for one without a name.
+fn name_of(identity: &Identity) -> &str {
+    identity.user().unwrap_or_default()
+}
+
+/// A message is refused because its sender publishes faster than it may.
+pub(super) fn too_fast(cx: &Context<'_>, identity: &Identity, topic: &str) -> Trouble {
+    let of = (name_of(identity), topic);
+    cx.meters
+        .refuse(Protocol::Http, of, DropReason::RateExceeded);
     Trouble::new(Kind::TooManyRequests, "the client publishes too fast")
 }
 
@@ -74,7 +82,7 @@ impl Api {
         request: &Request,
     ) -> Result<(), Trouble> {
         if !(peer.sips).published(cx, Protocol::Http, request.content.len(), true) {
-            return Err(too_fast());
+            return Err(too_fast(cx, &asker.identity, topic));
         }
         target.without_parameters()?;
         check_name(topic)?;
@@ -168,28 +176,21 @@ impl Api {
     ) -> Result<Promise, Trouble> {
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += message.payload().len() as u64;
-        let watched = cx.meters.watch.is_on().then(|| message.topic().to_owned());
+        let topic = cx.meters.watch.is_on().then(|| message.topic().to_owned());
         let published = Self::route(cx, peer, identity, message, record);
         if let Err(trouble) = &published {
-            let reason = match trouble.kind() {
-                Kind::RetainedFull => None,
-                Kind::QueueFull => Some(DropReason::QueueRefused),
-                Kind::StoreFull => Some(DropReason::StoreFull),
-                Kind::ClusterAway => Some(DropReason::ClusterAway),
-                Kind::Forbidden => Some(DropReason::NotAuthorized),
-                _ => Some(DropReason::Invalid),
-            };
-            match reason {
-                Some(reason) => {
-                    cx.meters.drops.count(Protocol::Http, reason);
-                    if let Some(topic) = &watched
-                        && matches!(reason, DropReason::NotAuthorized | DropReason::Invalid)
-                    {
-                        let user = identity.user().unwrap_or_default();
-                        cx.meters.watch.refused(user, topic, reason.name());
-                    }
+            let of = (name_of(identity), topic.as_deref().unwrap_or_default());
+            let drops = &cx.meters.drops;
+            match trouble.kind() {
+                // The broker has told traces of these.
+                Kind::QueueFull => drops.count(Protocol::Http, DropReason::QueueRefused),
+                Kind::StoreFull => drops.count(Protocol::Http, DropReason::StoreFull),
+                Kind::ClusterAway => drops.count(Protocol::Http, DropReason::ClusterAway),
+                Kind::RetainedFull => cx.meters.not_retained(Protocol::Http),
+                Kind::Forbidden => {
+                    (cx.meters).refuse(Protocol::Http, of, DropReason::NotAuthorized)
                 }
-                None => cx.meters.not_retained(Protocol::Http),
+                _ => cx.meters.refuse(Protocol::Http, of, DropReason::Invalid),
             }
         }
         published
@@ -214,25 +215,13 @@ impl Api {
         if let Some((key, value)) = record {
             cx.broker.keep_node_with_next(key, value);
         }
-        let routed = cx.broker.publish(
-            cx.net.now_ms(),
-            Publication {
-                origin: None,
-                message: message.with_origin(Origin::NONE),
-            },
-        );
-        if routed.is_store_full {
-            let detail = "the store has no room; the message went nowhere";
-            return Err(Trouble::new(Kind::StoreFull, detail));
-        }
-        if routed.is_cluster_away {
-            let detail =
-                "other nodes want the message, and it cannot be brought to them; it went nowhere";
-            return Err(Trouble::new(Kind::ClusterAway, detail));
-        }
-        if routed.refused {
-            let detail = "a queue that the message belongs to is full; it went nowhere";
-            return Err(Trouble::new(Kind::QueueFull, detail));
+        let publication = Publication {
+            origin: None,
+            message: message.with_origin(Origin::NONE),
+        };
+        let routed = cx.publish(name_of(identity), publication);
+        if let Some(why) = routed.refused {
+            return Err(Trouble::of_publication(why));
         }
         match routed.retention {
             Retention::InvalidTopic => Err(Trouble::new(

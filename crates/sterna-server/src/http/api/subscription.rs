@@ -154,8 +154,8 @@ pub(super) fn is_durable(name: &str) -> bool {
     !name.starts_with('~')
 }
 
-/// The bits of a [`ConsumerId`] that tell a subscription from clients of other protocols: those in
-/// which a link of AMQP differs from an MQTT client, and the highest, which no number of a link
+/// The bits of a [`ConsumerId`] that tell a subscription from clients of other protocols. Two are those in
+/// which a link of AMQP differs from an MQTT client. The third is the highest, which no number of a link
 /// reaches.
 const KIND_BITS: u64 = 1 << 63 | 0b11 << NUMBER_BITS;
 /// What they are for a subscription.

@@ -245,7 +245,7 @@ impl Api {
                 if peer.sips.published(cx, Protocol::Http, bytes, true) {
                     self.publish(cx, peer, &identity, message, None)
                 } else {
-                    Err(too_fast())
+                    Err(too_fast(cx, &identity, message.topic()))
                 }
             });
         Some(match published {

@@ -1,8 +1,8 @@
 //! The page at `/`: a client of the public interface, and of the admin API where the listener has that.
 //!
-//! Its files are part of the program. Everything comes from this server, so that the policy of its
-//! content can be strict: no script, style or connection but of the same origin, nothing inline, and
-//! no text that is taken for markup.
+//! Its files are part of the program. Everything comes from this server, so the policy of its content can
+//! be strict. Scripts, styles and connections are of the same origin, nothing is inline, and no text is
+//! taken for markup.
 
 /// What the page may load and do (`Content-Security-Policy` of `/`).
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \

@@ -1,7 +1,7 @@
 //! Questions that wait for the webhook, and the threads that ask.
 //!
-//! A thread is started when a question finds none that is idle, and ends when it has had nothing to do
-//! for a while: a broker without questions has none.
+//! A thread is started when a question finds none that is idle. It ends after a while without work, so a
+//! broker without questions has none.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
