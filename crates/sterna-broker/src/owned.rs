@@ -4,7 +4,8 @@
 //! another shard. One that was here before goes on without: it is this node's as long as the engine does not say
 //! otherwise ([`Broker::lose_session`](crate::Broker::lose_session)).
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use rustc_hash::FxHashSet;
@@ -77,6 +78,8 @@ pub(crate) struct Owned {
     pub(crate) claimed: FxHashSet<(u32, u32)>,
     /// Whether this node is not sure that its sessions are its own.
     pub(crate) is_unsure: bool,
+    /// Wills that the engine was told to publish, and the bytes that they count for until it has; the oldest first.
+    pub(crate) due_wills: VecDeque<(Weak<[u8]>, usize)>,
 }
 
 /// The bytes of a will, as other nodes keep it.

@@ -715,7 +715,9 @@ impl<P: DoorState> Broker<P> {
         if let Some(will) = self.take_will(slot) {
             if self.is_in_cluster() {
                 let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
+                let body_bytes = will.message.body_bytes();
                 let will = encode_will(&will);
+                self.count_due_will(&will, body_bytes);
                 return self.note(Ownership::PublishWill { client_id, will });
             }
             let expires_at_ms = will

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{DoorState, Event, EvictReason, SessionKey};
+use crate::directory::Admission;
 use crate::mail::Letter;
 use crate::message::Message;
 use crate::owned::{ClaimRefusal, Owned, Ownership, decode_will, encode_will};
@@ -16,9 +17,36 @@ impl<P: DoorState> Broker<P> {
 
     /// What became of sessions since the last call, in order. To be called at the end of a turn.
     pub fn take_ownership(&mut self) -> Vec<Ownership> {
+        self.release_due_wills();
         self.owned()
             .map(|owned| std::mem::take(&mut owned.notes))
             .unwrap_or_default()
+    }
+
+    /// A will that waits for other nodes counts as one of a connected client, so
+    /// [`Limits::will_bytes`](crate::Limits::will_bytes) bounds both together.
+    pub(super) fn count_due_will(&mut self, will: &Arc<[u8]>, body_bytes: usize) {
+        // It was within the limit until now.
+        self.directory.add_will(body_bytes, Admission::Restored);
+        if let Some(owned) = self.owned() {
+            (owned.due_wills).push_back((Arc::downgrade(will), body_bytes));
+        }
+    }
+
+    /// Counts wills no more that nobody holds: the engine has published them, or another node does. Those behind one
+    /// that waits are looked at later.
+    fn release_due_wills(&mut self) {
+        let Some(owned) = self.owned() else {
+            return;
+        };
+        let mut bytes = 0;
+        while let Some((will, body_bytes)) = owned.due_wills.front()
+            && will.strong_count() == 0
+        {
+            bytes += body_bytes;
+            owned.due_wills.pop_front();
+        }
+        self.directory.remove_will(bytes);
     }
 
     /// Says whether this node is sure that its sessions are its own. While it is not, sessions that outlive

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    ClaimRefusal, Close, ConsumerId, Event, EvictReason, OpenError, OpenSession, Opened, Ownership,
-    PeerGate, Qos, SessionKey, Will,
+    ClaimRefusal, Close, ConsumerId, Event, EvictReason, Limits, NoStore, OpenError, OpenSession,
+    Opened, Ownership, PeerGate, Qos, SessionKey, Will,
 };
 
 use crate::cluster::{Client, Cluster, message, qos};
 
 fn node() -> Cluster {
-    let mut node = Cluster::new(2);
+    joined(Cluster::new(2))
+}
+
+/// Two shards of a node, whose gate is open.
+fn joined(mut node: Cluster) -> Cluster {
     let gate = Arc::new(PeerGate::new(10_000));
     gate.set_open(true);
     for shard in [0, 1] {
@@ -24,6 +28,20 @@ fn will() -> Will {
         message: message("will", "gone", Qos::AtLeastOnce, false),
         delay_s: 0,
         expiry_s: Some(60),
+    }
+}
+
+/// A request of a client that leaves a will.
+fn with_will(client_id: &str) -> OpenSession<'_> {
+    OpenSession {
+        client_id,
+        user: None,
+        clean_start: true,
+        expiry_s: 0,
+        consumer: ConsumerId(1),
+        will: Some(will()),
+        on_demand: false,
+        selector: None,
     }
 }
 
@@ -240,6 +258,31 @@ fn a_will_is_published_when_it_is_this_nodes_to_publish() {
     assert_eq!(node.broker(0).counters().wills_published, 1);
 }
 
+/// Wills that wait while NATS is away count as those of connected clients do, until they are taken care of.
+#[test]
+fn wills_that_wait_for_other_nodes_are_bounded() {
+    let will_bytes = 3 * will().message.body_bytes();
+    let limits = Limits {
+        will_bytes,
+        ..Limits::default()
+    };
+    let mut node = joined(Cluster::with(2, limits, |_| Box::new(NoStore)));
+    for name in ["a", "b", "c"] {
+        let client = node.open_with(0, name, false, 0, Some(will()));
+        node.close(client, Close::LOST);
+        node.run();
+    }
+    assert_eq!(node.directory.will_bytes(), will_bytes);
+    let now_ms = node.now_ms;
+    let opened = node.broker(0).open(now_ms, with_will("d"));
+    assert_eq!(opened, Err(OpenError::TooManyWills));
+    // The engine has them no more.
+    node.notes.clear();
+    node.run();
+    assert_eq!(node.directory.will_bytes(), 0);
+    assert!(node.broker(0).open(now_ms, with_will("d")).is_ok());
+}
+
 #[test]
 fn a_will_that_other_nodes_cannot_keep_is_refused() {
     let mut node = node();
@@ -247,17 +290,7 @@ fn a_will_that_other_nodes_cannot_keep_is_refused() {
     gate.set_largest_body_bytes(4);
     node.broker(0).join_cluster(gate);
     let now_ms = node.now_ms;
-    let request = OpenSession {
-        client_id: "a",
-        user: None,
-        clean_start: true,
-        expiry_s: 0,
-        consumer: ConsumerId(1),
-        will: Some(will()),
-        on_demand: false,
-        selector: None,
-    };
-    let opened = node.broker(0).open(now_ms, request);
+    let opened = node.broker(0).open(now_ms, with_will("a"));
     assert_eq!(opened, Err(OpenError::WillTooLarge));
     assert!(!node.broker(0).owner_exists("a"));
 }

@@ -83,8 +83,8 @@ impl Allowance {
 
     /// Another limit is in force: nobody waits longer than the user's debt lasts by it.
     fn change(&mut self, limit: &Arc<Limit>, now_ms: u64) {
+        self.rest();
         let pace = self.seat.pace();
-        pace.give_back(&self.rates, &mut self.lease);
         self.limit = Arc::clone(limit);
         self.rates = Rates::of(limit);
         pace.change(&self.rates, now_ms);
@@ -141,6 +141,22 @@ impl Allowance {
         true
     }
 
+    /// Whether the client may come in with a will, which its user owes from now on. So nothing refuses the will when
+    /// it is due.
+    fn takes_will(&self, now_ms: u64, bytes: usize) -> bool {
+        let (pace, rates) = (self.seat.pace(), &self.rates);
+        let is_within = pace.admits(rates, now_ms.saturating_add(rates.debt_ms()));
+        if is_within {
+            pace.take(rates, now_ms, bytes as u64);
+        }
+        is_within
+    }
+
+    /// Gives back what was taken in advance: another user of the connection has its turn.
+    pub(crate) fn rest(&mut self) {
+        (self.seat.pace()).give_back(&self.rates, &mut self.lease);
+    }
+
     /// The user whose it is.
     pub(crate) fn user(&self) -> Option<&str> {
         self.seat.user()
@@ -154,7 +170,7 @@ impl Allowance {
 
 impl Drop for Allowance {
     fn drop(&mut self) {
-        (self.seat.pace()).give_back(&self.rates, &mut self.lease);
+        self.rest();
     }
 }
 
@@ -248,6 +264,11 @@ impl Sips {
             cx.meters.rate_paused(protocol);
         }
         is_within
+    }
+
+    /// A client comes in with a will of this payload: whether it may, as far as its user's rate goes.
+    pub(crate) fn takes_will(&self, cx: &Context<'_>, bytes: usize) -> bool {
+        (self.allowance.as_ref()).is_none_or(|own| own.takes_will(cx.net.now_ms(), bytes))
     }
 
     /// Whether the message that comes now has to wait, and what follows behind it. Nothing of it is done before.

@@ -136,7 +136,7 @@ impl Service for Http {
             Self::lost(door, cx, client);
             return cx.net.close(client.id, NO_ERROR);
         }
-        client.peer.sips.read_again();
+        client.peer.read_again();
         if client.peer.has_open() {
             client.work(door, cx, |carrier, desk| {
                 desk.api

@@ -376,6 +376,10 @@ impl Door {
                 let detail = "the will's topic is not allowed";
                 return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
             }
+            if !client.sips.takes_will(cx, will.message.payload().len()) {
+                let detail = "the user owes more messages than it may, and the will is one";
+                return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
+            }
         }
         let will = admission.will.take();
         client.is_bound = admission.expiry_s > 0;

@@ -2,8 +2,8 @@
 
 use sterna_amqp::messaging::Source;
 use sterna_h3::Features;
-use sterna_mqtt::packet::Connect;
-use sterna_mqtt::{Packet, QoS, Version};
+use sterna_mqtt::packet::{Connect, Will};
+use sterna_mqtt::{Packet, PublishProperties, QoS, Version};
 use sterna_net::TransportKind;
 use sterna_server::Policy;
 use sterna_server::authorization::Subject;
@@ -537,6 +537,71 @@ fn what_a_connection_took_in_advance_is_given_back() {
         broker.apply(Policy::load(&config).expect("a policy"));
     }
     assert_eq!(admitted(&mut broker), 97);
+}
+
+/// Of HTTP, when another user of the connection has its turn.
+#[test]
+fn what_a_user_took_in_advance_is_given_back_when_another_asks() {
+    let (_directory, config) = shared("messages_per_s = 100\nexceeded = 'refuse'");
+    let mut broker = Broker::with(&config, 1);
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        let mut http = HttpClient::connect(&mut broker);
+        // What is open keeps her seat.
+        ask((&mut broker, &mut http), "ann", "GET", "/v1/topics/a");
+        for user in ["ann", "bob"] {
+            ask((&mut broker, &mut http), user, "POST", "/v1/topics/t");
+        }
+        kept.push(http);
+    }
+    let mut http = HttpClient::connect(&mut broker);
+    let mut admitted = 0;
+    for _ in 0..120 {
+        let post = ask((&mut broker, &mut http), "ann", "POST", "/v1/topics/t");
+        admitted += usize::from(http.response(post).status == 204);
+    }
+    assert_eq!(admitted, 97);
+}
+
+/// A will is paid when its client comes in, so none is lost to the rate, and reconnecting is no way around it.
+#[test]
+fn a_will_counts_as_a_message_of_its_user() {
+    for version in [V5, V311] {
+        let config = limited("messages_per_s = 1\ndebt_s = 5");
+        let mut broker = Broker::with(&config, 2);
+        let reader = broker.client(V5, "reader");
+        broker.subscribe(reader, V5, "will", QoS::AtLeastOnce);
+        let leave = |broker: &mut Broker, number: usize| {
+            let peer = broker.open_on(number % 2, TransportKind::Tcp, Vec::new());
+            let name = format!("c{number}");
+            let mut connect = plain(version, &name);
+            connect.will = Some(Will {
+                topic: "will",
+                payload: b"gone",
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                properties: PublishProperties::EMPTY,
+            });
+            broker.packet(peer, version, &Packet::Connect(connect));
+            let told = broker.told(peer, version).join(" ");
+            if !broker.is_closed(peer) {
+                broker.cut(peer);
+            }
+            told == "CONNACK Success"
+        };
+        let came = (0..20).filter(|number| leave(&mut broker, *number)).count();
+        assert_eq!(came, 6, "the burst, and what may be owed");
+        assert_eq!(broker.told(reader, V5).len(), 6, "each is published");
+        broker.advance(2_000);
+        let came = (20..30)
+            .filter(|number| leave(&mut broker, *number))
+            .count();
+        assert_eq!(came, 2);
+        // What is owed is waited for by the next message.
+        let (peer, _) = connect(&mut broker, 0, version, "publisher");
+        broker.publish(peer, version, "t", "x", QoS::AtMostOnce);
+        assert!(is_paused(&broker, peer));
+    }
 }
 
 #[test]

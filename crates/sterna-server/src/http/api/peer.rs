@@ -29,9 +29,11 @@ pub(crate) struct Peer {
     pub(crate) promises: Promises<Acknowledgement>,
     /// With the allowance of the user who has asked last.
     pub(crate) sips: Sips,
-    /// The allowances of other users who have something open, or are not to be read yet.
+    /// The allowances of other users who have something open.
     #[expect(clippy::vec_box, reason = "they come in boxes and leave in them")]
     others: Vec<Box<Allowance>>,
+    /// Until when the connection is not read because of other users, in milliseconds.
+    others_until_ms: u64,
     /// Whether the webhook is asked about the first request that waits for it.
     pub(super) asking: Asking,
     /// The number of the letter with the answer.
@@ -71,6 +73,7 @@ impl Peer {
             promises: Promises::default(),
             sips: Sips::default(),
             others: Vec::new(),
+            others_until_ms: 0,
             asking: Asking::default(),
             asked_by: 0,
             is_newcomer: cx.memory.stage() >= Stage::RefuseNewcomers,
@@ -133,27 +136,32 @@ impl Peer {
         let theirs = at.map(|at| self.others.swap_remove(at));
         let before = self.sips.swap(theirs);
         match before {
-            Some(before) if before.user() != user => self.others.push(before),
+            Some(mut before) if before.user() != user => {
+                before.rest();
+                let until_ms = before.paused_until_ms(self.others_until_ms);
+                self.others_until_ms = until_ms.unwrap_or(self.others_until_ms);
+                self.others.push(before);
+            }
             Some(before) => drop(self.sips.swap(Some(before))),
             None => {}
         }
     }
 
-    /// Gives back what users had who have nothing open any more and may be read. Returns until when the connection
-    /// is not to be read because of the others, in milliseconds.
+    /// Gives back what users had who have nothing open any more. Returns until when the connection is not to be read
+    /// because of others, in milliseconds.
     pub(crate) fn settle_others(&mut self, now_ms: u64) -> Option<u64> {
-        if self.others.is_empty() {
-            return None;
+        if !self.others.is_empty() {
+            let mut others = std::mem::take(&mut self.others);
+            others.retain(|one| self.owners().any(|owner| owner.user() == one.user()));
+            self.others = others;
         }
-        let mut others = std::mem::take(&mut self.others);
-        others.retain(|allowance| {
-            allowance.paused_until_ms(now_ms).is_some()
-                || self.owners().any(|owner| owner.user() == allowance.user())
-        });
-        let until_ms = (others.iter()).filter_map(|allowance| allowance.paused_until_ms(now_ms));
-        let until_ms = until_ms.max();
-        self.others = others;
-        until_ms
+        Some(self.others_until_ms).filter(|until_ms| *until_ms > now_ms)
+    }
+
+    /// Reads the connection again, whoever has published too fast by limits that are not in force any more.
+    pub(crate) fn read_again(&mut self) {
+        self.sips.read_again();
+        self.others_until_ms = 0;
     }
 
     /// Bytes of the contents of requests that wait.
