@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{Connection, Endpoint};
+use quinn::Endpoint;
 use sterna_net::ListenerTransport;
 use sterna_net::quic::{AddressTokens, QuicConfig, ServerId};
 use support::pki::Authority;
+use support::quinn_client::{endpoint, exchange, run};
 use support::{Seen, Server, Setup, loopback};
 
 /// Bits of the first byte of a packet and of an identifier.
@@ -152,13 +152,7 @@ impl World {
     }
 
     fn endpoint(&self) -> Endpoint {
-        let mut endpoint = Endpoint::client(loopback()).unwrap();
-        let client = self
-            .authority
-            .client(&[&rustls::version::TLS13], None, &[b"mqtt"]);
-        let crypto = QuicClientConfig::try_from((*client).clone()).unwrap();
-        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
-        endpoint
+        endpoint(loopback(), &self.authority, false)
     }
 
     fn opened(&self) -> [usize; 2] {
@@ -177,26 +171,6 @@ impl World {
             node.stop();
         }
     }
-}
-
-async fn exchange(connection: &Connection, bytes: &[u8]) {
-    let (mut send, mut receive) = connection.open_bi().await.unwrap();
-    send.write_all(bytes).await.unwrap();
-    send.finish().unwrap();
-    let answer = receive.read_to_end(bytes.len() + 1).await.unwrap();
-    assert!(answer == bytes);
-}
-
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(async {
-            tokio::time::timeout(Duration::from_secs(60), test)
-                .await
-                .expect("in time");
-        });
 }
 
 /// A client whose address changes stays with its node, whatever the length of server IDs, though the

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, Endpoint};
 use sterna_net::quic::QuicConfig;
 use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind};
 use support::pki::Authority;
+use support::quinn_client::{endpoint, exchange, run};
 use support::{Seen, Server, Setup, loopback, pattern};
 
 struct World {
@@ -37,15 +37,7 @@ fn world(change: impl FnOnce(&mut Setup)) -> World {
 impl World {
     /// A client endpoint; its connections share tickets.
     fn endpoint(&self) -> Endpoint {
-        let mut endpoint = Endpoint::client(loopback()).unwrap();
-        let mut config = (*self
-            .authority
-            .client(&[&rustls::version::TLS13], None, &[b"mqtt"]))
-        .clone();
-        config.enable_early_data = true;
-        let crypto = QuicClientConfig::try_from(config).unwrap();
-        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
-        endpoint
+        endpoint(loopback(), &self.authority, true)
     }
 
     async fn connect(&self, endpoint: &Endpoint) -> Connection {
@@ -54,26 +46,6 @@ impl World {
             .unwrap();
         connecting.await.unwrap()
     }
-}
-
-async fn exchange(connection: &Connection, bytes: &[u8]) {
-    let (mut send, mut receive) = connection.open_bi().await.unwrap();
-    send.write_all(bytes).await.unwrap();
-    send.finish().unwrap();
-    let answer = receive.read_to_end(bytes.len() + 1).await.unwrap();
-    assert!(answer == bytes);
-}
-
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(async {
-            tokio::time::timeout(Duration::from_secs(60), test)
-                .await
-                .expect("in time");
-        });
 }
 
 #[test]
@@ -320,12 +292,7 @@ fn a_dual_stack_socket_takes_both_families() {
             } else {
                 "[::1]:0".parse().unwrap()
             };
-            let mut endpoint = Endpoint::client(any).unwrap();
-            let config = world
-                .authority
-                .client(&[&rustls::version::TLS13], None, &[b"mqtt"]);
-            let crypto = QuicClientConfig::try_from(config).unwrap();
-            endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+            let endpoint = endpoint(any, &world.authority, false);
             let connection = endpoint
                 .connect(address, "localhost")
                 .unwrap()

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 pub(crate) mod pki;
+pub(crate) mod quinn_client;
 
 use std::fmt;
 use std::net::SocketAddr;
