@@ -209,6 +209,27 @@ fn nothing_is_lost_between_two_runs() {
     assert_eq!(stdout(&broker.run(TCP, "sub", &rest)), "");
 }
 
+/// What `-C` does not print stays with the group, unless QoS 0 was asked for, which is warned of.
+#[test]
+fn a_shared_subscription_keeps_what_is_not_printed() {
+    let broker = plain_broker();
+    let group = "$share/g/jobs";
+    let keep = ["-i", "keeper", "-c", "-q", "1", "-t", group];
+    let kept = broker.run(TCP, "sub", &[&keep[..], &["-E"]].concat());
+    assert_eq!(code(&kept), 0, "{}", stderr(&kept));
+    for number in 1..=10 {
+        let number = number.to_string();
+        broker.run(TCP, "pub", &["-t", "jobs", "-q", "1", "-m", &number]);
+    }
+    let two = broker.run(TCP, "sub", &["-t", group, "-C", "2", "-W", "30"]);
+    assert_eq!((stdout(&two), stderr(&two)), ("1\n2\n", String::new()));
+    let rest = broker.run(TCP, "sub", &[&keep[..], &["-C", "8", "-W", "30"]].concat());
+    assert_eq!(stdout(&rest), "3\n4\n5\n6\n7\n8\n9\n10\n");
+    broker.run(TCP, "pub", &["-t", "jobs", "-q", "1", "-m", "x"]);
+    let warned = broker.run(TCP, "sub", &["-t", group, "-C", "1", "-q", "0", "-W", "30"]);
+    assert!(stderr(&warned).contains("lost to the group"), "{warned:?}");
+}
+
 #[test]
 fn requests_get_their_responses() {
     let broker = plain_broker();

@@ -329,7 +329,7 @@ fn a_configuration_of_mosquitto_is_translated() {
         (found.sys.interval_s, found.log.level.as_str()),
         (30, "info")
     );
-    // Two of three listeners have a limit: the sum of all has none.
+    // Two of three listeners have a limit: the sum of all has none, and the lines are named below.
     assert_eq!(
         found.network,
         sterna_server::config::Config::default().network
@@ -348,6 +348,8 @@ fn a_configuration_of_mosquitto_is_translated() {
         ("plugin /usr", true),
         ("plugin_opt", true),
         ("max_inflight_bytes", true),
+        ("max_connections 100", true),
+        ("max_connections 5000", true),
         ("password_file", true),
         ("set_tcp_nodelay", false),
         ("listener 8883", false),
@@ -363,8 +365,29 @@ fn a_configuration_of_mosquitto_is_translated() {
         assert_eq!(left.contains(&name), is_left, "{what}: {told}");
     }
     assert!(told.contains("rules.acl:10: topics:"), "{told}");
+    for note in [
+        "max_qos: holds for all listeners: 1",
+        "max_topic_alias: holds for all listeners: 10",
+    ] {
+        assert!(told.contains(note), "{note}: {told}");
+    }
     let users = fs::read_to_string(folder.join("passwords")).unwrap();
     assert!(users.contains("# ann\n# bob\n"), "{users}");
+}
+
+#[test]
+fn limits_of_listeners_become_one_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = "listener 1883 127.0.0.1\nmax_connections 100\nlistener 1884 127.0.0.1\nmax_connections 50\n";
+    fs::write(folder.join("m.conf"), text).unwrap();
+    let told = stderr(&config(folder, &["import", "m.conf"]));
+    let text = fs::read_to_string(folder.join("sterna.toml")).unwrap();
+    let found = sterna_server::config::parse("sterna.toml", &text).unwrap();
+    assert_eq!(found.network.maximum_connections, 150);
+    let note = "m.conf:4: max_connections: the limit is one for all listeners, \
+                network.maximum_connections: 150 together";
+    assert!(told.contains(note), "{told}");
 }
 
 #[test]

@@ -36,8 +36,8 @@ pub(crate) struct Args {
     /// Topic filter to unsubscribe from, for sessions that are kept; may be repeated
     #[arg(short = 'U', long = "unsubscribe", value_name = "FILTER")]
     unsubscribe: Vec<String>,
-    /// Highest quality of service of the messages: 0, 1 or 2 [default: 0; in AMQP, messages are
-    /// settled when they are printed]
+    /// Highest quality of service of the messages: 0, 1 or 2 [default: 0, and 1 for a shared
+    /// subscription with -C; in AMQP, messages are settled when they are printed]
     #[arg(short = 'q', long, value_name = "QOS", value_parser = qos)]
     qos: Option<QoS>,
     /// Leave out what matches this topic filter; may be repeated
@@ -140,9 +140,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 impl Args {
-    /// The highest quality of service, where the protocol is not AMQP.
-    fn qos(&self) -> QoS {
-        self.qos.unwrap_or(QoS::AtMostOnce)
+    /// The highest quality of service of a filter's messages, where the protocol is not AMQP. What others
+    /// of a group are to get must not be lost: at QoS 0 it is gone with the end of this command.
+    fn qos(&self, filter: &str) -> QoS {
+        let takes_part = self.count.is_some() && topic::is_shared(filter);
+        let own = if takes_part {
+            QoS::AtLeastOnce
+        } else {
+            QoS::AtMostOnce
+        };
+        self.qos.unwrap_or(own)
     }
 
     fn subscriptions(&self, url_topic: Option<String>) -> Result<Vec<Subscription>, Failure> {
@@ -161,7 +168,7 @@ impl Args {
 
     fn subscription(&self, filter: &str) -> Result<Subscription, Failure> {
         let wrong = |error| Failure::local(format_args!("-t {filter}: {error}"));
-        let mut subscription = Subscription::new(filter, self.qos()).map_err(wrong)?;
+        let mut subscription = Subscription::new(filter, self.qos(filter)).map_err(wrong)?;
         if self.no_local {
             subscription = subscription.no_local().map_err(wrong)?;
         }
@@ -211,6 +218,20 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
         return Err(Failure::local(format_args!(
             "-T {wrong}: not a topic filter"
         )));
+    }
+    let shared = subscriptions
+        .iter()
+        .map(Subscription::filter)
+        .find(|filter| topic::is_shared(filter));
+    if let Some(filter) = shared
+        && args.count.is_some()
+        && args.qos == Some(QoS::AtMostOnce)
+        && !args.connection.quiet
+    {
+        eprintln!(
+            "Warning: -C and -q 0 with {filter}: messages that come and are not printed are lost to the \
+             group; with -q 1 they go back"
+        );
     }
     let with_subscribe = properties.block("subscribe")?;
     let with_unsubscribe = properties.block("unsubscribe")?;

@@ -78,7 +78,7 @@ fn subscription(
             "no topic: give one with -t or as the path of the URL",
         ));
     };
-    let mut asked = Subscribe::new(first, args.qos()).map_err(failed)?;
+    let mut asked = Subscribe::new(first, args.qos(first)).map_err(failed)?;
     for filter in further {
         asked = asked.filter(filter).map_err(failed)?;
     }

@@ -26,9 +26,9 @@ pub(super) struct Draft {
     only_tls13: bool,
     origins: Vec<String>,
     pub(super) anonymous: Option<bool>,
-    pub(super) maximum_connections: Option<u32>,
-    pub(super) maximum_qos: Option<u8>,
-    pub(super) maximum_aliases: Option<u16>,
+    pub(super) maximum_connections: Option<(u32, Line)>,
+    pub(super) maximum_qos: Option<(u8, Line)>,
+    pub(super) maximum_aliases: Option<(u16, Line)>,
     /// Whether it would be more than Mosquitto's: it is left out.
     is_left_out: bool,
     /// Lines about it while nothing has made it.
@@ -137,13 +137,21 @@ impl Draft {
             "websockets_origin" => self.origins.push(line.value.clone()),
             "listener_allow_anonymous" => self.anonymous = flag(report),
             "max_connections" => match line.value.parse::<i64>() {
-                Ok(number) => self.maximum_connections = u32::try_from(number).ok(),
+                // -1 is no limit.
+                Ok(number) => {
+                    let most = u32::try_from(number).ok();
+                    self.maximum_connections = most.map(|most| (most, line.clone()));
+                }
                 Err(_) => wrong(report),
             },
-            "max_qos" => self.maximum_qos = line.number().and_then(|it| u8::try_from(it).ok()),
-            "max_topic_alias" => {
-                self.maximum_aliases = line.number().and_then(|it| u16::try_from(it).ok());
-            }
+            "max_qos" => match line.number().and_then(|it| u8::try_from(it).ok()) {
+                Some(number @ 0..=2) => self.maximum_qos = Some((number, line.clone())),
+                _ => wrong(report),
+            },
+            "max_topic_alias" => match line.number().and_then(|it| u16::try_from(it).ok()) {
+                Some(number) => self.maximum_aliases = Some((number, line.clone())),
+                None => wrong(report),
+            },
             "capath" => report.missing(
                 line,
                 "authorities are one file: put them into one, tls.client_ca",

@@ -1,6 +1,6 @@
 //! What a line of Mosquitto's configuration is here.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -288,20 +288,15 @@ impl Translation {
             config.listeners = vec![sterna_server::config::Listener::at("mqtt://localhost:1883")];
         }
         let drafts: Vec<Draft> = drafts.into_iter().filter(Draft::exists).collect();
-        let mut connections = Some(0_u32);
-        for draft in &drafts {
-            let own = draft.maximum_connections;
-            connections = connections.and_then(|sum| sum.checked_add(own?));
-            // The least of all listeners holds for all.
-            let mqtt = &mut config.mqtt;
-            mqtt.maximum_qos = mqtt.maximum_qos.min(draft.maximum_qos.unwrap_or(2));
-            if let Some(aliases) = draft.maximum_aliases {
-                mqtt.topic_alias_maximum = mqtt.topic_alias_maximum.min(aliases);
-            }
-        }
-        if let Some(connections) = connections.filter(|connections| *connections > 0) {
-            config.network.maximum_connections = connections;
-        }
+        set_connections(config, &drafts, report);
+        // The least of all listeners holds for all.
+        let mqtt = &mut config.mqtt;
+        let qos = least(&drafts, |draft| draft.maximum_qos.as_ref(), report);
+        mqtt.maximum_qos = mqtt.maximum_qos.min(qos.unwrap_or(2));
+        let aliases = least(&drafts, |draft| draft.maximum_aliases.as_ref(), report);
+        mqtt.topic_alias_maximum = aliases.map_or(mqtt.topic_alias_maximum, |it| {
+            it.min(mqtt.topic_alias_maximum)
+        });
         for draft in drafts {
             if let Some((listener, origins)) = draft.finish(&mut config.tls, report) {
                 config.listeners.push(listener);
@@ -315,6 +310,53 @@ impl Translation {
             config.listeners = vec![sterna_server::config::Listener::at("mqtt://localhost:1883")];
         }
     }
+}
+
+/// The limits of connections: there is one for all listeners, the sum.
+fn set_connections(config: &mut Config, drafts: &[Draft], report: &mut Report) {
+    let own: Vec<_> = (drafts.iter())
+        .filter_map(|draft| draft.maximum_connections.as_ref())
+        .collect();
+    let sum = own
+        .iter()
+        .fold(0_u32, |sum, (most, _)| sum.saturating_add(*most));
+    if own.len() < drafts.len() {
+        for (_, line) in own {
+            report.missing(
+                line,
+                "not translated: the limit is one for all listeners, network.maximum_connections, and \
+                 another listener has none",
+            );
+        }
+        return;
+    }
+    if let Some((_, line)) = own.last().filter(|_| own.len() > 1) {
+        report.note(
+            line,
+            &format!(
+                "the limit is one for all listeners, network.maximum_connections: {sum} together"
+            ),
+        );
+    }
+    if sum > 0 {
+        config.network.maximum_connections = sum;
+    }
+}
+
+/// The least limit of all listeners, and a note where others have more.
+fn least<T: Ord + Copy + Display>(
+    drafts: &[Draft],
+    of: impl Fn(&Draft) -> Option<&(T, Line)>,
+    report: &mut Report,
+) -> Option<T> {
+    let (least, line) = drafts.iter().filter_map(&of).min_by_key(|(own, _)| *own)?;
+    if drafts
+        .iter()
+        .any(|draft| of(draft).is_none_or(|(own, _)| own > least))
+    {
+        report.note(line, &format!("holds for all listeners: {least}"));
+    }
+    Some(*least)
 }
 
 fn keep_one(place: &mut Option<Line>, line: &Line, report: &mut Report) {
