@@ -17,12 +17,17 @@ pub const OPPORTUNITY_BYTES: u64 = 1504;
 const MAX_OPPORTUNITIES: usize = 10_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Deviation of Sprout's rate after a second, in packets a second.
+/// Deviation of Sprout's rate after a second, in packets a second. This and the next three are those of the
+/// authors' program (`src/sprout/receiver.hh`: `BROWNIAN_MOTION_RATE`, `OUTAGE_ESCAPE_RATE`,
+/// `MAX_ARRIVAL_RATE`, `TICK_LENGTH`; its earlier versions had 300, 5 and 2000). Its 256 bins are those of
+/// the receiver's guess at the rate, which a link does not make.
 const SPROUT_DEVIATION: f64 = 200.0;
 /// Rate at which Sprout's link leaves an outage, per second.
 const SPROUT_ESCAPE_PER_S: f64 = 1.0;
-/// Highest rate of Sprout's model, in packets a second: 11 Mbit/s.
+/// Highest rate of Sprout's model, in packets a second: 11 Mbit/s of 1,400-byte packets.
 const SPROUT_MOST: f64 = 1000.0;
+/// The model's step.
+const SPROUT_STEP_MS: u64 = 20;
 
 /// Moments at which a link carries bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -70,23 +75,13 @@ impl Trace {
     /// rate starts at `packets_per_s`, and is kept between 0 and 1000.
     #[must_use]
     pub fn sprout(packets_per_s: f64, seconds: u32, seed: u64) -> Self {
-        // The model's step is 20 ms.
-        const STEP_MS: u64 = 20;
-        let step_s = STEP_MS as f64 / 1000.0;
+        let step_s = SPROUT_STEP_MS as f64 / 1000.0;
         let mut random = Random::new(&[seed]);
         let mut rate = packets_per_s.clamp(0.0, SPROUT_MOST);
         let mut at_ms = Vec::new();
-        let count = u64::from(seconds.max(1)) * 1000 / STEP_MS;
+        let count = u64::from(seconds.max(1)) * 1000 / SPROUT_STEP_MS;
         for step in 0..count {
-            let (first, second) = (random.unit(), random.unit());
-            // Box and Muller; 1 - x is never 0.
-            let normal =
-                (-2.0 * (1.0 - first).ln()).sqrt() * (std::f64::consts::TAU * second).cos();
-            let stays = (-SPROUT_ESCAPE_PER_S * step_s).exp();
-            if rate > 0.0 || random.unit() > stays {
-                let moved = normal.mul_add(SPROUT_DEVIATION * step_s.sqrt(), rate);
-                rate = moved.clamp(0.0, SPROUT_MOST);
-            }
+            rate = next_rate(rate, &mut random);
             // A Poisson process has exponential gaps.
             if rate <= 0.0 {
                 continue;
@@ -97,11 +92,11 @@ impl Trace {
                 if within >= step_s {
                     break;
                 }
-                at_ms.push(step * STEP_MS + whole(within * 1000.0));
+                at_ms.push(step * SPROUT_STEP_MS + whole(within * 1000.0));
             }
         }
         // The period is that which was asked for.
-        at_ms.push(count * STEP_MS);
+        at_ms.push(count * SPROUT_STEP_MS);
         Self {
             at_ms: at_ms.into(),
         }
@@ -142,6 +137,25 @@ impl Trace {
         let rest_ns = now_ns - whole * period_ns;
         let before = |moment: &u64| moment * NS_PER_MS < rest_ns;
         whole * count + self.at_ms.partition_point(before) as u64
+    }
+}
+
+/// Sprout's rate a step later, in packets a second.
+fn next_rate(rate: f64, random: &mut Random) -> f64 {
+    let step_s = SPROUT_STEP_MS as f64 / 1000.0;
+    let (first, second) = (random.unit(), random.unit());
+    // Box and Muller; 1 - x is never 0.
+    let normal = (-2.0 * (1.0 - first).ln()).sqrt() * (std::f64::consts::TAU * second).cos();
+    let moved = normal * SPROUT_DEVIATION * step_s.sqrt();
+    if rate > 0.0 {
+        return (rate + moved).clamp(0.0, SPROUT_MOST);
+    }
+    let stays = (-SPROUT_ESCAPE_PER_S * step_s).exp();
+    // A step back would be no escape.
+    if random.unit() > stays {
+        moved.abs()
+    } else {
+        0.0
     }
 }
 
@@ -237,6 +251,23 @@ mod tests {
             let error = Trace::parse(text).unwrap_err();
             assert!(error.contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn sprouts_link_leaves_an_outage_once_a_second_and_wanders_as_published() {
+        let mut random = Random::new(&[3]);
+        let steps = 200_000;
+        let left = (0..steps)
+            .filter(|_| next_rate(0.0, &mut random) > 0.0)
+            .count();
+        let part = left as f64 / f64::from(steps);
+        // 1 - exp(-0.02), and five standard deviations of chance.
+        assert!((part - 0.0198).abs() < 0.0016, "{part}");
+        let moves = (0..steps).map(|_| next_rate(500.0, &mut random) - 500.0);
+        let variance = moves.map(|moved| moved * moved).sum::<f64>() / f64::from(steps);
+        // 200 packets a second after a second: 50 steps.
+        assert!(((variance * 50.0).sqrt() - 200.0).abs() < 2.0, "{variance}");
+        assert!((0..1000).all(|_| next_rate(999.0, &mut random) <= 1000.0));
     }
 
     #[test]
