@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use rcgen::{
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 use sterna_net::{Certificates, Identity};
+use x509_parser::extensions::GeneralName;
 
 use crate::config::{AdditionalCertificate, Tls};
 use crate::data_directory::DataDirectory;
@@ -68,19 +70,27 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
     Ok(Some((certificate, identity)))
 }
 
-/// Reads the development certificate of a data directory, or makes one.
+/// Reads the development certificate of a data directory, or makes one. It is valid for this host's names
+/// and loopback addresses, and for the addresses that are given; one that lacks any of these is replaced.
 ///
 /// # Errors
 /// A sentence that names the file and what is wrong with it.
-pub fn development(directory: &DataDirectory) -> Result<(Certificate, Identity), String> {
-    if let Some(found) = existing(directory)? {
-        return Ok(found);
+pub fn development(
+    directory: &DataDirectory,
+    addresses: &[IpAddr],
+) -> Result<(Certificate, Identity), String> {
+    if let Some((certificate, identity)) = existing(directory)?
+        && addresses
+            .iter()
+            .all(|address| is_valid_at(&identity.chain[0], *address))
+    {
+        return Ok((certificate, identity));
     }
     let made = |error: Box<dyn std::error::Error>| {
         let folder = directory.path().display();
         format!("cannot make a development certificate in {folder}: {error}")
     };
-    Files::new(directory.path()).make().map_err(made)?;
+    Files::new(directory.path()).make(addresses).map_err(made)?;
     (existing(directory)?).ok_or_else(|| made("what was written is not there".into()))
 }
 
@@ -195,6 +205,22 @@ fn expiry_s(certificate: &[u8]) -> i64 {
     })
 }
 
+/// Whether a certificate in DER names an address.
+fn is_valid_at(certificate: &[u8], address: IpAddr) -> bool {
+    let octets = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let names = |certificate: &x509_parser::certificate::X509Certificate<'_>| {
+        let names = certificate.subject_alternative_name().ok().flatten();
+        names.is_some_and(|names| {
+            let mut names = names.value.general_names.iter();
+            names.any(|name| matches!(name, GeneralName::IPAddress(found) if **found == *octets))
+        })
+    };
+    x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, found)| names(&found))
+}
+
 /// SHA-256 of a certificate in the form that people compare.
 #[must_use]
 pub fn fingerprint(certificate: &[u8]) -> String {
@@ -249,9 +275,9 @@ impl Files {
         })
     }
 
-    /// Makes an authority that signs one certificate for this host, and forgets the authority's key:
-    /// nobody can sign another one with it.
-    fn make(&self) -> Result<(), Box<dyn std::error::Error>> {
+    /// Makes an authority that signs one certificate for this host and its addresses, and forgets the
+    /// authority's key: nobody can sign another one with it.
+    fn make(&self, addresses: &[IpAddr]) -> Result<(), Box<dyn std::error::Error>> {
         let now = std::time::SystemTime::now();
         let until = now + std::time::Duration::from_secs(DEVELOPMENT_DAYS * 86_400);
         let from = now - std::time::Duration::from_secs(24 * 3600);
@@ -275,6 +301,8 @@ impl Files {
             "::1".to_owned(),
         ];
         names.extend(host_name());
+        names.extend(addresses.iter().map(IpAddr::to_string));
+        names.dedup();
         let mut server = CertificateParams::new(names)?;
         server
             .distinguished_name
@@ -333,6 +361,7 @@ pub(crate) fn create_private(path: &Path) -> std::io::Result<fs::File> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use super::*;
@@ -342,8 +371,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directory = DataDirectory::claim(directory.path()).unwrap();
         assert!(load(&Tls::default()).unwrap().is_none());
-        let (first, _) = development(&directory).unwrap();
-        let (second, _) = development(&directory).unwrap();
+        let (first, _) = development(&directory, &[]).unwrap();
+        let (second, _) = development(&directory, &[Ipv4Addr::LOCALHOST.into()]).unwrap();
         assert!(first.development);
         assert_eq!(first.fingerprint, second.fingerprint);
         assert_eq!(first.fingerprint.len(), 95);
@@ -367,7 +396,27 @@ mod tests {
         let file = fs::File::open(directory.path().join(CERTIFICATE)).unwrap();
         let later = SystemTime::now() + std::time::Duration::from_secs(86_400);
         file.set_modified(later).unwrap();
-        let (third, _) = development(&directory).unwrap();
+        let (third, _) = development(&directory, &[]).unwrap();
         assert_eq!(first.fingerprint, third.fingerprint);
+    }
+
+    #[test]
+    fn the_development_certificate_is_valid_where_listeners_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = DataDirectory::claim(directory.path()).unwrap();
+        let [here, there]: [IpAddr; 2] =
+            ["198.18.0.2", "2001:2::2"].map(|text| text.parse().unwrap());
+        let (first, identity) = development(&directory, &[here]).unwrap();
+        assert!(is_valid_at(&identity.chain[0], here));
+        assert!(!is_valid_at(&identity.chain[0], there));
+        assert!(is_valid_at(&identity.chain[0], Ipv4Addr::LOCALHOST.into()));
+        // The one that is there serves for less, and is replaced for more.
+        let (second, _) = development(&directory, &[]).unwrap();
+        assert_eq!(first.fingerprint, second.fingerprint);
+        let (third, identity) = development(&directory, &[here, there]).unwrap();
+        assert_ne!(first.fingerprint, third.fingerprint);
+        assert!(is_valid_at(&identity.chain[0], there));
+        let (fourth, _) = development(&directory, &[there, here]).unwrap();
+        assert_eq!(third.fingerprint, fourth.fingerprint);
     }
 }

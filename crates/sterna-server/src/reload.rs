@@ -80,7 +80,7 @@ impl Prepared {
                 Some(directory) => directory,
                 none => none.insert(Arc::new(DataDirectory::claim(&config.data_directory()?)?)),
             };
-            certificate::development(directory)?
+            certificate::development(directory, &config.encrypted_addresses())?
         };
         Ok(Self {
             policy,

@@ -28,6 +28,7 @@ mod trace;
 mod webhook;
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -173,6 +174,15 @@ impl Config {
         } else {
             self.listeners.clone()
         }
+    }
+
+    /// The addresses at which listeners take encrypted connections, without those that mean all of this host.
+    pub(crate) fn encrypted_addresses(&self) -> Vec<IpAddr> {
+        let listeners = self.listeners_in_force();
+        listeners
+            .iter()
+            .filter_map(Listener::encrypted_address)
+            .collect()
     }
 
     /// Directory of what the broker keeps.
@@ -411,6 +421,13 @@ impl Listener {
                 None => default,
             }
         })
+    }
+
+    /// The address at which it takes encrypted connections, if it names one and not all of this host.
+    fn encrypted_address(&self) -> Option<IpAddr> {
+        let url = self.url.parse::<ListenerUrl>().ok()?;
+        let address = url.address().ip();
+        (url.scheme.is_encrypted() && !address.is_unspecified()).then_some(address)
     }
 
     /// Whether only this host can reach the listener; `url` is its own. Through a balancer others can.
