@@ -46,6 +46,9 @@ pub(crate) fn join(
     settings: &LinkSettings,
     namespace: &NamespaceSettings,
 ) -> Result<(), String> {
+    if !settings.behind.is_empty() {
+        return Err("netem has one hop; `--emulator tun` can have several".into());
+    }
     let up = arguments(&settings.up, settings.rtt_ns())?;
     let down = arguments(&settings.down, settings.rtt_ns())?;
     check()?;
@@ -169,6 +172,7 @@ fn arguments(pipe: &PipeSettings, rtt_ns: u64) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netns::Family;
     use crate::profile::Profile;
 
     #[test]
@@ -223,25 +227,30 @@ mod tests {
             eprintln!("left out: {why}");
             return;
         }
-        let (Ok(client), Ok(server)) = (Namespace::new(), Namespace::new()) else {
-            eprintln!("left out: no network namespaces");
-            return;
-        };
-        if let Err(error) = Namespace::join(&client, &server, &NamespaceSettings::default()) {
-            eprintln!("left out: no virtual Ethernet: {error}");
-            return;
+        for family in [Family::V4, Family::V6] {
+            let (Ok(client), Ok(server)) = (Namespace::new(), Namespace::new()) else {
+                eprintln!("left out: no network namespaces");
+                return;
+            };
+            let settings = NamespaceSettings {
+                family,
+                ..NamespaceSettings::default()
+            };
+            if let Err(error) = Namespace::join(&client, &server, &settings) {
+                eprintln!("left out: no virtual Ethernet: {error}");
+                return;
+            }
+            client.run(|| kernel::switch_offloads_off(DEVICE)).unwrap();
+            let at_server = (Side::Server.address(family), 9);
+            let socket = server.run(|| std::net::UdpSocket::bind(at_server)).unwrap();
+            socket
+                .set_read_timeout(Some(std::time::Duration::from_secs(20)))
+                .unwrap();
+            let sender = client
+                .run(|| std::net::UdpSocket::bind((Side::Client.address(family), 9)))
+                .unwrap();
+            sender.send_to(b"x", at_server).unwrap();
+            assert_eq!(socket.recv_from(&mut [0; 9]).unwrap().0, 1);
         }
-        client.run(|| kernel::switch_offloads_off(DEVICE)).unwrap();
-        let socket = server
-            .run(|| std::net::UdpSocket::bind((Side::Server.address(), 9)))
-            .unwrap();
-        socket
-            .set_read_timeout(Some(std::time::Duration::from_secs(20)))
-            .unwrap();
-        let sender = client
-            .run(|| std::net::UdpSocket::bind((Side::Client.address(), 9)))
-            .unwrap();
-        sender.send_to(b"x", (Side::Server.address(), 9)).unwrap();
-        assert_eq!(socket.recv_from(&mut [0; 9]).unwrap().0, 1);
     }
 }

@@ -37,6 +37,29 @@ impl Profile {
         PROFILES.iter().find(|profile| profile.name == name)
     }
 
+    /// The link of a profile's name, or of several with commas between them: hops, the client's first.
+    ///
+    /// # Errors
+    ///
+    /// A name that no profile has, and too many hops.
+    pub fn link(names: &str) -> Result<LinkSettings, String> {
+        let mut hops = names.split(',').map(|name| {
+            let profile = Self::find(name).ok_or_else(|| {
+                let all: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
+                let all = all.join(", ");
+                format!("no profile is called `{name}`; there are: {all}")
+            })?;
+            Ok::<_, String>(profile.settings())
+        });
+        // There is one part at least.
+        let mut link = hops.next().unwrap_or_else(|| Ok(LinkSettings::default()))?;
+        for hop in hops {
+            link = link.followed_by(hop?);
+        }
+        link.validate().map_err(|error| error.to_string())?;
+        Ok(link)
+    }
+
     /// The link's settings.
     #[must_use]
     pub fn settings(&self) -> LinkSettings {
@@ -166,6 +189,7 @@ pub const PROFILES: [Profile; 14] = [
             LinkSettings {
                 up: pipe(15_000_000),
                 down: pipe(100_000_000),
+                ..LinkSettings::default()
             }
         },
     },
@@ -212,6 +236,7 @@ fn netem(up_bps: u64, down_bps: u64, delay_ms: u64) -> LinkSettings {
     LinkSettings {
         up: pipe(up_bps),
         down: pipe(down_bps),
+        ..LinkSettings::default()
     }
 }
 
@@ -318,6 +343,7 @@ impl Overrides {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::Direction;
 
     #[test]
     fn profiles_are_valid_and_have_names_of_their_own() {
@@ -327,6 +353,22 @@ mod tests {
             assert!(!profile.source.is_empty());
         }
         assert!(Profile::find("carrier-pigeon").is_none());
+    }
+
+    #[test]
+    fn profiles_behind_each_other_are_hops() {
+        let link = Profile::link("wifi,satellite").unwrap();
+        assert_eq!(link.rtt_ns(), 625 * MS);
+        assert_eq!(link.behind.len(), 1);
+        assert_eq!(link.up.rate_bps, Some(20_000_000));
+        assert_eq!(link.rate_bps(Direction::Down), Some(1_500_000));
+        assert!(Profile::link("wifi,moon").unwrap_err().contains("`moon`"));
+        assert!(Profile::link("").unwrap_err().contains("nb-iot"));
+        assert!(
+            Profile::link(&["wifi"; 9].join(","))
+                .unwrap_err()
+                .contains("8 hops")
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -14,7 +14,7 @@ use crate::emulator::{Attachment, Cell, CellReport, Emulator, EmulatorOptions};
 use crate::kernel;
 use crate::link::LinkSettings;
 use crate::netem;
-use crate::netns::{Namespace, NamespaceSettings, Side};
+use crate::netns::{Family, Namespace, NamespaceSettings, Side};
 use crate::relay::Relay;
 
 /// Time that programs have to end when they are asked to.
@@ -36,6 +36,8 @@ pub enum Backend {
 pub struct SessionOptions {
     /// The link.
     pub link: LinkSettings,
+    /// The version of IP on it.
+    pub family: Family,
     /// From which its decisions come.
     pub seed: u64,
     /// Its emulator.
@@ -192,6 +194,7 @@ fn lab_of(environment: &[u8]) -> Option<u32> {
 #[derive(Debug)]
 pub struct LabSession {
     cell: Cell,
+    family: Family,
     emulator: Option<Emulator>,
     recorder: Option<Recorder>,
 }
@@ -228,7 +231,8 @@ impl LabSession {
         };
         let cell = Cell::new().map_err(failed("cannot make a network namespace"))?;
         let namespace = NamespaceSettings {
-            mtu_bytes: Some(options.link.up.mtu_bytes.min(options.link.down.mtu_bytes)),
+            family: options.family,
+            mtu_bytes: Some(options.link.mtu_bytes()),
             congestion_control: options.congestion_control.clone(),
             ..NamespaceSettings::default()
         };
@@ -243,6 +247,7 @@ impl LabSession {
                     .map_err(StartError::Unavailable)?;
                 Ok(Self {
                     cell,
+                    family: options.family,
                     emulator: None,
                     recorder: None,
                 })
@@ -269,6 +274,7 @@ impl LabSession {
                     .map_err(failed("cannot start the emulator"))?;
                 Ok(Self {
                     cell,
+                    family: options.family,
                     emulator: Some(emulator),
                     recorder,
                 })
@@ -288,6 +294,12 @@ impl LabSession {
         self.emulator.as_ref()
     }
 
+    /// A side's address.
+    #[must_use]
+    pub const fn address(&self, side: Side) -> IpAddr {
+        side.address(self.family)
+    }
+
     /// A command that will run on a side, and knows its place from its environment: `LAB_SIDE`,
     /// `LAB_CLIENT` and `LAB_SERVER` (addresses), `LAB_CLIENT_NETNS` and `LAB_SERVER_NETNS` (paths
     /// for nsenter), and `SSLKEYLOGFILE` when packets are recorded.
@@ -298,8 +310,8 @@ impl LabSession {
         mark(&mut command);
         command
             .env("LAB_SIDE", side.name())
-            .env("LAB_CLIENT", Side::Client.address().to_string())
-            .env("LAB_SERVER", Side::Server.address().to_string())
+            .env("LAB_CLIENT", self.address(Side::Client).to_string())
+            .env("LAB_SERVER", self.address(Side::Server).to_string())
             .env("LAB_CLIENT_NETNS", self.cell.client.path())
             .env("LAB_SERVER_NETNS", self.cell.server.path());
         if let Some(secrets) = self.secrets() {
@@ -322,7 +334,7 @@ impl LabSession {
     ///
     /// If the port is taken, or no descriptors are left.
     pub fn relay(&self, target: SocketAddr) -> io::Result<Relay> {
-        Relay::beside(&self.cell.server, target)
+        Relay::beside(&self.cell.server, self.family, target)
     }
 
     /// Ends all processes in the namespaces: asks them first, and does not ask for long.

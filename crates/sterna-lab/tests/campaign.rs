@@ -12,6 +12,7 @@ use std::time::Duration;
 use process::{LAB, has_rights, lab, sterna, text};
 
 const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
+const FLEET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-fleet.toml");
 /// Runs in it.
 const RUNS: usize = 16;
 
@@ -296,6 +297,86 @@ fn a_rival_is_device_and_gateway_and_without_one_it_is_left_out() {
     let wrong = lab(&[&run[..], &["elsewhere", "--rival", "/no/such/rival"]].concat());
     assert_eq!(wrong.status.code(), Some(1));
     assert!(text(&wrong.stderr).contains("/no/such/rival"));
+}
+
+/// Values of a sample's series.
+fn series(sample: &serde_json::Value, name: &str) -> Vec<f64> {
+    let values = sample["series"][name].as_array().into_iter().flatten();
+    values.map(|value| value.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn a_fleet_connects_and_publishes_without_any_rights() {
+    sterna();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let mut run = vec!["run", FLEET, "--emulator", "relay", "--grid", "fleet"];
+    run.extend(["--out", path]);
+    assert_ran(&lab(&run));
+    let all = samples(folder.path());
+    assert_eq!(all.len(), 1);
+    let started = series(&all[0], "startup_ms");
+    assert_eq!(started.len(), 20);
+    assert!(started.iter().all(|ms| *ms >= 25.0), "{started:?}");
+    assert_eq!(series(&all[0], "delay_ms").len(), 40);
+    let metrics = &all[0]["metrics"];
+    assert_eq!(metrics["arrived_ratio"], 1.0);
+    // The last device called 95 ms after the first one.
+    let all_s = metrics["all_connected_s"].as_f64().unwrap();
+    assert!(all_s >= 0.12, "{metrics}");
+    assert!(
+        metrics["connecting_broker_cpu_s"].as_f64() > Some(0.0),
+        "{metrics}"
+    );
+    assert_eq!(metrics["all_recovered_s"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_fleet_comes_back_after_a_power_cut_and_packets_pass_two_hops() {
+    if !has_rights() {
+        return;
+    }
+    sterna();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let mut run = vec!["run", FLEET, "--grid", "power-cut", "--grid", "reach"];
+    run.extend(["--no-calibration", "--out", path]);
+    assert_ran(&lab(&run));
+    let all = samples(folder.path());
+    let of = |grid: &str, transport: &str| {
+        all.iter()
+            .find(|sample| sample["grid"] == grid && sample["transport"] == transport)
+            .unwrap()
+    };
+    for transport in ["tls", "quic"] {
+        let sample = of("power-cut", transport);
+        assert_eq!(series(sample, "recovered_ms").len(), 20, "{sample}");
+        let metrics = &sample["metrics"];
+        assert!(metrics["outage_s"].as_f64() >= Some(2.0), "{metrics}");
+        assert!(metrics["all_recovered_s"].as_f64() > Some(0.0), "{metrics}");
+        assert!(metrics["reconnections"].as_f64() >= Some(20.0), "{metrics}");
+        assert!(
+            metrics["recovering_bytes_down"].as_f64() > Some(1_000.0),
+            "{metrics}"
+        );
+        assert!(
+            metrics["broker_peak_rss_bytes"].as_f64() > Some(1e6),
+            "{metrics}"
+        );
+    }
+    for transport in ["tls", "tls-ipv6", "quic", "quic-ipv6"] {
+        let delays = series(of("reach", transport), "delay_ms");
+        assert_eq!(delays.len(), 20);
+        assert!(delays.iter().all(|ms| *ms >= 62.5), "{delays:?}");
+    }
+    // What was negotiated is read off packets of either version.
+    for transport in ["tls", "quic"] {
+        let tls = |name: &str| of("reach", name)["in_force"]["tls"].clone();
+        assert!(tls(transport).is_string());
+        assert_eq!(tls(transport), tls(&format!("{transport}-ipv6")));
+    }
+    let bytes = |name: &str| of("reach", name)["metrics"]["bytes_per_message"].as_f64();
+    assert!(bytes("tls-ipv6") > bytes("tls"));
 }
 
 #[test]

@@ -143,6 +143,102 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
 }
 
 #[test]
+fn a_broker_behind_a_link_of_ipv6_is_known_by_its_certificate() {
+    if !has_rights() {
+        return;
+    }
+    let sterna = sterna();
+    let sterna = sterna.display();
+    for (options, server, client) in [
+        (&["--ipv6"][..], "[$LAB_SERVER]", "[$LAB_SERVER]"),
+        (&[], "$LAB_SERVER", "$LAB_SERVER"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().display();
+        let server = format!(
+            "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK=true \
+             STERNA__AUTHORIZATION__ALLOW_DEFAULT_BEYOND_LOOPBACK=true \
+             STERNA__TLS__ALLOW_DEVELOPMENT_CERTIFICATE_BEYOND_LOOPBACK=true \
+             {sterna} serve --listen mqtts://{server}:8883 --listen mqtt+quic://{server}:14567 --data-dir {data}"
+        );
+        let client = format!(
+            "{sterna} pub -L mqtts://{client}:8883 --cafile {data}/development-ca.pem -t t -m x -q 1 && \
+             {sterna} pub -L mqtt+quic://{client}:14567 --cafile {data}/development-ca.pem -t t -m x -q 1"
+        );
+        let mut arguments = vec!["link", "--rtt", "10ms"];
+        arguments.extend(options);
+        arguments.extend([
+            "--server", &server, "--wait", "8883", "--", "sh", "-c", &client,
+        ]);
+        let output = lab(&arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn nothing_but_the_command_sends_on_a_link_of_ipv6() {
+    if !has_rights() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.json");
+    let path = report.display().to_string();
+    // Long enough for a wait for other owners of an address, and for the first calls for a router.
+    let script = "test $LAB_SERVER = 2001:2::2 && test $LAB_CLIENT = 2001:2::1 && sleep 2";
+    let output = lab(&[
+        "link", "--ipv6", "-q", "--report", &path, "--", "sh", "-c", script,
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(report["ip_version"], 6);
+    for direction in ["up", "down"] {
+        assert_eq!(report[direction]["offered_packets"], 0, "{report}");
+    }
+    let output = lab(&["link", "--ipv6", "--mtu", "1000", "--", "true"]);
+    assert!(
+        text(&output.stderr).contains("1280"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn hops_add_up_and_say_where_packets_were_dropped() {
+    if !has_rights() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut bytes = [0; 5];
+            stream.read_exact(&mut bytes).unwrap();
+            stream.write_all(&bytes).unwrap();
+        }
+    });
+    // A shell's TCP: a handshake and an exchange take two round trips of 60 ms.
+    let script = "start=$(date +%s%N); exec 3<>/dev/tcp/$LAB_SERVER/$LAB_PORT; printf hello >&3; \
+                  head -c 5 <&3; echo $((($(date +%s%N) - start) / 1000000))";
+    for family in [&[][..], &["--ipv6"]] {
+        let mut arguments = vec!["link", "--rtt", "40ms", "--hop", "ideal rtt=20ms"];
+        arguments.extend(family);
+        arguments.extend(["--to", &target, "--", "bash", "-c", script]);
+        let output = lab(&arguments);
+        let (said, errors) = (text(&output.stdout), text(&output.stderr));
+        let took_ms: u64 = said
+            .trim()
+            .strip_prefix("hello")
+            .and_then(|took| took.parse().ok())
+            .unwrap_or_else(|| panic!("{said}: {errors}"));
+        assert!(took_ms >= 120, "{took_ms}");
+        assert!(errors.contains("hop 2 up    unlimited, 10 ms"), "{errors}");
+        assert!(errors.contains("hop 2: dropped up 0; down 0"), "{errors}");
+    }
+}
+
+#[test]
 fn nothing_outlives_a_link_that_is_told_to_end() {
     if !has_rights() {
         return;

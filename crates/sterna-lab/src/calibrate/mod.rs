@@ -13,12 +13,15 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::emulator::LatenessSummary;
-use crate::link::{Direction, Jitter, LinkSettings, Loss, Pipe, PipeSettings, Queue};
+use crate::link::{
+    Counters, Direction, Jitter, Link, LinkSettings, Loss, LossAt, PipeSettings, Queue,
+};
+use crate::netns::Family;
 use crate::quantity::{show_rate, show_time_ns};
 
 pub(crate) use machine::CpuTicks;
 pub use machine::Machine;
-use probe::{HEADER_BYTES, Measured, Plan};
+use probe::{MIN_PROBE_BYTES, Measured, Plan, header_bytes};
 
 /// Tolerated error of a rate.
 const RATE_TOLERANCE: f64 = 0.02;
@@ -96,6 +99,7 @@ pub struct Measurement {
     links: usize,
     /// Filled by the kernel's TCP with this congestion control, instead of by datagrams.
     tcp: Option<&'static str>,
+    family: Family,
 }
 
 /// Delays of many links at once, one packet a second on each.
@@ -111,6 +115,7 @@ pub fn many(links: usize, duration: Duration) -> Measurement {
         quantities: vec![Quantity::Delay],
         links: links.max(1),
         tcp: None,
+        family: Family::V4,
     }
 }
 
@@ -130,6 +135,7 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
             quantities: vec![Quantity::Delay],
             links: 1,
             tcp: None,
+            family: Family::V4,
         });
     }
     let jitter = Jitter::Uniform {
@@ -147,6 +153,7 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
         quantities: vec![Quantity::Delay, Quantity::Jitter],
         links: 1,
         tcp: None,
+        family: Family::V4,
     });
     for rate_bps in [
         8_000,
@@ -170,6 +177,7 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
             quantities: vec![Quantity::Rate],
             links: 1,
             tcp: None,
+            family: Family::V4,
         });
     }
     let pipe = PipeSettings {
@@ -185,6 +193,7 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
         quantities: vec![Quantity::Rate],
         links: 1,
         tcp: Some("cubic"),
+        family: Family::V4,
     });
     for (name, loss) in [
         ("2 %", Loss::Independent { probability: 0.02 }),
@@ -210,6 +219,7 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
             quantities: vec![Quantity::Loss],
             links: 1,
             tcp: None,
+            family: Family::V4,
         });
     }
     all
@@ -224,22 +234,21 @@ pub fn measurements_of(
 ) -> Vec<Measurement> {
     let mut all = Vec::new();
     for direction in Direction::BOTH {
-        let pipe = match direction {
-            Direction::Up => &settings.up,
-            Direction::Down => &settings.down,
-        };
+        let pipes = settings.pipes(direction);
+        let slowest = bottleneck(&pipes);
         let link = format!("{name} {}", direction.name());
         let mut quantities = vec![Quantity::Delay];
-        if pipe.jitter != Jitter::None {
+        if pipes.iter().any(|pipe| pipe.jitter != Jitter::None) {
             quantities.push(Quantity::Jitter);
         }
-        if pipe.loss != Loss::None {
+        if pipes.iter().any(|pipe| pipe.loss != Loss::None) {
             quantities.push(Quantity::Loss);
         }
         // Far below the rate, so that nothing waits; and far apart, so that nothing is held back.
+        let width_ns: u64 = pipes.iter().map(|pipe| pipe.jitter.width_ns()).sum();
         let interval_ns = LIGHT_INTERVAL_NS
-            .max(5 * transmission_ns(pipe, LIGHT_BYTES))
-            .max(4 * pipe.jitter.width_ns());
+            .max(5 * transmission_ns(slowest, LIGHT_BYTES))
+            .max(4 * width_ns);
         all.push(Measurement {
             link: link.clone(),
             settings: settings.clone(),
@@ -247,15 +256,24 @@ pub fn measurements_of(
             quantities,
             links: 1,
             tcp: None,
+            family: Family::V4,
         });
-        if pipe.rate_bps.is_some() {
+        if slowest.rate_bps.is_some() {
+            let delay_ns = pipes.iter().map(|pipe| pipe.delay_ns).sum();
+            let mtu_bytes = settings.mtu_bytes();
+            let flooded = PipeSettings {
+                delay_ns,
+                mtu_bytes,
+                ..slowest.clone()
+            };
             all.push(Measurement {
                 link,
-                plan: flood(pipe, direction, duration),
+                plan: flood(&flooded, direction, duration),
                 settings: settings.clone(),
                 quantities: vec![Quantity::Rate],
                 links: 1,
                 tcp: None,
+                family: Family::V4,
             });
         }
     }
@@ -290,6 +308,13 @@ fn flood(pipe: &PipeSettings, direction: Direction, duration: Duration) -> Plan 
     }
 }
 
+/// The slowest hop, the first one of several.
+fn bottleneck<'a>(pipes: &[&'a PipeSettings]) -> &'a PipeSettings {
+    let rate = |pipe: &&PipeSettings| pipe.rate_bps.unwrap_or(u64::MAX);
+    // A link has one hop at least.
+    pipes.iter().copied().min_by_key(rate).unwrap_or(pipes[0])
+}
+
 fn transmission_ns(pipe: &PipeSettings, length_bytes: usize) -> u64 {
     pipe.rate_bps.map_or(0, |rate| {
         (length_bytes as u64 + u64::from(pipe.overhead_bytes)) * 8_000_000_000 / rate
@@ -301,6 +326,13 @@ impl Measurement {
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.plan.duration
+    }
+
+    /// The same over this version of IP.
+    #[must_use]
+    pub const fn over(mut self, family: Family) -> Self {
+        self.family = family;
+        self
     }
 
     /// The link that is measured.
@@ -319,9 +351,9 @@ impl Measurement {
             return self.run_tcp(name, seed).map(|row| vec![row]);
         }
         let measured = if self.links > 1 {
-            probe::run_many(self.links, &self.settings, self.plan.duration)?
+            probe::run_many(self.links, &self.settings, self.family, self.plan.duration)?
         } else {
-            probe::run(&self.settings, seed, &self.plan)?
+            probe::run(&self.settings, self.family, seed, &self.plan)?
         };
         Ok(self
             .quantities
@@ -331,8 +363,13 @@ impl Measurement {
     }
 
     fn run_tcp(&self, congestion_control: &str, seed: u64) -> io::Result<Row> {
-        let (transfer, report, has_real_time) =
-            probe::run_tcp(&self.settings, seed, congestion_control, self.plan.duration)?;
+        let (transfer, report, has_real_time) = probe::run_tcp(
+            &self.settings,
+            self.family,
+            seed,
+            congestion_control,
+            self.plan.duration,
+        )?;
         let set = self.pipe().rate_bps.unwrap_or(0) as f64;
         let overhead = transfer.packets * u64::from(self.pipe().overhead_bytes);
         let got = (transfer.bytes + overhead) as f64 * 8.0 / transfer.seconds;
@@ -353,10 +390,21 @@ impl Measurement {
         })
     }
 
+    /// The hops that packets pass, in their order.
+    fn pipes(&self) -> Vec<&PipeSettings> {
+        self.settings.pipes(self.plan.direction)
+    }
+
+    /// The slowest of them.
     fn pipe(&self) -> &PipeSettings {
+        bottleneck(&self.pipes())
+    }
+
+    /// The counters of these hops.
+    fn hop_counters<'a>(&self, measured: &'a Measured) -> Vec<&'a Counters> {
         match self.plan.direction {
-            Direction::Up => &self.settings.up,
-            Direction::Down => &self.settings.down,
+            Direction::Up => measured.report.hops_up.iter().collect(),
+            Direction::Down => measured.report.hops_down.iter().rev().collect(),
         }
     }
 
@@ -369,8 +417,9 @@ impl Measurement {
         };
         let mut is_true = is_true;
         let inversions = measured.inversions();
-        if inversions > 0 && !self.pipe().jitter_reorders && self.pipe().reorder.probability == 0.0
-        {
+        let may_reorder =
+            |pipe: &&PipeSettings| pipe.jitter_reorders || pipe.reorder.probability > 0.0;
+        if inversions > 0 && !self.pipes().iter().any(may_reorder) {
             is_true = false;
             note = format!("{note}, {inversions} out of order");
         }
@@ -396,22 +445,29 @@ impl Measurement {
         else {
             return (set, 0.0, false, "nothing arrived".into());
         };
-        let wire_bytes = self.plan.length_bytes.max(HEADER_BYTES + 16) as f64
+        let wire_bytes = self
+            .plan
+            .length_bytes
+            .max(header_bytes(self.family) + MIN_PROBE_BYTES) as f64
             + f64::from(self.pipe().overhead_bytes);
         let counters = measured.report.counters(self.plan.direction);
         // Packets that the link let through, but the receiving program did not take in time.
         let arrived = measured.arrivals.len() as u64;
         let missed = counters.delivered_packets.saturating_sub(arrived);
-        // Losses behind the transmitter have taken its time.
-        let transmitted_in_vain = counters.dropped.loss as f64 * arrived as f64
-            / (counters
-                .offered_packets
-                .saturating_sub(counters.dropped.queue))
-            .max(1) as f64;
-        let in_vain = match self.pipe().loss_at {
-            crate::link::LossAt::Exit => transmitted_in_vain,
-            crate::link::LossAt::Entry => 0.0,
-        };
+        // Losses behind the slowest transmitter have taken its time, also those of later hops.
+        let hops = self.pipes().into_iter().zip(self.hop_counters(measured));
+        let slowest = self.pipe();
+        let mut hops = hops.skip_while(|(pipe, _)| !std::ptr::eq(*pipe, slowest));
+        let transmitted_in_vain = hops.next().map_or(0.0, |(pipe, own)| {
+            let own_lost = match pipe.loss_at {
+                LossAt::Exit => own.dropped.loss,
+                LossAt::Entry => 0,
+            };
+            let later: u64 = hops.map(|(_, later)| later.dropped.total()).sum();
+            let transmitted = own.offered_packets.saturating_sub(own.dropped.queue);
+            (own_lost + later) as f64 * arrived as f64 / transmitted.max(1) as f64
+        });
+        let in_vain = transmitted_in_vain;
         let seconds = (last.arrived_ns - first.arrived_ns).max(1) as f64 / 1e9;
         let packets = (arrived - 1 + missed) as f64 + in_vain;
         let got = packets * wire_bytes * 8.0 / seconds;
@@ -427,13 +483,14 @@ impl Measurement {
 
     /// Expected time of packets, in milliseconds.
     fn wanted_ms(&self) -> f64 {
-        let pipe = self.pipe();
-        let travel_ns = transmission_ns(pipe, self.plan.length_bytes) + pipe.delay_ns;
-        let more_ns = match pipe.jitter {
-            Jitter::Pareto { mean_ns } => mean_ns,
-            _ => 0,
+        let hop_ns = |pipe: &PipeSettings| {
+            let more_ns = match pipe.jitter {
+                Jitter::Pareto { mean_ns } => mean_ns,
+                _ => 0,
+            };
+            transmission_ns(pipe, self.plan.length_bytes) + pipe.delay_ns + more_ns
         };
-        (travel_ns + more_ns) as f64 / 1e6
+        self.pipes().into_iter().map(hop_ns).sum::<u64>() as f64 / 1e6
     }
 
     fn delay(&self, measured: &Measured) -> (f64, f64, bool, String) {
@@ -449,7 +506,8 @@ impl Measurement {
         errors.sort_by(f64::total_cmp);
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         let at = |part: f64| errors[whole_index(part, errors.len())];
-        let (is_true, note) = if self.pipe().jitter == Jitter::None {
+        let has_jitter = self.pipes().iter().any(|pipe| pipe.jitter != Jitter::None);
+        let (is_true, note) = if !has_jitter {
             (
                 at(0.95) <= DELAY_TOLERANCE_MS && errors[0] > -0.001,
                 format!(
@@ -471,12 +529,19 @@ impl Measurement {
     }
 
     fn wanted_deviation_ms(&self) -> f64 {
-        match self.pipe().jitter {
+        let hop_ms = |pipe: &PipeSettings| match pipe.jitter {
             Jitter::None => 0.0,
             Jitter::Uniform { plus_minus_ns } => plus_minus_ns as f64 / 3_f64.sqrt() / 1e6,
             Jitter::Normal { deviation_ns } => deviation_ns as f64 / 1e6,
             Jitter::Pareto { mean_ns } => mean_ns as f64 * 3_f64.sqrt() / 1e6,
-        }
+        };
+        // Hops know nothing of each other, so their variances add up.
+        let variance: f64 = self
+            .pipes()
+            .into_iter()
+            .map(|pipe| hop_ms(pipe).powi(2))
+            .sum();
+        variance.sqrt()
     }
 
     fn jitter(&self, measured: &Measured) -> (f64, f64, bool, String) {
@@ -494,9 +559,11 @@ impl Measurement {
         let got = variance.sqrt() / 1e6;
         // A sample of N has a deviation with a relative error of 1 / sqrt(2 N). The error is far
         // larger if a few packets are very late.
-        let chance = match self.pipe().jitter {
-            Jitter::Pareto { .. } => 0.5,
-            _ => 3.0 / (2.0 * times.len() as f64).sqrt(),
+        let is_pareto = |pipe: &&PipeSettings| matches!(pipe.jitter, Jitter::Pareto { .. });
+        let chance = if self.pipes().iter().any(is_pareto) {
+            0.5
+        } else {
+            3.0 / (2.0 * times.len() as f64).sqrt()
         };
         let held_back = measured.report.counters(self.plan.direction).held_back;
         let note = if held_back > 0 {
@@ -509,19 +576,23 @@ impl Measurement {
     }
 
     fn loss(&self, measured: &Measured, seed: u64) -> (f64, f64, bool, String) {
-        let loss = &self.pipe().loss;
-        let set = loss.expected();
+        let losses: Vec<&Loss> = self.pipes().iter().map(|pipe| &pipe.loss).collect();
+        let set = self.settings.expected_loss(self.plan.direction);
         let counters = measured.report.counters(self.plan.direction);
         let packets = counters.offered_packets.max(1) as f64;
         let got = counters.loss_rate();
-        let deviation = (set * (1.0 - set) / packets * loss.variance_factor()).sqrt();
+        let factors = losses.iter().map(|loss| loss.variance_factor());
+        let deviation = (set * (1.0 - set) / packets * factors.fold(1.0, f64::max)).sqrt();
         // All missing packets are those that the link counts as lost.
         let missing = measured.sent - measured.arrivals.len() as u64;
         let elsewhere = missing.saturating_sub(counters.dropped.total());
         // The link must have the model's losses for this seed, packet for packet.
         let predicted = self.predicted_losses(counters.offered_packets, seed);
         let is_as_modelled = predicted == Some(counters.dropped.loss);
-        let events = loss.events_per_packet() * packets;
+        let events: f64 = losses
+            .iter()
+            .map(|loss| loss.events_per_packet() * packets)
+            .sum();
         let is_likely = (got - set).abs() <= LOSS_DEVIATIONS.mul_add(deviation, 1e-9);
         let mut note = if events < MIN_LOSS_EVENTS {
             "too few losses to compare, but those of the seed".to_owned()
@@ -545,16 +616,16 @@ impl Measurement {
 
     /// Number of packets among N that the model loses.
     fn predicted_losses(&self, packets: u64, seed: u64) -> Option<u64> {
-        let only_loss = PipeSettings {
-            loss: self.pipe().loss.clone(),
+        let only_loss = self.settings.map(|pipe| PipeSettings {
+            loss: pipe.loss.clone(),
             ..PipeSettings::default()
-        };
-        let mut pipe = Pipe::<Vec<u8>>::new(&only_loss, 0, seed, self.plan.direction).ok()?;
+        });
+        let mut link = Link::<Vec<u8>>::new(&only_loss, seed).ok()?;
         for now_ns in 0..packets {
-            pipe.push(now_ns, Vec::new());
-            pipe.pop(now_ns);
+            link.push(self.plan.direction, now_ns, Vec::new());
+            link.pop(self.plan.direction, now_ns);
         }
-        Some(pipe.counters().dropped.loss)
+        Some(link.counters(self.plan.direction).dropped.loss)
     }
 }
 
@@ -627,7 +698,7 @@ mod tests {
             eprintln!("left out: {why}");
             return;
         }
-        let settings = LinkSettings::symmetric(PipeSettings {
+        let hop = LinkSettings::symmetric(PipeSettings {
             delay_ns: 5 * MS,
             loss: Loss::Pattern {
                 lost: vec![false, true],
@@ -635,11 +706,41 @@ mod tests {
             },
             ..PipeSettings::default()
         });
-        let all = measurements_of("x", &settings, Duration::from_millis(200));
-        let rows = all[0].run(1).unwrap();
-        assert_eq!(rows.len(), 2);
-        // Its accuracy depends on the machine, and is not for a test.
-        assert!(rows[0].got >= 5.0, "{rows:?}");
-        assert!((rows[1].got - 0.5).abs() < 0.1, "{rows:?}");
+        let both = hop.clone().followed_by(hop.clone());
+        for (settings, family, least_ms, lost) in
+            [(hop, Family::V4, 5.0, 0.5), (both, Family::V6, 10.0, 0.75)]
+        {
+            let mut all = measurements_of("x", &settings, Duration::from_millis(200));
+            let rows = all.remove(0).over(family).run(1).unwrap();
+            assert_eq!(rows.len(), 2);
+            // Its accuracy depends on the machine, and is not for a test.
+            assert!(rows[0].got >= least_ms, "{rows:?}");
+            assert_eq!(rows[0].set, least_ms);
+            assert_eq!(rows[1].set, lost);
+            assert!((rows[1].got - lost).abs() < 0.1, "{rows:?}");
+            assert!(!rows[1].note.contains("not those of the seed"), "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn sums_of_hops_are_expected() {
+        let of = |rate_bps, delay_ns, deviation_ns| PipeSettings {
+            rate_bps: Some(rate_bps),
+            delay_ns,
+            jitter: Jitter::Normal { deviation_ns },
+            loss: Loss::Independent { probability: 0.1 },
+            ..PipeSettings::default()
+        };
+        let settings = LinkSettings::symmetric(of(1_024_000, 10 * MS, 3 * MS))
+            .followed_by(LinkSettings::symmetric(of(2_048_000, 20 * MS, 4 * MS)));
+        let all = measurements_of("x", &settings, Duration::from_secs(1));
+        assert_eq!(all.len(), 4);
+        for measurement in &all {
+            assert_eq!(measurement.pipe().rate_bps, Some(1_024_000));
+        }
+        // 128 bytes take 1 ms and 0.5 ms.
+        assert!((all[0].wanted_ms() - 31.5).abs() < 1e-9);
+        assert!((all[0].wanted_deviation_ms() - 5.0).abs() < 1e-9);
+        assert!((settings.expected_loss(Direction::Up) - 0.19).abs() < 1e-9);
     }
 }

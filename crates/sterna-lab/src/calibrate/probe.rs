@@ -13,12 +13,12 @@ use std::time::Duration;
 use crate::emulator::{Cell, CellReport, Emulator, EmulatorOptions};
 use crate::kernel::{self, Epoll};
 use crate::link::{Direction, LinkSettings};
-use crate::netns::{NamespaceSettings, Side};
+use crate::netns::{Family, NamespaceSettings, Side};
 
-/// Bytes of the headers of IPv4 and UDP.
-pub(super) const HEADER_BYTES: usize = 28;
+/// Bytes of UDP's header.
+const UDP_BYTES: usize = 8;
 /// The smallest probe: a number and a time.
-const MIN_PROBE_BYTES: usize = 16;
+pub(super) const MIN_PROBE_BYTES: usize = 16;
 /// Priority of the probes' threads: that of an experiment's endpoints.
 const REAL_TIME_PRIORITY: i32 = 1;
 /// A sender that is late sends at most this many at once, so that it doesn't fill the kernel's queue.
@@ -40,6 +40,11 @@ pub(super) struct Plan {
     pub(super) duration: Duration,
     /// Whether to wait for packets on their way.
     pub(super) drain: bool,
+}
+
+/// Bytes of the headers of a probe.
+pub(super) const fn header_bytes(family: Family) -> usize {
+    family.header_bytes() + UDP_BYTES
 }
 
 /// One probe that has arrived.
@@ -80,10 +85,16 @@ impl Measured {
 }
 
 /// Sends probes over a link of its own.
-pub(super) fn run(link: &LinkSettings, seed: u64, plan: &Plan) -> io::Result<Measured> {
+pub(super) fn run(
+    link: &LinkSettings,
+    family: Family,
+    seed: u64,
+    plan: &Plan,
+) -> io::Result<Measured> {
     let cell = Cell::new()?;
     let devices = cell.devices(&NamespaceSettings {
-        mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
+        family,
+        mtu_bytes: Some(link.mtu_bytes()),
         ..NamespaceSettings::default()
     })?;
     let emulator = Emulator::start(
@@ -101,7 +112,7 @@ pub(super) fn run(link: &LinkSettings, seed: u64, plan: &Plan) -> io::Result<Mea
     };
     let bind = |side: Side| {
         cell.namespace(side)
-            .run(move || UdpSocket::bind((side.address(), PORT)))
+            .run(move || UdpSocket::bind((side.address(family), PORT)))
     };
     let (sender, receiver) = (bind(from)?, bind(to)?);
     receiver.set_read_timeout(Some(LOOK_EVERY))?;
@@ -121,14 +132,14 @@ pub(super) fn run(link: &LinkSettings, seed: u64, plan: &Plan) -> io::Result<Mea
         let sending = scope.spawn(|| {
             let _ = kernel::set_real_time(REAL_TIME_PRIORITY);
             let _ = kernel::set_timer_slack_ns(1);
-            send(&sender, SocketAddr::from((to.address(), PORT)), plan)
+            send(&sender, SocketAddr::from((to.address(family), PORT)), plan)
         });
         let sent = joined(sending.join());
         if plan.drain {
-            let travel_ns = match plan.direction {
-                Direction::Up => link.up.delay_ns + 10 * link.up.jitter.width_ns(),
-                Direction::Down => link.down.delay_ns + 10 * link.down.jitter.width_ns(),
-            };
+            let pipes = link.pipes(plan.direction).into_iter();
+            let travel_ns: u64 = pipes
+                .map(|pipe| pipe.delay_ns + 10 * pipe.jitter.width_ns())
+                .sum();
             thread::sleep(Duration::from_nanos(travel_ns) + Duration::from_millis(50));
         }
         is_done.store(true, Ordering::Relaxed);
@@ -162,13 +173,15 @@ pub(super) struct BulkTransfer {
 /// its start.
 pub(super) fn run_tcp(
     link: &LinkSettings,
+    family: Family,
     seed: u64,
     congestion_control: &str,
     duration: Duration,
 ) -> io::Result<(BulkTransfer, CellReport, bool)> {
     let cell = Cell::new()?;
     let devices = cell.devices(&NamespaceSettings {
-        mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
+        family,
+        mtu_bytes: Some(link.mtu_bytes()),
         congestion_control: Some(congestion_control.to_owned()),
         ..NamespaceSettings::default()
     })?;
@@ -183,10 +196,10 @@ pub(super) fn run_tcp(
     )?;
     let listener = cell
         .server
-        .run(|| TcpListener::bind((Side::Server.address(), PORT)))?;
+        .run(|| TcpListener::bind((Side::Server.address(family), PORT)))?;
     let mut stream = cell
         .client
-        .run(|| TcpStream::connect((Side::Server.address(), PORT)))?;
+        .run(|| TcpStream::connect((Side::Server.address(family), PORT)))?;
     let (mut accepted, _) = listener.accept()?;
     stream.set_write_timeout(Some(LOOK_EVERY))?;
     let is_done = AtomicBool::new(false);
@@ -238,6 +251,7 @@ const OTHER_DESCRIPTORS: u64 = 64;
 pub(super) fn run_many(
     links: usize,
     settings: &LinkSettings,
+    family: Family,
     duration: Duration,
 ) -> io::Result<Measured> {
     let limit = kernel::raise_open_files()?;
@@ -251,7 +265,10 @@ pub(super) fn run_many(
     let mut epoll = Epoll::new()?;
     for number in 0..links {
         let cell = Cell::new()?;
-        let devices = cell.devices(&NamespaceSettings::default())?;
+        let devices = cell.devices(&NamespaceSettings {
+            family,
+            ..NamespaceSettings::default()
+        })?;
         attachments.push(crate::emulator::Attachment {
             devices,
             settings: settings.clone(),
@@ -260,7 +277,7 @@ pub(super) fn run_many(
         });
         let bind = |side: Side| {
             cell.namespace(side)
-                .run(move || UdpSocket::bind((side.address(), PORT)))
+                .run(move || UdpSocket::bind((side.address(family), PORT)))
         };
         let (sender, receiver) = (bind(Side::Client)?, bind(Side::Server)?);
         receiver.set_nonblocking(true)?;
@@ -292,7 +309,7 @@ pub(super) fn run_many(
         let sending = scope.spawn(move || {
             let _ = kernel::set_real_time(REAL_TIME_PRIORITY);
             let _ = kernel::set_timer_slack_ns(1);
-            let to = SocketAddr::from((Side::Server.address(), PORT));
+            let to = SocketAddr::from((Side::Server.address(family), PORT));
             let start_ns = kernel::monotonic_ns();
             let interval_ns = 1_000_000_000 / sockets.len() as u64;
             let packets = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX) / interval_ns;
@@ -342,7 +359,7 @@ fn send(socket: &UdpSocket, to: SocketAddr, plan: &Plan) -> io::Result<u64> {
     let mut probe = vec![
         0;
         plan.length_bytes
-            .saturating_sub(HEADER_BYTES)
+            .saturating_sub(header_bytes(to.ip().into()))
             .max(MIN_PROBE_BYTES)
     ];
     let start_ns = kernel::monotonic_ns();

@@ -113,7 +113,9 @@ impl Campaign {
         let mut count = 0;
         for grid in &mut self.grids {
             let has = |wanted: &str| grid.transports.iter().any(|name| name == wanted);
-            if has(name) && !has(&twin.name) {
+            // The protocol of devices has no fleets.
+            let is_beyond = twin.device.is_some() && grid.workload.fleet.is_some();
+            if has(name) && !has(&twin.name) && !is_beyond {
                 grid.transports.push(twin.name.clone());
                 count += 1;
             }

@@ -8,6 +8,7 @@
 mod axis;
 mod claim;
 mod devices;
+mod fleet;
 mod foreign;
 mod plan;
 mod rivals;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use axis::{Axis, Filter};
 pub use claim::{Check, Claim, STATISTICS, Source, Trend};
 pub use devices::ForeignDevice;
+pub use fleet::Fleet;
 pub use foreign::{Foreign, is_foreign};
 pub use plan::{Plan, Run};
 
@@ -35,7 +37,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const MAX_RUNS: usize = 100_000;
 
 /// The campaigns that are part of the program: name and file.
-pub const CAMPAIGNS: [(&str, &str); 8] = [
+pub const CAMPAIGNS: [(&str, &str); 9] = [
     (
         "amqp-iqbal-2023",
         include_str!("files/amqp-iqbal-2023.toml"),
@@ -56,6 +58,7 @@ pub const CAMPAIGNS: [(&str, &str); 8] = [
     ("energy-nb-iot", include_str!("files/energy-nb-iot.toml")),
     ("rivals", include_str!("files/rivals.toml")),
     ("ns3-wifi", include_str!("files/ns3-wifi.toml")),
+    ("reach", include_str!("files/reach.toml")),
 ];
 
 /// Those of them that repeat a paper: what `sterna-lab run all` makes.
@@ -147,6 +150,8 @@ pub struct Transport {
     pub early_data: bool,
     /// Whether TCP connects by Fast Open where it has a cookie.
     pub fast_open: bool,
+    /// Whether its link is one of IPv6.
+    pub ipv6: bool,
     /// The least time after which TCP sends again what is not acknowledged, on both sides, in
     /// milliseconds; the kernel's 200 without one.
     pub rto_min_ms: Option<u32>,
@@ -279,7 +284,7 @@ pub struct Workload {
     pub kind: WorkloadKind,
     /// Messages of one run; of one connection where there are several.
     pub messages: u32,
-    /// Connections, one after another.
+    /// Connections, one after another; of a fleet, its devices.
     #[serde(default = "one_connection")]
     pub connections: u32,
     /// Whether a message waits for CONNACK, as clients do that connect first and publish then.
@@ -299,6 +304,9 @@ pub struct Workload {
     /// energy of the radio is computed from the packets of a run.
     #[serde(default)]
     pub shortened_to: Option<String>,
+    /// The course of a fleet's run.
+    #[serde(default)]
+    pub fleet: Option<Fleet>,
 }
 
 const fn one_connection() -> u32 {
@@ -319,6 +327,8 @@ pub enum WorkloadKind {
     ConnectPublish,
     /// Connect, take messages from a queue that was filled before, disconnect, and again (AMQP).
     ConnectReceive,
+    /// All connections at once, each of a device of its own; see [`Fleet`].
+    Fleet,
 }
 
 /// Something that happens to the link.
@@ -720,9 +730,7 @@ impl Campaign {
 
     fn check_grid(&self, grid: &Grid) -> Result<(), String> {
         for link in &grid.links {
-            if Profile::find(link).is_none() {
-                return Err(format!("no profile is called `{link}`"));
-            }
+            Profile::link(link)?;
         }
         for loss in &grid.loss {
             quantity::loss(loss)?;
@@ -764,6 +772,7 @@ impl Campaign {
                 "connect-receive takes from a queue of AMQP, which `{other}` does not speak"
             ));
         }
+        fleet::check(grid, |name| self.transport(name))?;
         if grid.counts().contains(&0) || workload.connections == 0 || workload.topics == 0 {
             return Err("a workload has messages, connections and topics".into());
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Axis, Campaign, Direction, Filter, Grid, Transport, Workload, WorkloadKind};
-use crate::link::{LinkSettings, Loss, Random};
+use crate::link::{Direction as LinkDirection, LinkSettings, Loss, Random};
 use crate::measure::{Sample, Verdict};
 use crate::profile::Profile;
 use crate::quantity;
@@ -17,6 +17,8 @@ const CONNECTION_BYTES: f64 = 3_000.0;
 /// Part of the CPU time of a message that one takes which waits for the one before: nobody listens beside
 /// the broker, and nothing queues.
 const STOP_AND_WAIT_SHARE: f64 = 0.35;
+/// Until the devices of a fleet notice that their broker had no power, and their waits are over.
+const RECOVERY_OF_FLEET_S: f64 = 30.0;
 /// A lost packet costs this, and twice the round trip, on average: probe timeouts and backoff.
 const RECOVERY_S: f64 = 0.3;
 
@@ -226,8 +228,7 @@ fn shape(
 }
 
 fn settings(link: &str, loss: &str, direction: Direction) -> Result<LinkSettings, String> {
-    let profile = Profile::find(link).ok_or_else(|| format!("no profile is called `{link}`"))?;
-    let mut settings = profile.settings();
+    let mut settings = Profile::link(link)?;
     let loss = quantity::loss(loss)?;
     // A profile's own loss stays if no other is named.
     if loss.expected() > 0.0 {
@@ -274,13 +275,19 @@ impl Run {
         })
     }
 
+    fn up_bps(&self) -> f64 {
+        let rate_bps = self.settings.rate_bps(LinkDirection::Up);
+        rate_bps.map_or(f64::INFINITY, |rate| rate as f64)
+    }
+
     fn rtt_s(&self) -> f64 {
         self.settings.rtt_ns() as f64 / 1e9 + OVERHEAD_S
     }
 
     /// Average time that a lost packet adds to an exchange.
     fn recovery_s(&self) -> f64 {
-        let loss = self.settings.up.loss.expected() + self.settings.down.loss.expected();
+        let loss = self.settings.expected_loss(LinkDirection::Up)
+            + self.settings.expected_loss(LinkDirection::Down);
         2.0 * loss * 2.0_f64.mul_add(self.rtt_s(), RECOVERY_S)
     }
 
@@ -291,23 +298,16 @@ impl Run {
         let exchange_s = self.rtt_s() + self.recovery_s();
         let seconds = match self.workload.kind {
             WorkloadKind::OpenLoop => {
-                let rate_bps = self
-                    .settings
-                    .up
-                    .rate_bps
-                    .map_or(f64::INFINITY, |rate| rate as f64);
+                let rate_bps = self.up_bps();
                 let airtime_s = f64::from(self.payload_bytes) * 8.0 / rate_bps;
                 let interval_s = self.interval_ns as f64 / 1e9;
                 messages.mul_add(interval_s.max(airtime_s), 4.0 * exchange_s)
             }
             WorkloadKind::StopAndWait => (messages + 4.0) * exchange_s,
+            WorkloadKind::Fleet => self.expected_of_fleet_s(),
             WorkloadKind::ConnectPublish | WorkloadKind::ConnectReceive => {
                 let bits = messages.mul_add(f64::from(self.payload_bytes), CONNECTION_BYTES) * 8.0;
-                let rate_bps = self
-                    .settings
-                    .up
-                    .rate_bps
-                    .map_or(f64::INFINITY, |rate| rate as f64);
+                let rate_bps = self.up_bps();
                 let waiting_s = messages * self.interval_ns as f64 / 1e9;
                 let round_trips = f64::from(self.workload.messages - 1) + 5.0;
                 let round_trips = if self.interval_ns > 0 {
@@ -320,6 +320,20 @@ impl Run {
             }
         };
         Duration::from_secs_f64(seconds + START_S)
+    }
+
+    /// All connections share the link, and connect twice if the broker's power is cut.
+    fn expected_of_fleet_s(&self) -> f64 {
+        let fleet = self.workload.fleet.clone().unwrap_or_default();
+        let bits = f64::from(self.workload.connections) * CONNECTION_BYTES * 8.0;
+        let down_bps = self.settings.rate_bps(LinkDirection::Down);
+        let down_bps = down_bps.map_or(f64::INFINITY, |rate| rate as f64);
+        let connecting_s = bits / down_bps + 10.0 * self.rtt_s();
+        let publishing_s = f64::from(self.workload.messages) * self.interval_ns as f64 / 1e9;
+        let cut_s = fleet.power_cut_ns().map_or(0.0, |outage_ns| {
+            connecting_s + outage_ns as f64 / 1e9 + RECOVERY_OF_FLEET_S
+        });
+        connecting_s + publishing_s + cut_s + fleet.spread_ns() as f64 / 1e9
     }
 
     /// After which it is given up.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::mpsc::SyncSender;
 
@@ -122,6 +122,7 @@ impl Forwarder {
             .map(|(number, cell)| {
                 let link = PacketLink::new(&cell.settings, cell.seed)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+                let family = cell.devices.family;
                 let token = number as u64 * 2;
                 epoll.add(cell.devices.client.as_fd(), token, true, false)?;
                 epoll.add(cell.devices.server.as_fd(), token + 1, true, false)?;
@@ -132,7 +133,7 @@ impl Forwarder {
                     refused: 0,
                     capture: cell.capture,
                     capture_dropped: 0,
-                    addresses: Addresses::default(),
+                    addresses: Addresses::new(family),
                     failure: None,
                     scheduled_ns: None,
                 })
@@ -278,8 +279,10 @@ impl Forwarder {
     pub(super) fn report(&self, cell: usize) -> Option<CellReport> {
         let running = self.cells.get(cell)?;
         Some(CellReport {
-            up: *running.link.pipe(Direction::Up).counters(),
-            down: *running.link.pipe(Direction::Down).counters(),
+            up: running.link.counters(Direction::Up),
+            down: running.link.counters(Direction::Down),
+            hops_up: running.link.hop_counters(Direction::Up),
+            hops_down: running.link.hop_counters(Direction::Down),
             lateness: running.lateness.clone(),
             refused: running.refused,
             capture_dropped: running.capture_dropped,
@@ -294,31 +297,19 @@ impl Forwarder {
             .cells
             .get_mut(cell)
             .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        // Both or none.
-        settings
-            .validate()
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let rtt_ns = settings.rtt_ns();
-        for (direction, pipe) in [
-            (Direction::Up, &settings.up),
-            (Direction::Down, &settings.down),
-        ] {
-            running
-                .link
-                .pipe_mut(direction)
-                .change(pipe, rtt_ns)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        }
-        Ok(())
+        running
+            .link
+            .change(settings)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
     }
 
-    pub(super) fn rebind(&mut self, cell: usize) -> Option<Ipv4Addr> {
+    pub(super) fn rebind(&mut self, cell: usize) -> Option<IpAddr> {
         Some(self.cells.get_mut(cell)?.addresses.change())
     }
 
     pub(super) fn switch(&mut self, cell: usize, direction: Direction, is_on: bool) {
         if let Some(running) = self.cells.get_mut(cell) {
-            running.link.pipe_mut(direction).switch(is_on);
+            running.link.switch(direction, is_on);
         }
     }
 }

@@ -8,7 +8,7 @@ mod address;
 mod forward;
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::link::{Counters, Direction, Link, LinkSettings};
-use crate::netns::{Namespace, NamespaceSettings, Side};
+use crate::netns::{Family, Namespace, NamespaceSettings, Side};
 
 pub use forward::{Captured, Event};
 
@@ -72,6 +72,7 @@ impl Cell {
         Ok(Devices {
             client: self.client.tun(Side::Client, settings)?,
             server: self.server.tun(Side::Server, settings)?,
+            family: settings.family,
         })
     }
 }
@@ -81,6 +82,7 @@ impl Cell {
 pub struct Devices {
     client: OwnedFd,
     server: OwnedFd,
+    family: Family,
 }
 
 /// A cell's part of an emulator.
@@ -180,9 +182,13 @@ pub struct CellReport {
     pub up: Counters,
     /// Server to client.
     pub down: Counters,
+    /// The same of each hop, in the order from the client to the server.
+    pub hops_up: Vec<Counters>,
+    /// Server to client.
+    pub hops_down: Vec<Counters>,
     /// Lateness of packets.
     pub lateness: Lateness,
-    /// Packets that the receiving kernel refused: not IPv4, or changed so that it isn't any more.
+    /// Packets that the receiving kernel refused: not of the link's version of IP, or changed so that it isn't any more.
     pub refused: u64,
     /// Copies that the capture had no room for.
     pub capture_dropped: u64,
@@ -211,7 +217,7 @@ enum Request {
     Report(usize, Sender<CellReport>),
     Change(usize, Box<LinkSettings>, Sender<io::Result<()>>),
     Switch(usize, Direction, bool, Sender<()>),
-    Rebind(usize, Sender<Ipv4Addr>),
+    Rebind(usize, Sender<IpAddr>),
     Stop,
 }
 
@@ -309,7 +315,7 @@ impl Emulator {
     /// # Errors
     ///
     /// When the emulator has failed.
-    pub fn rebind(&self, cell: usize) -> io::Result<Ipv4Addr> {
+    pub fn rebind(&self, cell: usize) -> io::Result<IpAddr> {
         let (reply, answer) = channel();
         self.request(Request::Rebind(cell, reply))?;
         answer.recv().map_err(|_| gone())

@@ -121,6 +121,26 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Makes these the counters of two pipes: what leaves this one enters the other.
+    pub(super) fn continue_with(&mut self, next: &Self) {
+        self.delivered_packets = next.delivered_packets;
+        self.delivered_bytes = next.delivered_bytes;
+        let (dropped, more) = (&mut self.dropped, &next.dropped);
+        dropped.loss += more.loss;
+        dropped.queue += more.queue;
+        dropped.down += more.down;
+        dropped.mtu += more.mtu;
+        dropped.overload += more.overload;
+        self.dropped_bytes += next.dropped_bytes;
+        self.duplicated += next.duplicated;
+        self.corrupted += next.corrupted;
+        self.reordered += next.reordered;
+        self.held_back += next.held_back;
+        self.queue_peak_bytes = self.queue_peak_bytes.max(next.queue_peak_bytes);
+        self.queue_peak_packets = self.queue_peak_packets.max(next.queue_peak_packets);
+        self.last_ns = self.last_ns.max(next.last_ns);
+    }
+
     /// The part of the packets that the loss setting took, of those that it was asked about.
     #[must_use]
     pub fn loss_rate(&self) -> f64 {

@@ -36,6 +36,11 @@
 //! 7. Travels: delay and jitter. Jitter lets no packet overtake another unless that is asked for.
 //! 8. Reordered, duplicated, corrupted, if it is so decided.
 //!
+//! # Several hops
+//!
+//! A link may have further ones behind it. A packet that has passed a hop enters the next one at that very
+//! moment, so delays add up to the nanosecond, however late the caller is.
+//!
 //! # Randomness
 //!
 //! Each kind of decision has a random stream of its own, made from seed, direction and kind. Each
@@ -44,6 +49,8 @@
 //! settings.
 
 mod counters;
+#[cfg(test)]
+mod hop_tests;
 mod loss;
 mod pipe;
 mod random;
@@ -56,8 +63,8 @@ pub use counters::{Cause, Counters, DropCounts};
 pub use pipe::{Delivery, Fate, MAX_IN_FLIGHT_BYTES, MAX_IN_FLIGHT_PACKETS, Packet, Pipe};
 pub use random::Random;
 pub use settings::{
-    Down, Interval, Jitter, LinkSettings, Loss, LossAt, PipeSettings, Queue, Reorder, Schedule,
-    SettingsError,
+    Down, Hop, Interval, Jitter, LinkSettings, Loss, LossAt, MAX_HOPS, PipeSettings, Queue,
+    Reorder, Schedule, SettingsError,
 };
 pub use trace::{OPPORTUNITY_BYTES, Trace};
 
@@ -93,11 +100,34 @@ impl Direction {
     }
 }
 
-/// Two pipes that belong together.
+/// One or several hops, each with two pipes.
 #[derive(Debug)]
 pub struct Link<P> {
+    /// In the order from the client to the server; at least one.
+    hops: Vec<PipePair<P>>,
+}
+
+/// Both directions of a hop.
+#[derive(Debug)]
+struct PipePair<P> {
     up: Pipe<P>,
     down: Pipe<P>,
+}
+
+impl<P: Packet> PipePair<P> {
+    const fn of(&self, direction: Direction) -> &Pipe<P> {
+        match direction {
+            Direction::Up => &self.up,
+            Direction::Down => &self.down,
+        }
+    }
+
+    const fn of_mut(&mut self, direction: Direction) -> &mut Pipe<P> {
+        match direction {
+            Direction::Up => &mut self.up,
+            Direction::Down => &mut self.down,
+        }
+    }
 }
 
 impl<P: Packet> Link<P> {
@@ -107,46 +137,125 @@ impl<P: Packet> Link<P> {
     ///
     /// Settings outside their ranges.
     pub fn new(settings: &LinkSettings, seed: u64) -> Result<Self, SettingsError> {
-        let rtt_ns = settings.rtt_ns();
+        settings.validate()?;
+        let hops = settings.hops().enumerate().map(|(number, hop)| {
+            let (rtt_ns, seed) = (hop.rtt_ns(), hop_seed(seed, number));
+            Ok::<_, SettingsError>(PipePair {
+                up: Pipe::new(&hop.up, rtt_ns, seed, Direction::Up)?,
+                down: Pipe::new(&hop.down, rtt_ns, seed, Direction::Down)?,
+            })
+        });
         Ok(Self {
-            up: Pipe::new(&settings.up, rtt_ns, seed, Direction::Up)?,
-            down: Pipe::new(&settings.down, rtt_ns, seed, Direction::Down)?,
+            hops: hops.collect::<Result<_, _>>()?,
         })
     }
 
-    /// One direction.
+    /// The index of the hop that a packet of a direction meets as the `place`-th one.
+    const fn index(&self, direction: Direction, place: usize) -> usize {
+        match direction {
+            Direction::Up => place,
+            Direction::Down => self.hops.len() - 1 - place,
+        }
+    }
+
+    /// Takes new settings for the packets to come, for all hops or none.
+    ///
+    /// # Errors
+    ///
+    /// Settings outside their ranges, or of another number of hops.
+    pub fn change(&mut self, settings: &LinkSettings) -> Result<(), SettingsError> {
+        settings.validate()?;
+        if settings.behind.len() + 1 != self.hops.len() {
+            return Err(SettingsError("a link keeps its number of hops"));
+        }
+        for (pair, hop) in self.hops.iter_mut().zip(settings.hops()) {
+            pair.up.change(&hop.up, hop.rtt_ns())?;
+            pair.down.change(&hop.down, hop.rtt_ns())?;
+        }
+        Ok(())
+    }
+
+    /// Switches one direction of the client's hop off or on; see [`Pipe::switch`].
+    pub fn switch(&mut self, direction: Direction, is_on: bool) {
+        self.hops[0].of_mut(direction).switch(is_on);
+    }
+
+    /// The counters of one direction, from its entry to its exit.
     #[must_use]
-    pub const fn pipe(&self, direction: Direction) -> &Pipe<P> {
-        match direction {
-            Direction::Up => &self.up,
-            Direction::Down => &self.down,
+    pub fn counters(&self, direction: Direction) -> Counters {
+        let mut counters = *self.hops[self.index(direction, 0)].of(direction).counters();
+        for place in 1..self.hops.len() {
+            let hop = &self.hops[self.index(direction, place)];
+            counters.continue_with(hop.of(direction).counters());
         }
+        counters
     }
 
-    /// One direction, to change it.
-    pub const fn pipe_mut(&mut self, direction: Direction) -> &mut Pipe<P> {
-        match direction {
-            Direction::Up => &mut self.up,
-            Direction::Down => &mut self.down,
-        }
+    /// The counters of one direction of each hop, in the order from the client to the server.
+    #[must_use]
+    pub fn hop_counters(&self, direction: Direction) -> Vec<Counters> {
+        let hops = self.hops.iter();
+        hops.map(|hop| *hop.of(direction).counters()).collect()
     }
 
-    /// Hands a packet to the link; see [`Pipe::push`].
+    /// Bytes that wait for the first transmitter of a direction at a moment, with overhead.
+    pub fn waiting_bytes(&mut self, direction: Direction, now_ns: u64) -> u64 {
+        let index = self.index(direction, 0);
+        self.hops[index].of_mut(direction).waiting_bytes(now_ns)
+    }
+
+    /// Hands a packet to the link; see [`Pipe::push`]. Behind the first hop its fate is decided when it
+    /// comes there, and the counters tell.
     pub fn push(&mut self, direction: Direction, now_ns: u64, packet: P) -> Fate {
-        self.pipe_mut(direction).push(now_ns, packet)
+        self.forward(direction, now_ns);
+        let index = self.index(direction, 0);
+        self.hops[index].of_mut(direction).push(now_ns, packet)
+    }
+
+    /// Hands packets on that have passed a hop by `now_ns`, at the moments when they have. So a caller that
+    /// comes late changes nothing.
+    fn forward(&mut self, direction: Direction, now_ns: u64) {
+        for place in 1..self.hops.len() {
+            let (from, to) = (
+                self.index(direction, place - 1),
+                self.index(direction, place),
+            );
+            while let Some(delivery) = self.hops[from].of_mut(direction).pop(now_ns) {
+                let next = self.hops[to].of_mut(direction);
+                next.push(delivery.due_ns, delivery.packet);
+            }
+        }
     }
 
     /// Takes a packet that has arrived by `now_ns`; see [`Pipe::pop`].
     pub fn pop(&mut self, direction: Direction, now_ns: u64) -> Option<Delivery<P>> {
-        self.pipe_mut(direction).pop(now_ns)
+        self.forward(direction, now_ns);
+        let last = self.index(direction, self.hops.len() - 1);
+        self.hops[last].of_mut(direction).pop(now_ns)
     }
 
-    /// When the next packet arrives, in either direction.
+    /// When the next packet arrives, in either direction, or has passed a hop.
     #[must_use]
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        [self.up.next_deadline_ns(), self.down.next_deadline_ns()]
-            .into_iter()
-            .flatten()
-            .min()
+        let pipes = self.hops.iter().flat_map(|hop| [&hop.up, &hop.down]);
+        pipes.filter_map(Pipe::next_deadline_ns).min()
+    }
+
+    /// Packets that were accepted and not popped yet, in one direction of all hops.
+    #[must_use]
+    pub fn in_flight_packets(&self, direction: Direction) -> usize {
+        let hops = self.hops.iter();
+        hops.map(|hop| hop.of(direction).in_flight_packets()).sum()
     }
 }
+
+/// The seed of a hop. The first one has that of the link: its losses are those of a link without others behind.
+fn hop_seed(seed: u64, number: usize) -> u64 {
+    if number == 0 {
+        return seed;
+    }
+    Random::new(&[seed, number as u64, HOP]).next_u64()
+}
+
+/// Tells the seeds of hops from other random streams.
+const HOP: u64 = u64::from_be_bytes(*b"hop\0\0\0\0\0");

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::Direction;
 use super::trace::Trace;
 
 /// Smallest and largest rate, in bits per second.
@@ -22,9 +23,25 @@ const MAX_INTERVALS: usize = 10_000;
 /// so that a short link does not drop packets that come in a pair.
 const MIN_BDP_QUEUE_PACKETS: u64 = 2;
 
-/// Both directions of a link.
+/// Most hops of a link.
+pub const MAX_HOPS: usize = 8;
+
+/// Both directions of a link, and of the links behind it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LinkSettings {
+    /// Client to server.
+    pub up: PipeSettings,
+    /// Server to client.
+    pub down: PipeSettings,
+    /// Further hops, in the order from the client to the server. Each has a queue, losses and delays of its own,
+    /// and forwards whole packets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub behind: Vec<Hop>,
+}
+
+/// Both directions of a hop behind the first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Hop {
     /// Client to server.
     pub up: PipeSettings,
     /// Server to client.
@@ -38,13 +55,106 @@ impl LinkSettings {
         Self {
             up: pipe.clone(),
             down: pipe,
+            behind: Vec::new(),
         }
     }
 
-    /// The round trip of an empty packet on an idle link, without jitter.
+    /// This link, and another one behind it.
     #[must_use]
-    pub const fn rtt_ns(&self) -> u64 {
-        self.up.delay_ns.saturating_add(self.down.delay_ns)
+    pub fn followed_by(mut self, other: Self) -> Self {
+        self.behind.push(Hop {
+            up: other.up,
+            down: other.down,
+        });
+        self.behind.extend(other.behind);
+        self
+    }
+
+    /// Each hop by itself, in the order from the client to the server.
+    pub fn hops(&self) -> impl Iterator<Item = Self> {
+        let first = (&self.up, &self.down);
+        let behind = self.behind.iter().map(|hop| (&hop.up, &hop.down));
+        std::iter::once(first).chain(behind).map(|(up, down)| Self {
+            up: up.clone(),
+            down: down.clone(),
+            behind: Vec::new(),
+        })
+    }
+
+    /// One direction of all hops, in the order in which its packets meet them.
+    #[must_use]
+    pub fn pipes(&self, direction: Direction) -> Vec<&PipeSettings> {
+        let behind = self.behind.iter();
+        match direction {
+            Direction::Up => std::iter::once(&self.up)
+                .chain(behind.map(|hop| &hop.up))
+                .collect(),
+            Direction::Down => behind
+                .rev()
+                .map(|hop| &hop.down)
+                .chain([&self.down])
+                .collect(),
+        }
+    }
+
+    /// One direction of all hops, in the order from the client to the server.
+    #[must_use]
+    pub fn hops_of(&self, direction: Direction) -> Vec<&PipeSettings> {
+        let mut pipes = self.pipes(direction);
+        if direction == Direction::Down {
+            pipes.reverse();
+        }
+        pipes
+    }
+
+    /// The same with every direction of every hop changed.
+    #[must_use]
+    pub fn map(&self, change: impl Fn(&PipeSettings) -> PipeSettings) -> Self {
+        let behind = self.behind.iter().map(|hop| Hop {
+            up: change(&hop.up),
+            down: change(&hop.down),
+        });
+        Self {
+            up: change(&self.up),
+            down: change(&self.down),
+            behind: behind.collect(),
+        }
+    }
+
+    /// The longest packet that passes in both directions, in bytes.
+    #[must_use]
+    pub fn mtu_bytes(&self) -> u32 {
+        self.behind
+            .iter()
+            .flat_map(|hop| [&hop.up, &hop.down])
+            .fold(self.up.mtu_bytes.min(self.down.mtu_bytes), |least, pipe| {
+                least.min(pipe.mtu_bytes)
+            })
+    }
+
+    /// The rate of the slowest hop in one direction, in bits per second; none where nothing limits it.
+    #[must_use]
+    pub fn rate_bps(&self, direction: Direction) -> Option<u64> {
+        let rates = self.pipes(direction).into_iter();
+        rates.filter_map(|pipe| pipe.rate_bps).min()
+    }
+
+    /// The part of the packets that is lost in one direction in the long run.
+    #[must_use]
+    pub fn expected_loss(&self, direction: Direction) -> f64 {
+        let pipes = self.pipes(direction).into_iter();
+        1.0 - pipes
+            .map(|pipe| 1.0 - pipe.loss.expected())
+            .product::<f64>()
+    }
+
+    /// The round trip of an empty packet on an idle link, without jitter: the sum of all hops.
+    #[must_use]
+    pub fn rtt_ns(&self) -> u64 {
+        let all = Direction::BOTH
+            .into_iter()
+            .flat_map(|direction| self.pipes(direction));
+        all.fold(0, |sum: u64, pipe| sum.saturating_add(pipe.delay_ns))
     }
 
     /// Whether all values are in their ranges.
@@ -53,8 +163,15 @@ impl LinkSettings {
     ///
     /// The first value that is not.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        self.up.validate()?;
-        self.down.validate()
+        if self.behind.len() >= MAX_HOPS {
+            return Err(SettingsError("a link has 8 hops at the most"));
+        }
+        for direction in Direction::BOTH {
+            for pipe in self.pipes(direction) {
+                pipe.validate()?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -10,8 +10,8 @@ const S: u64 = 1_000_000_000;
 
 /// A packet that is a number and a length.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Numbered {
-    number: u64,
+pub(super) struct Numbered {
+    pub(super) number: u64,
     length_bytes: usize,
     flipped: Option<u64>,
 }
@@ -26,7 +26,7 @@ impl Packet for Numbered {
     }
 }
 
-const fn numbered(number: u64, length_bytes: usize) -> Numbered {
+pub(super) const fn numbered(number: u64, length_bytes: usize) -> Numbered {
     Numbered {
         number,
         length_bytes,
@@ -504,6 +504,7 @@ fn a_link_serves_both_directions() {
                 delay_ns: 5,
                 ..PipeSettings::default()
             },
+            ..LinkSettings::default()
         },
         1,
     )
@@ -515,7 +516,7 @@ fn a_link_serves_both_directions() {
     assert_eq!(link.next_deadline_ns(), Some(5));
     assert_eq!(link.pop(Direction::Down, 10).unwrap().packet, [2]);
     assert_eq!(link.pop(Direction::Up, 10).unwrap().packet, [1]);
-    assert_eq!(link.pipe(Direction::Up).counters().delivered_packets, 1);
+    assert_eq!(link.counters(Direction::Up).delivered_packets, 1);
 }
 
 fn any_loss() -> impl Strategy<Value = Loss> {
@@ -561,7 +562,7 @@ fn any_jitter() -> impl Strategy<Value = Jitter> {
 
 prop_compose! {
     /// Anything without intended reordering.
-    fn any_ordered_pipe()(
+    pub(super) fn any_ordered_pipe()(
         rate_bps in proptest::option::of(8_000..1_000_000_000_u64),
         delay_ns in 0..S,
         jitter in any_jitter(),

@@ -84,10 +84,8 @@ impl Broker {
         command.arg("serve").args(["--shards", "1"]);
         for scheme in schemes {
             let port = site.cell().map_or(0, |_| default_port(scheme));
-            command.args([
-                "--listen",
-                &format!("{scheme}://{}:{port}", site.listen_address()),
-            ]);
+            let place = SocketAddr::new(site.listen_address(), port);
+            command.args(["--listen", &format!("{scheme}://{place}")]);
         }
         command
             // Only the campaign configures a broker.
@@ -176,18 +174,19 @@ impl Broker {
         })?;
         let scheme = run.transport.scheme.as_str();
         let port = default_port(scheme);
+        let place = SocketAddr::new(site.listen_address(), port);
         let mut command = site.command(Side::Server, &program);
         // RMQTT recognises the format of a file by its name, and ignores an unknown one.
         let (option, ending, text) = match foreign {
             Foreign::Mosquitto => (
                 "-c",
                 "conf",
-                mosquitto_configuration(scheme, port, setting.data),
+                mosquitto_configuration(scheme, place, setting.data),
             ),
             _ => (
                 "-f",
                 "toml",
-                rmqttd_configuration(scheme, port, setting.data),
+                rmqttd_configuration(scheme, place, setting.data),
             ),
         };
         let path = setting.data.join(format!("{name}-{port}.{ending}"));
@@ -232,9 +231,9 @@ impl Broker {
         let target: SocketAddr = (host, port)
             .to_socket_addrs()
             .map_err(failed)?
-            .find(SocketAddr::is_ipv4)
-            .ok_or_else(|| format!("{host} has no IPv4 address, and the links have no IPv6"))?;
-        let relay = Relay::beside(&cell.server, target).map_err(failed)?;
+            .next()
+            .ok_or_else(|| format!("{host} has no address"))?;
+        let relay = Relay::beside(&cell.server, site.family(), target).map_err(failed)?;
         Ok(Self {
             process: None,
             relay: Some(relay),
@@ -291,6 +290,19 @@ impl Broker {
             .map_err(|error| format!("gateway: {error}"))
     }
 
+    /// Takes its power away: nothing is said or written any more.
+    pub(super) fn kill(&mut self) -> Result<(), String> {
+        let failed = |error: std::io::Error| format!("cannot kill the broker: {error}");
+        let Some(process) = &mut self.process else {
+            return Err("a broker outside of the lab keeps its power".into());
+        };
+        process.kill().map_err(failed)?;
+        if let Some(gateway) = &mut self.gateway {
+            gateway.kill().map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// A broker that was not started.
     #[cfg(test)]
     pub(super) fn for_test() -> Self {
@@ -327,13 +339,19 @@ fn start_gateway(
 ) -> Result<(Process, u16), String> {
     let rival = transport.device.as_ref().filter(|_| transport.is_rival());
     let program = rival.map_or(setting.program, ForeignDevice::program);
-    let place = format!("{}:0", site.listen_address());
-    let listen = rival.map_or_else(|| place.clone(), |it| format!("{}://{place}", it.scheme));
+    let place = SocketAddr::new(site.listen_address(), 0);
+    let listen = rival.map_or_else(
+        || place.to_string(),
+        |it| format!("{}://{place}", it.scheme),
+    );
     let mut command = site.command(Side::Server, program);
     command
         .arg("gateway")
         .args(["--listen", &listen])
-        .args(["--to", &format!("127.0.0.1:{to}")])
+        .args([
+            "--to",
+            &SocketAddr::new(site.beside_address(), to).to_string(),
+        ])
         .arg("--certificate")
         .arg(setting.data.join(CERTIFICATE))
         .arg("--key")
@@ -359,9 +377,10 @@ fn find_program(name: &str) -> Option<PathBuf> {
 
 /// Mosquitto's defaults, with changes for the comparison: TCP_NODELAY as all others have it, and no
 /// data on disk. It would give up root's rights, and could not read the key then.
-fn mosquitto_configuration(scheme: &str, port: u16, data: &Path) -> String {
+fn mosquitto_configuration(scheme: &str, place: SocketAddr, data: &Path) -> String {
+    let (address, port) = (place.ip(), place.port());
     let mut text = format!(
-        "user root\nlistener {port} 0.0.0.0\nallow_anonymous true\npersistence false\n\
+        "user root\nlistener {port} {address}\nallow_anonymous true\npersistence false\n\
          set_tcp_nodelay true\nlog_dest stderr\nlog_type error\n"
     );
     if scheme == "mqtts" {
@@ -374,7 +393,7 @@ fn mosquitto_configuration(scheme: &str, port: u16, data: &Path) -> String {
 }
 
 /// RMQTT's defaults, with one listener.
-fn rmqttd_configuration(scheme: &str, port: u16, data: &Path) -> String {
+fn rmqttd_configuration(scheme: &str, place: SocketAddr, data: &Path) -> String {
     let kind = match scheme {
         "mqtt" => "tcp",
         "mqtts" => "tls",
@@ -384,7 +403,7 @@ fn rmqttd_configuration(scheme: &str, port: u16, data: &Path) -> String {
     let mut text = format!(
         "node.id = 1\nrpc.server_addr = \"127.0.0.1:5363\"\nlog.to = \"off\"\n\
          plugins.dir = \"{}\"\nplugins.default_startups = []\n\
-         {listener}.enable = true\n{listener}.addr = \"0.0.0.0:{port}\"\n\
+         {listener}.enable = true\n{listener}.addr = \"{place}\"\n\
          {listener}.allow_anonymous = true\n",
         data.display()
     );
@@ -456,11 +475,12 @@ mod tests {
     #[test]
     fn other_brokers_get_the_same_certificate() {
         let data = Path::new("/data");
-        let text = mosquitto_configuration("mqtts", 8883, data);
+        let at = |place: &str| place.parse().unwrap();
+        let text = mosquitto_configuration("mqtts", at("0.0.0.0:8883"), data);
         assert!(text.contains("listener 8883 0.0.0.0\n"));
         assert!(text.contains("keyfile /data/development-key.pem\n"));
-        assert!(!mosquitto_configuration("mqtt", 1883, data).contains("keyfile"));
-        let text = rmqttd_configuration("mqtt+quic", 14_567, data);
+        assert!(!mosquitto_configuration("mqtt", at("[::]:1883"), data).contains("keyfile"));
+        let text = rmqttd_configuration("mqtt+quic", at("[::]:14567"), data);
         assert!(text.contains("listener.quic.external.cert = \"/data/development-cert"));
         assert!(text.parse::<toml::Table>().is_ok(), "{text}");
     }

@@ -17,7 +17,7 @@ pub(super) fn set(sample: &mut Sample, name: &str, value: f64) {
     }
 }
 
-fn milliseconds(values: impl IntoIterator<Item = u64>) -> Vec<f64> {
+pub(super) fn milliseconds(values: impl IntoIterator<Item = u64>) -> Vec<f64> {
     // Whole microseconds are more than a machine is exact to.
     values
         .into_iter()
@@ -278,12 +278,16 @@ fn describe_energy(
         return;
     };
     let conditions = Conditions {
+        // The radio is on the client's hop.
         up_bps: run.settings.up.rate_bps.map_or(1e9, |rate| rate as f64),
         down_bps: run.settings.down.rate_bps.map_or(1e9, |rate| rate as f64),
         sleep: Sleep::PowerSaving,
         release_assistance: false,
     };
-    for (index, (_, radio)) in radios(&run.link).into_iter().enumerate() {
+    for (index, (_, radio)) in radios(run.link.split(',').next().unwrap_or_default())
+        .into_iter()
+        .enumerate()
+    {
         let period_s = last.at_s.max(total_s) + 1e-3;
         let period = crate::energy::period(&radio, &packets, period_s, &conditions, 0.0);
         set(sample, &of_set("radio", index), period.joules);

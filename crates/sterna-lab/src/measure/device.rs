@@ -34,6 +34,8 @@ pub enum Role {
     ConnectPublish,
     /// Connects, takes messages from a queue and disconnects.
     ConnectReceive,
+    /// All connections at once, each with messages of its own. Says `finished` after each phase.
+    Fleet,
 }
 
 /// A device's authentication.
@@ -100,7 +102,7 @@ pub struct Task {
     pub payload_bytes: u32,
     /// Messages of a connection; for a subscriber, all that are expected.
     pub messages: u32,
-    /// Connections, one after another.
+    /// Connections, one after another; of a fleet, at once.
     pub connections: u32,
     /// Topics, in turn.
     pub topics: u32,
@@ -112,6 +114,12 @@ pub struct Task {
     /// Time that a connection stays after its last message, for acknowledgements on their way.
     #[serde(default)]
     pub linger_ns: u64,
+    /// Of a fleet: time over which the first calls are spread.
+    #[serde(default)]
+    pub spread_ns: u64,
+    /// After which a silent device sends a sign of life, in seconds; its library's default without one.
+    #[serde(default)]
+    pub keep_alive_s: Option<u16>,
     /// Whether a message waits for CONNACK.
     pub wait_connack: bool,
     /// Place for a qlog of each QUIC connection: the folder, and the NAME before the connection's
@@ -176,6 +184,8 @@ pub struct Measured {
     pub is_real_time: bool,
     /// Number of reconnections.
     pub reconnections: u32,
+    /// Of a fleet: when each device was connected again after the broker had been away.
+    pub reconnected_ns: Vec<u64>,
     /// QUIC: packets counted as lost, whose content was sent again.
     pub packets_lost: Option<u64>,
     /// QUIC: its smoothed round trip, in nanoseconds.

@@ -76,6 +76,7 @@ fn exchanges(
                 .map(|(_, sent_ns, _)| sent_ns.saturating_sub(report.packets_from_ns) as f64 / 1e9);
             by_time(packets, &sent_s.collect::<Vec<_>>())
         }
+        WorkloadKind::Fleet => return Err("a fleet's devices share one medium".into()),
     };
     if exchanges.len() < 2 {
         return Err("no exchange but the first".into());

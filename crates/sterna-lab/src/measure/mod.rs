@@ -14,6 +14,7 @@ pub mod credentials;
 mod describe;
 pub mod device;
 mod exchanges;
+mod fleet;
 mod negotiated;
 mod ns3;
 pub mod order;

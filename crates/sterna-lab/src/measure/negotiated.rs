@@ -11,6 +11,8 @@ use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::{Keys, Version};
 use rustls::{CipherSuite, NamedGroup, Side};
 
+use crate::netns::Family;
+
 /// Connections whose start is remembered; later ones of a run negotiate the same.
 const MAX_CONNECTIONS: usize = 256;
 /// Different outcomes that are kept.
@@ -42,7 +44,7 @@ pub(super) struct Negotiated {
 }
 
 impl Negotiated {
-    /// Looks at an IPv4 packet as the client has sent or received it.
+    /// Looks at a packet as the client has sent or received it.
     pub(super) fn look(&mut self, packet: &[u8], is_from_client: bool) {
         if self.found.len() < MAX_OUTCOMES {
             // Cut-off or other packets are ignored.
@@ -57,8 +59,13 @@ impl Negotiated {
     }
 
     fn read_packet(&mut self, packet: &[u8], is_from_client: bool) -> Option<()> {
-        let header_bytes = usize::from(packet.first()? & 0x0f) * 4;
-        let protocol = *packet.get(9)?;
+        let first = packet.first()?;
+        let (header_bytes, protocol) = if first >> 4 == 6 {
+            // Programs of the lab send no headers between the fixed one and the transport's.
+            (Family::V6.header_bytes(), *packet.get(6)?)
+        } else {
+            (usize::from(first & 0x0f) * 4, *packet.get(9)?)
+        };
         let mut rest = Reader(packet.get(header_bytes..)?);
         let (source, destination) = (rest.u16()?, rest.u16()?);
         match (protocol, is_from_client) {

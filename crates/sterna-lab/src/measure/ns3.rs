@@ -236,6 +236,9 @@ impl Simulation {
         seed: u64,
         taps: [OwnedFd; 2],
     ) -> Result<Self, String> {
+        if !link.behind.is_empty() {
+            return Err("ns-3's scenario has one hop".into());
+        }
         let wifi = WIFI_PROFILES.iter().find(|(name, _)| *name == profile);
         let mut up = pipe(&link.up, link.rtt_ns())?;
         let mut down = pipe(&link.down, link.rtt_ns())?;

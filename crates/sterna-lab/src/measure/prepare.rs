@@ -72,10 +72,10 @@ fn calibrate_link(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
-    let Some(profile) = Profile::find(link) else {
+    let Ok(settings) = Profile::link(link) else {
         return Ok(lines);
     };
-    for measurement in calibrate::measurements_of(link, &profile.settings(), CALIBRATION) {
+    for measurement in calibrate::measurements_of(link, &settings, CALIBRATION) {
         if setting.stop.load(Ordering::Relaxed) {
             break;
         }

@@ -149,6 +149,30 @@ impl Process {
         Some(sum)
     }
 
+    /// Bytes of memory that it has now.
+    pub(super) fn rss_bytes(&self) -> Option<u64> {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The most that it ever had.
+    pub(super) fn peak_rss_bytes(&self) -> Option<u64> {
+        self.status_bytes("VmHWM:")
+    }
+
+    fn status_bytes(&self, name: &str) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kilobytes: u64 = value.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(kilobytes * 1024)
+    }
+
+    /// Ends it without a warning.
+    pub(super) fn kill(&mut self) -> io::Result<()> {
+        self.stdin = None;
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
     /// Whether it has ended.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))

@@ -1,6 +1,7 @@
 //! One run: broker, devices and link, from their start to a sample.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -9,13 +10,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::broker::{Broker, START_LIMIT, quic_congestion};
 use super::describe::{describe_device, describe_link, set};
 use super::device::{Credentials, Measured, Role, Task, Word};
+use super::fleet::Course;
 use super::process::Process;
 use super::qlog::{self, Traces};
 use super::sample::{Sample, Verdict};
 use super::site::{Site, SiteKind, SiteReport};
 use super::{exchanges, program, tolerance};
 use crate::calibrate::{CpuTicks, Machine};
-use crate::campaign::{ForeignDevice, LinkEventKind, Run, WorkloadKind};
+use crate::campaign::{Fleet, ForeignDevice, LinkEventKind, Run, WorkloadKind};
 use crate::netns::Side;
 use crate::quantity;
 
@@ -83,19 +85,19 @@ fn measure(
         Site::Ns3 { .. } => true,
         Site::Loopback { .. } => false,
     };
-    let broker = Broker::start(setting, &site, run)?;
+    let mut broker = Broker::start(setting, &site, run)?;
     let target = site
         .reach(broker.port())
         .map_err(failed("cannot reach the broker"))?;
     let deadline = Instant::now() + run.time_limit();
     let beside = format!(
-        "{}://127.0.0.1:{}",
+        "{}://{}",
         run.transport.scheme_beside(),
-        broker.port_beside()
+        SocketAddr::new(site.beside_address(), broker.port_beside())
     );
     let timed_beside_broker = matches!(
         run.workload.kind,
-        WorkloadKind::OpenLoop | WorkloadKind::ConnectPublish
+        WorkloadKind::OpenLoop | WorkloadKind::ConnectPublish | WorkloadKind::Fleet
     );
     if run.workload.kind == WorkloadKind::ConnectReceive {
         fill_queue(setting, &site, run, &broker, beside.clone(), deadline)?;
@@ -120,6 +122,7 @@ fn measure(
         WorkloadKind::StopAndWait => Role::StopAndWait,
         WorkloadKind::ConnectPublish => Role::ConnectPublish,
         WorkloadKind::ConnectReceive => Role::ConnectReceive,
+        WorkloadKind::Fleet => Role::Fleet,
     };
     let url = format!("{}://{target}", run.transport.scheme);
     let watch_ns = watch_ns(run);
@@ -152,6 +155,10 @@ fn measure(
     let ticks_before = CpuTicks::now();
     let has_real_time_broker = broker.process().is_some_and(Process::is_preferred);
     let broker_cpu_before = broker.process().and_then(Process::cpu_ns);
+    let mut course = Course::of(run, deadline, setting.stop);
+    if let Some(course) = &mut course {
+        course.connect(&mut site, &broker, &mut device, sample)?;
+    }
     device.say("go")?;
     let began = Instant::now();
     events(run, &site, began)?;
@@ -180,11 +187,16 @@ fn measure(
     let ticks_after = CpuTicks::now();
     let broker_cpu_after = broker.process().and_then(Process::cpu_ns);
     let until = Instant::now() + START_LIMIT;
-    let measured = result(&mut device, until, setting.stop)?;
     let arrived = match &mut subscriber {
         Some(subscriber) => Some(result(subscriber, until, setting.stop)?),
         None => None,
     };
+    if let Some(course) = &mut course {
+        let places = (&mut site, &mut broker, &mut device);
+        course.power_cut(setting, run, places, sample)?;
+    }
+    let until = Instant::now() + START_LIMIT;
+    let measured = result(&mut device, until, setting.stop)?;
     device.end();
     if let Some(subscriber) = &mut subscriber {
         subscriber.end();
@@ -225,6 +237,9 @@ fn measure(
     }
     describe_link(run, &report, &measured, sample);
     exchanges::describe(run, &report, arrived.as_ref(), sample)?;
+    if let Some(course) = &course {
+        course.describe(&measured, sample);
+    }
     if let Some(traces) = traces {
         let moments = traces.read(watch_ns)?;
         let (first_ns, epoch_ns) = (measured.first_ns, measured.qlog_epoch_ns);
@@ -257,6 +272,7 @@ fn measure(
             .zip(measured.congestion.as_deref()),
         has_real_time_emulator,
         pressure_percent,
+        busy: course.as_ref().map_or(&[][..], Course::busy),
     });
     if let Some(pressure) = pressure_percent {
         set(sample, "pressure_percent", pressure);
@@ -353,6 +369,7 @@ fn fill_queue(
 fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
     let transport = &run.transport;
     let workload = &run.workload;
+    let fleet = workload.fleet.as_ref();
     let mut quic = transport.quic.clone();
     if let Some(name) = &transport.congestion {
         quic.insert("congestion".into(), quic_congestion(name));
@@ -388,6 +405,8 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
             .as_deref()
             .and_then(|linger| quantity::time_ns(linger).ok())
             .unwrap_or(0),
+        spread_ns: fleet.map_or(0, Fleet::spread_ns),
+        keep_alive_s: fleet.and_then(|fleet| fleet.keep_alive_s),
         wait_connack: workload.wait_connack,
         qlog: None,
         time_limit_ms: run.time_limit().as_millis() as u64,
@@ -427,6 +446,8 @@ fn subscriber(run: &Run, url: String, broker: &Broker) -> Task {
         interval_ns: 0,
         pause_ns: 0,
         linger_ns: 0,
+        spread_ns: 0,
+        keep_alive_s: None,
         wait_connack: false,
         qlog: None,
         time_limit_ms: run.time_limit().as_millis() as u64,

@@ -1,7 +1,7 @@
 //! Place of a run: two sides and the link between them.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -15,8 +15,8 @@ use crate::campaign::Transport;
 use crate::emulator::{Attachment, Captured, Cell, CellReport, Emulator, EmulatorOptions, Event};
 use crate::energy::exchange::FlowPacket;
 use crate::energy::radio::RadioPacket;
-use crate::link::{Counters, LinkSettings};
-use crate::netns::{NamespaceSettings, Side};
+use crate::link::{Counters, Direction, LinkSettings};
+use crate::netns::{Family, NamespaceSettings, Side};
 use crate::relay::{Relay, RelayOptions};
 
 /// Priority of the thread that notes packets: below the emulator's.
@@ -55,6 +55,7 @@ pub(super) enum Site {
     /// Two namespaces.
     Namespaces {
         cell: Cell,
+        family: Family,
         emulator: Emulator,
         timeline: Timeline,
     },
@@ -63,6 +64,7 @@ pub(super) enum Site {
     /// This host. The relay starts once the broker's port is known.
     Loopback {
         link: Box<LinkSettings>,
+        family: Family,
         seed: u64,
         relay: Option<Relay>,
     },
@@ -109,6 +111,10 @@ pub(super) struct SiteReport {
     pub(super) up: Counters,
     /// Server to client.
     pub(super) down: Counters,
+    /// The same of each hop, in the order from the client to the server.
+    pub(super) hops_up: Vec<Counters>,
+    /// Server to client.
+    pub(super) hops_down: Vec<Counters>,
     /// Lateness of the link; a relay does not know it.
     pub(super) late: Option<Late>,
     /// Packets that the receiving kernel refused.
@@ -144,17 +150,23 @@ impl Site {
         if kind == SiteKind::Relay {
             return Ok(Self::Loopback {
                 link: Box::new(link.clone()),
+                family: transport.family(),
                 seed,
                 relay: None,
             });
         }
         let cell = Cell::new()?;
+        let family = transport.family();
         let namespaces = NamespaceSettings {
-            mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
+            family,
+            mtu_bytes: Some(link.mtu_bytes()),
             congestion_control: transport.congestion.clone(),
             rto_min_ms: transport.rto_min_ms,
         };
         if kind == SiteKind::Ns3 {
+            if family == Family::V6 {
+                return Err(io::Error::other("ns-3's scenario has no IPv6"));
+            }
             let taps = [
                 cell.client.tap(Side::Client, &namespaces)?,
                 cell.server.tap(Side::Server, &namespaces)?,
@@ -179,6 +191,7 @@ impl Site {
         let emulator = Emulator::start(vec![attachment], options)?;
         Ok(Self::Namespaces {
             cell,
+            family,
             emulator,
             timeline,
         })
@@ -203,25 +216,46 @@ impl Site {
     }
 
     /// The address on which a broker listens.
-    pub(super) const fn listen_address(&self) -> &'static str {
+    pub(super) const fn listen_address(&self) -> IpAddr {
         match self {
             // The link's side, and the loopback device beside it.
-            Self::Namespaces { .. } | Self::Ns3 { .. } => "0.0.0.0",
-            Self::Loopback { .. } => "127.0.0.1",
+            Self::Namespaces { family, .. } => family.unspecified(),
+            Self::Ns3 { .. } => Family::V4.unspecified(),
+            Self::Loopback { family, .. } => family.localhost(),
+        }
+    }
+
+    /// Where a program beside the broker reaches it.
+    pub(super) const fn beside_address(&self) -> IpAddr {
+        self.family().localhost()
+    }
+
+    /// The version of IP between the sides.
+    pub(super) const fn family(&self) -> Family {
+        match self {
+            Self::Namespaces { family, .. } | Self::Loopback { family, .. } => *family,
+            Self::Ns3 { .. } => Family::V4,
         }
     }
 
     /// Where a client reaches a broker that listens on this port.
     pub(super) fn reach(&mut self, port: u16) -> io::Result<SocketAddr> {
         match self {
-            Self::Namespaces { .. } | Self::Ns3 { .. } => Ok((Side::Server.address(), port).into()),
-            Self::Loopback { link, seed, relay } => {
-                let (listener, socket) = local_sockets()?;
+            Self::Namespaces { .. } | Self::Ns3 { .. } => {
+                Ok((Side::Server.address(self.family()), port).into())
+            }
+            Self::Loopback {
+                link,
+                family,
+                seed,
+                relay,
+            } => {
+                let (listener, socket) = local_sockets(*family)?;
                 let address = listener.local_addr()?;
                 *relay = Some(Relay::start(RelayOptions {
                     listener,
                     socket,
-                    target: (Ipv4Addr::LOCALHOST, port).into(),
+                    target: (family.localhost(), port).into(),
                     link: link.as_ref().clone(),
                     seed: *seed,
                 })?);
@@ -267,6 +301,24 @@ impl Site {
         }
     }
 
+    /// Takes the power from the server's host, as its peers see it, or gives it back. Nothing passes the link
+    /// without it. Connections of processes that are killed meanwhile are forgotten by the kernel soon, as by
+    /// a host that starts again.
+    pub(super) fn power(&self, is_on: bool) -> Result<(), String> {
+        let Self::Namespaces { cell, emulator, .. } = self else {
+            return Err("a power cut needs `--emulator tun`".into());
+        };
+        cell.server
+            .forget_orphans()
+            .map_err(|error| error.to_string())?;
+        for direction in Direction::BOTH {
+            emulator
+                .switch(0, direction, is_on)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
     /// Ends it. All processes must have ended.
     pub(super) fn finish(self) -> io::Result<SiteReport> {
         match self {
@@ -274,6 +326,7 @@ impl Site {
                 cell,
                 emulator,
                 timeline,
+                ..
             } => {
                 let overflows = cell.client.overflows()? + cell.server.overflows()?;
                 let (up, down) = retransmissions(&cell);
@@ -289,6 +342,8 @@ impl Site {
                 Ok(SiteReport {
                     up: report.up,
                     down: report.down,
+                    hops_up: report.hops_up.clone(),
+                    hops_down: report.hops_down.clone(),
                     overflows,
                     unanswered: Some(
                         packets.iter().take_while(|it| it.packet.is_sent).count() as u64
@@ -314,6 +369,8 @@ impl Site {
                 Ok(SiteReport {
                     up: seen.up,
                     down: seen.down,
+                    hops_up: vec![seen.up],
+                    hops_down: vec![seen.down],
                     // ns-3 reads frames as they come, and counts those that don't fit.
                     overflows: cell.client.overflows()? + cell.server.overflows()?,
                     packets: None,
@@ -339,6 +396,8 @@ impl Site {
                 Ok(SiteReport {
                     up,
                     down,
+                    hops_up: Vec::new(),
+                    hops_down: Vec::new(),
                     late: None,
                     refused: 0,
                     overflows: 0,
@@ -362,9 +421,9 @@ fn retransmissions(cell: &Cell) -> (Option<u64>, Option<u64>) {
 }
 
 /// A port of the loopback device that is free for both protocols.
-fn local_sockets() -> io::Result<(TcpListener, UdpSocket)> {
+fn local_sockets(family: Family) -> io::Result<(TcpListener, UdpSocket)> {
     for _ in 0..MAX_PORT_TRIES {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = TcpListener::bind((family.localhost(), 0))?;
         if let Ok(socket) = UdpSocket::bind(listener.local_addr()?) {
             return Ok((listener, socket));
         }

@@ -1,6 +1,6 @@
 //! Whether a run took place under the conditions that it was meant to have.
 
-use crate::link::{Counters, LinkSettings, Loss};
+use crate::link::{Counters, Direction, LinkSettings, Loss};
 
 use super::device::Measured;
 use super::site::SiteReport;
@@ -18,6 +18,8 @@ const MAX_LATE_US: f64 = 5_000.0;
 const MAX_DEVICE_LATE_P99_MS: f64 = 3.0;
 /// CPU pressure that only programs with real-time priority stand.
 const MAX_PRESSURE_PERCENT: f64 = 60.0;
+/// Part of a core beyond which a process of one thread was the limit of a run, not its link.
+const MAX_BUSY: f64 = 0.8;
 /// Allowed error of measured losses, in standard deviations: one run of 16 000 is refused unjustly.
 const LOSS_DEVIATIONS: f64 = 4.0;
 
@@ -33,6 +35,8 @@ pub(super) struct Conditions<'a> {
     pub(super) congestion: Option<(&'a str, &'a str)>,
     pub(super) has_real_time_emulator: bool,
     pub(super) pressure_percent: Option<f64>,
+    /// Parts of a core that processes of one thread took, by what they did.
+    pub(super) busy: &'a [(String, f64)],
 }
 
 /// The conditions that were out of tolerance.
@@ -54,11 +58,21 @@ pub(super) fn complaints(conditions: &Conditions<'_>) -> Vec<String> {
                 late.p999_us / 1e3
             ));
         }
-        for (name, set, counters) in [
-            ("up", &conditions.settings.up.loss, &report.up),
-            ("down", &conditions.settings.down.loss, &report.down),
+        for (name, hops, counters) in [
+            (
+                "up",
+                conditions.settings.hops_of(Direction::Up),
+                &report.hops_up,
+            ),
+            (
+                "down",
+                conditions.settings.hops_of(Direction::Down),
+                &report.hops_down,
+            ),
         ] {
-            complaints.extend(implausible_loss(name, set, counters));
+            for (hop, counters) in hops.iter().zip(counters) {
+                complaints.extend(implausible_loss(name, &hop.loss, counters));
+            }
         }
         if report.refused > 0 {
             complaints.push(format!("the kernel refused {} packets", report.refused));
@@ -85,6 +99,14 @@ pub(super) fn complaints(conditions: &Conditions<'_>) -> Vec<String> {
         && wanted != got
     {
         complaints.push(format!("congestion control was {got} instead of {wanted}"));
+    }
+    for (what, part) in conditions.busy {
+        if *part > MAX_BUSY {
+            complaints.push(format!(
+                "the machine was the limit: {what} took {:.0} % of a core",
+                part * 100.0
+            ));
+        }
     }
     let is_preferred = conditions.has_real_time_emulator
         && conditions.devices.iter().all(|device| device.is_real_time);
@@ -134,6 +156,8 @@ mod tests {
         SiteReport {
             up,
             down: Counters::default(),
+            hops_up: vec![up],
+            hops_down: vec![Counters::default()],
             late: Some(Late {
                 p99_us: late_us,
                 p999_us: late_us,
@@ -171,7 +195,28 @@ mod tests {
             congestion: Some(("cubic", device.congestion.as_deref().unwrap_or("cubic"))),
             has_real_time_emulator: true,
             pressure_percent: Some(pressure),
+            busy: &[("the device while idle".into(), 0.8)],
         })
+    }
+
+    #[test]
+    fn a_process_that_fills_its_core_marks_the_run() {
+        let settings = Profile::find("wifi").unwrap().settings();
+        let complaints = complaints(&Conditions {
+            settings: &settings,
+            interval_ns: 0,
+            report: &report(0.0, 0),
+            devices: &[],
+            congestion: None,
+            has_real_time_emulator: true,
+            pressure_percent: None,
+            busy: &[
+                ("the broker while connecting".into(), 0.95),
+                ("the device while connecting".into(), 0.3),
+            ],
+        });
+        let expected = "the machine was the limit: the broker while connecting took 95 % of a core";
+        assert_eq!(complaints, [expected]);
     }
 
     #[test]

@@ -8,12 +8,12 @@ mod netlink;
 
 use std::fs::{self, File};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::kernel;
 
@@ -23,9 +23,13 @@ pub(crate) use netlink::Netlink;
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The server's address. Both are of the network that RFC 2544 keeps for benchmarks.
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// An address without a network around it. The kernel would make a route to such a network, which
-/// would win over ours and know no congestion control.
-const PREFIX_BITS: u8 = 32;
+/// The client's address on a link of IPv6.
+pub const CLIENT_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
+/// The server's. Both are of the network that RFC 5180 keeps for benchmarks.
+pub const SERVER_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
+/// Shortest longest packet of a link of IPv6 (RFC 8200, section 5). The kernel has no IPv6 on a device with
+/// a shorter one.
+const MIN_MTU_BYTES_V6: u32 = 1280;
 /// The name of the device in either namespace.
 pub const DEVICE: &str = "link0";
 /// Packets that wait in the kernel until the emulator reads them. The default of 500 is filled by 4
@@ -41,6 +45,68 @@ const SYSTEM_SETTINGS: [(&str, &str); 4] = [
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/ipv4/tcp_no_metrics_save", "1"),
 ];
+
+/// The same of a device that has IPv6: no address but the one that it is given, no wait until nobody else
+/// answers to that (RFC 4862, section 5.4), and no packets that ask for routers or announce anything.
+const DEVICE_SETTINGS_V6: [(&str, &str); 6] = [
+    ("addr_gen_mode", "1"),
+    ("accept_dad", "0"),
+    ("dad_transmits", "0"),
+    ("accept_ra", "0"),
+    ("router_solicitations", "0"),
+    ("disable_ipv6", "0"),
+];
+
+/// The version of IP on a link.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// IPv6, or IPv4.
+    #[must_use]
+    pub const fn of(is_v6: bool) -> Self {
+        if is_v6 { Self::V6 } else { Self::V4 }
+    }
+
+    /// Bytes of the header of a packet.
+    #[must_use]
+    pub const fn header_bytes(self) -> usize {
+        match self {
+            Self::V4 => 20,
+            Self::V6 => 40,
+        }
+    }
+
+    /// The address that means any of a host.
+    #[must_use]
+    pub const fn unspecified(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        }
+    }
+
+    /// The address of the loopback device.
+    #[must_use]
+    pub const fn localhost(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Self::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        }
+    }
+}
+
+impl From<IpAddr> for Family {
+    fn from(address: IpAddr) -> Self {
+        Self::of(address.is_ipv6())
+    }
+}
 
 /// One side of the link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -72,12 +138,23 @@ impl Side {
         }
     }
 
-    /// Its address.
+    /// The side that a packet of this one goes to.
     #[must_use]
-    pub const fn address(self) -> Ipv4Addr {
+    pub const fn other(self) -> Self {
         match self {
-            Self::Client => CLIENT_ADDRESS,
-            Self::Server => SERVER_ADDRESS,
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+
+    /// Its address on a link of this version of IP.
+    #[must_use]
+    pub const fn address(self, family: Family) -> IpAddr {
+        match (self, family) {
+            (Self::Client, Family::V4) => IpAddr::V4(CLIENT_ADDRESS),
+            (Self::Server, Family::V4) => IpAddr::V4(SERVER_ADDRESS),
+            (Self::Client, Family::V6) => IpAddr::V6(CLIENT_ADDRESS_V6),
+            (Self::Server, Family::V6) => IpAddr::V6(SERVER_ADDRESS_V6),
         }
     }
 }
@@ -85,6 +162,8 @@ impl Side {
 /// Settings of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceSettings {
+    /// The version of IP on the link: there is no other.
+    pub family: Family,
     /// Longest packet of the device, in bytes.
     pub mtu_bytes: Option<u32>,
     /// Congestion control of TCP in it; the system's default without one.
@@ -162,15 +241,41 @@ impl Namespace {
         })
     }
 
-    /// Joins two namespaces by a pair of virtual Ethernet devices.
+    /// Joins two namespaces by a pair of virtual Ethernet devices. Each knows the other's Ethernet address
+    /// beforehand, so that no packet asks for it.
     pub(crate) fn join(
         client: &Self,
         server: &Self,
         settings: &NamespaceSettings,
     ) -> io::Result<()> {
         client.run(|| Netlink::open()?.veth(DEVICE, DEVICE, server.file.as_raw_fd()))?;
-        client.run(|| configure(Side::Client, settings))?;
-        server.run(|| configure(Side::Server, settings))
+        for (side, namespace) in [(Side::Client, client), (Side::Server, server)] {
+            namespace.run(|| {
+                let mut netlink = Netlink::open()?;
+                let index = netlink.index(DEVICE)?;
+                netlink.without_arp(index, side.ethernet_address())?;
+                configure(side, settings)?;
+                let other = side.other();
+                let address = other.address(settings.family);
+                netlink.neighbour(index, address, other.ethernet_address())
+            })?;
+        }
+        for namespace in [client, server] {
+            namespace.run(|| {
+                let mut netlink = Netlink::open()?;
+                let index = netlink.index(DEVICE)?;
+                let until = Instant::now() + CARRIER_LIMIT;
+                // Until the kernel has seen the carrier it drops packets.
+                while !netlink.is_running(index)? {
+                    if Instant::now() > until {
+                        return Err(io::Error::other("the virtual Ethernet has no carrier"));
+                    }
+                    thread::sleep(LOOK_EVERY);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Makes a command start in the namespace. It is killed when the thread that spawns it ends.
@@ -276,6 +381,16 @@ impl Namespace {
         })
     }
 
+    /// Lets the kernel forget TCP connections without a process after one unanswered repetition, instead of
+    /// eight.
+    ///
+    /// # Errors
+    ///
+    /// If the setting cannot be written.
+    pub fn forget_orphans(&self) -> io::Result<()> {
+        self.run(|| fs::write("/proc/sys/net/ipv4/tcp_orphan_retries", "1"))
+    }
+
     /// Congestion control that a TCP connection from here to the other side's address would have.
     ///
     /// # Errors
@@ -289,6 +404,9 @@ impl Namespace {
     }
 }
 
+/// Longest wait for the carrier of a virtual Ethernet, and the interval of looks.
+const CARRIER_LIMIT: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Longest wait for the connection that is asked for its congestion control.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -306,11 +424,20 @@ fn counter(table: &str, prefix: &str, wanted: &str) -> Option<u64> {
 fn configure(side: Side, settings: &NamespaceSettings) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     let index = netlink.index(DEVICE)?;
+    if settings.family == Family::V6 {
+        if settings.mtu_bytes.is_some_and(|mtu| mtu < MIN_MTU_BYTES_V6) {
+            return Err(io::Error::other(
+                "a link of IPv6 has an MTU of 1280 bytes or more",
+            ));
+        }
+        enable_v6()?;
+    }
     netlink.up(index, settings.mtu_bytes, Some(DEVICE_QUEUE_PACKETS))?;
-    netlink.address(index, side.address(), PREFIX_BITS)?;
+    netlink.address(index, side.address(settings.family))?;
     netlink
         .default_route(
             index,
+            settings.family,
             settings.congestion_control.as_deref(),
             settings.rto_min_ms,
         )
@@ -320,6 +447,25 @@ fn configure(side: Side, settings: &NamespaceSettings) -> io::Result<()> {
             }
             _ => error,
         })
+}
+
+/// Gives the device of this thread's namespace IPv6, and the loopback device, by which a host reaches its own
+/// addresses.
+fn enable_v6() -> io::Result<()> {
+    let folder = |device: &str| format!("/proc/sys/net/ipv6/conf/{device}");
+    let set = |path: String, value: &str| {
+        fs::write(&path, value).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("this kernel has no IPv6: {path}: {error}"),
+            )
+        })
+    };
+    set(format!("{}/disable_ipv6", folder("lo")), "0")?;
+    for (name, value) in DEVICE_SETTINGS_V6 {
+        set(format!("{}/{name}", folder(DEVICE)), value)?;
+    }
+    Ok(())
 }
 
 /// The result of a thread; its panic is this one's.

@@ -4,9 +4,11 @@
 //! has it.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Family;
 
 /// Bytes of an answer that are looked at.
 const ANSWER_BYTES: usize = 16 << 10;
@@ -21,6 +23,7 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
+const RTM_NEWNEIGH: u16 = 28;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -32,9 +35,14 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 const IFF_UP: u32 = 1;
+const IFF_RUNNING: u32 = 0x40;
 const IFF_NOARP: u32 = 0x80;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_F_NODAD: u8 = 2;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NUD_PERMANENT: u16 = 0x80;
 const RTA_OIF: u16 = 4;
 const RTA_METRICS: u16 = 8;
 const RTAX_LOCK: u16 = 1;
@@ -42,10 +50,19 @@ const RTAX_RTO_MIN: u16 = 13;
 const RTAX_CC_ALGO: u16 = 16;
 
 const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
 const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_STATIC: u8 = 4;
 const RT_SCOPE_LINK: u8 = 253;
 const RTN_UNICAST: u8 = 1;
+
+/// An address as netlink has it: its bytes, and the number of its family.
+fn octets(address: IpAddr) -> (Vec<u8>, u8) {
+    match address {
+        IpAddr::V4(address) => (address.octets().to_vec(), AF_INET),
+        IpAddr::V6(address) => (address.octets().to_vec(), AF_INET6),
+    }
+}
 
 /// A conversation with the network of the namespace in which it was opened.
 #[derive(Debug)]
@@ -182,18 +199,42 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// Gives a device an address.
-    pub(crate) fn address(
+    /// Whether a device is on and has a carrier, and the kernel has taken note of it.
+    pub(crate) fn is_running(&mut self, index: i32) -> io::Result<bool> {
+        let answer = self.ask(Message::new(RTM_GETLINK, 0).device(index, 0, 0))?;
+        let flags = answer.get(8..12).and_then(|flags| flags.try_into().ok());
+        Ok(flags.map_or(0, u32::from_ne_bytes) & IFF_RUNNING != 0)
+    }
+
+    /// Gives a device an address, without a network around it: the kernel would make a route to such a
+    /// network, which would win over ours and know no congestion control. It can be used at once.
+    pub(crate) fn address(&mut self, index: i32, address: IpAddr) -> io::Result<()> {
+        let (octets, family) = octets(address);
+        let prefix_bits = octets.len() as u8 * 8;
+        let flags = if family == AF_INET6 { IFA_F_NODAD } else { 0 };
+        let message = Message::new(RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL)
+            .bytes(&[family, prefix_bits, flags, 0])
+            .bytes(&index.to_ne_bytes())
+            .attribute(IFA_LOCAL, &octets)
+            .attribute(IFA_ADDRESS, &octets);
+        self.ask(message).map(drop)
+    }
+
+    /// Tells a device of Ethernet for ever which address another one has there.
+    pub(crate) fn neighbour(
         &mut self,
         index: i32,
-        address: Ipv4Addr,
-        prefix_bits: u8,
+        address: IpAddr,
+        ethernet_address: [u8; 6],
     ) -> io::Result<()> {
-        let message = Message::new(RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL)
-            .bytes(&[AF_INET, prefix_bits, 0, 0])
+        let (octets, family) = octets(address);
+        let message = Message::new(RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE)
+            .bytes(&[family, 0, 0, 0])
             .bytes(&index.to_ne_bytes())
-            .attribute(IFA_LOCAL, &address.octets())
-            .attribute(IFA_ADDRESS, &address.octets());
+            .bytes(&NUD_PERMANENT.to_ne_bytes())
+            .bytes(&[0, 0])
+            .attribute(NDA_DST, &octets)
+            .attribute(NDA_LLADDR, &ethernet_address);
         self.ask(message).map(drop)
     }
 
@@ -203,12 +244,16 @@ impl Netlink {
     pub(crate) fn default_route(
         &mut self,
         index: i32,
+        family: Family,
         congestion_control: Option<&str>,
         rto_min_ms: Option<u32>,
     ) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL)
             .bytes(&[
-                AF_INET,
+                match family {
+                    Family::V4 => AF_INET,
+                    Family::V6 => AF_INET6,
+                },
                 0,
                 0,
                 0,

@@ -8,9 +8,10 @@ use std::os::fd::AsFd as _;
 use super::{FLOW, KINDS, Unit};
 use crate::kernel::Epoll;
 use crate::link::{Counters, Direction, Link, LinkSettings, SettingsError};
+use crate::netns::Family;
 
-/// Bytes of the headers of IPv4 and UDP.
-const HEADER_BYTES: usize = 28;
+/// Bytes of UDP's header.
+const UDP_BYTES: usize = 8;
 /// Most clients; beyond, the one that was silent for longest is forgotten.
 const MAX_FLOWS: usize = 1024;
 /// Datagrams that are read from one socket before others have their turn.
@@ -29,6 +30,8 @@ struct Flow {
 pub(super) struct Datagrams {
     socket: UdpSocket,
     target: SocketAddr,
+    /// Of a packet that a datagram would be: IP's and UDP's.
+    header_bytes: usize,
     link: Link<Unit>,
     flows: HashMap<u64, Flow>,
     numbers: HashMap<SocketAddr, u64>,
@@ -39,11 +42,13 @@ pub(super) struct Datagrams {
 impl Datagrams {
     pub(super) fn new(
         socket: UdpSocket,
+        family: Family,
         target: SocketAddr,
         link: &LinkSettings,
         seed: u64,
     ) -> Result<Self, SettingsError> {
         Ok(Self {
+            header_bytes: family.header_bytes() + UDP_BYTES,
             socket,
             target,
             link: Link::new(link, seed)?,
@@ -54,8 +59,8 @@ impl Datagrams {
         })
     }
 
-    pub(super) const fn counters(&self, direction: Direction) -> &Counters {
-        self.link.pipe(direction).counters()
+    pub(super) fn counters(&self, direction: Direction) -> Counters {
+        self.link.counters(direction)
     }
 
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
@@ -93,7 +98,7 @@ impl Datagrams {
         let unit = Unit {
             owner,
             bytes: self.buffer[..length].to_vec(),
-            header_bytes: HEADER_BYTES,
+            header_bytes: self.header_bytes,
             is_corrupted: false,
         };
         self.link.push(direction, now_ns, unit);

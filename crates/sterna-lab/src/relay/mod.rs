@@ -5,7 +5,7 @@
 //!
 //! # Limits
 //!
-//! - UDP: datagrams are delayed, lost, limited in rate as on the link, each with 28 bytes of headers
+//! - UDP: datagrams are delayed, lost, limited in rate as on the link, each with headers of IP and UDP
 //!   that aren't there. Path-MTU and congestion marks are not.
 //! - TCP: there are two connections, one on each side, and the bytes between them are delayed and
 //!   limited in rate. Nothing is lost, so TCP's recovery is not seen, nor its congestion control or
@@ -16,14 +16,14 @@ mod datagrams;
 mod streams;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 
 use crate::kernel::{self, Epoll, Timer};
 use crate::link::{Counters, Direction, LinkSettings, Packet, PipeSettings, SettingsError};
-use crate::netns::Namespace;
+use crate::netns::{Family, Namespace};
 
 use datagrams::Datagrams;
 use streams::Streams;
@@ -108,8 +108,12 @@ impl Relay {
     /// # Errors
     ///
     /// If the port is taken, or no descriptors are left.
-    pub(crate) fn beside(server: &Namespace, target: SocketAddr) -> io::Result<Self> {
-        let address = (Ipv4Addr::UNSPECIFIED, target.port());
+    pub(crate) fn beside(
+        server: &Namespace,
+        family: Family,
+        target: SocketAddr,
+    ) -> io::Result<Self> {
+        let address = (family.unspecified(), target.port());
         let (listener, socket) =
             server.run(|| Ok((TcpListener::bind(address)?, UdpSocket::bind(address)?)))?;
         Self::start(RelayOptions {
@@ -192,15 +196,12 @@ impl Running {
         epoll.add(woken.as_fd(), WAKE, true, false)?;
         epoll.add(options.listener.as_fd(), LISTENER, true, false)?;
         epoll.add(options.socket.as_fd(), SOCKET, true, false)?;
-        let datagrams = Datagrams::new(options.socket, options.target, &options.link, options.seed)
-            .map_err(invalid)?;
-        let streams = Streams::new(
-            options.listener,
-            options.target,
-            &options.link,
-            options.seed,
-        )
-        .map_err(invalid)?;
+        let family = Family::from(options.socket.local_addr()?.ip());
+        let (target, link, seed) = (options.target, &options.link, options.seed);
+        let datagrams =
+            Datagrams::new(options.socket, family, target, link, seed).map_err(invalid)?;
+        let streams =
+            Streams::new(options.listener, family, target, link, seed).map_err(invalid)?;
         Ok(Self {
             epoll,
             timer,
@@ -261,10 +262,10 @@ impl Running {
 
     fn report(&self) -> RelayReport {
         RelayReport {
-            datagrams_up: *self.datagrams.counters(Direction::Up),
-            datagrams_down: *self.datagrams.counters(Direction::Down),
-            streams_up: *self.streams.counters(Direction::Up),
-            streams_down: *self.streams.counters(Direction::Down),
+            datagrams_up: self.datagrams.counters(Direction::Up),
+            datagrams_down: self.datagrams.counters(Direction::Down),
+            streams_up: self.streams.counters(Direction::Up),
+            streams_down: self.streams.counters(Direction::Down),
             connections: self.streams.accepted(),
             failed_connections: self.streams.failed(),
         }

@@ -13,9 +13,10 @@ use crate::link::{
     Counters, Direction, Down, Link, LinkSettings, Loss, PipeSettings, Queue, Reorder,
     SettingsError,
 };
+use crate::netns::Family;
 
-/// Bytes of the headers of IPv4 and of TCP with time stamps.
-const HEADER_BYTES: usize = 52;
+/// Bytes of TCP's header with time stamps.
+const TCP_BYTES: usize = 32;
 /// Most connections; beyond, new ones are closed.
 const MAX_CONNECTIONS: usize = 1024;
 /// Bytes of one direction of a connection that are under way or wait for their receiver. Then its
@@ -158,6 +159,8 @@ pub(super) struct Streams {
     is_waiting: bool,
     retry_ns: Option<u64>,
     piece_bytes: usize,
+    /// Of a packet that carries a piece: IP's and TCP's.
+    header_bytes: usize,
     failed: u64,
 }
 
@@ -180,41 +183,37 @@ fn without_losses(pipe: &PipeSettings) -> PipeSettings {
 impl Streams {
     pub(super) fn new(
         listener: TcpListener,
+        family: Family,
         target: SocketAddr,
         link: &LinkSettings,
         seed: u64,
     ) -> Result<Self, SettingsError> {
-        let rtt_ns = link.rtt_ns();
         let limit = |pipe: &PipeSettings| {
-            let (bytes, packets) = pipe.queue_limits(rtt_ns);
+            let (bytes, packets) = pipe.queue_limits(link.rtt_ns());
             bytes
                 .min(packets.saturating_mul(u64::from(pipe.mtu_bytes)))
                 .min(MAX_QUEUED_BYTES)
         };
-        let mtu_bytes = link.up.mtu_bytes.min(link.down.mtu_bytes) as usize;
+        let mtu_bytes = link.mtu_bytes() as usize;
+        let header_bytes = family.header_bytes() + TCP_BYTES;
         Ok(Self {
             listener,
             target,
-            link: Link::new(
-                &LinkSettings {
-                    up: without_losses(&link.up),
-                    down: without_losses(&link.down),
-                },
-                seed,
-            )?,
-            limits_bytes: [limit(&link.up), limit(&link.down)],
-            rtt_ns,
+            link: Link::new(&link.map(without_losses), seed)?,
+            limits_bytes: Direction::BOTH.map(|direction| limit(link.pipes(direction)[0])),
+            rtt_ns: link.rtt_ns(),
             connections: HashMap::new(),
             next_number: 0,
             is_waiting: false,
             retry_ns: None,
-            piece_bytes: mtu_bytes.saturating_sub(HEADER_BYTES).max(1),
+            piece_bytes: mtu_bytes.saturating_sub(header_bytes).max(1),
+            header_bytes,
             failed: 0,
         })
     }
 
-    pub(super) const fn counters(&self, direction: Direction) -> &Counters {
-        self.link.pipe(direction).counters()
+    pub(super) fn counters(&self, direction: Direction) -> Counters {
+        self.link.counters(direction)
     }
 
     pub(super) const fn accepted(&self) -> u64 {
@@ -268,7 +267,7 @@ impl Streams {
         let unit = Unit {
             owner,
             bytes,
-            header_bytes: HEADER_BYTES,
+            header_bytes: self.header_bytes,
             is_corrupted: false,
         };
         self.link.push(direction, now_ns, unit);
@@ -304,7 +303,7 @@ impl Streams {
         let mut buffer = vec![0; self.piece_bytes];
         for _ in 0..READ_BATCH {
             let limit_bytes = self.limits_bytes[direction as usize];
-            let has_room = self.link.pipe_mut(direction).waiting_bytes(now_ns) < limit_bytes;
+            let has_room = self.link.waiting_bytes(direction, now_ns) < limit_bytes;
             let Some(connection) = self.connections.get_mut(&number) else {
                 return Ok(());
             };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sterna_lab::calibrate::{self, Machine, Measurement, Quantity, Row};
+use sterna_lab::netns::Family;
 use sterna_lab::quantity::show_rate;
 use sterna_lab::session;
 
@@ -30,6 +31,9 @@ Exit status: 0 all is true, 1 it could not be measured, 2 something is not true"
 pub(super) struct Args {
     #[command(flatten)]
     link: LinkArgs,
+    /// Measure over IPv6
+    #[arg(long)]
+    ipv6: bool,
     /// Time to measure each row, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
@@ -64,7 +68,10 @@ fn measure(args: &Args) -> Result<bool, String> {
     }
     let duration = Duration::from_secs_f64(args.seconds);
     let settings = args.link.settings()?;
-    if settings.up.trace.is_some() || settings.down.trace.is_some() {
+    if settings
+        .hops()
+        .any(|hop| hop.up.trace.is_some() || hop.down.trace.is_some())
+    {
         return Err("a link with a delivery trace has no rate to compare".into());
     }
     let measurements = if let Some(links) = args.links {
@@ -74,6 +81,11 @@ fn measure(args: &Args) -> Result<bool, String> {
     } else {
         calibrate::suite(duration)
     };
+    let family = Family::of(args.ipv6);
+    let measurements: Vec<Measurement> = measurements
+        .into_iter()
+        .map(|measurement| measurement.over(family))
+        .collect();
     session::gain_rights();
     session::check_rights()?;
     let machine = Machine::look();

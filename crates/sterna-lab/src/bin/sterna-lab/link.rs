@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 use sterna_lab::calibrate::Machine;
-use sterna_lab::emulator::{EmulatorOptions, LatenessSummary};
+use sterna_lab::emulator::{CellReport, EmulatorOptions, LatenessSummary};
 use sterna_lab::link::{Cause, Counters, LinkSettings};
-use sterna_lab::netns::Side;
+use sterna_lab::netns::{Family, Side};
 use sterna_lab::quantity;
 use sterna_lab::relay::{Relay, RelayOptions};
 use sterna_lab::session::{self, Backend, LabSession, SessionOptions, SessionReport, StartError};
@@ -51,6 +51,9 @@ pub(super) struct Args {
     /// The emulator of the link
     #[arg(long, value_name = "KIND", default_value = "tun")]
     emulator: Emulator,
+    /// Make it a link of IPv6, and of nothing else
+    #[arg(long)]
+    ipv6: bool,
     /// Congestion control of TCP on both sides, overrides the programs' choice: cubic, reno, bbr
     /// [default: the system's]
     #[arg(long, value_name = "NAME")]
@@ -152,6 +155,7 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
     let caught = catch_signals()?;
     let session = LabSession::start(&SessionOptions {
         link: link.clone(),
+        family: Family::of(args.ipv6),
         seed: args.link.seed,
         backend,
         congestion_control: args.congestion.clone(),
@@ -189,11 +193,14 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
 #[derive(Serialize)]
 struct Report<'a> {
     profile: &'a str,
+    ip_version: u8,
     seed: u64,
     settings: &'a LinkSettings,
     congestion_control: String,
     up: Option<&'a Counters>,
     down: Option<&'a Counters>,
+    hops_up: Option<&'a [Counters]>,
+    hops_down: Option<&'a [Counters]>,
     lateness: Option<LatenessSummary>,
     overflows: u64,
     machine: Machine,
@@ -208,6 +215,7 @@ fn write_report(
     let machine = Machine::look();
     let report = Report {
         profile: &args.link.profile,
+        ip_version: if args.ipv6 { 6 } else { 4 },
         seed: args.link.seed,
         settings: link,
         congestion_control: args
@@ -216,6 +224,8 @@ fn write_report(
             .unwrap_or_else(|| machine.congestion_control.clone()),
         up: session.link.as_ref().map(|cell| &cell.up),
         down: session.link.as_ref().map(|cell| &cell.down),
+        hops_up: session.link.as_ref().map(|cell| &*cell.hops_up),
+        hops_down: session.link.as_ref().map(|cell| &*cell.hops_down),
         lateness: session.link.as_ref().map(|cell| cell.lateness.summary()),
         overflows: session.overflows,
         machine,
@@ -256,7 +266,7 @@ fn run_behind_relay(
     }
     let caught = catch_signals()?;
     let failed = |error: io::Error| format!("cannot make a relay: {error}");
-    let (listener, socket) = local_sockets().map_err(failed)?;
+    let (listener, socket) = local_sockets(Family::of(args.ipv6)).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let relay = Relay::start(RelayOptions {
         listener,
@@ -284,12 +294,11 @@ fn run_behind_relay(
     let report = relay.stop().map_err(|error| format!("relay: {error}"))?;
     if !args.quiet {
         let text = format!(
-            "relay {} (seed {})\n  up    {}\n  down  {}\n UDP\n{} TCP, {} connections, {} failed; \
+            "relay {} (seed {})\n{} UDP\n{} TCP, {} connections, {} failed; \
              its bytes as packets would carry them, without acknowledgements\n{}",
             args.link.profile,
             args.link.seed,
-            settings::describe(&link.up),
-            settings::describe(&link.down),
+            settings::describe_link(link),
             table(&report.datagrams_up, &report.datagrams_down),
             report.connections,
             report.failed_connections,
@@ -302,9 +311,9 @@ fn run_behind_relay(
 }
 
 /// A port of the loopback device that is free for both protocols.
-fn local_sockets() -> io::Result<(TcpListener, UdpSocket)> {
+fn local_sockets(family: Family) -> io::Result<(TcpListener, UdpSocket)> {
     for _ in 0..MAX_PORT_TRIES {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = TcpListener::bind((family.localhost(), 0))?;
         if let Ok(socket) = UdpSocket::bind(listener.local_addr()?) {
             return Ok((listener, socket));
         }
@@ -402,7 +411,7 @@ fn wait_for_server(
         if began.elapsed() > SERVER_START {
             let what = args.wait.map_or_else(
                 || "any port".to_owned(),
-                |port| SocketAddr::from((Side::Server.address(), port)).to_string(),
+                |port| SocketAddr::from((session.address(Side::Server), port)).to_string(),
             );
             return Err(format!(
                 "the server does not listen on {what} after {} seconds",
@@ -498,17 +507,18 @@ fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> Strin
     // Writing to a String does not fail.
     let _ = writeln!(
         text,
-        "link {} (seed {}, TCP {congestion})\n  up    {}\n  down  {}",
+        "link {}{} (seed {}, TCP {congestion})",
         args.link.profile,
+        if args.ipv6 { ", IPv6" } else { "" },
         args.link.seed,
-        settings::describe(&link.up),
-        settings::describe(&link.down),
     );
+    text.push_str(&settings::describe_link(link));
     for line in &report.netem {
         let _ = writeln!(text, "  netem {line}");
     }
     if let Some(cell) = &report.link {
         text.push_str(&table(&cell.up, &cell.down));
+        text.push_str(&hops(cell));
         let late = cell.lateness.summary();
         let _ = writeln!(
             text,
@@ -550,6 +560,38 @@ fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> Strin
             "  {packets} packets recorded in {} and {}",
             files.client.display(),
             files.server.display()
+        );
+    }
+    text
+}
+
+/// Where packets were dropped on a link of several hops.
+fn hops(cell: &CellReport) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    if cell.hops_up.len() < 2 {
+        return text;
+    }
+    let dropped = |counters: &Counters| {
+        let causes = Cause::ALL.into_iter().filter_map(|cause| {
+            let count = counters.dropped.of(cause);
+            (count > 0).then(|| format!("{count} {}", cause.name()))
+        });
+        let causes: Vec<String> = causes.collect();
+        if causes.is_empty() {
+            "0".to_owned()
+        } else {
+            causes.join(", ")
+        }
+    };
+    for (number, (up, down)) in cell.hops_up.iter().zip(&cell.hops_down).enumerate() {
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "  hop {}: dropped up {}; down {}",
+            number + 1,
+            dropped(up),
+            dropped(down)
         );
     }
     text

@@ -9,10 +9,14 @@ use sterna_lab::link::{
 use sterna_lab::profile::{Overrides, PROFILES, Profile};
 use sterna_lab::quantity::{self, PerDirection, per_direction};
 
+/// The seed, where none is given.
+const DEFAULT_SEED: u64 = 1;
+
 /// Options that describe a link.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct LinkArgs {
-    /// A named link to start from; `sterna-lab profiles` lists them
+    /// A named link to start from; `sterna-lab profiles` lists them. Several with commas between them are
+    /// hops, that of the command first, which the other options change
     #[arg(
         long,
         value_name = "NAME",
@@ -73,8 +77,12 @@ pub(super) struct LinkArgs {
     /// Bytes of each packet on the link beyond its own
     #[arg(long, value_name = "BYTES", help_heading = "Link")]
     overhead: Option<u32>,
+    /// A further hop, in the order from the command to the server: a profile, and options of this section
+    /// without their dashes: 'satellite loss=2% queue=100p'; may be repeated
+    #[arg(long, value_name = "HOP", value_parser = hop, help_heading = "Link")]
+    hop: Vec<LinkSettings>,
     /// Where all decisions come from: the same seed, the same losses
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Link")]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED, help_heading = "Link")]
     pub(super) seed: u64,
 }
 
@@ -117,6 +125,29 @@ fn reorders(text: &str) -> Result<PerDirection<Reorder>, String> {
     per_direction(text, quantity::reorder)
 }
 
+/// A hop, in the words of the options that describe a link.
+fn hop(text: &str) -> Result<LinkSettings, String> {
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true, disable_help_flag = true)]
+    struct Line {
+        #[command(flatten)]
+        link: LinkArgs,
+    }
+    let mut words = text.split_ascii_whitespace();
+    let profile = words.next().ok_or("a hop has a profile")?;
+    let options = words.map(|word| format!("--{word}"));
+    let line = std::iter::once(format!("--profile={profile}")).chain(options);
+    let line = <Line as clap::Parser>::try_parse_from(line).map_err(|error| {
+        let text = error.render().to_string();
+        let first = text.lines().next().unwrap_or_default();
+        first.trim_start_matches("error: ").to_owned()
+    })?;
+    if line.link.seed != DEFAULT_SEED {
+        return Err("the seed is that of the whole link".into());
+    }
+    line.link.settings()
+}
+
 impl LinkArgs {
     /// Whether anything describes a link.
     pub(super) fn is_given(&self) -> bool {
@@ -126,15 +157,7 @@ impl LinkArgs {
 
     /// The link that is meant.
     pub(super) fn settings(&self) -> Result<LinkSettings, String> {
-        let profile = Profile::find(&self.profile).ok_or_else(|| {
-            let names: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
-            format!(
-                "no profile is called `{}`; there are: {}",
-                self.profile,
-                names.join(", ")
-            )
-        })?;
-        let mut settings = profile.settings();
+        let mut settings = Profile::link(&self.profile)?;
         let overrides = Overrides {
             rtt_ns: self.rtt,
             delay_ns: self.delay,
@@ -167,9 +190,33 @@ impl LinkArgs {
                 pipe.trace = Some(trace.clone());
             }
         }
+        for hop in &self.hop {
+            settings = settings.followed_by(hop.clone());
+        }
         settings.validate().map_err(|error| error.to_string())?;
         Ok(settings)
     }
+}
+
+/// A line for each direction of each hop.
+pub(super) fn describe_link(link: &LinkSettings) -> String {
+    let mut text = String::new();
+    let hops = link.hops().enumerate();
+    for (number, hop) in hops {
+        let name = if link.behind.is_empty() {
+            String::new()
+        } else {
+            format!("hop {} ", number + 1)
+        };
+        // Writing to a String does not fail.
+        let _ = write!(
+            text,
+            "  {name}up    {}\n  {name}down  {}\n",
+            describe(&hop.up),
+            describe(&hop.down)
+        );
+    }
+    text
 }
 
 /// One direction in a few words.
@@ -273,6 +320,41 @@ mod tests {
         let link = settings("--rate 1M/unlimited --jitter normal:1ms --delay 5ms/0").unwrap();
         assert_eq!(link.up.rate_bps, Some(1_000_000));
         assert_eq!(describe(&link.down), "unlimited, 0 ns, jitter normal 1 ms");
+    }
+
+    #[test]
+    fn hops_follow_in_the_order_of_the_options() {
+        let line = |arguments: &[&str]| {
+            let words = std::iter::once(&"x").chain(arguments);
+            Line::try_parse_from(words)
+                .map_err(|error| error.to_string())?
+                .link
+                .settings()
+        };
+        let link = line(&[
+            "--profile=wifi,lte",
+            "--loss=2%/none",
+            "--hop",
+            "satellite loss=1% rtt=300ms queue=10p",
+        ])
+        .unwrap();
+        let losses: Vec<f64> = link.hops().map(|hop| hop.up.loss.expected()).collect();
+        assert_eq!(losses, [0.02, 0.0, 0.01]);
+        assert_eq!(link.rtt_ns(), 425_000_000);
+        let text = describe_link(&link);
+        assert!(text.contains("hop 3 down  1.5 Mbit/s, 150 ms, loss 1.00 %, queue 10 packets"));
+        assert_eq!(text.lines().count(), 6);
+        for (hop, word) in [
+            ("moon", "moon"),
+            ("", "profile"),
+            ("wifi warp=9", "--warp"),
+            ("wifi seed=2", "seed"),
+            ("wifi loss=200%", "certain"),
+        ] {
+            let error = line(&["--hop", hop]).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(line(&["--hop=wifi"; 8]).unwrap_err().contains("8 hops"));
     }
 
     #[test]

@@ -10,12 +10,16 @@ use super::super::{Cell, Emulator, EmulatorOptions};
 use super::*;
 use crate::kernel;
 use crate::link::{Loss, PipeSettings, Queue};
-use crate::netns::{CLIENT_ADDRESS, NamespaceSettings, SERVER_ADDRESS};
+use crate::netns::{CLIENT_ADDRESS, Family, NamespaceSettings, SERVER_ADDRESS};
 
 const MS: u64 = 1_000_000;
 
 /// A cell with this link, if this process may make one.
 fn cell(settings: LinkSettings) -> Option<(Cell, Attachment)> {
+    cell_of(Family::V4, settings)
+}
+
+fn cell_of(family: Family, settings: LinkSettings) -> Option<(Cell, Attachment)> {
     if let Err(why) = crate::session::check_rights() {
         eprintln!("left out: {why}");
         return None;
@@ -28,6 +32,7 @@ fn cell(settings: LinkSettings) -> Option<(Cell, Attachment)> {
         }
     };
     let namespace = NamespaceSettings {
+        family,
         mtu_bytes: Some(settings.up.mtu_bytes),
         congestion_control: Some("cubic".into()),
         rto_min_ms: Some(25),
@@ -115,13 +120,20 @@ fn fast_open_saves_a_round_trip_once_there_is_a_cookie() {
 
 #[test]
 fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
-    let Some((cell, attachment)) = cell(delayed(20 * MS)) else {
+    for family in [Family::V4, Family::V6] {
+        tcp_echoes(family);
+    }
+}
+
+fn tcp_echoes(family: Family) {
+    let (at_client, at_server) = (Side::Client.address(family), Side::Server.address(family));
+    let Some((cell, attachment)) = cell_of(family, delayed(20 * MS)) else {
         return;
     };
     let emulator = start(attachment);
     let listener = cell
         .server
-        .run(|| TcpListener::bind((SERVER_ADDRESS, 7)))
+        .run(|| TcpListener::bind((at_server, 7)))
         .unwrap();
     assert!(cell.server.has_listener(None).unwrap());
     assert!(cell.server.has_listener(Some(7)).unwrap());
@@ -136,7 +148,7 @@ fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
     let began = Instant::now();
     let mut stream = cell
         .client
-        .run(|| TcpStream::connect((SERVER_ADDRESS, 7)))
+        .run(|| TcpStream::connect((at_server, 7)))
         .unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
@@ -147,10 +159,10 @@ fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
     // A handshake and an exchange: two round trips at the least.
     assert!(began.elapsed() >= Duration::from_millis(80));
     assert_eq!(&bytes, b"ping");
-    let (from, at_server, still_open) = echo.join().unwrap();
-    assert_eq!(from.ip(), CLIENT_ADDRESS);
+    let (from, in_force, still_open) = echo.join().unwrap();
+    assert_eq!(from.ip(), at_client);
     // The route's algorithm is in force at both ends, with any default of the system.
-    assert_eq!([at_server, congestion_control(&stream)], ["cubic", "cubic"]);
+    assert_eq!([in_force, congestion_control(&stream)], ["cubic", "cubic"]);
     let refused = socket2::SockRef::from(&stream).set_tcp_congestion(b"reno");
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::PermissionDenied);
     // The round trip of 40 ms and the least timeout of 25, where the kernel's own is 200.
@@ -173,30 +185,32 @@ fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
 
 #[test]
 fn datagrams_are_lost_as_the_pattern_says_and_captured() {
+    for family in [Family::V4, Family::V6] {
+        datagrams_are_lost(family);
+    }
+}
+
+fn datagrams_are_lost(family: Family) {
+    let (at_client, at_server) = (Side::Client.address(family), Side::Server.address(family));
+    let packet_bytes = family.header_bytes() + 8 + 100;
     let mut settings = delayed(MS);
     settings.up.loss = Loss::Pattern {
         lost: vec![false, true],
         repeat: true,
     };
-    let Some((cell, mut attachment)) = cell(settings) else {
+    let Some((cell, mut attachment)) = cell_of(family, settings) else {
         return;
     };
     let (copies, captured) = sync_channel(100);
     attachment.capture = Some(copies);
     let emulator = start(attachment);
-    let receiver = cell
-        .server
-        .run(|| UdpSocket::bind((SERVER_ADDRESS, 9)))
-        .unwrap();
+    let receiver = cell.server.run(|| UdpSocket::bind((at_server, 9))).unwrap();
     receiver
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
-    let sender = cell
-        .client
-        .run(|| UdpSocket::bind((CLIENT_ADDRESS, 9)))
-        .unwrap();
+    let sender = cell.client.run(|| UdpSocket::bind((at_client, 9))).unwrap();
     for number in 0..10_u8 {
-        sender.send_to(&[number; 100], (SERVER_ADDRESS, 9)).unwrap();
+        sender.send_to(&[number; 100], (at_server, 9)).unwrap();
     }
     let mut bytes = [0; 200];
     for number in [0, 2, 4, 6, 8_u8] {
@@ -205,7 +219,9 @@ fn datagrams_are_lost_as_the_pattern_says_and_captured() {
     }
     let report = emulator.report(0).unwrap();
     assert_eq!(report.up.offered_packets, 10);
-    assert_eq!(report.up.offered_bytes, 1280);
+    // Nothing asks for neighbours or routers.
+    assert_eq!(report.up.offered_bytes, 10 * packet_bytes as u64);
+    assert_eq!(report.down.offered_packets, 0);
     assert_eq!(report.up.dropped.loss, 5);
     emulator.stop().unwrap();
     let captured: Vec<_> = captured.iter().collect();
@@ -218,7 +234,11 @@ fn datagrams_are_lost_as_the_pattern_says_and_captured() {
     assert_eq!(count(Side::Client, Event::Sent(None)), 5);
     assert_eq!(count(Side::Client, Event::Sent(Some(Cause::Loss))), 5);
     assert_eq!(count(Side::Server, Event::Received), 5);
-    assert!(captured.iter().all(|copy| copy.packet.len() == 128));
+    assert!(
+        captured
+            .iter()
+            .all(|copy| copy.packet.len() == packet_bytes)
+    );
 }
 
 #[test]
@@ -307,33 +327,34 @@ fn an_unknown_congestion_control_is_named() {
 
 #[test]
 fn the_server_sees_another_address_after_a_change() {
-    let Some((cell, attachment)) = cell(delayed(0)) else {
+    for family in [Family::V4, Family::V6] {
+        address_changes(family);
+    }
+}
+
+fn address_changes(family: Family) {
+    let (at_client, at_server) = (Side::Client.address(family), Side::Server.address(family));
+    let Some((cell, attachment)) = cell_of(family, delayed(0)) else {
         return;
     };
     let emulator = start(attachment);
-    let server = cell
-        .server
-        .run(|| UdpSocket::bind((SERVER_ADDRESS, 9)))
-        .unwrap();
-    let client = cell
-        .client
-        .run(|| UdpSocket::bind((CLIENT_ADDRESS, 9)))
-        .unwrap();
+    let server = cell.server.run(|| UdpSocket::bind((at_server, 9))).unwrap();
+    let client = cell.client.run(|| UdpSocket::bind((at_client, 9))).unwrap();
     for socket in [&server, &client] {
         socket
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
     }
     let exchange = || {
-        client.send_to(b"x", (SERVER_ADDRESS, 9)).unwrap();
+        client.send_to(b"x", (at_server, 9)).unwrap();
         let (_, from) = server.recv_from(&mut [0; 10]).unwrap();
         server.send_to(b"y", from).unwrap();
         let (_, to) = client.recv_from(&mut [0; 10]).unwrap();
-        assert_eq!(to.ip(), SERVER_ADDRESS);
+        assert_eq!(to.ip(), at_server);
         from
     };
     let before = exchange();
-    assert_eq!(before.ip(), CLIENT_ADDRESS);
+    assert_eq!(before.ip(), at_client);
     let address = emulator.rebind(0).unwrap();
     let after = exchange();
     assert_eq!(after.ip(), address);

@@ -177,6 +177,8 @@ fn measure(args: &Args) -> Result<(), String> {
                 interval_ns: 0,
                 pause_ns: u64::from(args.pause) * 1_000_000,
                 linger_ns: SETTLE_NS,
+                spread_ns: 0,
+                keep_alive_s: None,
                 wait_connack: false,
                 qlog: None,
                 time_limit_ms: LIMIT_MS,

@@ -175,6 +175,10 @@ impl Device for Amqp {
         self.connections.beyond_the_first()
     }
 
+    fn last_connected_ns(&self) -> u64 {
+        self.connections.last_ns()
+    }
+
     async fn end(self) -> Result<(), String> {
         self.connection.close().await.map_err(text)
     }

@@ -3,6 +3,7 @@
 //! [`sterna_lab::measure::device`] says how it is spoken to. The protocol is that of the task's URL.
 
 mod amqp;
+mod fleet;
 mod http;
 mod mqtt;
 mod roles;
@@ -10,7 +11,7 @@ mod roles;
 use std::io::{self, BufRead as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -181,17 +182,30 @@ fn text(error: impl std::error::Error) -> String {
 
 /// Number of a client's connections, counted beside its work, so that no unread events pile up.
 #[derive(Clone, Default)]
-struct Connections(Arc<AtomicU32>);
+struct Connections(Arc<ConnectionCounts>);
+
+#[derive(Default)]
+struct ConnectionCounts {
+    count: AtomicU32,
+    /// When the last one was there.
+    last_ns: AtomicU64,
+}
 
 impl Connections {
     /// Notes an event.
     fn note(&self, is_connection: bool) {
-        self.0
-            .fetch_add(u32::from(is_connection), Ordering::Relaxed);
+        if is_connection {
+            self.0.last_ns.store(monotonic_ns(), Ordering::Relaxed);
+            self.0.count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn beyond_the_first(&self) -> u32 {
-        self.0.load(Ordering::Relaxed).saturating_sub(1)
+        self.0.count.load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    fn last_ns(&self) -> u64 {
+        self.0.last_ns.load(Ordering::Relaxed)
     }
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use sterna_client::{
     Client, Delivery, Event, Events, Login, Options, PathStatistics, Subscription, Url,
 };
-use sterna_lab::measure::device::{Credentials, Task};
+use sterna_lab::measure::device::{Credentials, Role, Task};
 
 use super::roles::{Arrival, Device};
 use super::{
@@ -37,6 +37,11 @@ impl Device for Mqtt {
         options.qlog = qlog(task);
         options.connect_timeout = CONNECT_TIMEOUT;
         options.datagrams = task.datagrams;
+        if let Some(keep_alive_s) = task.keep_alive_s {
+            options.keep_alive_s = keep_alive_s;
+        }
+        // Of many that call at once, some may have to call again.
+        options.retry_first = task.role == Role::Fleet;
         if let Some(streams) = &task.streams {
             options.streams = streams
                 .parse()
@@ -120,6 +125,10 @@ impl Device for Mqtt {
 
     fn reconnections(&mut self) -> u32 {
         self.connections.beyond_the_first()
+    }
+
+    fn last_connected_ns(&self) -> u64 {
+        self.connections.last_ns()
     }
 
     async fn end(self) -> Result<(), String> {

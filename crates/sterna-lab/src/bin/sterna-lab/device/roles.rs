@@ -8,7 +8,7 @@ use sterna_lab::kernel::monotonic_ns;
 use sterna_lab::measure::device::{Measured, Role, Task, Word};
 use tokio::time::Instant;
 
-use super::{Meter, Missing, Orders, look_at_path, name, note_lateness, say};
+use super::{Meter, Missing, Orders, fleet, look_at_path, name, note_lateness, say};
 
 /// A message that has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +22,11 @@ pub(super) struct Arrival {
 }
 
 /// A device's connection. Errors are texts for people.
-pub(super) trait Device: Sized {
+pub(super) trait Device: Sized + 'static {
     /// The client's options.
-    type Options: Clone;
+    type Options: Clone + 'static;
     /// A message that is under way.
-    type Sending;
+    type Sending: 'static;
 
     /// Takes the client's options from a task.
     fn options(task: &Task, url: Url) -> Result<Self::Options, String>;
@@ -66,6 +66,11 @@ pub(super) trait Device: Sized {
     /// Connections beyond the first one.
     fn reconnections(&mut self) -> u32;
 
+    /// When the last connection was made, on the monotonic clock; 0 of a protocol that does not tell.
+    fn last_connected_ns(&self) -> u64 {
+        0
+    }
+
     /// Ends the connection in order.
     async fn end(self) -> Result<(), String>;
 }
@@ -82,6 +87,7 @@ pub(super) async fn work<D: Device>(
         Role::Subscriber => subscribe::<D>(task, options, orders).await,
         Role::StopAndWait => stop_and_wait::<D>(task, options, orders).await,
         Role::ConnectPublish | Role::ConnectReceive => reconnect::<D>(task, options, orders).await,
+        Role::Fleet => fleet::work::<D>(task, options, orders).await,
     }
 }
 
