@@ -506,8 +506,8 @@ impl Measurement {
         errors.sort_by(f64::total_cmp);
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         let at = |part: f64| errors[whole_index(part, errors.len())];
-        let has_jitter = self.pipes().iter().any(|pipe| pipe.jitter != Jitter::None);
-        let (is_true, note) = if !has_jitter {
+        let is_steady = self.pipes().iter().all(|pipe| pipe.jitter == Jitter::None);
+        let (is_true, note) = if is_steady {
             (
                 at(0.95) <= DELAY_TOLERANCE_MS && errors[0] > -0.001,
                 format!(
@@ -715,8 +715,8 @@ mod tests {
             assert_eq!(rows.len(), 2);
             // Its accuracy depends on the machine, and is not for a test.
             assert!(rows[0].got >= least_ms, "{rows:?}");
-            assert_eq!(rows[0].set, least_ms);
-            assert_eq!(rows[1].set, lost);
+            assert!((rows[0].set - least_ms).abs() < 1e-9, "{rows:?}");
+            assert!((rows[1].set - lost).abs() < 1e-9, "{rows:?}");
             assert!((rows[1].got - lost).abs() < 0.1, "{rows:?}");
             assert!(!rows[1].note.contains("not those of the seed"), "{rows:?}");
         }

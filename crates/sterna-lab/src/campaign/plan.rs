@@ -328,7 +328,7 @@ impl Run {
         let bits = f64::from(self.workload.connections) * CONNECTION_BYTES * 8.0;
         let down_bps = self.settings.rate_bps(LinkDirection::Down);
         let down_bps = down_bps.map_or(f64::INFINITY, |rate| rate as f64);
-        let connecting_s = bits / down_bps + 10.0 * self.rtt_s();
+        let connecting_s = 10.0_f64.mul_add(self.rtt_s(), bits / down_bps);
         let publishing_s = f64::from(self.workload.messages) * self.interval_ns as f64 / 1e9;
         let cut_s = fleet.power_cut_ns().map_or(0.0, |outage_ns| {
             connecting_s + outage_ns as f64 / 1e9 + RECOVERY_OF_FLEET_S

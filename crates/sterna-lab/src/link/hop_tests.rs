@@ -188,7 +188,7 @@ proptest! {
         // Upwards it comes second; a pipe behind it would meet other moments of its schedule.
         let direction = Direction::Up;
         let only_delay = PipeSettings { delay_ns, ..PipeSettings::default() };
-        let alone = deliveries(&chain(&[pipe.clone()]), seed, direction, &pauses_ns, true).0;
+        let alone = deliveries(&chain(std::slice::from_ref(&pipe)), seed, direction, &pauses_ns, true).0;
         let later: Vec<_> = alone.into_iter().map(|(due_ns, packet)| (due_ns + delay_ns, packet)).collect();
         // The client's hop keeps the decisions that it has alone, whatever is behind it.
         let both = deliveries(&chain(&[pipe, only_delay]), seed, direction, &pauses_ns, true).0;

@@ -151,14 +151,14 @@ fn measure(
         process.prefer();
     }
     started();
-    let before = site.passed().map_err(failed("link"))?;
-    let ticks_before = CpuTicks::now();
-    let has_real_time_broker = broker.process().is_some_and(Process::is_preferred);
-    let broker_cpu_before = broker.process().and_then(Process::cpu_ns);
     let mut course = Course::of(run, deadline, setting.stop);
     if let Some(course) = &mut course {
         course.connect(&mut site, &broker, &mut device, sample)?;
     }
+    let before = site.passed().map_err(failed("link"))?;
+    let ticks_before = CpuTicks::now();
+    let has_real_time_broker = broker.process().is_some_and(Process::is_preferred);
+    let broker_cpu_before = broker.process().and_then(Process::cpu_ns);
     device.say("go")?;
     let began = Instant::now();
     events(run, &site, began)?;

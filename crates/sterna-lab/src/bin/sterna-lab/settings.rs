@@ -324,14 +324,14 @@ mod tests {
 
     #[test]
     fn hops_follow_in_the_order_of_the_options() {
-        let line = |arguments: &[&str]| {
+        let settings_of = |arguments: &[&str]| {
             let words = std::iter::once(&"x").chain(arguments);
             Line::try_parse_from(words)
                 .map_err(|error| error.to_string())?
                 .link
                 .settings()
         };
-        let link = line(&[
+        let link = settings_of(&[
             "--profile=wifi,lte",
             "--loss=2%/none",
             "--hop",
@@ -351,10 +351,14 @@ mod tests {
             ("wifi seed=2", "seed"),
             ("wifi loss=200%", "certain"),
         ] {
-            let error = line(&["--hop", hop]).unwrap_err();
+            let error = settings_of(&["--hop", hop]).unwrap_err();
             assert!(error.contains(word), "{error}");
         }
-        assert!(line(&["--hop=wifi"; 8]).unwrap_err().contains("8 hops"));
+        assert!(
+            settings_of(&["--hop=wifi"; 8])
+                .unwrap_err()
+                .contains("8 hops")
+        );
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl Orders {
     }
 }
 
+#[allow(clippy::future_not_send, reason = "a device has one thread")]
 async fn work(task: &Task) -> Result<(), String> {
     let orders = Orders::listen();
     let limit = Duration::from_millis(task.time_limit_ms);

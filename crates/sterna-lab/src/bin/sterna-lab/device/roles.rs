@@ -76,6 +76,7 @@ pub(super) trait Device: Sized + 'static {
 }
 
 /// Executes the task.
+#[allow(clippy::future_not_send, reason = "a device has one thread")]
 pub(super) async fn work<D: Device>(
     task: &Task,
     url: Url,
