@@ -328,7 +328,8 @@ fn build(
     progress: &mut Progress,
 ) -> Result<PathBuf, Failure> {
     let mut command = workspace.cargo();
-    command.args(["build", "--package", "sterna"]);
+    // A suite finds the lab beside the broker.
+    command.args(["build", "--package", "sterna", "--package", "sterna-lab"]);
     if release {
         command.arg("--release");
     }
@@ -336,7 +337,7 @@ fn build(
     let outcome = run_command(&mut command, &log, BUILD_LIMIT, progress)?;
     if !outcome.success {
         return Err(Failure::new(format!(
-            "the broker does not build\n{}",
+            "the programs do not build\n{}",
             outcome.tail()
         )));
     }
