@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(fleet.spread_ns(), 5_000_000_000);
         assert_eq!(fleet.power_cut_ns(), Some(3_000_000_000));
         // Spread, messages, power cut and the way back.
-        assert!(run.expected().as_secs() >= 5 + 2 + 3 + 30);
+        assert!(run.expected().as_secs() >= 5 + 2 + 3 + 15);
         let quiet = with(", power_cut = \"3s\"", "").unwrap();
         let run = &Plan::new(&quiet, false, 1, &[]).unwrap().runs[0];
         assert!(run.expected().as_secs() < 25);

@@ -18,7 +18,7 @@ const CONNECTION_BYTES: f64 = 3_000.0;
 /// the broker, and nothing queues.
 const STOP_AND_WAIT_SHARE: f64 = 0.35;
 /// Until the devices of a fleet notice that their broker had no power, and their waits are over.
-const RECOVERY_OF_FLEET_S: f64 = 30.0;
+const RECOVERY_OF_FLEET_S: f64 = 15.0;
 /// A lost packet costs this, and twice the round trip, on average: probe timeouts and backoff.
 const RECOVERY_S: f64 = 0.3;
 
