@@ -17,17 +17,25 @@ pub struct FlowPacket {
 
 const IPV4: u8 = 4;
 const IPV6_HEADER_BYTES: usize = 40;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const ICMP_HEADER_BYTES: usize = 8;
 
 impl FlowPacket {
-    /// The client's port in an IP packet with TCP or UDP; 0 where there is none.
+    /// The client's port in an IP packet with TCP or UDP, or in the packet that ICMP answers, which
+    /// went the other way; 0 where there is none.
     #[must_use]
     pub fn client_port(packet: &[u8], is_sent: bool) -> u16 {
         let first = packet.first().copied().unwrap_or(0);
-        let header_bytes = if first >> 4 == IPV4 {
-            usize::from(first & 0x0f) * 4
+        let (header_bytes, protocol) = if first >> 4 == IPV4 {
+            (usize::from(first & 0x0f) * 4, packet.get(9))
         } else {
-            IPV6_HEADER_BYTES
+            (IPV6_HEADER_BYTES, packet.get(6))
         };
+        if matches!(protocol, Some(&(ICMP | ICMPV6))) {
+            let answered = packet.get(header_bytes + ICMP_HEADER_BYTES..);
+            return Self::client_port(answered.unwrap_or_default(), !is_sent);
+        }
         let at = header_bytes + if is_sent { 0 } else { 2 };
         let port = packet.get(at..).and_then(|rest| rest.first_chunk::<2>());
         port.map_or(0, |port| u16::from_be_bytes(*port))

@@ -169,6 +169,13 @@ fn a_client_is_known_by_its_port() {
     packet.extend([0x1f, 0x90, 0x22, 0xb3]);
     assert_eq!(FlowPacket::client_port(&packet, true), 0x1f90);
     assert_eq!(FlowPacket::client_port(&packet, false), 0x22b3);
+    // Nobody listens there any more: the client's answer to a packet of the server.
+    let mut answer = vec![0x45; 20];
+    answer[9] = 1;
+    answer.extend([3; 8]);
+    answer.extend(&packet);
+    assert_eq!(FlowPacket::client_port(&answer, true), 0x22b3);
+    assert_eq!(FlowPacket::client_port(&answer[..30], true), 0);
     let mut six = vec![0x60; 40];
     six.extend([1, 2, 3, 4]);
     assert_eq!(FlowPacket::client_port(&six, false), 0x0304);
