@@ -283,7 +283,7 @@ fn logins_that_fail_are_counted_by_door_and_reason() {
 /// However many clients, users and topics there are, and whatever their names, the page has the same samples.
 #[test]
 fn the_page_does_not_depend_on_clients_and_their_names() {
-    const CLIENTS: usize = 100_000;
+    const CLIENTS: usize = 50_000;
     let mut config = config();
     config.authentication.anonymous = Some(true);
     let mut broker = Broker::with(&config, 2);

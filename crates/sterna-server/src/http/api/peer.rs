@@ -29,17 +29,24 @@ pub(crate) struct Peer {
     pub(crate) promises: Promises<Acknowledgement>,
     /// With the allowance of the user who has asked last.
     pub(crate) sips: Sips,
-    /// The allowances of other users who have something open.
-    #[expect(clippy::vec_box, reason = "they come in boxes and leave in them")]
-    others: Vec<Box<Allowance>>,
-    /// Until when the connection is not read because of other users, in milliseconds.
-    others_until_ms: u64,
+    /// What other users left when they asked.
+    others: Option<Box<Others>>,
     /// Whether the webhook is asked about the first request that waits for it.
     pub(super) asking: Asking,
     /// The number of the letter with the answer.
     pub(super) asked_by: u64,
     /// It came when newcomers were refused for want of memory.
     pub(super) is_newcomer: bool,
+}
+
+/// What other users of a connection have than who has asked last.
+#[derive(Debug, Default)]
+struct Others {
+    /// Of those who have something open.
+    #[expect(clippy::vec_box, reason = "they come in boxes and leave in them")]
+    allowances: Vec<Box<Allowance>>,
+    /// Until when the connection is not read because of them, in milliseconds.
+    until_ms: u64,
 }
 
 /// A request that waits.
@@ -72,8 +79,7 @@ impl Peer {
             asked: Vec::new(),
             promises: Promises::default(),
             sips: Sips::default(),
-            others: Vec::new(),
-            others_until_ms: 0,
+            others: None,
             asking: Asking::default(),
             asked_by: 0,
             is_newcomer: cx.memory.stage() >= Stage::RefuseNewcomers,
@@ -132,15 +138,18 @@ impl Peer {
     }
 
     fn turn_to(&mut self, user: Option<&str>) {
-        let at = (self.others.iter()).position(|allowance| allowance.user() == user);
-        let theirs = at.map(|at| self.others.swap_remove(at));
-        let before = self.sips.swap(theirs);
-        match before {
+        let theirs = self.others.as_mut().and_then(|others| {
+            let allowances = &mut others.allowances;
+            let at = (allowances.iter()).position(|allowance| allowance.user() == user)?;
+            Some(allowances.swap_remove(at))
+        });
+        match self.sips.swap(theirs) {
             Some(mut before) if before.user() != user => {
                 before.rest();
-                let until_ms = before.paused_until_ms(self.others_until_ms);
-                self.others_until_ms = until_ms.unwrap_or(self.others_until_ms);
-                self.others.push(before);
+                let others = self.others.get_or_insert_default();
+                let until_ms = before.paused_until_ms(others.until_ms);
+                others.until_ms = until_ms.unwrap_or(others.until_ms);
+                others.allowances.push(before);
             }
             Some(before) => drop(self.sips.swap(Some(before))),
             None => {}
@@ -150,18 +159,21 @@ impl Peer {
     /// Gives back what users had who have nothing open any more. Returns until when the connection is not to be read
     /// because of others, in milliseconds.
     pub(crate) fn settle_others(&mut self, now_ms: u64) -> Option<u64> {
-        if !self.others.is_empty() {
-            let mut others = std::mem::take(&mut self.others);
-            others.retain(|one| self.owners().any(|owner| owner.user() == one.user()));
-            self.others = others;
+        let mut others = self.others.take()?;
+        (others.allowances).retain(|one| self.owners().any(|owner| owner.user() == one.user()));
+        let until_ms = Some(others.until_ms).filter(|until_ms| *until_ms > now_ms);
+        if until_ms.is_some() || !others.allowances.is_empty() {
+            self.others = Some(others);
         }
-        Some(self.others_until_ms).filter(|until_ms| *until_ms > now_ms)
+        until_ms
     }
 
     /// Reads the connection again, whoever has published too fast by limits that are not in force any more.
     pub(crate) fn read_again(&mut self) {
         self.sips.read_again();
-        self.others_until_ms = 0;
+        if let Some(others) = &mut self.others {
+            others.until_ms = 0;
+        }
     }
 
     /// Bytes of the contents of requests that wait.
