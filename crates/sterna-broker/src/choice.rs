@@ -1,5 +1,5 @@
-//! Members of a group that don't take every message: by a selector, because they may not get it, or
-//! because they have given some back as undeliverable.
+//! Members of a group that don't take every message. They have a selector, may not get some, or have given
+//! some back as undeliverable.
 //!
 //! Each looks at an entry of the queue once. Nothing before its cursor is for it, except the entries of a
 //! short list: those came back from other members. What it doesn't take waits in its place for others.

@@ -4,7 +4,7 @@
 //! are in the index and publishers hand it each message with its position. While it is *asleep*, its routes
 //! are not in the index and cost nothing. Its consumer is away then, or slower than its publishers. What it
 //! is to get is in the log from `next` on, and is read when the consumer takes it. Waking and falling
-//! asleep happen at a position, under the lock that gives positions out; so each message comes one way, and
+//! asleep happen at a position, under the lock that gives positions out. So each message comes one way, and
 //! none comes both ways.
 
 use std::collections::VecDeque;

@@ -64,8 +64,8 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Bodies of at least so many bytes are counted once, however many queues share them; smaller ones
-/// in every queue, which is cheaper and never too little.
+/// Bodies of at least this many bytes are counted once, however many queues share them. Smaller ones are
+/// counted in every queue, which is cheaper and never too little.
 pub(crate) const CHARGED_BYTES: usize = 1_024;
 
 /// Adds up what a shard's messages hold, so that a limit on all shards' sum can be kept. One per

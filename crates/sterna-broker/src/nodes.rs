@@ -84,8 +84,8 @@ impl Entry {
         }
     }
 
-    /// Its place in the log as a message of the session's own subscriptions; zero for what a group has
-    /// assigned, and for what is not in the log.
+    /// Its place in the log as a message of the session's own subscriptions. Zero for a message that a
+    /// group has assigned, and for one that is not in the log.
     pub(crate) const fn own_position(&self) -> u64 {
         if self.group == NIL && self.group_tag == 0 {
             self.position

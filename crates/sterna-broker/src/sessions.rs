@@ -2,9 +2,8 @@
 //!
 //! A session that is away and has nothing in memory is *packed*: its text and numbers become a few dozen
 //! bytes. Parts that few sessions have are in a table of their own. Publishing never touches it, for its
-//! routes are asleep. Whatever else is to happen to it unpacks it first ([`Sessions::unpack`]), and at the
-//! end of the call it is packed again, if it may be. So only this module and `packed.rs` know of the form;
-//! all others see sessions.
+//! routes are asleep. All else unpacks it first ([`Sessions::unpack`]). At the end of the call it is packed
+//! again, if it may be. So only this module and `packed.rs` know of the form; all others see sessions.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;

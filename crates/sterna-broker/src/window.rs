@@ -1,8 +1,9 @@
 //! What of a group's queue is in memory, and what waits in the log alone.
 //!
-//! A queue has a *window* in memory. What does not fit waits in the log: of it the queue keeps the place only,
-//! in its order ([`Tail`](crate::tail::Tail)). Both together are the queue. Nobody is given a message of the window
-//! while one that goes before waits in the log and could be for him: that one is read first.
+//! A queue has a *window* in memory. What does not fit waits in the log: of it the queue keeps the place
+//! only, in its order ([`Tail`](crate::tail::Tail)). Both together are the queue. No member is given a
+//! message of the window while an earlier one that could be for it waits in the log. That one is read
+//! first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

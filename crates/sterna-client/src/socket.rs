@@ -8,7 +8,7 @@ use tokio::net::TcpSocket;
 
 type Setup = dyn Fn(&TcpSocket) -> io::Result<()> + Send + Sync;
 
-/// A function that sees each TCP socket before it connects, to set options that this library has no
+/// A function that sees each TCP socket before it connects. It can set options that this library has no
 /// setting for: Fast Open, a mark, a device. An error of it is the connection's.
 ///
 /// ```

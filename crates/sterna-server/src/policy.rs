@@ -59,8 +59,8 @@ pub struct Policy {
     pub certificate_as_username: bool,
     /// The broker's names, and the web pages that may use it.
     pub pages: Arc<Pages>,
-    /// Bytes that clients may send as early data and that a copy may bring again; 0 where none is taken,
-    /// or everything is done at once.
+    /// Bytes that clients may send as early data and that a copy may bring again. 0 if none is taken, or
+    /// everything is done at once.
     pub early_bytes: u32,
     /// Time from a connection's first moment to a client's first word, in milliseconds.
     pub connect_timeout_ms: u64,
@@ -304,7 +304,7 @@ impl Policy {
 }
 
 /// What deliveries at QoS 2 wait for: the strictest of what acknowledgements wait for anywhere, since a
-/// publisher without an acknowledgement sends again. A delivery never waits for less than the disk: after a
+/// publisher without an acknowledgement sends again. A delivery never waits for less than the disk. After a
 /// power cut, another message would get the place and the packet identifier of one that was delivered.
 fn exactly_once(config: &Config) -> Keeping {
     let listeners = config.listeners_in_force();

@@ -400,8 +400,8 @@ fn watch(memory: &Arc<Memory>, mut courier: Courier<Mail>) -> Result<Watch, Stri
     Watch::start(memory, tell).map_err(|e| format!("cannot start a thread: {e}"))
 }
 
-/// Starts a thread for each shard. They restore what the store has, all at once, and serve when all of them
-/// have: a session that is still to be restored must not be made anew.
+/// Starts a thread for each shard. They restore what the store has, all at once. They serve when all of
+/// them have: a session that is still to be restored must not be made anew.
 fn start_shards(
     bound: Vec<BoundShard<Mail>>,
     parts: Vec<Parts>,

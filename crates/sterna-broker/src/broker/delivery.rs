@@ -120,9 +120,9 @@ impl<P: DoorState> Broker<P> {
         is_known
     }
 
-    /// As [`settle`](Self::settle). A message of the log that is not given back is never delivered again,
-    /// once the append that this makes is kept, whatever the process dies of. What a receiver settles
-    /// second may be told then.
+    /// As [`settle`](Self::settle). Once the append that this makes is kept, a message of the log that is
+    /// not given back is never delivered again, also after a crash. What a receiver settles second may be
+    /// told then.
     pub fn settle_for_good(
         &mut self,
         now_ms: u64,

@@ -53,8 +53,8 @@ impl<P: DoorState> Broker<P> {
         self.finish(now_ms);
     }
 
-    /// Ends the sessions of this shard whose user is gone, and judges nothing else: for those that were restored, whose
-    /// subscriptions are judged when their clients return.
+    /// Ends the sessions of this shard whose user is gone, and judges nothing else. It is for sessions that
+    /// were restored: their subscriptions are judged when their clients return.
     pub fn end_unadmitted(&mut self, now_ms: u64) {
         let slots: Vec<u32> = self.queues.sessions.slots().collect();
         for slot in slots {

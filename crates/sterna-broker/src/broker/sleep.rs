@@ -183,8 +183,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Reads on for a session that sleeps and has a consumer with room for more; wakes it where it has
-    /// come to the end of the log.
+    /// Reads on for a session that sleeps and has a consumer with room for more. Wakes it when it has come
+    /// to the end of the log.
     pub(super) fn read_on(&mut self, now_ms: u64, slot: u32) {
         let Some(session) = self.queues.sessions.get(slot) else {
             return;

@@ -9,8 +9,8 @@
 //! brings in front of what waited. Per publisher, the order is kept: the older messages went to J, the
 //! younger to K.
 //!
-//! The fence is sent also where there is nothing to hand over: then it keeps the order of what the
-//! client itself published through J and will publish through K.
+//! The fence is sent also if there is nothing to hand over. It then keeps the order of the client's own
+//! publications: those through J before those through K.
 
 use super::Broker;
 use crate::account::Account;
@@ -204,8 +204,8 @@ impl<P: DoorState> Broker<P> {
         }
         let mut unsubscribed = self.end_noted_subscriptions(slot);
         unsubscribed |= self.judge_arrived(slot);
-        // Whoever claimed it and is gone again has never had a session: if none came, there is none
-        // to pass on, and the next is told so.
+        // A shard that claimed it and whose client is gone again has never had a session. If none came,
+        // there is none to pass on, and the next is told so.
         let ends = discard || !present || !self.is_admitted(slot);
         let session = &mut self.queues.sessions[slot];
         debug_assert!(

@@ -1,5 +1,5 @@
-//! What a step writes, in order, until it is handed to the transport at the step's end: while the
-//! application answers, the transport belongs to it.
+//! What a step writes, in order. It is handed to the transport at the step's end: while the application
+//! answers, the transport belongs to the application.
 
 use std::ops::Range;
 

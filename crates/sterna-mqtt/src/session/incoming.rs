@@ -114,9 +114,9 @@ impl Incoming {
         Some(state & ACKNOWLEDGED != 0)
     }
 
-    /// The entry of an identifier on a lane: the lane's own, otherwise one of an earlier connection
-    /// or of a lost lane, otherwise one of another lane. Clients that publish on unidirectional
-    /// streams release on another lane.
+    /// The entry of an identifier on a lane. It is the lane's own, or else one of an earlier connection or
+    /// of a lost lane, or else one of another lane. Clients that publish on unidirectional streams release
+    /// on another lane.
     fn find(&self, lane: Lane, packet_id: PacketId) -> Option<(u16, u64)> {
         let id = packet_id.get();
         let own = (id, lane.0);

@@ -43,8 +43,8 @@ pub(crate) enum Acknowledgement {
 }
 
 impl Door {
-    /// Decides what is not told any more, so that what is remembered of suspended links says so: what was
-    /// accepted is not to be sent again.
+    /// Decides what is not told any more, and notes it for suspended links. So an accepted message is not
+    /// sent again.
     pub(super) fn decide_untold(client: &mut Client) {
         let mut nowhere = StepOutput::default();
         for acknowledgement in client.promises.take() {

@@ -516,8 +516,8 @@ impl Pump {
         resume: bool,
         out: &mut StepOutput,
     ) -> Step {
-        // A message of another shard may be a few milliseconds ahead of this turn's clock; what is
-        // left of it is never more than what it came with.
+        // A message of another shard may be a few milliseconds ahead of this turn's clock. The rest of its
+        // interval is never more than the whole.
         let now_ms = self.now_ms.max(delivery.message.published_ms());
         let form = AmqpForm {
             message: &delivery.message,

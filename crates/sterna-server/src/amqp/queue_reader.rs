@@ -10,7 +10,7 @@ use sterna_mqtt::{Property, PropertyBuf, PropertyContext, PublishProperties};
 
 /// The user property that is an AMQP message's priority (`docs/mapping.md`).
 const PRIORITY: &str = "amqp-priority";
-/// The time of delivery in milliseconds since the Unix epoch, as JMS clients write it: a message
+/// The time of delivery in milliseconds since the Unix epoch, as JMS clients write it. It is a message
 /// annotation, and a user property of MQTT and HTTP.
 const DELIVERY_TIME: &str = "x-opt-delivery-time";
 /// As [`DELIVERY_TIME`], in milliseconds from the time at which the broker received the message.

@@ -35,7 +35,7 @@ pub struct Cluster {
     pub key: Option<PathBuf>,
     /// Speak to servers beyond loopback without TLS.
     pub allow_plaintext_beyond_loopback: bool,
-    /// Copies that NATS keeps of each message that waits for a node, and of retained messages: 1 to 5, and
+    /// Copies that NATS keeps of each message that waits for a node, and of retained messages. 1 to 5, and
     /// at most the number of servers.
     pub replicas: u8,
     /// Time without a word of a node after which it gets no messages of QoS 0, in milliseconds.

@@ -113,8 +113,8 @@ impl Config {
             .collect()
     }
 
-    /// What is better not left as it is, each a sentence that names the file: secrets that other users of
-    /// this host can read or change.
+    /// What is better not left as it is, in a sentence each that names the file. These are secrets that
+    /// other users of this host can read or change.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let files = [

@@ -39,8 +39,8 @@ pub struct Guessing {
     pub free_failures: u32,
     /// Wrong credentials of one address, for whatever users, before it has to wait; 0: any number.
     pub free_failures_per_address: u32,
-    /// Wrong credentials for one user, from whatever addresses, before checks from addresses that the
-    /// user has not come in from wait for all others; 0: any number.
+    /// Wrong credentials for one user, from any addresses. After this many, the user's checks wait for all
+    /// others, except from addresses that the user has come in from. 0: any number.
     pub free_failures_per_user: u32,
     /// The first wait, in milliseconds; each further failure doubles it.
     pub first_delay_ms: u64,

@@ -30,8 +30,8 @@ pub struct Network {
     pub high_watermark_bytes: u32,
     /// Time that a closing connection may take to send what is queued, in milliseconds.
     pub linger_ms: u64,
-    /// Time for which a broker that is to stop still takes new clients, and `/readyz` says that it drains, so
-    /// that balancers choose others; in milliseconds.
+    /// Milliseconds for which a broker that is to stop still takes new clients. `/readyz` says that it
+    /// drains, so that balancers choose others.
     pub drain_notice_ms: u64,
     /// Time from the end of the notice to the end of the process, in milliseconds.
     pub shutdown_timeout_ms: u64,

@@ -288,8 +288,8 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The settings that a name means: one by its full name, those of a section by its name, and those of
-/// any section that have the key.
+/// The settings that a name means: one by its full name, or those of a section. A key alone means those of
+/// any section that have it.
 ///
 /// # Errors
 /// The nearest name that there is.

@@ -1,4 +1,4 @@
-//! The clients of a door, each of which is out of its place while a step works on it: the step has the
+//! The clients of a door. A client is out of its place while a step works on it, since the step has the
 //! door as well.
 
 use std::hash::Hash;

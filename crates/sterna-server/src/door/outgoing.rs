@@ -89,7 +89,7 @@ impl StepOutput {
         }
     }
 
-    /// Hands over what was gathered for `datagrams`, which is no stream, as a datagram; one that is too
+    /// Hands over what was gathered for `datagrams`, which is no stream, as a datagram. One that is too
     /// large for the path goes on a stream.
     pub(crate) fn send_datagram(
         &mut self,

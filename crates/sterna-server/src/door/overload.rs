@@ -72,8 +72,8 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
         }
     }
 
-    /// The clients that hold more than a little, and their bytes: those that have partly arrived, those of
-    /// messages that are not acknowledged, and those that are not read.
+    /// The clients that hold more than a little, and their bytes. Bytes that have partly arrived count,
+    /// those of messages without an acknowledgement, and those that are not read.
     pub(crate) fn heavy(&self, cx: &Context<'_>) -> Vec<(u64, ConnectionId)> {
         let ids = self.clients.ids();
         let weighed = ids.filter_map(|id| {

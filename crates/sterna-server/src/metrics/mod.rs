@@ -78,8 +78,8 @@ impl Sources {
         }
     }
 
-    /// The same with transports: their counters by shard, the URLs of the listeners, the tickets of
-    /// QUIC, and how many connections all shards together may have.
+    /// The same with transports: their counters by shard, the URLs of the listeners, and the tickets of
+    /// QUIC. `maximum_connections` is what all shards together may have.
     #[must_use]
     pub fn with_transports(
         self,

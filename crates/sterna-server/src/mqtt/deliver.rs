@@ -70,8 +70,8 @@ impl Door {
             let Some(state) = session::mqtt_mut(cx.broker, session) else {
                 return;
             };
-            // A message of another shard may be a few milliseconds ahead of this turn's clock; what is left
-            // of it is never more than what it came with. [MQTT-3.3.2-6]
+            // A message of another shard may be a few milliseconds ahead of this turn's clock. The rest of
+            // its interval is never more than the whole. [MQTT-3.3.2-6]
             let sent_ms = now_ms.max(delivery.message.published_ms());
             let out = self.out.buffer(lane);
             let sent = client

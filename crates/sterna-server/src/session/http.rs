@@ -90,8 +90,8 @@ impl HttpSession {
         self.last_id
     }
 
-    /// Takes the oldest entry out if there is more than the window holds, until there is not: for a
-    /// session that remembers only the last messages.
+    /// Takes the oldest entry out if there is more than the window holds; `None` where there is not. It is
+    /// for a session that remembers only the last messages.
     pub(crate) fn take_beyond(&mut self, window: Window) -> Option<u64> {
         let is_large = self.bytes > window.bytes && self.sent.len() > 1;
         if self.sent.len() <= window.messages && !is_large {

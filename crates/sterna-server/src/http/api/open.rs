@@ -78,8 +78,8 @@ impl Api {
             None => new_name().ok_or_else(|| Trouble::new(Kind::Busy, "no randomness"))?,
         };
         let durable = is_durable(&name);
-        // What is sent at QoS 0 is not remembered, so there is nothing to come back for; but a poll
-        // comes back for what it gets.
+        // What is sent at QoS 0 is not remembered, so there is nothing to come back for. But a poll comes
+        // back for what it gets.
         let expiry_s = if durable {
             http.session_expiry_s
         } else if plan.qos.is_acknowledged() || plan.poll.is_some() {

@@ -1,7 +1,7 @@
 //! The keys that verify JSON web tokens: JWK sets (RFC 7517) and public keys in PEM.
 //!
-//! A key serves one algorithm, the one of its type. So a token cannot choose how a key is used: no
-//! public key is ever the secret of an HMAC, and there is no key for `none`.
+//! A key serves one algorithm, the one of its type. So a token cannot choose how a key is used. No public
+//! key is ever the secret of an HMAC, and there is no key for `none`.
 
 use std::fs;
 use std::path::Path;
