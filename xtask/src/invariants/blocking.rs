@@ -78,8 +78,12 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "reads files when a policy is loaded",
     ),
     (
-        "crates/sterna-server/src/identity/endpoint.rs",
+        "crates/sterna-server/src/identity/endpoint/mod.rs",
         "asks a URL when the process starts or reloads, and on threads of its own",
+    ),
+    (
+        "crates/sterna-server/src/identity/endpoint/url.rs",
+        "the same, where it resolves the host",
     ),
     (
         "crates/sterna-server/src/identity/users.rs",
