@@ -188,7 +188,7 @@ impl Api {
                 Kind::ClusterAway => drops.count(Protocol::Http, DropReason::ClusterAway),
                 Kind::RetainedFull => cx.meters.not_retained(Protocol::Http),
                 Kind::Forbidden => {
-                    (cx.meters).refuse(Protocol::Http, of, DropReason::NotAuthorized)
+                    (cx.meters).refuse(Protocol::Http, of, DropReason::NotAuthorized);
                 }
                 _ => cx.meters.refuse(Protocol::Http, of, DropReason::Invalid),
             }
