@@ -544,7 +544,6 @@ fn what_a_connection_took_in_advance_is_given_back() {
 fn what_a_user_took_in_advance_is_given_back_when_another_asks() {
     let (_directory, config) = shared("messages_per_s = 100\nexceeded = 'refuse'");
     let mut broker = Broker::with(&config, 1);
-    let mut kept = Vec::new();
     for _ in 0..3 {
         let mut http = HttpClient::connect(&mut broker);
         // What is open keeps her seat.
@@ -552,7 +551,6 @@ fn what_a_user_took_in_advance_is_given_back_when_another_asks() {
         for user in ["ann", "bob"] {
             ask((&mut broker, &mut http), user, "POST", "/v1/topics/t");
         }
-        kept.push(http);
     }
     let mut http = HttpClient::connect(&mut broker);
     let mut admitted = 0;
