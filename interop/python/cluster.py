@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from cluster_nodes import ABSENCE_MS, LEASE_MS, PATIENCE_S, Cluster, Node, wait_until
+from cluster_kept import ROWS as KEPT
 from cluster_sessions import ROWS as SESSIONS
 from harness import Failure, Report
 
@@ -465,6 +466,7 @@ def main() -> None:
         ("a node leaves", leaving),
         ("two processes have one name", one_name),
         *SESSIONS,
+        *KEPT,
     ]
     with Cluster(Path(os.environ["STERNA_BUILD"]) / "cluster") as cluster:
         for name, row in rows:

@@ -69,9 +69,9 @@ class Client:
         return data
 
     def admitted(self) -> Client:
-        """Expects a CONNACK that lets the client in, to a new session."""
+        """Expects a CONNACK that lets the client in."""
         answer = self.read()
-        if answer is None or answer[0] != CONNACK or answer[1][:2] != b"\x00\x00":
+        if answer is None or answer[0] != CONNACK or answer[1][1:2] != b"\x00":
             raise Failure(f"CONNECT was answered with {answer}")
         return self
 

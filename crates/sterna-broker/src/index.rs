@@ -337,7 +337,7 @@ impl Index {
         };
         own.take(
             |filter| routes(filter).is_some_and(Routes::has_session),
-            |filter| routes(filter).is_some_and(Routes::has_acknowledged),
+            |filter| routes(filter).map_or(Interest::None, Routes::highest_interest),
         )
     }
 

@@ -31,6 +31,8 @@ pub enum Ownership {
         will: Option<Arc<[u8]>>,
         /// Whether it outlives its connection.
         outlives: bool,
+        /// Whether it begins anew, whatever another node has kept of it.
+        is_clean: bool,
     },
     /// A session has another will now, or none.
     SetWill {
@@ -54,6 +56,11 @@ pub enum Ownership {
     },
     /// What [`Broker::lose_session`](crate::Broker::lose_session) named has ended.
     Ended {
+        /// The client identifier.
+        client_id: Arc<str>,
+    },
+    /// [`Broker::adopt`](crate::Broker::adopt) is done.
+    Adopted {
         /// The client identifier.
         client_id: Arc<str>,
     },
@@ -82,9 +89,11 @@ pub(crate) struct Owned {
     pub(crate) due_wills: VecDeque<(Weak<[u8]>, usize)>,
 }
 
-/// The bytes of a will, as other nodes keep it.
+/// The bytes of a will, as other nodes keep it: by how many seconds it is delayed, for how many it holds and one,
+/// its message.
 pub(crate) fn encode_will(will: &SessionWill) -> Arc<[u8]> {
     let mut out = Vec::new();
+    put_number(&mut out, u64::from(will.delay_s));
     put_number(
         &mut out,
         will.expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1),
@@ -93,9 +102,16 @@ pub(crate) fn encode_will(will: &SessionWill) -> Arc<[u8]> {
     out.into()
 }
 
+/// Whether a will waits for a while, and is not published where its client comes back to its session before.
+#[must_use]
+pub fn is_will_delayed(will: &[u8]) -> bool {
+    will.first().is_some_and(|&first| first != 0)
+}
+
 /// A will's message, and for how many seconds it holds; `None` for what is none.
 pub(crate) fn decode_will(will: &[u8]) -> Option<(Message, Option<u32>)> {
     let mut fields = Fields::new(will);
+    fields.number()?;
     let expiry_s = match fields.number()?.checked_sub(1) {
         None => None,
         Some(expiry_s) => Some(u32::try_from(expiry_s).ok()?),

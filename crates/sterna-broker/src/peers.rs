@@ -18,6 +18,7 @@ use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
 use crate::message::Message;
 use crate::owned::Owned;
+use crate::store::Change;
 
 /// Bytes that a message for other nodes is charged beside its body.
 const OVERHEAD_BYTES: u64 = 64;
@@ -87,6 +88,8 @@ pub enum Interest {
     AtMostOnce,
     /// A reader takes QoS 1 or 2.
     Acknowledged,
+    /// A reader of QoS 1 or 2 outlives its connection: what it is to get belongs into the log.
+    Durable,
 }
 
 /// The other nodes that want what a filter matches.
@@ -96,6 +99,8 @@ pub struct Wanted {
     pub any: NodeSet,
     /// Those with a reader of QoS 1 or 2, also where they cannot be reached now.
     pub acknowledged: NodeSet,
+    /// Whether a reader of QoS 1 or 2 that outlives its connection wants it, wherever its session is or was.
+    pub is_durable: bool,
 }
 
 impl Wanted {
@@ -103,6 +108,7 @@ impl Wanted {
     pub const NOBODY: Self = Self {
         any: NodeSet::EMPTY,
         acknowledged: NodeSet::EMPTY,
+        is_durable: false,
     };
 
     /// All of them.
@@ -114,6 +120,7 @@ impl Wanted {
         Self {
             any: self.any.union(other.any),
             acknowledged: self.acknowledged.union(other.acknowledged),
+            is_durable: self.is_durable || other.is_durable,
         }
     }
 }
@@ -145,10 +152,28 @@ pub enum Destination {
         /// They may miss it.
         at_most_once: NodeSet,
     },
+    /// The log, from where every node has it as it comes by, this one included. Its acknowledgement waits until
+    /// the log has it.
+    Log {
+        /// What makes it the same message when its publisher sends it again; `None` where nothing does.
+        once: Option<Once>,
+    },
     /// All nodes: it is its topic's retained message, or its payload is empty and there is none any more.
     Retained,
-    /// All nodes: as [`Retained`](Self::Retained) with an empty payload, and it is delivered to nobody.
-    Cleared,
+    /// All nodes: as [`Retained`](Self::Retained), and it is delivered to nobody.
+    RetainedQuietly,
+}
+
+/// The name of a publication that its publisher may send again to another node: its session, how many
+/// such publications the session had by then, and its packet identifier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Once {
+    /// What the client identifier stands for.
+    pub session: u64,
+    /// Number of the publication in its session.
+    pub round: u64,
+    /// Its packet identifier.
+    pub packet_id: u16,
 }
 
 /// What a node does with a message from another.
@@ -172,6 +197,7 @@ pub struct PeerGate {
     dropped: AtomicU64,
     refused: AtomicU64,
     is_crowded: AtomicBool,
+    is_log_full: AtomicBool,
 }
 
 impl PeerGate {
@@ -187,6 +213,7 @@ impl PeerGate {
             dropped: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             is_crowded: AtomicBool::new(false),
+            is_log_full: AtomicBool::new(false),
         }
     }
 
@@ -224,6 +251,17 @@ impl PeerGate {
     /// messages are better brought a little later, for one that is full drops them.
     pub fn take_crowded(&self) -> bool {
         self.is_crowded.swap(false, Ordering::Relaxed)
+    }
+
+    /// Says whether the log is full: what is to go there is refused. Returns what was said before.
+    pub fn set_log_full(&self, is_full: bool) -> bool {
+        self.is_log_full.swap(is_full, Ordering::Relaxed)
+    }
+
+    /// Whether the log is full.
+    #[must_use]
+    pub fn is_log_full(&self) -> bool {
+        self.is_log_full.load(Ordering::Relaxed)
     }
 
     /// Notes that bytes wait no longer.
@@ -268,8 +306,11 @@ pub(crate) fn stays(topic: &str) -> bool {
 pub(crate) struct Peers {
     pub(crate) gate: Arc<PeerGate>,
     outgoing: Vec<Outgoing>,
-    /// The last token that was given out.
+    /// Changes of records of sessions.
+    changes: Vec<Change>,
+    /// The last token that was given out, and the last that was handed over.
     token: u64,
+    handed: u64,
     /// Whether what is routed came from another node.
     pub(crate) is_from_peer: bool,
     pub(crate) owned: Owned,
@@ -280,7 +321,9 @@ impl Peers {
         Self {
             gate,
             outgoing: Vec::new(),
+            changes: Vec::new(),
             token: 0,
+            handed: 0,
             is_from_peer: false,
             owned: Owned::default(),
         }
@@ -341,6 +384,22 @@ impl Peers {
         self.push(message, destination, message.qos().is_acknowledged())
     }
 
+    /// Puts a message aside for the log. Returns the token by which its acknowledgement waits.
+    pub(crate) fn log(&mut self, message: &Arc<Message>, once: Option<Once>) -> u64 {
+        self.push(message, Destination::Log { once }, true)
+    }
+
+    /// Puts changes of records aside, which are kept in their order and after the messages of the turn.
+    /// Returns the token by which who needs them waits; 0 for no changes.
+    pub(crate) fn keep(&mut self, changes: &mut Vec<Change>) -> u64 {
+        if changes.is_empty() {
+            return 0;
+        }
+        self.changes.append(changes);
+        self.token += 1;
+        self.token
+    }
+
     fn push(&mut self, message: &Arc<Message>, destination: Destination, waits: bool) -> u64 {
         (self.gate.waiting_bytes).fetch_add(charge(message), Ordering::Relaxed);
         self.outgoing.push(Outgoing {
@@ -354,9 +413,16 @@ impl Peers {
         self.token
     }
 
-    /// What was put aside, and the last token that was given out for it or before.
+    /// The messages that were put aside, and the last token that was given out for them, for changes, or before.
     pub(crate) fn take(&mut self) -> Option<(u64, Vec<Outgoing>)> {
-        (!self.outgoing.is_empty()).then(|| (self.token, std::mem::take(&mut self.outgoing)))
+        let has_more = !self.outgoing.is_empty() || self.handed != self.token;
+        self.handed = self.token;
+        has_more.then(|| (self.token, std::mem::take(&mut self.outgoing)))
+    }
+
+    /// The changes of records that were put aside.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
     }
 }
 
@@ -423,22 +489,22 @@ impl OwnInterest {
         }
     }
 
-    /// What has changed since the last time. The arguments tell whether a filter has a reader, and whether
-    /// one of them takes QoS 1 or 2.
+    /// What has changed since the last time. The arguments tell whether a filter has a reader, and what the
+    /// most demanding of them takes.
     pub(crate) fn take(
         &mut self,
         mut has_reader: impl FnMut(&str) -> bool,
-        mut has_acknowledged: impl FnMut(&str) -> bool,
+        mut highest: impl FnMut(&str) -> Interest,
     ) -> Vec<(Arc<str>, Interest)> {
         let mut changes = Vec::new();
         for (filter, has_come) in self.changed.drain() {
             let told = self.told.get(&filter).copied().unwrap_or_default();
             // A crowd of readers is only walked where one of them may take QoS 1.
-            let may_be_acknowledged = has_come || told == Interest::Acknowledged;
+            let may_be_acknowledged = has_come || told >= Interest::Acknowledged;
             let interest = if !has_reader(&filter) {
                 Interest::None
-            } else if may_be_acknowledged && has_acknowledged(&filter) {
-                Interest::Acknowledged
+            } else if may_be_acknowledged {
+                highest(&filter)
             } else {
                 Interest::AtMostOnce
             };

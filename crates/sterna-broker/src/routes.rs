@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::hash::KeyedState;
 use crate::list::KeyedList;
+use crate::peers::Interest;
 use crate::route::{Context, RouteFlags};
 
 /// The route of a session or a group, as the flags say.
@@ -124,10 +125,19 @@ impl Routes {
         self.asleep().0 > 0 || self.awake().any(|(_, flags, _)| !flags.is_group())
     }
 
-    /// Whether a session takes QoS 1 or 2 here.
-    pub(crate) fn has_acknowledged(&self) -> bool {
-        let takes = |flags: RouteFlags| !flags.is_group() && flags.qos().is_acknowledged();
-        self.asleep().1 > 0 || self.awake().any(|(_, flags, _)| takes(flags))
+    /// What the most demanding of the sessions takes, where there are some.
+    pub(crate) fn highest_interest(&self) -> Interest {
+        if self.asleep().1 > 0 {
+            return Interest::Durable;
+        }
+        let sessions = self.awake().filter(|(_, flags, _)| !flags.is_group());
+        let takes = |flags: RouteFlags| match (flags.qos().is_acknowledged(), flags.is_durable()) {
+            (false, _) => Interest::AtMostOnce,
+            (true, false) => Interest::Acknowledged,
+            (true, true) => Interest::Durable,
+        };
+        let highest = sessions.map(|(_, flags, _)| takes(flags)).max();
+        highest.unwrap_or(Interest::AtMostOnce)
     }
 
     /// Enters or replaces a route; true where there was none.

@@ -148,6 +148,8 @@ pub(crate) struct Rare {
     pub(crate) kept: Vec<Box<[u8]>>,
     /// Those that a store had, until the front door takes them.
     pub(crate) restored: Vec<Record>,
+    /// In a cluster: number of its publications of QoS 2 that went to the log.
+    pub(crate) rounds: u64,
     /// What its consumer takes, if that says so.
     pub(crate) demand: Option<Demand>,
     /// Which messages its consumer wants, if not all.
@@ -171,6 +173,7 @@ impl Rare {
         self.rehomed.is_empty()
             && self.kept.is_empty()
             && self.restored.is_empty()
+            && self.rounds == 0
             && self.demand.is_none()
             && self.selector.is_none()
             && self.endpoint.is_none()

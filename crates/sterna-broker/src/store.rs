@@ -203,6 +203,12 @@ pub trait Store: Send + fmt::Debug {
     /// What was appended may be written now: what is appended between two calls is written together.
     fn flush(&mut self) {}
 
+    /// A message of a log that several nodes append to has come by at this position, which is higher than all
+    /// before; called under the lock that gives positions out.
+    fn came_by(&mut self, position: u64) {
+        let _ = position;
+    }
+
     /// Asks for messages. The answer comes by [`next_answer`](Self::next_answer), after the shard was
     /// woken.
     fn read(&mut self, request: ReadRequest);
@@ -218,6 +224,11 @@ pub trait Store: Send + fmt::Debug {
 
     /// No reader of this shard needs messages before this position.
     fn needed_from(&mut self, position: u64);
+
+    /// A reader has come to this shard that needs messages from this position on, whatever was said before.
+    fn hold_from(&mut self, position: u64) {
+        let _ = position;
+    }
 
     /// The position before which the log is to go as soon as can be: readers that want nothing there are to say so.
     /// 1 while it is not long.

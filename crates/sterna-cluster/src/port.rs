@@ -1,12 +1,13 @@
 //! Between shards and the engine: what goes to the engine once a turn, and what comes back.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sterna_broker::{
-    Appended, ClaimRefusal, Committed, Frame, FromPeer, Full, Interest, Message, Outgoing,
-    Ownership, ReadAnswer, ReadRequest, SessionKey, Store, Wanted,
+    Appended, Change, ClaimRefusal, Committed, Frame, FromPeer, Full, Interest, Message, Outgoing,
+    Ownership, ReadAnswer, ReadRequest, Record, SessionKey, Store, Wanted,
 };
 use tokio::sync::Notify;
 
@@ -27,6 +28,30 @@ pub enum ToShard {
         session: SessionKey,
         /// Whether it may begin.
         result: Result<(), ClaimRefusal>,
+    },
+    /// As [`Claimed`](Self::Claimed), with what is kept of the session:
+    /// [`Broker::session_restored`](sterna_broker::Broker::session_restored).
+    Restored {
+        /// The session that waits for it.
+        session: SessionKey,
+        /// Its records.
+        records: Vec<Record>,
+    },
+    /// A session that is away is this node's from now on: [`Broker::adopt`](sterna_broker::Broker::adopt).
+    Adopt {
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// Its records.
+        records: Vec<Record>,
+    },
+    /// The log comes by, for the first shard:
+    /// [`Broker::publish_from_log`](sterna_broker::Broker::publish_from_log), then
+    /// [`Broker::pass_log`](sterna_broker::Broker::pass_log).
+    Logged {
+        /// Messages with their positions, in order.
+        messages: Vec<(u64, Message)>,
+        /// The last position that has come by with them.
+        last: u64,
     },
     /// Another node has a session now: [`Broker::lose_session`](sterna_broker::Broker::lose_session).
     Lost {
@@ -70,7 +95,10 @@ pub(crate) enum FromShard {
         shard: usize,
         token: u64,
         outgoing: Vec<Outgoing>,
+        changes: Vec<Change>,
     },
+    /// A shard wants to read the log.
+    Read { shard: usize, request: ReadRequest },
     /// What becomes of sessions.
     Ownership { shard: usize, notes: Vec<Ownership> },
     /// What this node's readers want.
@@ -153,12 +181,14 @@ impl Port {
         Self { shard, inbound }
     }
 
-    /// Hands over what a turn had for other nodes: [`Broker::take_outgoing`](sterna_broker::Broker::take_outgoing).
-    pub fn send(&self, token: u64, outgoing: Vec<Outgoing>) {
+    /// Hands over what a turn had for other nodes: [`Broker::take_outgoing`](sterna_broker::Broker::take_outgoing)
+    /// and [`Broker::take_changes`](sterna_broker::Broker::take_changes).
+    pub fn send(&self, token: u64, outgoing: Vec<Outgoing>, changes: Vec<Change>) {
         self.inbound.post(FromShard::Messages {
             shard: self.shard,
             token,
             outgoing,
+            changes,
         });
     }
 
@@ -210,10 +240,58 @@ impl Progress {
     }
 }
 
-/// The store of a node in a cluster: it keeps nothing itself, and tells when other nodes' messages are with
-/// the engine. Its tokens are those of [`Broker::take_outgoing`](sterna_broker::Broker::take_outgoing).
+/// What shards see of the log, and the engine of their reading.
+#[derive(Debug)]
+pub(crate) struct LogView {
+    /// The position behind the last that has come by on the first shard.
+    end: AtomicU64,
+    shards: Box<[LogReader]>,
+}
+
+#[derive(Debug)]
+struct LogReader {
+    /// No reader of the shard needs what is before it.
+    needed: AtomicU64,
+    answers: Mutex<VecDeque<ReadAnswer>>,
+}
+
+impl LogView {
+    pub(crate) fn new(shards: usize) -> Self {
+        let reader = || LogReader {
+            needed: AtomicU64::new(u64::MAX),
+            answers: Mutex::default(),
+        };
+        Self {
+            end: AtomicU64::new(1),
+            shards: std::iter::repeat_with(reader).take(shards).collect(),
+        }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.end.load(Ordering::SeqCst)
+    }
+
+    /// The lowest position that a reader of this node needs.
+    pub(crate) fn needed(&self) -> u64 {
+        let each = (self.shards.iter()).map(|shard| shard.needed.load(Ordering::SeqCst));
+        each.fold(self.end(), u64::min)
+    }
+
+    pub(crate) fn answer(&self, shard: usize, answer: ReadAnswer) {
+        let mut answers =
+            (self.shards[shard].answers.lock()).unwrap_or_else(PoisonError::into_inner);
+        answers.push_back(answer);
+    }
+}
+
+/// The store of a node in a cluster: the log and the records are NATS'. Messages are appended by way of
+/// [`Broker::take_outgoing`](sterna_broker::Broker::take_outgoing), whose tokens are those of this store, and have
+/// their positions when they come by.
 pub(crate) struct Commitments {
+    shard: usize,
     progress: Arc<Progress>,
+    log: Arc<LogView>,
+    inbound: Arc<Inbound>,
     wake: Box<dyn Fn() + Send>,
 }
 
@@ -227,22 +305,35 @@ impl fmt::Debug for Commitments {
 
 impl Commitments {
     /// `wake` has the shard look at its acknowledgements in its next turn.
-    pub(crate) fn new(progress: Arc<Progress>, wake: Box<dyn Fn() + Send>) -> Self {
-        Self { progress, wake }
+    pub(crate) fn new(
+        shard: usize,
+        progress: Arc<Progress>,
+        log: Arc<LogView>,
+        inbound: Arc<Inbound>,
+        wake: Box<dyn Fn() + Send>,
+    ) -> Self {
+        Self {
+            shard,
+            progress,
+            log,
+            inbound,
+            wake,
+        }
+    }
+
+    fn reader(&self) -> &LogReader {
+        &self.log.shards[self.shard]
     }
 }
 
 impl Store for Commitments {
-    fn is_durable(&self) -> bool {
-        false
-    }
-
     fn next_position(&self) -> u64 {
-        1
+        self.log.end()
     }
 
     fn append(&mut self, _: Frame<'_>) -> Result<Appended, Full> {
-        Ok(Appended::default())
+        // A broker in a cluster hands everything to the engine.
+        Err(Full)
     }
 
     fn committed(&self) -> Committed {
@@ -264,13 +355,22 @@ impl Store for Commitments {
         }
     }
 
-    fn read(&mut self, _: ReadRequest) {}
+    fn came_by(&mut self, position: u64) {
+        self.log.end.fetch_max(position + 1, Ordering::SeqCst);
+    }
+
+    fn read(&mut self, request: ReadRequest) {
+        let shard = self.shard;
+        self.inbound.post(FromShard::Read { shard, request });
+    }
 
     fn next_answer(&mut self) -> Option<ReadAnswer> {
-        None
+        let answers = self.reader().answers.lock();
+        answers.unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
     fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
+        // Only queues that many share are read at the start, and a cluster has none.
         ReadAnswer {
             reader: request.reader,
             messages: Vec::new(),
@@ -280,7 +380,13 @@ impl Store for Commitments {
 
     fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
-    fn needed_from(&mut self, _: u64) {}
+    fn needed_from(&mut self, position: u64) {
+        self.reader().needed.store(position, Ordering::SeqCst);
+    }
+
+    fn hold_from(&mut self, position: u64) {
+        self.reader().needed.fetch_min(position, Ordering::SeqCst);
+    }
 }
 
 #[cfg(test)]
@@ -299,7 +405,13 @@ mod tests {
         let wake = move || {
             count.fetch_add(1, Ordering::SeqCst);
         };
-        let mut store = Commitments::new(Arc::clone(&progress), Box::new(wake));
+        let mut store = Commitments::new(
+            0,
+            Arc::clone(&progress),
+            Arc::new(LogView::new(1)),
+            Arc::default(),
+            Box::new(wake),
+        );
         assert!(!progress.commit(3), "nobody waits");
         store.wake_at(wanted(2, 0));
         assert_eq!(woken.load(Ordering::SeqCst), 1, "it has come so far");

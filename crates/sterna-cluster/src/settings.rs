@@ -40,6 +40,8 @@ pub struct Settings {
     pub batch_bytes: usize,
     /// Bytes that may wait in all nodes' inboxes together.
     pub inbox_bytes: u64,
+    /// Bytes that the log may have.
+    pub log_bytes: u64,
     /// The longest time between two attempts to connect, in milliseconds.
     pub maximum_backoff_ms: u64,
     /// Number of this node's shards.

@@ -49,6 +49,8 @@ pub struct Status {
     pub sessions_owned: Figure,
     /// Sessions with a claim or a change of their record under way.
     pub sessions_claimed: Figure,
+    /// Bytes of the log in NATS.
+    pub log_bytes: Figure,
     /// Messages sent to other nodes; one for several nodes counts once for each.
     pub sent_messages: Figure,
     /// Batches that they were sent in.

@@ -5,7 +5,11 @@
 //! *absence* is gone, and nothing waits for it. Who comes back within it goes on as if it had not been away.
 //!
 //! The *incarnation* of a node is a number that is higher after each of its starts. What a node said in an
-//! earlier incarnation holds no more. No input or output here, and time is an argument.
+//! earlier incarnation holds no more.
+//!
+//! With one exception: the filters of readers that outlive their connections. Their sessions are still there when
+//! their node is gone or starts anew, and somebody takes them over. Until that is done
+//! ([`Table::swept`]), what they want belongs into the log. No input or output here, and time is an argument.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -61,6 +65,9 @@ struct Peer {
     filters: HashMap<Arc<str>, Interest>,
 }
 
+/// What the sessions of a process want that is over, with its incarnation.
+type Left = HashMap<Arc<str>, HashMap<Arc<str>, u64>>;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Table {
@@ -70,6 +77,8 @@ pub struct Table {
     absence_ms: u64,
     peers: HashMap<Arc<str>, Peer>,
     left_out: HashSet<Arc<str>>,
+    /// Durable filters of earlier incarnations, by node: this one is among them.
+    left: Left,
     /// Filters for which the nodes that want them may have changed.
     changed: HashSet<Arc<str>>,
     events: Vec<Event>,
@@ -87,6 +96,7 @@ impl Table {
             absence_ms: absence_ms.max(lease_ms),
             peers: HashMap::new(),
             left_out: HashSet::new(),
+            left: HashMap::new(),
             changed: HashSet::new(),
             events: Vec::new(),
         }
@@ -126,19 +136,62 @@ impl Table {
         filter: &str,
         interest: Interest,
     ) {
-        if *node == *self.own_name {
+        let filter: Arc<str> = Arc::from(filter);
+        let known = self.peers.get(node).map(|peer| peer.incarnation);
+        let is_own = *node == *self.own_name;
+        let is_earlier = if is_own {
+            incarnation < self.own_incarnation
+        } else {
+            known.is_some_and(|known| incarnation < known)
+        };
+        if is_earlier && interest == Interest::Durable {
+            let left = self.left.entry(Arc::from(node)).or_default();
+            left.insert(Arc::clone(&filter), incarnation);
+            self.changed.insert(filter);
+            return;
+        }
+        if is_own {
             return;
         }
         let Some((_, peer)) = self.peer(now_ms, node, incarnation) else {
             return;
         };
-        let filter: Arc<str> = Arc::from(filter);
         if interest == Interest::None {
             peer.filters.remove(&filter);
         } else {
             peer.filters.insert(Arc::clone(&filter), interest);
         }
         self.changed.insert(filter);
+    }
+
+    /// The sessions of a node's processes up to an incarnation are all taken over, or have ended.
+    pub fn swept(&mut self, node: &str, incarnation: u64) {
+        if let Some(left) = self.left.get_mut(node) {
+            let gone = left.extract_if(|_, known| *known <= incarnation);
+            self.changed.extend(gone.map(|(filter, _)| filter));
+        }
+        if let Some(peer) = self.peers.get_mut(node)
+            && peer.incarnation <= incarnation
+        {
+            // It may come back: what it has then, it tells again.
+            for (filter, interest) in &mut peer.filters {
+                if *interest == Interest::Durable {
+                    *interest = Interest::Acknowledged;
+                    self.changed.insert(Arc::clone(filter));
+                }
+            }
+        }
+    }
+
+    /// The nodes whose sessions may want something that they are not here to say, and their incarnations.
+    pub fn with_durable(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
+        let peers = self.peers.iter().filter(|(_, peer)| {
+            let mut filters = peer.filters.values();
+            peer.presence != Presence::Here && filters.any(|known| *known == Interest::Durable)
+        });
+        let peers = peers.map(|(name, peer)| (name, peer.incarnation));
+        let left = self.left.iter();
+        peers.chain(left.filter_map(|(name, left)| Some((name, *left.values().max()?))))
     }
 
     /// Looks at the time. Not to be called while this node is itself cut off: it would take all others for
@@ -223,10 +276,12 @@ impl Table {
             if interest != Interest::None && peer.presence == Presence::Here {
                 wanted.any.insert(peer.number);
             }
-            if interest == Interest::Acknowledged && peer.presence != Presence::Gone {
+            if interest >= Interest::Acknowledged && peer.presence != Presence::Gone {
                 wanted.acknowledged.insert(peer.number);
             }
+            wanted.is_durable |= interest == Interest::Durable;
         }
+        wanted.is_durable |= (self.left.values()).any(|left| left.contains_key(filter));
         wanted
     }
 
@@ -256,9 +311,14 @@ impl Table {
             return None;
         }
         if incarnation > peer.incarnation {
-            peer.incarnation = incarnation;
-            let filters = std::mem::take(&mut peer.filters);
-            self.changed.extend(filters.into_keys());
+            let earlier = std::mem::replace(&mut peer.incarnation, incarnation);
+            for (filter, interest) in std::mem::take(&mut peer.filters) {
+                if interest == Interest::Durable {
+                    let left = self.left.entry(Arc::clone(&name)).or_default();
+                    left.insert(Arc::clone(&filter), earlier);
+                }
+                self.changed.insert(filter);
+            }
         }
         Some((name, peer))
     }
@@ -309,6 +369,7 @@ mod tests {
         Wanted {
             any: nodes(any),
             acknowledged: nodes(acknowledged),
+            is_durable: false,
         }
     }
 

@@ -39,7 +39,7 @@ impl Cluster {
             cluster = settings.name,
             node = settings.node,
             "this is a node of a cluster: messages and retained messages are shared with other nodes; \
-             what sessions have, shared subscriptions and AMQP queues are not (docs/cluster.md)"
+             so is what sessions have; shared subscriptions and AMQP queues are not (docs/cluster.md)"
         );
         Ok(Self {
             engine: Some(Engine::new(settings, cluster.maximum_waiting_bytes)),
@@ -147,6 +147,7 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         patience_ms: cluster.patience_ms,
         batch_bytes: cluster.batch_bytes as usize,
         inbox_bytes: cluster.maximum_inbox_bytes,
+        log_bytes: cluster.maximum_log_bytes,
         maximum_backoff_ms: cluster.maximum_backoff_ms,
         shards,
     })
@@ -198,6 +199,11 @@ impl Member {
         if !interest.is_empty() {
             self.port.tell(interest);
         }
+        // Before it is told that a session has ended here: what another node goes on with is among it.
+        let changes = broker.take_changes();
+        if let Some((token, outgoing)) = broker.take_outgoing() {
+            self.port.send(token, outgoing, changes);
+        }
         let mut ownership = broker.take_ownership();
         if is_stopping {
             ownership.retain(|note| {
@@ -209,9 +215,6 @@ impl Member {
         }
         if !ownership.is_empty() {
             self.port.own(ownership);
-        }
-        if let Some((token, outgoing)) = broker.take_outgoing() {
-            self.port.send(token, outgoing);
         }
     }
 
@@ -227,6 +230,18 @@ impl Member {
             ToShard::Committed => {}
             ToShard::Claimed { session, result } => {
                 broker.session_claimed(now_ms, session, result);
+            }
+            ToShard::Logged { messages, last } => {
+                for (position, message) in messages {
+                    broker.publish_from_log(now_ms, position, message);
+                }
+                broker.pass_log(last);
+            }
+            ToShard::Restored { session, records } => {
+                broker.session_restored(now_ms, session, records);
+            }
+            ToShard::Adopt { client_id, records } => {
+                broker.adopt(now_ms, &client_id, &records);
             }
             ToShard::Lost { client_id } => broker.lose_session(now_ms, &client_id),
             ToShard::Will { will } => {

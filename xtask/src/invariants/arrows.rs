@@ -57,7 +57,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
         ],
     ),
     ("sterna-store", &["sterna-broker", "sterna-topic"]),
-    ("sterna-cluster", &["sterna-broker"]),
+    ("sterna-cluster", &["sterna-broker", "sterna-topic"]),
     ("sterna-http", &["sterna-net", "sterna-h3"]),
     ("sterna-net", &["sterna-quic"]),
     ("sterna-quic", &[]),

@@ -6,6 +6,7 @@ use super::Broker;
 use crate::api::{DoorState, SessionKey};
 use crate::directory::Appends;
 use crate::message::Message;
+use crate::peers::Once;
 use crate::records::{self, Kind};
 use crate::store::{Appended, Change, Committed, Frame, Full, Record};
 
@@ -51,6 +52,13 @@ impl<P: DoorState> Broker<P> {
         let queues = &mut self.queues;
         let gathered = queues.changes.len();
         queues.changes.append(&mut self.companions);
+        if let Some(peers) = &mut self.peers {
+            debug_assert!(messages.is_empty(), "messages come by in the cluster's log");
+            let token = peers.keep(&mut queues.changes);
+            queues.changes.shrink_to(SPARE_CHANGES);
+            self.token = self.token.max(token);
+            return Ok(Appended { first: 0, token });
+        }
         let frame = Frame {
             messages,
             changes: &queues.changes,
@@ -118,10 +126,36 @@ impl<P: DoorState> Broker<P> {
             .unwrap_or_default()
     }
 
+    /// Names the message that the session publishes next by its packet identifier, and by how many such messages
+    /// the session has published: where it is sent again to another node of a cluster, it is the same one.
+    pub fn name_next(&mut self, session: SessionKey, packet_id: u16) {
+        self.next_once = self.peers.is_some().then_some((session, packet_id));
+    }
+
+    /// The name of the message that is published, and the record of it; `None` where nothing is kept of its session.
+    pub(super) fn take_name(&mut self) -> Option<Once> {
+        let (session, packet_id) = self.next_once.take()?;
+        let session = self.queues.attended_mut(session)?;
+        if !session.is_stored {
+            return None;
+        }
+        let rare = session.rare_mut();
+        rare.rounds += 1;
+        let round = rare.rounds;
+        let (client_id, session) = (Arc::clone(&session.client_id), session.origin.0);
+        let value = round.to_be_bytes().to_vec();
+        (self.companions).push(records::put(Kind::Rounds, &client_id, &[], value));
+        Some(Once {
+            session,
+            round,
+            packet_id,
+        })
+    }
+
     /// Keeps a record of the node, together with the message that is published next; see
     /// [`keep_with_next`](Self::keep_with_next).
     pub fn keep_node_with_next(&mut self, key: &[u8], value: &[u8]) {
-        if self.queues.is_durable {
+        if self.keeps_of_node() {
             let change = records::put(Kind::Node, "", key, value.to_vec());
             self.companions.push(change);
         }
@@ -129,7 +163,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Keeps a record of the node.
     pub fn keep_node(&mut self, key: &[u8], value: &[u8]) {
-        if self.queues.is_durable {
+        if self.keeps_of_node() {
             let change = records::put(Kind::Node, "", key, value.to_vec());
             self.queues.changes.push(change);
             self.append_changes();
@@ -138,12 +172,17 @@ impl<P: DoorState> Broker<P> {
 
     /// Removes a record of the node.
     pub fn forget_node(&mut self, key: &[u8]) {
-        if self.queues.is_durable {
+        if self.keeps_of_node() {
             self.queues
                 .changes
                 .push(records::remove(Kind::Node, "", key));
             self.append_changes();
         }
+    }
+
+    /// Whether anything is kept of the node itself, its sessions aside. In a cluster that ends with its process.
+    const fn keeps_of_node(&self) -> bool {
+        self.queues.is_durable && self.peers.is_none()
     }
 
     /// The change of a session's record; `None` where nothing is kept of the session.

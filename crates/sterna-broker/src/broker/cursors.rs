@@ -196,6 +196,13 @@ impl<P: DoorState> Broker<P> {
         self.disown();
     }
 
+    /// A reader has come that needs the log from here on: what a survey found without it does not hold.
+    pub(super) fn hold_log(&mut self, position: u64) {
+        self.surveys.under_way = None;
+        self.surveys.done = None;
+        self.queues.store.hold_from(position);
+    }
+
     /// When the log is to be surveyed; `None` without a store.
     pub(super) fn survey_due_ms(&self) -> Option<u64> {
         self.queues.is_durable.then_some(self.surveys.next_ms)

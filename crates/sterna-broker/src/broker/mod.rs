@@ -52,7 +52,7 @@ use crate::watch::RoadWatcher;
 use cursors::Surveys;
 use held::Held;
 use passing::Passing;
-use takeover::Fence;
+use takeover::{Arrival, Fence};
 
 /// One shard's broker. `P` is the front door's state per session, opaque here.
 ///
@@ -86,6 +86,8 @@ pub struct Broker<P> {
     held: Held,
     /// Changes of records that are appended with the next message, or not at all.
     companions: Vec<Change>,
+    /// The session and the packet identifier of the message that is published next.
+    next_once: Option<(SessionKey, u16)>,
     /// Answers of the store that are yet to come.
     reads: usize,
     /// Sessions that wait for the store to write what they are to read.
@@ -143,6 +145,7 @@ impl<P: DoorState> Broker<P> {
             token: 0,
             held: Held::default(),
             companions: Vec::new(),
+            next_once: None,
             reads: 0,
             stalled: Vec::new(),
             stalled_groups: Vec::new(),
@@ -269,7 +272,7 @@ impl<P: DoorState> Broker<P> {
                 generation,
                 state,
             } => {
-                self.handed_session(now_ms, slot, generation, state, true);
+                self.handed_session(now_ms, slot, generation, Arrival::Moved(state));
             }
             Letter::Assign(assign) => self.assigned(now_ms, *assign),
             Letter::Attend(attend) => self.member_attends(*attend),

@@ -60,6 +60,7 @@ impl<P: DoorState> Broker<P> {
                 return Err(OpenError::TooManyWills);
             }
         }
+        let is_clean = request.clean_start;
         let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
@@ -125,7 +126,7 @@ impl<P: DoorState> Broker<P> {
                 let session = BrokerSession::new(client_id, generation, State::Active);
                 self.queues.sessions.insert(session);
                 let key = self.seat(slot, request);
-                self.begin_new(slot, key)
+                self.begin_new(slot, key, is_clean)
             }
             Claimed::Full => {
                 self.directory.remove_will(will_bytes);
@@ -194,7 +195,8 @@ impl<P: DoorState> Broker<P> {
         };
         let key = self.seat(slot, request);
         if !present {
-            return Ok(self.begin_new(slot, key));
+            // What was here before has ended.
+            return Ok(self.begin_new(slot, key, true));
         }
         self.tell_will(slot);
         self.attend(slot);
@@ -205,9 +207,9 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Begins a new session, which has its consumer. In a cluster it waits until no other node has it.
-    fn begin_new(&mut self, slot: u32, key: SessionKey) -> Opened {
+    fn begin_new(&mut self, slot: u32, key: SessionKey, is_clean: bool) -> Opened {
         if self.is_in_cluster() {
-            self.claim_in_cluster(slot);
+            self.claim_in_cluster(slot, is_clean);
             return Opened::Pending { session: key };
         }
         self.attend(slot);

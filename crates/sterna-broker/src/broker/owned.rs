@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::Broker;
+use super::takeover::Arrival;
 use crate::api::{DoorState, Event, EvictReason, SessionKey};
 use crate::directory::Admission;
 use crate::mail::Letter;
 use crate::message::Message;
 use crate::owned::{ClaimRefusal, Owned, Ownership, decode_will, encode_will};
 use crate::session::State;
+use crate::store::Record;
 
 impl<P: DoorState> Broker<P> {
     fn owned(&mut self) -> Option<&mut Owned> {
@@ -76,8 +78,9 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Has a new session of this shard wait for its claim.
-    pub(super) fn claim_in_cluster(&mut self, slot: u32) {
+    /// Has a new session of this shard wait for its claim. It begins anew if `is_clean`; otherwise it goes on with
+    /// what another node has kept of it.
+    pub(super) fn claim_in_cluster(&mut self, slot: u32, is_clean: bool) {
         let session = &mut self.queues.sessions[slot];
         session.state = State::Claiming;
         let key = session.key(slot);
@@ -94,6 +97,7 @@ impl<P: DoorState> Broker<P> {
             user,
             will,
             outlives,
+            is_clean,
         });
     }
 
@@ -115,6 +119,21 @@ impl<P: DoorState> Broker<P> {
         session: SessionKey,
         result: Result<(), ClaimRefusal>,
     ) {
+        self.claim_settled(now_ms, session, result.map(|()| Vec::new()));
+    }
+
+    /// As [`session_claimed`](Self::session_claimed), for a session that goes on with the records that another node
+    /// has kept of it.
+    pub fn session_restored(&mut self, now_ms: u64, session: SessionKey, records: Vec<Record>) {
+        self.claim_settled(now_ms, session, Ok(records));
+    }
+
+    fn claim_settled(
+        &mut self,
+        now_ms: u64,
+        session: SessionKey,
+        result: Result<Vec<Record>, ClaimRefusal>,
+    ) {
         let (slot, generation) = (session.slot, session.generation);
         let was_claimed =
             (self.owned()).is_some_and(|owned| owned.claimed.remove(&(slot, generation)));
@@ -122,7 +141,10 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         match result {
-            Ok(()) => self.handed_session(now_ms, slot, generation, None, false),
+            Ok(records) => {
+                let goes_on = !records.is_empty() && self.install_kept(now_ms, slot, &records);
+                self.handed_session(now_ms, slot, generation, Arrival::Claimed(goes_on));
+            }
             Err(why) => self.claim_refused(now_ms, slot, why),
         }
         self.finish(now_ms);
@@ -152,7 +174,25 @@ impl<P: DoorState> Broker<P> {
                 },
             );
         }
+        // What came of the claim is the engine's: what another node has kept does not end with it.
+        let client_id = self.end_here(now_ms, slot);
+        self.note(Ownership::Ended { client_id });
+    }
+
+    /// Ends a session on this node alone.
+    fn end_here(&mut self, now_ms: u64, slot: u32) -> Arc<str> {
+        let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
         self.end_session(now_ms, slot, true);
+        if let Some(owned) = self.owned() {
+            (owned.notes).pop_if(|note| matches!(note, Ownership::Release { .. }));
+        }
+        client_id
+    }
+
+    /// Has a session's end on this shard be no end of what is kept of it: another node goes on with that.
+    fn leave_kept(&mut self, slot: u32) {
+        self.queues.write_cursor(slot);
+        self.queues.sessions[slot].is_stored = false;
     }
 
     /// Another node has a session now. It ends here, without its will, which is the other's. To be called on
@@ -176,7 +216,8 @@ impl<P: DoorState> Broker<P> {
                 Some(State::Active | State::Moving) => {
                     self.take_will(slot);
                     self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
-                    self.end_session(now_ms, slot, true);
+                    self.leave_kept(slot);
+                    self.end_here(now_ms, slot);
                 }
                 None => {}
             }

@@ -8,6 +8,8 @@ use crate::directory::Admission;
 use crate::message::{Message, MessageHeader, Qos};
 use crate::peers::{Destination, FromPeer, Interest, Outgoing, PeerGate, Peers, Wanted, stays};
 use crate::route::RouteUpdate;
+use crate::store::Change;
+use crate::watch::Step;
 
 impl<P: DoorState> Broker<P> {
     /// Makes this the broker of a cluster's node. To be called on all shards before there is a session.
@@ -80,6 +82,91 @@ impl<P: DoorState> Broker<P> {
         self.finish(now_ms);
     }
 
+    /// Whether a message goes by the cluster's log: somebody wants it who outlives a connection, here or on
+    /// another node.
+    pub(super) fn is_for_peers_log(&mut self, message: &Message) -> bool {
+        let is_own = (self.peers.as_ref()).is_some_and(|peers| !peers.is_from_peer);
+        if !is_own || !message.qos().is_acknowledged() || stays(message.topic()) {
+            return false;
+        }
+        self.catch_up();
+        let matches = self.index.matches(message, &self.queues.limits);
+        matches.is_some_and(|matches| matches.is_durable || matches.peers.is_durable)
+    }
+
+    /// Whether a message is to go to the cluster's log, and that is full.
+    pub(super) fn is_peers_log_full(&mut self, message: &Message) -> bool {
+        let is_full = (self.peers.as_ref()).is_some_and(|peers| peers.gate.is_log_full());
+        is_full && self.is_for_peers_log(message)
+    }
+
+    /// Sends a message to the cluster's log. All readers have it as it comes by, those of this node, too.
+    pub(super) fn send_to_log(&mut self, now_ms: u64, message: Message) -> Routed {
+        let message = self.prepared(now_ms, message);
+        let retention = if message.retain() {
+            self.directory.retain(&message, Admission::Limited).0
+        } else {
+            Retention::NotAsked
+        };
+        let once = self.take_name();
+        let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
+        let matches = self.index.matches(&message, &self.queues.limits);
+        let matched = matches.map_or(1, |matches| {
+            // Somebody who is away may be no node's at this moment.
+            (matches.total + matches.peers.nodes().len()).max(1)
+        });
+        let step = Step::Received { matched };
+        self.queues.saw(&message, step);
+        if let Some(peers) = &mut self.peers {
+            let mut token = peers.log(&message, once);
+            if is_retained {
+                token = token.max(peers.retain(&message, Destination::RetainedQuietly));
+            }
+            token = token.max(peers.keep(&mut self.companions));
+            self.token = self.token.max(token);
+        }
+        Routed {
+            matched,
+            retention,
+            ..Routed::default()
+        }
+    }
+
+    /// A message of the cluster's log comes by, at a position that is higher than those of all before it. The
+    /// first shard routes all of them to this node's readers.
+    pub fn publish_from_log(&mut self, now_ms: u64, position: u64, message: Message) {
+        let message = self.prepared(now_ms, message);
+        let directory = Arc::clone(&self.directory);
+        let mut appends = directory.appends();
+        self.queues.store.came_by(position);
+        appends.came_by(position, &message);
+        let length = directory.head();
+        drop(appends);
+        self.catch_up_to(length);
+        if let Some(peers) = &mut self.peers {
+            peers.is_from_peer = true;
+        }
+        self.spread(now_ms, message, position, Retention::NotAsked, None);
+        if let Some(peers) = &mut self.peers {
+            peers.is_from_peer = false;
+        }
+        self.finish(now_ms);
+    }
+
+    /// The cluster's log has come by up to here, without a message for anybody.
+    pub fn pass_log(&mut self, position: u64) {
+        let directory = Arc::clone(&self.directory);
+        let appends = directory.appends();
+        self.queues.store.came_by(position);
+        drop(appends);
+    }
+
+    /// Changes of records that were put aside since the last call. To be called before
+    /// [`take_outgoing`](Self::take_outgoing), whose token counts them, too.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        (self.peers.as_mut()).map_or_else(Vec::new, |peers| peers.take_changes())
+    }
+
     /// Whether other nodes are to have a message for sure, and cannot get it now.
     pub(super) fn peers_refuse(&mut self, message: &Message) -> bool {
         let is_shut = (self.peers.as_ref()).is_some_and(|peers| peers.is_shut_for(message));
@@ -91,7 +178,9 @@ impl<P: DoorState> Broker<P> {
         }
         self.catch_up();
         let matches = self.index.matches(message, &self.queues.limits);
-        matches.is_some_and(|matches| !matches.peers.acknowledged.is_empty())
+        matches.is_some_and(|matches| {
+            !matches.peers.acknowledged.is_empty() || matches.peers.is_durable || matches.is_durable
+        })
     }
 
     /// Tells other nodes that a topic has no retained message any more.
@@ -105,7 +194,7 @@ impl<P: DoorState> Broker<P> {
             ..MessageHeader::default()
         };
         if let Ok(message) = Message::copy(topic, &[], &[], header) {
-            peers.retain(&Arc::new(message), Destination::Cleared);
+            peers.retain(&Arc::new(message), Destination::RetainedQuietly);
         }
     }
 }

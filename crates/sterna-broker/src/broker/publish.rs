@@ -48,10 +48,13 @@ impl<P: DoorState> Broker<P> {
         let before = self.token;
         let mut routed = if self.peers_refuse(&message) {
             self.refuse(&message, PublishRefusal::ClusterAway)
+        } else if self.is_peers_log_full(&message) {
+            self.refuse(&message, PublishRefusal::StoreFull)
         } else {
             self.route(now_ms, message)
         };
         self.companions.clear();
+        self.next_once = None;
         self.finish(now_ms);
         if self.token != before {
             routed.token = self.token;
@@ -66,6 +69,8 @@ impl<P: DoorState> Broker<P> {
         let before = self.token;
         let mut routed = if messages.iter().any(|message| self.peers_refuse(message)) {
             self.refuse_all(&messages, PublishRefusal::ClusterAway)
+        } else if messages.iter().any(|message| self.is_peers_log_full(message)) {
+            self.refuse_all(&messages, PublishRefusal::StoreFull)
         } else {
             self.route_together(now_ms, messages)
         };
@@ -78,6 +83,15 @@ impl<P: DoorState> Broker<P> {
     }
 
     fn route_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
+        if self.peers.is_some() {
+            // Nothing is reserved here, and there is no frame that has them all.
+            let mut sum = Routed::default();
+            for message in messages {
+                let routed = self.route(now_ms, message);
+                sum.matched += routed.matched;
+            }
+            return sum;
+        }
         let mut parts: Vec<Part> = Vec::with_capacity(messages.len());
         let mut messages = messages.into_iter();
         while let Some(message) = messages.next() {
@@ -147,7 +161,7 @@ impl<P: DoorState> Broker<P> {
     /// Whether a topic's retained message outlives the process. What the broker says of itself does not: it
     /// says it again after its start.
     fn keeps_retained(&self, topic: &str) -> bool {
-        self.queues.is_durable && !topic.starts_with("$SYS/")
+        self.queues.is_durable && self.peers.is_none() && !topic.starts_with("$SYS/")
     }
 
     /// Notes that a topic has no retained message any more.
@@ -173,6 +187,9 @@ impl<P: DoorState> Broker<P> {
     }
 
     pub(super) fn route(&mut self, now_ms: u64, message: Message) -> Routed {
+        if self.is_for_peers_log(&message) {
+            return self.send_to_log(now_ms, message);
+        }
         let is_plain = !message.retain();
         if is_plain {
             self.catch_up();
@@ -193,7 +210,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Whether a reader wants a message in the log.
     fn wants_log(&mut self, message: &Message) -> bool {
-        if !self.queues.is_durable {
+        if !self.queues.is_durable || self.peers.is_some() {
             return false;
         }
         let matches = self.index.matches(message, &self.queues.limits);

@@ -15,6 +15,7 @@ use crate::group_reader::{GroupReader, GroupRecord};
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Phase};
+use crate::owned::Ownership;
 use crate::queues::Queues;
 use crate::records::{
     self, Fields, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
@@ -47,6 +48,7 @@ struct StoredSession {
     cursor: Cursor,
     past: Vec<Past>,
     owned: Vec<StoredOwned>,
+    rounds: u64,
     records: Vec<Record>,
     will: Option<Box<SessionWill>>,
 }
@@ -145,6 +147,7 @@ impl StoredSession {
                     message,
                 });
             }
+            Kind::Rounds => self.rounds = u64::from_be_bytes(value.try_into().ok()?),
             Kind::Door => self.records.push((rest.into(), value.into())),
             Kind::Will => {
                 let mut fields = Fields::new(value);
@@ -167,9 +170,10 @@ impl StoredSession {
 impl StoredSession {
     /// The removal of all its records.
     fn removal(&self, name: &str) -> Vec<Change> {
-        let mut keys: Vec<(Kind, Box<[u8]>)> = [Kind::Session, Kind::Cursor, Kind::Will]
-            .map(|kind| (kind, Box::default()))
-            .into();
+        let mut keys: Vec<(Kind, Box<[u8]>)> =
+            [Kind::Session, Kind::Cursor, Kind::Will, Kind::Rounds]
+                .map(|kind| (kind, Box::default()))
+                .into();
         let subscriptions = self.subscriptions.iter();
         keys.extend(
             subscriptions.map(|(filter, _)| (Kind::Subscription, filter.as_bytes().into())),
@@ -228,11 +232,7 @@ impl<P: DoorState> Broker<P> {
         }
         self.orphans.extend(loaded.groups);
         let mut restored = loaded.restored;
-        // What was admitted before stays, also if a limit was lowered since.
-        let limits = Limits {
-            topic_levels: usize::MAX,
-            ..self.queues.limits.clone()
-        };
+        let limits = self.limits_of_stored();
         for (client_id, session) in loaded.sessions {
             let is_restored = self.restore_session(now_ms, &client_id, session, &limits);
             restored.sessions += usize::from(is_restored);
@@ -252,17 +252,7 @@ impl<P: DoorState> Broker<P> {
     ) -> bool {
         let record = stored.session.as_ref();
         let Some(record) = record.filter(|record| record.expiry_s > 0).cloned() else {
-            // It ended with the broker. What it took from groups they are yet to know.
-            let is_owned = |change: &Change| {
-                split_key(&change.key).is_some_and(|(kind, ..)| kind == Kind::Owned)
-            };
-            for change in stored.removal(client_id) {
-                if is_owned(&change) {
-                    self.queues.disowned.push(change);
-                } else {
-                    self.queues.changes.push(change);
-                }
-            }
+            self.remove_stored(client_id, &stored);
             return false;
         };
         let slot = self.queues.sessions.vacant_slot();
@@ -283,14 +273,6 @@ impl<P: DoorState> Broker<P> {
             return false;
         };
         let mut session = BrokerSession::new(client_id, generation, State::Active);
-        let mut reader = Reader::restored(stored.cursor);
-        reader.past = stored.past;
-        for owned in &stored.owned {
-            if !owned.is_from_group() {
-                reader.settle(owned.position);
-            }
-        }
-        session.reader = Some(Box::new(reader));
         session.expiry_s = record.expiry_s;
         session.expires_at_ms = match (record.expires_at_ms, record.expiry_s) {
             (None, NEVER_EXPIRES_S) => NEVER_MS,
@@ -300,6 +282,36 @@ impl<P: DoorState> Broker<P> {
             (Some(at_ms), expiry_s) => at_ms.min(now_ms + u64::from(expiry_s) * 1000),
         };
         self.queues.sessions.insert(session);
+        self.install_stored(now_ms, slot, stored, limits);
+        self.queues.set_session_timer(slot);
+        self.queues.pack(slot);
+        true
+    }
+
+    /// Removes what is stored of a session that has ended with the broker.
+    fn remove_stored(&mut self, client_id: &str, stored: &StoredSession) {
+        // What it took from groups they are yet to know.
+        let is_owned =
+            |change: &Change| split_key(&change.key).is_some_and(|(kind, ..)| kind == Kind::Owned);
+        for change in stored.removal(client_id) {
+            if is_owned(&change) {
+                self.queues.disowned.push(change);
+            } else {
+                self.queues.changes.push(change);
+            }
+        }
+    }
+
+    /// Gives a session that is new here what is stored of it.
+    fn install_stored(&mut self, now_ms: u64, slot: u32, stored: StoredSession, limits: &Limits) {
+        let mut reader = Reader::restored(stored.cursor);
+        reader.past = stored.past;
+        for owned in &stored.owned {
+            if !owned.is_from_group() {
+                reader.settle(owned.position);
+            }
+        }
+        self.queues.sessions[slot].reader = Some(Box::new(reader));
         for (filter, subscription) in stored.subscriptions {
             let Some(parsed) = Filter::parse(&filter, limits) else {
                 continue;
@@ -321,12 +333,16 @@ impl<P: DoorState> Broker<P> {
         self.queues.sessions[slot].is_stored = true;
         self.restore_ledger(slot, stored.owned);
         let session = &mut self.queues.sessions[slot];
+        if stored.rounds > 0 {
+            session.rare_mut().rounds = stored.rounds;
+        }
         if !stored.records.is_empty() {
             let rare = session.rare_mut();
             rare.kept = stored.records.iter().map(|(key, _)| key.clone()).collect();
             rare.restored = stored.records;
         }
         if let Some(mut will) = stored.will
+            && self.queues.sessions[slot].will.is_none()
             && (self.directory).add_will(will.message.body_bytes(), Admission::Restored)
         {
             // Dated when the delay began.
@@ -334,9 +350,78 @@ impl<P: DoorState> Broker<P> {
             will.due_ms = will.due_ms.min(now_ms + delay_ms);
             self.queues.sessions[slot].will = Some(will);
         }
-        self.queues.set_session_timer(slot);
-        self.queues.pack(slot);
+    }
+
+    /// Takes the records of one session apart. Those that cannot be understood are left out.
+    fn stored_session(records: &[Record]) -> StoredSession {
+        let mut stored = StoredSession::default();
+        for (key, value) in records {
+            if let Some((kind, _, rest)) = split_key(key) {
+                let _ = stored.visit(kind, rest, value);
+            }
+        }
+        stored
+    }
+
+    fn limits_of_stored(&self) -> Limits {
+        // What was admitted before stays, also if a limit was lowered since.
+        Limits {
+            topic_levels: usize::MAX,
+            ..self.queues.limits.clone()
+        }
+    }
+
+    /// Gives a session that has its consumer, and is new on this node of a cluster, what another node kept of it.
+    /// False where that session has ended.
+    pub(super) fn install_kept(&mut self, now_ms: u64, slot: u32, records: &[Record]) -> bool {
+        let mut stored = Self::stored_session(records);
+        let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
+        let is_over = (stored.session.as_ref()).is_none_or(|record| {
+            record.expiry_s == 0 || record.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms)
+        });
+        if is_over {
+            self.remove_stored(&client_id, &stored);
+            return false;
+        }
+        if stored.will.take().is_some() {
+            // [MQTT-3.1.3-9]
+            let change = records::remove(Kind::Will, &client_id, &[]);
+            self.queues.changes.push(change);
+        }
+        self.hold_log(stored.cursor.first());
+        let limits = self.limits_of_stored();
+        self.install_stored(now_ms, slot, stored, &limits);
         true
+    }
+
+    /// Takes over a session that is away, of a node of the cluster that is gone. A will that is delayed waits on.
+    /// Returns whether it goes on here; otherwise it has ended, or its client was quicker.
+    pub fn adopt(&mut self, now_ms: u64, client_id: &str, records: &[Record]) -> bool {
+        self.note(Ownership::Adopted {
+            client_id: Arc::from(client_id),
+        });
+        if self.directory.owner(client_id).is_some() {
+            return false;
+        }
+        let mut stored = Self::stored_session(records);
+        if let Some(record) = &mut stored.session
+            && record.expires_at_ms.is_none()
+            && record.expiry_s != NEVER_EXPIRES_S
+        {
+            // Its connection ended with its node: it is away from now on, whoever adopts it after this one.
+            record.expires_at_ms = Some(now_ms + u64::from(record.expiry_s) * 1000);
+            let change = records::put(Kind::Session, client_id, &[], record.encode());
+            self.queues.changes.push(change);
+        }
+        self.hold_log(stored.cursor.first());
+        let limits = self.limits_of_stored();
+        let is_here = self.restore_session(now_ms, client_id, stored, &limits);
+        if !is_here {
+            let client_id = Arc::from(client_id);
+            self.note(Ownership::Release { client_id });
+        }
+        self.finish(now_ms);
+        is_here
     }
 
     /// Restores the deliveries that are a session's alone.

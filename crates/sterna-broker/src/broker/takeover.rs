@@ -30,6 +30,14 @@ pub(super) struct Fence {
     slot: Option<u32>,
 }
 
+/// What comes for a session that waits.
+pub(super) enum Arrival<P> {
+    /// From another shard, what it had; `None` where it has ended there.
+    Moved(Option<Box<Moved<P>>>),
+    /// From the cluster: the session is this node's, and whether it goes on with what was kept of it.
+    Claimed(bool),
+}
+
 impl<P: DoorState> Broker<P> {
     /// Another shard claims a session.
     pub(super) fn claimed(&mut self, now_ms: u64, claim: Claim) {
@@ -181,16 +189,17 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         slot: u32,
         generation: u32,
-        state: Option<Box<Moved<P>>>,
-        from_shard: bool,
+        arrival: Arrival<P>,
     ) {
         let Some(session) = self.queues.session(slot, generation) else {
             debug_assert!(false, "a claiming session waits for what it claimed");
             return;
         };
         debug_assert_eq!(session.state, State::Claiming);
-        if from_shard && state.is_none() && session.is_connected() && self.is_in_cluster() {
-            return self.claim_in_cluster(slot);
+        if matches!(arrival, Arrival::Moved(None)) && session.is_connected() && self.is_in_cluster()
+        {
+            // It has ended on that shard.
+            return self.claim_in_cluster(slot, true);
         }
         let session = &mut self.queues.sessions[slot];
         session.state = State::Active;
@@ -198,10 +207,15 @@ impl<P: DoorState> Broker<P> {
             .rare
             .as_mut()
             .map_or((false, None), |rare| (rare.discard, rare.next_claim.take()));
-        let present = state.is_some();
-        if let Some(state) = state {
-            self.install(slot, *state);
-        }
+        let is_claimed = matches!(arrival, Arrival::Claimed(_));
+        let present = match arrival {
+            Arrival::Moved(Some(state)) => {
+                self.install(slot, *state);
+                true
+            }
+            Arrival::Moved(None) => false,
+            Arrival::Claimed(goes_on) => goes_on,
+        };
         let mut unsubscribed = self.end_noted_subscriptions(slot);
         unsubscribed |= self.judge_arrived(slot);
         // A shard that claimed it and whose client is gone again has never had a session. If none came,
@@ -213,7 +227,7 @@ impl<P: DoorState> Broker<P> {
             "a discarded session has no consumer"
         );
         if session.is_connected() {
-            if present {
+            if present && !is_claimed {
                 self.tell_will(slot);
             }
             self.tell_opened(slot, present);

@@ -21,9 +21,10 @@ const LOOK_EVERY: usize = 256;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Appends {
-    latest: VecDeque<Arc<Message>>,
+    /// With their positions, which rise. Those of a log that several nodes append to have gaps.
+    latest: VecDeque<(u64, Arc<Message>)>,
     bytes: usize,
-    /// Position of the first of them.
+    /// From here on all are here.
     first: u64,
     /// Appends of messages that may not be kept yet: the token, and the position of the first message.
     unkept: VecDeque<(u64, u64)>,
@@ -44,25 +45,31 @@ impl Appends {
             return Ok(appended);
         }
         self.note_unkept(store, keeping, appended);
-        if self.first + self.latest.len() as u64 != appended.first {
-            // The log of before this process is the store's.
-            debug_assert!(self.latest.is_empty(), "positions follow each other");
-            self.latest.clear();
-            self.bytes = 0;
-            self.first = appended.first;
-        }
-        for message in frame.messages {
-            self.bytes += message.body_bytes();
-            self.latest.push_back(Arc::clone(message));
-        }
-        while self.latest.len() > MOST_MESSAGES || self.bytes > MOST_BYTES {
-            let Some(oldest) = self.latest.pop_front() else {
-                break;
-            };
-            self.bytes -= oldest.body_bytes();
-            self.first += 1;
+        for (position, message) in (appended.first..).zip(frame.messages) {
+            self.came_by(position, message);
         }
         Ok(appended)
+    }
+
+    /// Enters a message at the end of the log.
+    pub(crate) fn came_by(&mut self, position: u64, message: &Arc<Message>) {
+        if self.latest.is_empty() {
+            // What is before it is the store's.
+            self.first = position;
+        }
+        debug_assert!(
+            self.latest.back().is_none_or(|(last, _)| *last < position),
+            "positions rise"
+        );
+        self.bytes += message.body_bytes();
+        self.latest.push_back((position, Arc::clone(message)));
+        while self.latest.len() > MOST_MESSAGES || self.bytes > MOST_BYTES {
+            let Some((oldest, message)) = self.latest.pop_front() else {
+                break;
+            };
+            self.bytes -= message.body_bytes();
+            self.first = oldest + 1;
+        }
     }
 
     /// Notes an append that may not be kept yet.
@@ -115,22 +122,18 @@ impl Appends {
         if position < here {
             return None;
         }
-        let from = (position - here).min(self.latest.len() as u64) as usize;
-        Some(
-            self.latest
-                .range(from..)
-                .enumerate()
-                .map(move |(at, message)| (here + (from + at) as u64, message)),
-        )
+        let from = self.latest.partition_point(|(at, _)| *at < position);
+        let latest = self.latest.range(from..);
+        Some(latest.map(|(position, message)| (*position, message)))
     }
 
     /// The message of a position, where it is here.
     pub(crate) fn get(&self, position: u64) -> Option<&Arc<Message>> {
-        let at = position.checked_sub(self.first)?;
-        self.latest.get(usize::try_from(at).ok()?)
+        let at = (self.latest).binary_search_by_key(&position, |(at, _)| *at);
+        Some(&self.latest[at.ok()?].1)
     }
 
-    /// The first position whose message is here, where the log ends at `end`.
+    /// The position from which on all messages are here, where the log ends at `end`.
     pub(crate) fn first(&self, end: u64) -> u64 {
         if self.latest.is_empty() {
             end

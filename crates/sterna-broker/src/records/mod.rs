@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Door = b'd',
     /// A session's will that is delayed.
     Will = b'w',
+    /// How many publications of QoS 2 a session has sent to a cluster's log.
+    Rounds = b'x',
     /// The cursor of a shared subscription, by its whole filter.
     Group = b'q',
     /// A topic's retained message.
@@ -37,7 +39,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Session,
         Self::Subscription,
         Self::Past,
@@ -45,6 +47,7 @@ impl Kind {
         Self::Owned,
         Self::Door,
         Self::Will,
+        Self::Rounds,
         Self::Group,
         Self::Retained,
         Self::Node,
@@ -67,6 +70,15 @@ pub(crate) fn split_key(key: &[u8]) -> Option<(Kind, &str, &[u8])> {
     let kind = Kind::ALL.into_iter().find(|&kind| kind as u8 == letter)?;
     let name = fields.text()?;
     Some((kind, name, fields.rest()))
+}
+
+/// The session that a record is of, by its key; `None` for a record of something else.
+#[must_use]
+pub fn name_of(key: &[u8]) -> Option<&str> {
+    match split_key(key)? {
+        (Kind::Group | Kind::Retained | Kind::Node, ..) => None,
+        (_, name, _) => Some(name),
+    }
 }
 
 /// A change that puts a record.

@@ -32,6 +32,7 @@ fn wanted(any: &[usize], acknowledged: &[usize]) -> Wanted {
     Wanted {
         any: set(any),
         acknowledged: set(acknowledged),
+        is_durable: false,
     }
 }
 
@@ -278,7 +279,7 @@ fn retained_messages_go_to_all_nodes() {
         [
             Destination::Retained,
             Destination::Retained,
-            Destination::Cleared
+            Destination::RetainedQuietly
         ],
         "topics with $ stay"
     );

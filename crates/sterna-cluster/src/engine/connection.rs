@@ -18,6 +18,9 @@ use crate::wire;
 pub(super) const NODES: &str = "NODES";
 pub(super) const INBOX: &str = "INBOX";
 pub(super) const RETAINED: &str = "RETAINED";
+/// The log, and what is kept of sessions.
+pub(super) const LOG: &str = "LOG";
+pub(super) const KEPT: &str = "KEPT";
 
 /// Time for which NATS knows a batch again that it has. Nodes know them longer.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
@@ -161,10 +164,19 @@ impl Core {
             duplicate_window: DUPLICATE_WINDOW.min(kept),
             ..base.clone()
         };
+        let log = stream::Config {
+            name: settings.stream(LOG),
+            subjects: vec![settings.subject("log.>")],
+            discard: DiscardPolicy::New,
+            max_bytes: i64::try_from(settings.log_bytes).unwrap_or(i64::MAX),
+            ..base.clone()
+        };
         let wanted = [
             last_of_subject(NODES, "node.>"),
             inbox,
             last_of_subject(RETAINED, "retained.>"),
+            log,
+            last_of_subject(KEPT, "kept.*"),
         ];
         for config in wanted {
             let name = config.name.clone();
@@ -191,14 +203,6 @@ impl Core {
     async fn enter(&self) -> Result<(), String> {
         let settings = &self.settings;
         let node = &settings.node;
-        let nodes = (self.jetstream.get_stream(settings.stream(NODES)).await)
-            .map_err(|error| error.to_string())?;
-        let left = settings.subject(&format!("node.{node}.want.>"));
-        nodes
-            .purge()
-            .filter(left)
-            .await
-            .map_err(|error| format!("what an earlier start wanted: {error}"))?;
         let inbox = (self.jetstream.get_stream(settings.stream(INBOX)).await)
             .map_err(|error| error.to_string())?;
         let left = settings.subject(&format!("inbox.{node}.>"));

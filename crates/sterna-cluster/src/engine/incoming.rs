@@ -152,7 +152,7 @@ impl Core {
     }
 
     /// Whether a shard has not read its letters.
-    fn is_behind(&self) -> bool {
+    pub(super) fn is_behind(&self) -> bool {
         let shards = self.shards.borrow();
         (0..self.settings.shards).any(|shard| shards.backlog(shard) > 0)
     }
@@ -190,7 +190,7 @@ impl Core {
 
 /// How fast what must arrive is handed over.
 #[derive(Debug, Default)]
-struct Pace {
+pub(super) struct Pace {
     /// Messages since readers' queues were looked at.
     given: usize,
     /// Since when each slice has found a queue half full, and the last pause.
@@ -199,7 +199,7 @@ struct Pace {
 
 impl Pace {
     /// The pause after a slice; `None` where the next may follow at once.
-    fn pause_after(&mut self, is_crowded: bool) -> Option<Duration> {
+    pub(super) fn pause_after(&mut self, is_crowded: bool) -> Option<Duration> {
         let (shortest, longest) = PAUSES;
         self.crowded = is_crowded.then(|| match self.crowded {
             Some((since, pause)) => (since, (pause * 2).min(longest)),

@@ -14,6 +14,9 @@ use super::{Core, Retry};
 /// Filters that are told at once.
 const WINDOW: usize = 256;
 
+/// How often is looked whether something is to be told that could wait.
+const LATER: Duration = Duration::from_millis(500);
+
 /// Time for which NATS keeps that a filter is no longer wanted. Who was cut off for longer sends for nothing.
 const ENDED: Duration = Duration::from_secs(3_600);
 
@@ -22,10 +25,32 @@ impl Core {
     pub(super) fn note_interest(&self, changes: Vec<(Arc<str>, Interest)>) {
         let (mut own, mut untold) = (self.own.borrow_mut(), self.untold.borrow_mut());
         for (filter, interest) in changes {
-            own.insert(Arc::clone(&filter), interest);
-            untold.push(filter);
+            let before = own.insert(Arc::clone(&filter), interest);
+            let mut later = self.told_later.borrow_mut();
+            let waits = || later.iter().any(|(_, known)| *known == filter);
+            if before == Some(Interest::Durable) {
+                // The session may have moved to a node that tells so in a moment.
+                let due_ms = self.now_ms() + self.settings.claim_timeout_ms;
+                later.push_back((due_ms, filter));
+            } else if interest == Interest::Durable || !waits() {
+                untold.push(filter);
+            }
         }
         self.untold_arrived.notify_one();
+    }
+
+    /// Tells that fewer want something, when that is due.
+    pub(super) async fn tell_later(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(LATER).await;
+            let now_ms = self.now_ms();
+            let mut later = self.told_later.borrow_mut();
+            let due = later.partition_point(|&(due_ms, _)| due_ms <= now_ms);
+            if due > 0 {
+                (self.untold.borrow_mut()).extend(later.drain(..due).map(|(_, filter)| filter));
+                self.untold_arrived.notify_one();
+            }
+        }
     }
 
     /// Tells it, again and again until NATS has it.

@@ -17,6 +17,9 @@ use crate::table::{Event, Presence};
 /// Filters that one letter to the first shard has at most.
 const CHANGES: usize = 1_000;
 
+/// In place of a level of interest: nobody has anything any more of the process that is gone.
+const SWEPT: &str = "swept";
+
 /// A node's word, as a line of text.
 const FORM: &str = "1";
 
@@ -127,6 +130,32 @@ impl Core {
         }
     }
 
+    /// The sessions of a process that is gone are all taken over, or have ended.
+    fn was_swept(&self, node: &str, incarnation: Option<u64>) {
+        let Some(incarnation) = incarnation else {
+            return;
+        };
+        self.table.borrow_mut().swept(node, incarnation);
+        self.forget_need(node, incarnation);
+        if *node == *self.settings.node && incarnation >= self.incarnation.get() {
+            // It was taken for gone, and is not: what it wants holds all the same.
+            let own = self.own.borrow();
+            self.untold.borrow_mut().extend(own.keys().cloned());
+            drop(own);
+            self.untold_arrived.notify_one();
+        }
+    }
+
+    /// Tells all nodes that nobody has anything any more of a process that is gone.
+    pub(super) async fn tell_swept(&self, node: &str, incarnation: u64) -> bool {
+        let line = format!("{FORM} {incarnation} {SWEPT} ");
+        let subject = self.settings.subject(&format!("node.{node}.want.swept"));
+        match self.jetstream.publish(subject, line.into()).await {
+            Ok(answer) => answer.await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
     fn knows_nodes(&self) {
         if !self.status.knows_nodes.swap(true, Ordering::AcqRel) {
             self.look_at_gate();
@@ -144,6 +173,8 @@ impl Core {
             Some("0") => Some(Interest::None),
             Some("1") => Some(Interest::AtMostOnce),
             Some("2") => Some(Interest::Acknowledged),
+            Some("3") => Some(Interest::Durable),
+            Some(SWEPT) => return self.was_swept(node, incarnation),
             _ => None,
         };
         let (Some(FORM), Some(incarnation), Some(interest), Some(filter)) =
@@ -161,6 +192,7 @@ impl Core {
             Interest::None => 0,
             Interest::AtMostOnce => 1,
             Interest::Acknowledged => 2,
+            Interest::Durable => 3,
         };
         format!("{FORM} {} {level} {filter}", self.incarnation.get())
     }

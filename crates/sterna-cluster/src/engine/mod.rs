@@ -9,7 +9,9 @@ mod connection;
 mod following;
 mod incoming;
 mod interest;
+mod kept;
 mod lanes;
+mod log;
 mod membership;
 mod outgoing;
 pub(crate) mod refusals;
@@ -31,9 +33,9 @@ use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::commits::{Commits, Part};
-use crate::owners::{Fence, Owners, Process, Terms};
+use crate::owners::{Fence, Key, Owners, Process, Terms};
 use crate::port::{
-    Asker, Commitments, FromShard, Inbound, Port, Progress, Shards, ToShard, Waiting,
+    Asker, Commitments, FromShard, Inbound, LogView, Port, Progress, Shards, ToShard, Waiting,
 };
 use crate::settings::Settings;
 use crate::status::Status;
@@ -54,6 +56,7 @@ pub struct Engine {
     status: Arc<Status>,
     gate: Arc<PeerGate>,
     fence: Arc<Fence>,
+    log: Arc<LogView>,
 }
 
 /// A running engine.
@@ -79,6 +82,8 @@ struct Core {
     lanes: RefCell<HashMap<usize, Rc<Lane>>>,
     new_lanes: RefCell<Vec<usize>>,
     lane_arrived: Notify,
+    log: log::Log,
+    kept: RefCell<HashMap<Key, kept::Kept>>,
     /// Retained messages that wait for the engine.
     retained: RefCell<VecDeque<retained::Waiting>>,
     retained_arrived: Notify,
@@ -87,6 +92,8 @@ struct Core {
     /// What this node's readers want, and what of it is not told yet.
     own: RefCell<HashMap<Arc<str>, Interest>>,
     untold: RefCell<Vec<Arc<str>>>,
+    /// What is to be told later, and when, in milliseconds since the start.
+    told_later: RefCell<VecDeque<(u64, Arc<str>)>>,
     untold_arrived: Notify,
     incarnation: Cell<u64>,
     /// Position of the last batch of the inbox that shards have.
@@ -116,6 +123,7 @@ impl Engine {
             status: Arc::default(),
             gate: Arc::new(PeerGate::new(maximum_waiting_bytes)),
             fence: Arc::default(),
+            log: Arc::new(LogView::new(settings.shards)),
             settings,
         }
     }
@@ -157,7 +165,13 @@ impl Engine {
     /// Where there is no such shard.
     #[must_use]
     pub fn store(&self, shard: usize, wake: Box<dyn Fn() + Send>) -> Box<dyn Store> {
-        Box::new(Commitments::new(Arc::clone(&self.progress[shard]), wake))
+        Box::new(Commitments::new(
+            shard,
+            Arc::clone(&self.progress[shard]),
+            Arc::clone(&self.log),
+            Arc::clone(&self.inbound),
+            wake,
+        ))
     }
 
     /// Starts the thread, which connects to NATS by itself, and again after each loss. `failed` is called
@@ -205,6 +219,7 @@ impl Engine {
             status,
             gate,
             fence,
+            log,
         } = self;
         let timeout = Duration::from_millis(settings.answer_timeout_ms);
         let jetstream = jetstream::context::ContextBuilder::new()
@@ -243,11 +258,14 @@ impl Engine {
             lanes: RefCell::default(),
             new_lanes: RefCell::default(),
             lane_arrived: Notify::new(),
+            log: log::Log::new(log),
+            kept: RefCell::default(),
             retained: RefCell::default(),
             retained_arrived: Notify::new(),
             unechoed: RefCell::default(),
             own: RefCell::default(),
             untold: RefCell::default(),
+            told_later: RefCell::default(),
             untold_arrived: Notify::new(),
             incarnation: Cell::new(0),
             taken: Cell::new(0),
@@ -301,6 +319,10 @@ impl Core {
             core.spawn(Rc::clone(&core).follow_retained());
             core.spawn(Rc::clone(&core).send_retained());
             core.spawn(Rc::clone(&core).tell_interest());
+            core.spawn(Rc::clone(&core).tell_later());
+            core.spawn(Rc::clone(&core).send_log());
+            core.spawn(Rc::clone(&core).follow_log());
+            core.spawn(Rc::clone(&core).look_after_log());
             core.spawn(Rc::clone(&core).own_sessions());
         });
         self.stopping.notified().await;

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sterna_broker::{Destination, Outgoing, PeerGate};
+use sterna_broker::{Change, Destination, Outgoing, PeerGate};
 
-use super::{Core, lanes, retained};
+use super::{Core, lanes, log, retained};
 use crate::commits::Part;
 use crate::port::FromShard;
 use crate::wire::{self, EncodedRun};
@@ -62,7 +62,11 @@ impl Core {
                         shard,
                         token,
                         outgoing,
-                    } => charges.push(self.sort(shard, token, outgoing, &mut live)),
+                        changes,
+                    } => charges.push(self.sort((shard, token), outgoing, changes, &mut live)),
+                    FromShard::Read { shard, request } => {
+                        self.spawn(Rc::clone(&self).read_log(shard, request));
+                    }
                     FromShard::Ownership { shard, notes } => self.note_ownership(shard, notes),
                     FromShard::Interest(interest) => self.note_interest(interest),
                     FromShard::Ask(reply) => {
@@ -81,9 +85,9 @@ impl Core {
     /// Sorts what a shard had for other nodes in one turn.
     fn sort(
         &self,
-        shard: usize,
-        token: u64,
+        (shard, token): (usize, u64),
         outgoing: Vec<Outgoing>,
+        changes: Vec<Change>,
         live: &mut Live,
     ) -> Rc<Charge> {
         let charge = Rc::new(Charge {
@@ -116,12 +120,19 @@ impl Core {
                         (sure_runs.entry(node).or_default()).push(number, &record, most_bytes);
                     }
                 }
-                Destination::Retained | Destination::Cleared => {
+                Destination::Log { once } => self.log.push(log::Item::Message(log::Waiting {
+                    message,
+                    shard: number,
+                    once,
+                    part: self.another(part),
+                    _charge: Rc::clone(&charge),
+                })),
+                Destination::Retained | Destination::RetainedQuietly => {
                     let waits = message.qos().is_acknowledged();
                     self.retain(retained::Waiting {
                         message,
                         shard: number,
-                        is_quiet: destination == Destination::Cleared,
+                        is_quiet: destination == Destination::RetainedQuietly,
                         part: waits.then(|| self.another(part)),
                         _charge: Rc::clone(&charge),
                     });
@@ -140,6 +151,10 @@ impl Core {
                 };
                 self.lane(node).push(parcel);
             }
+        }
+        if !changes.is_empty() {
+            let part = self.another(part);
+            self.log.push(log::Item::Records { changes, part });
         }
         self.close(part);
         charge

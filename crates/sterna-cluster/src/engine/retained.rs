@@ -246,7 +246,7 @@ fn what_to_do(
 }
 
 /// The part of a subject that stands for a topic. One that is too long for a subject has its digest.
-fn place(topic: &str) -> String {
+pub(super) fn place(topic: &str) -> String {
     let place = subject::of_topic(topic);
     if place.len() <= LONGEST_SUBJECT {
         place

@@ -14,8 +14,9 @@ use futures_util::StreamExt;
 use ring::digest;
 use sterna_broker::{ClaimRefusal, Ownership};
 
+use super::log::Item;
 use super::{Core, Retry};
-use crate::owners::{Action, Key, Mark, Process, Record, Refusal, Request, WriteError};
+use crate::owners::{Action, Begin, Key, Mark, Process, Record, Refusal, Request, WriteError};
 use crate::port::{ToShard, Waiting};
 
 /// The stream.
@@ -27,6 +28,12 @@ const OVER: Duration = Duration::from_secs(60);
 /// Sessions with something under way before more records of nodes that are gone are looked at.
 const SWEEP_WINDOW: usize = 256;
 
+/// How often, 10 ms apart, is looked whether everything is written before a node leaves.
+const LAST_WRITES: usize = 60;
+
+/// Time in which a shard tells what a session wants that it has taken over.
+const TOLD: Duration = Duration::from_secs(1);
+
 /// The longest time between two looks at what is to be done.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -35,10 +42,10 @@ const FORM: &str = "1";
 
 impl Core {
     /// Takes what shards say of their sessions.
-    pub(super) fn note_ownership(&self, shard: usize, notes: Vec<Ownership>) {
+    pub(super) fn note_ownership(self: &Rc<Self>, shard: usize, notes: Vec<Ownership>) {
         let now_ms = self.fence.now_ms();
-        let mut owners = self.owners.borrow_mut();
         for note in notes {
+            let mut owners = self.owners.borrow_mut();
             match note {
                 Ownership::Claim {
                     session,
@@ -46,12 +53,14 @@ impl Core {
                     user,
                     will,
                     outlives,
+                    is_clean,
                 } => {
                     let request = Request {
                         session: (shard, session),
                         user,
                         will,
                         outlives,
+                        is_clean,
                         client_id,
                     };
                     owners.claim(now_ms, key_of(&request.client_id), request);
@@ -65,10 +74,16 @@ impl Core {
                 Ownership::Release { client_id } => {
                     owners.release(now_ms, key_of(&client_id), client_id);
                 }
-                Ownership::Ended { client_id } => owners.has_ended(now_ms, key_of(&client_id)),
+                Ownership::Ended { client_id } => {
+                    drop(owners);
+                    // Behind what shards have handed over of it before.
+                    self.log.push(Item::Left(key_of(&client_id)));
+                }
+                Ownership::Adopted { client_id } => {
+                    owners.was_adopted(now_ms, key_of(&client_id));
+                }
             }
         }
-        drop(owners);
         self.owners_changed.notify_one();
     }
 
@@ -79,6 +94,17 @@ impl Core {
             tracing::warn!(why, "sessions cannot be claimed yet");
             retry.wait().await;
         }
+        // The position from which on a new session reads.
+        while let Err(why) = self.reach_end_of_log().await {
+            tracing::debug!(why, "the end of the log is looked for again");
+            retry.wait().await;
+        }
+        // Before this node's first mark takes the place of its earlier start's.
+        while let Err(why) = self.learn_needs().await {
+            tracing::debug!(why, "nodes' marks are read again");
+            retry.wait().await;
+        }
+        self.knows_needs();
         let incarnation = self.incarnation.get();
         self.owners.borrow_mut().set_incarnation(incarnation);
         self.owns_sessions.set(true);
@@ -179,7 +205,8 @@ impl Core {
                 if self.owns_sessions.get() && self.status.is_connected() {
                     let core = Rc::clone(self);
                     self.spawn(async move {
-                        core.mark(&format!("here {sent_ms}")).await;
+                        let needed = core.own_need();
+                        core.mark(&format!("here {sent_ms} {needed}")).await;
                     });
                 }
             }
@@ -195,9 +222,33 @@ impl Core {
             }
             Action::Settled {
                 session: (shard, session),
-                result,
+                key,
+                result: Ok(Begin::Kept),
             } => {
-                let result = result.map_err(|refusal| match refusal {
+                let core = Rc::clone(self);
+                self.spawn(core.restore_session(shard, session, key));
+            }
+            Action::Adopt {
+                key,
+                client_id,
+                will,
+            } => {
+                let core = Rc::clone(self);
+                self.spawn(core.adopt_session(key, client_id, will));
+            }
+            Action::Swept {
+                processes,
+                has_unknown,
+            } => {
+                let core = Rc::clone(self);
+                self.spawn(core.tell_all_swept(processes, has_unknown));
+            }
+            Action::Settled {
+                session: (shard, session),
+                result,
+                ..
+            } => {
+                let result = result.map(drop).map_err(|refusal| match refusal {
                     Refusal::Away => ClaimRefusal::Away,
                     Refusal::TakenOver => ClaimRefusal::TakenOver,
                     Refusal::OtherUser => ClaimRefusal::OtherUser,
@@ -283,6 +334,56 @@ impl Core {
         }
     }
 
+    /// Tells all nodes whose sessions are taken over, when they know what those want by this node's word.
+    async fn tell_all_swept(self: Rc<Self>, mut processes: Vec<Process>, has_unknown: bool) {
+        if has_unknown {
+            let needs = self.unknown_needs();
+            let table = self.table.borrow();
+            let owners = self.owners.borrow();
+            let wants = (table.with_durable()).filter(|(node, _)| !owners.knows(node));
+            let wants = wants.map(|(node, incarnation)| (node.to_string(), incarnation));
+            let unknown = needs.into_iter().chain(wants);
+            processes.extend(unknown.map(|(node, incarnation)| Process {
+                node: node.into(),
+                incarnation,
+            }));
+        }
+        tokio::time::sleep(TOLD).await;
+        while !self.untold.borrow().is_empty() {
+            tokio::time::sleep(TOLD).await;
+        }
+        for Process { node, incarnation } in processes {
+            let mut retry = Retry::new();
+            while !self.tell_swept(&node, incarnation).await {
+                retry.wait().await;
+            }
+        }
+    }
+
+    /// Learns what nodes need of the log, also those that are gone.
+    async fn learn_needs(&self) -> Result<(), String> {
+        let (filter, start) = (Some("mark.*"), DeliverPolicy::LastPerSubject);
+        let mut marks = self.follow(SESSIONS, filter, start).await?;
+        while marks.waiting > 0 {
+            let mark = marks.next().await?;
+            self.note_need_of(&mark.subject, &mark.payload);
+            if mark.pending == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_need_of(&self, subject: &str, payload: &[u8]) {
+        let node = subject.rsplit('.').next().unwrap_or_default();
+        let mut words = std::str::from_utf8(payload).unwrap_or_default().split(' ');
+        let incarnation = words.nth(1).and_then(|number| number.parse().ok());
+        let needed = words.nth(2).and_then(|number| number.parse().ok());
+        if let (Some(incarnation), Some(needed)) = (incarnation, needed) {
+            self.note_need(node, incarnation, needed);
+        }
+    }
+
     async fn mark(&self, word: &str) {
         let subject = self
             .settings
@@ -294,10 +395,17 @@ impl Core {
         }
     }
 
-    /// Says that this process has no sessions any more.
+    /// Says that this process has no sessions any more, when all is written that they have.
     pub(super) async fn give_up_sessions(&self) {
+        for _ in 0..LAST_WRITES {
+            if self.has_kept_all() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         if self.owns_sessions.get() && self.status.is_connected() {
-            self.mark("leaving").await;
+            let needed = self.own_need();
+            self.mark(&format!("leaving 0 {needed}")).await;
         }
     }
 
@@ -345,6 +453,7 @@ impl Core {
             },
             Some("mark") => {
                 if let Some((process, mark)) = read_mark(last, payload) {
+                    self.note_need_of(subject, payload);
                     owners.mark_passed(now_ms, sequence, &process, mark);
                 } else {
                     tracing::warn!(subject, "a node's mark is not understood");
@@ -407,14 +516,14 @@ fn said(error: impl std::fmt::Display) -> String {
 }
 
 /// The first half of the SHA-256 of a client identifier.
-fn key_of(client_id: &str) -> Key {
+pub(super) fn key_of(client_id: &str) -> Key {
     let digest = digest::digest(&digest::SHA256, client_id.as_bytes());
     let mut key = Key::default();
     key.copy_from_slice(&digest.as_ref()[..16]);
     key
 }
 
-fn hex(key: Key) -> String {
+pub(super) fn hex(key: Key) -> String {
     format!("{:032x}", u128::from_be_bytes(key))
 }
 

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Action, Held, Key, Owners, Process, Record, Refusal, Request, WriteError};
+use sterna_broker::is_will_delayed;
+
+use super::{Action, Begin, Held, Key, Owners, Process, Record, Refusal, Request, WriteError};
 
 /// Time after which something that failed is tried again.
 const RETRY_MS: u64 = 200;
@@ -26,6 +28,8 @@ pub(super) struct Claim<S> {
     unsure_over: Option<u64>,
     /// The record before, until its will is taken care of.
     previous: Option<(u64, Record)>,
+    /// Whether the session goes on with what is kept of it.
+    goes_on: bool,
 }
 
 #[derive(Debug)]
@@ -37,10 +41,15 @@ pub(super) enum Op<S> {
     PublishWill(Arc<str>, Arc<[u8]>),
     /// The session has ended.
     Release(Arc<str>),
-    /// The session of a node that is gone has ended.
+    /// The session of a node that is gone has ended, or is this node's from now on if it is kept.
     Sweep {
         sequence: u64,
         record: Record,
+    },
+    /// A session that is away, and is this node's, comes to a shard of it.
+    Adopt {
+        client_id: Arc<str>,
+        will: Option<Arc<[u8]>>,
     },
     /// A claim was written that nobody waited for any more.
     Tidy {
@@ -57,6 +66,8 @@ pub(super) enum Stage {
     Writing,
     /// It is written, and is still to come by.
     Written(u64),
+    /// A shard takes it.
+    Adopting,
     /// It has come by; the earlier owner may still be sure of the session.
     Waiting {
         epoch: u64,
@@ -77,11 +88,30 @@ pub(super) struct Work<S> {
     wake_ms: u64,
 }
 
+impl<S> Claim<S> {
+    /// What becomes of the session where nobody waits for the claim any more.
+    fn what_is_left(&self) -> Op<S> {
+        let client_id = Arc::clone(&self.request.client_id);
+        if self.goes_on {
+            let will = None;
+            Op::Adopt { client_id, will }
+        } else {
+            Op::Release(client_id)
+        }
+    }
+}
+
 impl<S> Work<S> {
     /// Whether the shard's session has ended: it has said so, or wants another.
     pub(super) fn has_ended(&self) -> bool {
         let mut ops = self.ops.iter();
         ops.any(|op| matches!(op, Op::Release(_) | Op::Claim(_)))
+    }
+
+    /// Whether it takes over what a node that is gone has left.
+    pub(super) fn takes_over(&self) -> bool {
+        let mut ops = self.ops.iter();
+        ops.any(|op| matches!(op, Op::Sweep { .. } | Op::Adopt { .. }))
     }
 
     /// Notes that a process has ended the session which was claimed in that epoch. Its word may come before the
@@ -113,10 +143,10 @@ impl<S: Copy> Owners<S> {
         let is_sure = self.is_sure(now_ms);
         let session = request.session;
         if !is_sure && request.outlives {
-            return self.settle(session, Err(Refusal::Away));
+            return self.settle(session, key, Err(Refusal::Away));
         }
         if !is_sure {
-            self.settle(session, Ok(()));
+            self.settle(session, key, Ok(Begin::Anew));
         }
         if self.unwritten(key).is_some() {
             self.finish(now_ms, key);
@@ -131,6 +161,7 @@ impl<S: Copy> Owners<S> {
             ended_in: None,
             unsure_over: None,
             previous: None,
+            goes_on: false,
         };
         let deadline_ms = claim.deadline_ms;
         self.enqueue(now_ms, key, Op::Claim(Box::new(claim)));
@@ -223,8 +254,17 @@ impl<S: Copy> Owners<S> {
             (Op::SetWill(..) | Op::PublishWill(..) | Op::Release(_), Some(epoch)) => {
                 self.write(key, epoch);
             }
+            (Op::Adopt { client_id, will }, Some(_)) => {
+                let (client_id, will) = (Arc::clone(client_id), will.clone());
+                work.stage = Stage::Adopting;
+                self.actions.push(Action::Adopt {
+                    key,
+                    client_id,
+                    will,
+                });
+            }
             // Who took the session takes care of its will.
-            (Op::SetWill(..) | Op::PublishWill(..) | Op::Release(_), None)
+            (Op::SetWill(..) | Op::PublishWill(..) | Op::Release(_) | Op::Adopt { .. }, None)
             | (Op::Sweep { .. } | Op::Tidy { .. }, Some(_)) => self.finish(now_ms, key),
         }
     }
@@ -241,7 +281,9 @@ impl<S: Copy> Owners<S> {
     /// Writes what the first operation makes of the record.
     fn write(&mut self, key: Key, expected: u64) {
         let attempt = self.number();
-        let user = self.held.get(&key).and_then(|held| held.user.clone());
+        let held = self.held.get(&key);
+        let user = held.and_then(|held| held.user.clone());
+        let is_kept = held.is_some_and(|held| held.is_kept);
         let Some(work) = self.work.get_mut(&key) else {
             return;
         };
@@ -251,6 +293,7 @@ impl<S: Copy> Owners<S> {
         let mut record = Record {
             owner: self.own.clone(),
             is_over: false,
+            is_kept,
             serial: work.serial,
             client_id: Arc::from(""),
             user,
@@ -263,6 +306,7 @@ impl<S: Copy> Owners<S> {
                 record.client_id = Arc::clone(&claim.request.client_id);
                 record.user.clone_from(&claim.request.user);
                 record.will.clone_from(&claim.request.will);
+                record.is_kept = claim.request.outlives;
             }
             Some(Op::SetWill(client_id, will)) => {
                 record.client_id = Arc::clone(client_id);
@@ -271,13 +315,16 @@ impl<S: Copy> Owners<S> {
             Some(Op::PublishWill(client_id, _)) => record.client_id = Arc::clone(client_id),
             Some(Op::Release(client_id) | Op::Tidy { client_id, .. }) => {
                 record.is_over = true;
+                record.is_kept = false;
                 record.client_id = Arc::clone(client_id);
             }
             Some(Op::Sweep { record: swept, .. }) => {
-                record.is_over = true;
+                record.is_over = !swept.is_kept;
+                record.is_kept = swept.is_kept;
                 record.client_id = Arc::clone(&swept.client_id);
+                record.user.clone_from(&swept.user);
             }
-            None => return,
+            Some(Op::Adopt { .. }) | None => return,
         }
         work.stage = Stage::Writing;
         work.attempt = attempt;
@@ -311,7 +358,7 @@ impl<S: Copy> Owners<S> {
         {
             claim.is_abandoned = true;
             let (session, may_be_written) = (claim.request.session, claim.may_be_written);
-            self.settle(session, Err(Refusal::Away));
+            self.settle(session, key, Err(Refusal::Away));
             if !may_be_written {
                 return self.give_up(now_ms, key);
             }
@@ -384,6 +431,7 @@ impl<S: Copy> Owners<S> {
     /// Claims a session whose last record is known.
     fn claim_from(&mut self, now_ms: u64, key: Key, found: Option<(u64, Record)>) {
         let expected = found.as_ref().map_or(0, |(sequence, _)| *sequence);
+        let is_kept = (found.as_ref()).is_some_and(|(_, record)| !record.is_over && record.is_kept);
         let previous = found.filter(|(_, record)| !record.is_over && record.owner != self.own);
         let is_gone =
             (previous.as_ref()).is_some_and(|(_, record)| self.is_gone(now_ms, &record.owner));
@@ -408,11 +456,12 @@ impl<S: Copy> Owners<S> {
                 return self.give_up(now_ms, key);
             }
             if record.user != claim.request.user {
-                self.settle(session, Err(Refusal::OtherUser));
+                self.settle(session, key, Err(Refusal::OtherUser));
                 return self.give_up(now_ms, key);
             }
         }
         claim.previous = previous;
+        claim.goes_on = is_kept && !claim.request.is_clean && !claim.is_let_in;
         self.write(key, expected);
     }
 
@@ -472,6 +521,22 @@ impl<S: Copy> Owners<S> {
                 let (client_id, will) = (Arc::clone(client_id), Arc::clone(will));
                 self.actions.push(Action::Publish { client_id, will });
             }
+            Some(Op::Sweep { record, .. }) if record.is_kept => {
+                let (client_id, user) = (Arc::clone(&record.client_id), record.user.clone());
+                let will = record.will.take();
+                if work.foreign <= sequence {
+                    work.ops.insert(1, Op::Adopt { client_id, will });
+                    self.held.insert(
+                        key,
+                        Held {
+                            epoch: sequence,
+                            user,
+                            has_will: false,
+                            is_kept: true,
+                        },
+                    );
+                }
+            }
             Some(Op::Sweep { record, .. }) => {
                 if let Some(will) = record.will.take() {
                     let client_id = Arc::clone(&record.client_id);
@@ -481,18 +546,20 @@ impl<S: Copy> Owners<S> {
             Some(Op::Release(_)) => {
                 self.held.remove(&key);
             }
-            Some(Op::SetWill(..) | Op::Tidy { .. } | Op::Claim(_)) | None => {}
+            Some(Op::SetWill(..) | Op::Tidy { .. } | Op::Claim(_) | Op::Adopt { .. }) | None => {}
         }
         self.finish(now_ms, key);
     }
 
     /// Publishes the will of the session that a claim has ended.
     fn inherit_will(&mut self, key: Key) {
-        let previous = (self.work.get_mut(&key))
-            .and_then(Work::claim_mut)
-            .and_then(|claim| claim.previous.as_mut());
+        let claim = (self.work.get_mut(&key)).and_then(Work::claim_mut);
+        let goes_on = claim.as_ref().is_some_and(|claim| claim.goes_on);
+        let previous = claim.and_then(|claim| claim.previous.as_mut());
         if let Some((_, record)) = previous
             && let Some(will) = record.will.take()
+            // [MQTT-3.1.3-9]
+            && !(goes_on && is_will_delayed(&will))
         {
             let client_id = Arc::clone(&record.client_id);
             self.actions.push(Action::Publish { client_id, will });
@@ -512,6 +579,14 @@ impl<S: Copy> Owners<S> {
             if !is_held && !record.is_over {
                 // A claim that was given up was written after all.
                 let client_id = Arc::clone(&record.client_id);
+                if record.is_kept {
+                    // Its will was never in force.
+                    let record = Record {
+                        will: None,
+                        ..record.clone()
+                    };
+                    return self.enqueue(now_ms, key, Op::Sweep { sequence, record });
+                }
                 self.enqueue(
                     now_ms,
                     key,
@@ -531,6 +606,7 @@ impl<S: Copy> Owners<S> {
         };
         let (user, is_let_in) = (claim.request.user.clone(), claim.is_let_in);
         let has_will = claim.request.will.is_some();
+        let is_kept = claim.request.outlives;
         let has_ended = claim.ended_in == Some(sequence);
         let previous =
             (claim.previous.as_ref()).map(|(sequence, record)| (*sequence, record.owner.clone()));
@@ -541,6 +617,7 @@ impl<S: Copy> Owners<S> {
                 epoch: sequence,
                 user,
                 has_will,
+                is_kept,
             },
         );
         let until_ms = match previous {
@@ -566,13 +643,18 @@ impl<S: Copy> Owners<S> {
             return;
         };
         let session = claim.request.session;
+        let begin = if claim.goes_on {
+            Begin::Kept
+        } else {
+            Begin::Anew
+        };
         if claim.is_abandoned {
-            let client_id = Arc::clone(&claim.request.client_id);
+            let next = claim.what_is_left();
             if let Some(work) = self.work.get_mut(&key) {
-                work.ops.insert(1, Op::Release(client_id));
+                work.ops.insert(1, next);
             }
         } else if !claim.is_let_in {
-            self.settle(session, Ok(()));
+            self.settle(session, key, Ok(begin));
         }
         self.finish(now_ms, key);
     }
@@ -584,7 +666,7 @@ impl<S: Copy> Owners<S> {
             work.foreign = work.foreign.max(sequence);
             match work.stage {
                 Stage::Written(own) | Stage::Waiting { epoch: own, .. } => own < sequence,
-                Stage::Pausing | Stage::Reading | Stage::Writing => false,
+                Stage::Pausing | Stage::Reading | Stage::Writing | Stage::Adopting => false,
             }
         });
         if is_lost {
@@ -600,7 +682,7 @@ impl<S: Copy> Owners<S> {
                 let client_id = Arc::clone(&claim.request.client_id);
                 self.actions.push(Action::End { client_id });
             } else if !claim.is_abandoned {
-                self.settle(session, Err(Refusal::TakenOver));
+                self.settle(session, key, Err(Refusal::TakenOver));
             }
         }
         self.give_up(now_ms, key);
@@ -612,33 +694,44 @@ impl<S: Copy> Owners<S> {
             && let Some(work) = self.work.get_mut(&key)
             && let Some(claim) = work.claim_mut()
         {
-            let client_id = Arc::clone(&claim.request.client_id);
-            work.ops.insert(1, Op::Release(client_id));
+            let next = claim.what_is_left();
+            work.ops.insert(1, next);
         }
         self.finish(now_ms, key);
+    }
+
+    /// A shard has a session that was adopted, or the session has ended.
+    pub fn was_adopted(&mut self, now_ms: u64, key: Key) {
+        if (self.work.get(&key)).is_some_and(|work| work.stage == Stage::Adopting) {
+            self.finish(now_ms, key);
+        }
     }
 
     /// Lets in who can be let in without NATS.
     pub(super) fn let_in_all(&mut self) {
         let mut sessions = Vec::new();
-        for work in self.work.values_mut() {
+        for (key, work) in &mut self.work {
             let waits = matches!(work.stage, Stage::Waiting { .. });
             for op in &mut work.ops {
                 if let Op::Claim(claim) = op
                     && !(claim.request.outlives || claim.is_let_in || claim.is_abandoned || waits)
                 {
                     claim.is_let_in = true;
-                    sessions.push(claim.request.session);
+                    sessions.push((claim.request.session, *key));
                 }
             }
         }
-        for session in sessions {
-            self.settle(session, Ok(()));
+        for (session, key) in sessions {
+            self.settle(session, key, Ok(Begin::Anew));
         }
     }
 
-    fn settle(&mut self, session: S, result: Result<(), Refusal>) {
-        self.actions.push(Action::Settled { session, result });
+    fn settle(&mut self, session: S, key: Key, result: Result<Begin, Refusal>) {
+        self.actions.push(Action::Settled {
+            session,
+            key,
+            result,
+        });
     }
 
     /// The first operation of a session is done.

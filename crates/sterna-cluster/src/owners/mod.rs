@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 pub use fence::Fence;
 pub use record::{Key, Process, Record};
+pub(crate) use record::{number, put_number};
 
 use claims::{Op, Work};
 
@@ -70,6 +71,8 @@ pub struct Request<S> {
     pub will: Option<Arc<[u8]>>,
     /// Whether the session outlives its connection. One that does not is let in without NATS, too.
     pub outlives: bool,
+    /// Whether it begins anew, whatever is kept of it.
+    pub is_clean: bool,
 }
 
 /// What is to be done.
@@ -112,8 +115,26 @@ pub enum Action<S> {
     Settled {
         /// Who is to have the answer.
         session: S,
-        /// Whether the session may begin.
-        result: Result<(), Refusal>,
+        /// The key.
+        key: Key,
+        /// Whether the session may begin, and how.
+        result: Result<Begin, Refusal>,
+    },
+    /// Bring what is kept of a session that is away to a shard of this node: [`Owners::was_adopted`].
+    Adopt {
+        /// The key.
+        key: Key,
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// The will of its last connection, which is no record's any more.
+        will: Option<Arc<[u8]>>,
+    },
+    /// Nobody has anything any more of these processes of other nodes, or of nodes that were never seen.
+    Swept {
+        /// The node of each, and its highest incarnation.
+        processes: Vec<Process>,
+        /// Whether all nodes that were never seen are among them.
+        has_unknown: bool,
     },
     /// End a session of this node, without its will: [`Owners::has_ended`].
     End {
@@ -129,6 +150,15 @@ pub enum Action<S> {
     },
     /// Look at all records: [`Owners::scanned`] for each, and [`Owners::has_scanned`].
     Scan,
+}
+
+/// How a session begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begin {
+    /// As a new one.
+    Anew,
+    /// With what is kept of it, if anything is.
+    Kept,
 }
 
 /// What a mark says.
@@ -157,6 +187,7 @@ struct Held {
     epoch: u64,
     user: Option<Arc<str>>,
     has_will: bool,
+    is_kept: bool,
 }
 
 #[derive(Debug)]
@@ -211,6 +242,10 @@ pub struct Owners<S> {
     sweeping: HashSet<Arc<str>>,
     skipped_in_scan: bool,
     next_scan_ms: u64,
+    /// Processes whose records were all looked at, and whether those of unknown nodes were, until what was
+    /// begun for them is done.
+    swept: Vec<Process>,
+    has_swept: bool,
     actions: Vec<Action<S>>,
 }
 
@@ -241,6 +276,8 @@ impl<S: Copy> Owners<S> {
             sweeping: HashSet::new(),
             skipped_in_scan: false,
             next_scan_ms: 0,
+            swept: Vec::new(),
+            has_swept: false,
             actions: Vec::new(),
         }
     }
@@ -271,6 +308,18 @@ impl<S: Copy> Owners<S> {
     #[must_use]
     pub const fn is_sure(&self, now_ms: u64) -> bool {
         now_ms < self.open_until_ms
+    }
+
+    /// The epoch of a session that this node has; `None` for others.
+    #[must_use]
+    pub fn epoch(&self, key: Key) -> Option<u64> {
+        Some(self.held.get(&key)?.epoch)
+    }
+
+    /// Whether a node was seen since the start, this one included.
+    #[must_use]
+    pub fn knows(&self, node: &str) -> bool {
+        *self.own.node == *node || self.nodes.contains_key(node)
     }
 
     /// Sessions that this node has.
@@ -308,6 +357,7 @@ impl<S: Copy> Owners<S> {
             self.was_sure = false;
             self.let_in_all();
         }
+        self.tell_swept();
         while let Some(&(at_ms, key)) = self.wakes.first() {
             if at_ms > now_ms {
                 break;
@@ -548,7 +598,14 @@ impl<S: Copy> Owners<S> {
         }
         self.next_scan_ms = 0;
         let absence_ms = self.terms.absence_ms;
-        self.has_swept_earlier = true;
+        if !std::mem::replace(&mut self.has_swept_earlier, true) {
+            let incarnation = self.own.incarnation.saturating_sub(1);
+            self.swept.push(Process {
+                incarnation,
+                ..self.own.clone()
+            });
+        }
+        self.has_swept = true;
         if (self.began_ms).is_some_and(|began_ms| began_ms + absence_ms <= now_ms) {
             self.has_swept_unknown = true;
         }
@@ -556,7 +613,24 @@ impl<S: Copy> Owners<S> {
             if let Some(known) = self.nodes.get_mut(&name) {
                 known.has_leftovers = false;
                 known.is_swept = true;
+                let is_gone = known.has_left || known.seen_ms + absence_ms <= now_ms;
+                let incarnation = known.incarnation - u64::from(!is_gone);
+                self.swept.push(Process {
+                    node: name,
+                    incarnation,
+                });
             }
+        }
+    }
+
+    /// Tells whose records were all looked at, when what was begun with them is done.
+    fn tell_swept(&mut self) {
+        if self.has_swept && !self.work.values().any(Work::takes_over) {
+            self.has_swept = false;
+            self.actions.push(Action::Swept {
+                processes: std::mem::take(&mut self.swept),
+                has_unknown: self.has_swept_unknown,
+            });
         }
     }
 

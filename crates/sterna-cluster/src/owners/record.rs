@@ -27,6 +27,8 @@ pub struct Record {
     pub owner: Process,
     /// Whether the session has ended.
     pub is_over: bool,
+    /// Whether it outlives its connection: other nodes find what it has.
+    pub is_kept: bool,
     /// A number by which its writer knows it again.
     pub serial: u64,
     /// The client identifier.
@@ -41,7 +43,10 @@ impl Record {
     /// The bytes that NATS keeps.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, u8::from(self.is_over)];
+        let mut out = vec![
+            VERSION,
+            u8::from(self.is_over) | u8::from(self.is_kept) << 1,
+        ];
         put_bytes(&mut out, self.owner.node.as_bytes());
         put_number(&mut out, self.owner.incarnation);
         put_number(&mut out, self.serial);
@@ -66,7 +71,7 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&version, rest) = bytes.split_first()?;
         let (&flags, rest) = rest.split_first()?;
-        if version != VERSION || flags > 1 {
+        if version != VERSION || flags > 3 {
             return None;
         }
         let mut fields = Fields(rest);
@@ -81,7 +86,8 @@ impl Record {
         let will = fields.optional()?.map(Arc::from);
         fields.0.is_empty().then_some(Self {
             owner: Process { node, incarnation },
-            is_over: flags == 1,
+            is_over: flags & 1 != 0,
+            is_kept: flags & 2 != 0,
             serial,
             client_id,
             user,
@@ -90,7 +96,7 @@ impl Record {
     }
 }
 
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -103,24 +109,29 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+/// Takes a number off the front of some bytes.
+pub(crate) fn number(from: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = from.split_first()?;
+        *from = rest;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits {
+            return None;
+        }
+        number |= bits << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn number(&mut self) -> Option<u64> {
-        let mut number = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            let bits = u64::from(byte & 0x7f);
-            if bits << shift >> shift != bits {
-                return None;
-            }
-            number |= bits << shift;
-            if byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
+        number(&mut self.0)
     }
 
     fn slice(&mut self, len: u64) -> Option<&'a [u8]> {
@@ -155,6 +166,7 @@ mod tests {
                 incarnation: 300,
             },
             is_over: will.is_none(),
+            is_kept: user.is_some(),
             serial: 7,
             client_id: "a/ü".into(),
             user: user.map(Into::into),

@@ -55,6 +55,7 @@ enum Event {
     Told(usize, Process, Key, u64),
     Follow(usize, u64),
     Ended(usize, u64, Key, Option<u64>),
+    Adopted(usize, u64, Key),
     Tick(usize, u64),
     Goes(usize, u64),
     Mends(usize),
@@ -259,6 +260,7 @@ impl World {
             | Event::Told(node, ..)
             | Event::Follow(node, _)
             | Event::Ended(node, ..)
+            | Event::Adopted(node, ..)
             | Event::Tick(node, _) => self.nodes[*node].stands_still.then_some(*node),
             _ => None,
         };
@@ -351,6 +353,24 @@ impl World {
                     }
                 }
                 self.with(node, start, |owners, now_ms| owners.has_ended(now_ms, key));
+            }
+            Event::Adopted(node, start, key) => {
+                let known = &mut self.nodes[node];
+                let is_own = (known.owners.as_ref()).is_some_and(|one| one.epoch(key).is_some());
+                let is_wanted = known.waiting.values().any(|&(waits, _)| waits == key);
+                if known.start == start && is_own && !is_wanted {
+                    // It is away, and nobody knows by which connection it was claimed.
+                    let away = Live {
+                        connection: 0,
+                        claimed_by: 0,
+                        outlives: true,
+                        has_will: false,
+                    };
+                    known.live.entry(key).or_insert(away);
+                }
+                self.with(node, start, |owners, now_ms| {
+                    owners.was_adopted(now_ms, key)
+                });
             }
             Event::Tick(node, start) => {
                 self.with(node, start, Owners::tick);
@@ -476,7 +496,9 @@ impl World {
                     self.schedule(in_ms, Event::Told(other, from, key, epoch));
                 }
             }
-            Action::Settled { session, result } => {
+            Action::Settled {
+                session, result, ..
+            } => {
                 let known = &mut self.nodes[node];
                 let Some((key, outlives)) = known.waiting.remove(&session) else {
                     return;
@@ -501,16 +523,14 @@ impl World {
                 let connection = live.map(|live| live.claimed_by);
                 self.schedule(in_ms, Event::Ended(node, start, key, connection));
             }
-            Action::Publish { will, .. } => {
-                let connection = u64::from_be_bytes(will[..].try_into().expect("a number"));
-                let fate = self.wills.entry(connection).or_default();
-                fate.published += 1;
-                if fate.published > 1 {
-                    self.found = Some(format!(
-                        "the will of connection {connection} is published again"
-                    ));
+            Action::Adopt { key, will, .. } => {
+                if let Some(will) = will {
+                    self.publish(&will);
                 }
+                self.schedule(in_ms, Event::Adopted(node, start, key));
             }
+            Action::Swept { .. } => {}
+            Action::Publish { will, .. } => self.publish(&will),
             Action::Scan => {
                 let mut keys: Vec<(Key, usize)> =
                     self.last.iter().map(|(&key, &at)| (key, at)).collect();
@@ -528,6 +548,17 @@ impl World {
                     owners.has_scanned(now_ms, is_complete);
                 });
             }
+        }
+    }
+
+    fn publish(&mut self, will: &[u8]) {
+        let connection = u64::from_be_bytes(will.try_into().expect("a number"));
+        let fate = self.wills.entry(connection).or_default();
+        fate.published += 1;
+        if fate.published > 1 {
+            self.found = Some(format!(
+                "the will of connection {connection} is published again"
+            ));
         }
     }
 
@@ -586,12 +617,14 @@ impl World {
             return;
         }
         self.nodes[node].waiting.insert(connection, (key, outlives));
+        let is_clean = self.dice.one_in(3);
         let request = Request {
             session: connection,
             client_id: name_of(key),
             user: None,
             will: Some(will),
             outlives,
+            is_clean,
         };
         self.with(node, start, |owners, now_ms| {
             owners.claim(now_ms, key, request);
@@ -782,7 +815,16 @@ impl World {
                 let last = self.last.get(key).map(|&at| &self.stream[at]);
                 let is_own = matches!(last, Some(Item::Record(_, record)) if record.owner == *owners.own() && !record.is_over);
                 if !is_own {
-                    return Some(format!("{} on node {number} is not its own", name_of(*key)));
+                    let last = last.map(|item| match item {
+                        Item::Record(_, record) => format!("{record:?}"),
+                        Item::Mark(..) => String::new(),
+                    });
+                    return Some(format!(
+                        "{} on node {number} is not its own: {last:?}, {:?}, {:?}, {owners:?}",
+                        name_of(*key),
+                        owners.epoch(*key),
+                        node.live.get(key)
+                    ));
                 }
             }
         }

@@ -60,6 +60,9 @@ pub struct Cluster {
     pub maximum_waiting_bytes: u64,
     /// Bytes of messages that may wait in NATS for all nodes together.
     pub maximum_inbox_bytes: u64,
+    /// Bytes of messages that NATS may keep for sessions that outlive their connections. Where seven eighths of it are
+    /// taken, publishers of what such a session wants are refused.
+    pub maximum_log_bytes: u64,
     /// Bytes of one batch of messages to a node. One larger message is a batch of its own.
     pub batch_bytes: u32,
 }
@@ -87,6 +90,7 @@ impl Default for Cluster {
             maximum_backoff_ms: 2_000,
             maximum_waiting_bytes: 64 << 20,
             maximum_inbox_bytes: 1 << 30,
+            maximum_log_bytes: 1 << 30,
             batch_bytes: 256 << 10,
         }
     }
@@ -203,6 +207,7 @@ impl Cluster {
             ("maximum_backoff_ms", self.maximum_backoff_ms),
             ("maximum_waiting_bytes", self.maximum_waiting_bytes),
             ("maximum_inbox_bytes", self.maximum_inbox_bytes),
+            ("maximum_log_bytes", self.maximum_log_bytes),
             ("batch_bytes", u64::from(self.batch_bytes)),
         ] {
             if value == 0 {
@@ -218,8 +223,8 @@ impl Cluster {
         let mut problems = Vec::new();
         if config.store.enabled {
             problems.push(
-                "cluster: the sessions of a cluster's node end with its process, and other nodes do not take \
-                 them over: set store.enabled = false"
+                "cluster: what sessions have is kept in NATS, and not in a node's own store: set \
+                 store.enabled = false"
                     .to_owned(),
             );
         }

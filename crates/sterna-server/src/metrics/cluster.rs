@@ -66,6 +66,11 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             status.sessions_claimed.get(),
         ),
         (
+            "sterna_cluster_log_bytes",
+            "Bytes of messages that NATS keeps for sessions, and that a session may still need",
+            status.log_bytes.get(),
+        ),
+        (
             "sterna_cluster_waiting_bytes",
             "Bytes of messages that wait in this process for NATS",
             gate(PeerGate::waiting_bytes),

@@ -60,6 +60,7 @@ impl Door {
                         // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
                         let key = received_key(packet_id);
                         cx.broker.keep_with_next(session, &key, &[]);
+                        cx.broker.name_next(session, packet_id.get());
                     }
                     // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
                     let origin = Some(session);

@@ -1,0 +1,392 @@
+//! What sessions have that outlive their connections, but for their messages: one entry of a stream for each session,
+//! which its owner writes as a whole.
+//!
+//! An entry is written by compare-and-set on its sequence number, and has the epoch of its writer's ownership. A new
+//! owner writes it first of all, as it found it. So what an earlier owner still has on its way comes to nothing: that
+//! finds a higher epoch, and gives up.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::DirectGetErrorKind;
+use sterna_broker::{Change, Record, name_of};
+
+use super::connection::KEPT;
+use super::sessions::{hex, key_of};
+use super::{Core, Retry};
+use crate::commits::Part;
+use crate::owners::{Key, number, put_number};
+use crate::port::ToShard;
+
+/// The version that this node writes, and the only one that it reads.
+const VERSION: u8 = 1;
+
+/// Time for which NATS keeps that nothing is kept of a session.
+const OVER: Duration = Duration::from_secs(60);
+
+type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+/// What is kept of a session of this node.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    records: Records,
+    /// The epoch of this node's ownership, and the last sequence number that is known.
+    epoch: u64,
+    sequence: u64,
+    /// What waits for the next write.
+    parts: Vec<Part>,
+    is_changed: bool,
+    is_writing: bool,
+    /// Whether the session has gone to another node, which waits until everything is written.
+    is_leaving: bool,
+}
+
+/// Why nothing was written.
+enum Failed {
+    /// It has another sequence number.
+    Conflict,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Core {
+    /// Keeps changes of records. `part` is closed when NATS has them all.
+    pub(super) fn keep(self: &Rc<Self>, changes: Vec<Change>, part: Part) {
+        let mut touched = Vec::new();
+        {
+            let (mut all, owners) = (self.kept.borrow_mut(), self.owners.borrow());
+            for Change { key, value } in changes {
+                let Some(name) = name_of(&key).map(key_of) else {
+                    continue;
+                };
+                if !all.contains_key(&name) {
+                    // What another node has by now is that node's to keep.
+                    let Some(epoch) = owners.epoch(name) else {
+                        continue;
+                    };
+                    let kept = Kept {
+                        epoch,
+                        ..Kept::default()
+                    };
+                    all.insert(name, kept);
+                }
+                let Some(kept) = all.get_mut(&name) else {
+                    continue;
+                };
+                match value {
+                    Some(value) => kept.records.insert(key, value),
+                    None => kept.records.remove(&key),
+                };
+                kept.is_changed = true;
+                if !touched.contains(&name) {
+                    touched.push(name);
+                }
+            }
+            for name in &touched {
+                if let Some(kept) = all.get_mut(name) {
+                    kept.parts.push(part);
+                    self.commits.borrow_mut()[part.shard].add(part);
+                }
+            }
+        }
+        for name in touched {
+            self.begin_writing(name);
+        }
+        self.close(part);
+    }
+
+    fn begin_writing(self: &Rc<Self>, key: Key) {
+        let begins = (self.kept.borrow_mut().get_mut(&key))
+            .is_some_and(|kept| !std::mem::replace(&mut kept.is_writing, true));
+        if begins {
+            self.spawn(Rc::clone(self).write_kept(key));
+        }
+    }
+
+    /// Writes what is kept of a session until there is nothing new.
+    async fn write_kept(self: Rc<Self>, key: Key) {
+        let mut retry = Retry::new();
+        let mut parts = Vec::new();
+        let mut is_leaving = false;
+        loop {
+            let (payload, sequence) = {
+                let mut all = self.kept.borrow_mut();
+                let Some(kept) = all.get_mut(&key) else {
+                    break;
+                };
+                if !std::mem::take(&mut kept.is_changed) && parts.is_empty() {
+                    kept.is_writing = false;
+                    is_leaving = kept.is_leaving;
+                    if kept.records.is_empty() || is_leaving {
+                        all.remove(&key);
+                    }
+                    break;
+                }
+                parts.append(&mut kept.parts);
+                (encode(kept.epoch, &kept.records), kept.sequence)
+            };
+            match self.put_kept(key, payload, sequence).await {
+                Ok(sequence) => {
+                    if let Some(kept) = self.kept.borrow_mut().get_mut(&key) {
+                        kept.sequence = sequence;
+                    }
+                    for part in parts.drain(..) {
+                        self.close(part);
+                    }
+                    retry = Retry::new();
+                    continue;
+                }
+                Err(Failed::Conflict) => match self.get_kept(key).await {
+                    Ok(found) => {
+                        let (sequence, epoch) = found.map_or((0, 0), |(at, epoch, _)| (at, epoch));
+                        let mut all = self.kept.borrow_mut();
+                        let is_lost = (all.get_mut(&key)).is_none_or(|kept| {
+                            kept.sequence = sequence;
+                            epoch > kept.epoch
+                        });
+                        if is_lost {
+                            // Nothing is acknowledged for it: this node is not sure of it, or it has ended here.
+                            if let Some(kept) = all.remove(&key) {
+                                is_leaving = kept.is_leaving;
+                                parts.extend(kept.parts);
+                            }
+                            break;
+                        }
+                    }
+                    Err(why) => tracing::debug!(why, "what is kept of a session is read again"),
+                },
+                Err(Failed::Unknown) => {}
+            }
+            self.status.failed_attempts.add(1);
+            retry.wait().await;
+        }
+        for part in parts {
+            self.close(part);
+        }
+        if is_leaving {
+            self.left(key);
+        }
+    }
+
+    /// A session of this node is another's. Says so when all is written that this node had of it.
+    pub(super) fn leave_kept(self: &Rc<Self>, key: Key) {
+        let is_writing = (self.kept.borrow_mut().get_mut(&key)).is_some_and(|kept| {
+            kept.is_leaving = true;
+            kept.is_writing
+        });
+        if !is_writing {
+            self.kept.borrow_mut().remove(&key);
+            self.left(key);
+        }
+    }
+
+    /// Whether everything is written that shards have handed over.
+    pub(super) fn has_kept_all(&self) -> bool {
+        let kept = self.kept.borrow();
+        self.has_logged_all() && !kept.values().any(|kept| kept.is_writing)
+    }
+
+    fn left(&self, key: Key) {
+        let now_ms = self.fence.now_ms();
+        self.owners.borrow_mut().has_ended(now_ms, key);
+        self.owners_changed.notify_one();
+    }
+
+    /// Takes over what is kept of a session that is this node's now: its records. `None` where the session is
+    /// another's by then.
+    async fn take_kept(self: &Rc<Self>, key: Key) -> Option<Vec<Record>> {
+        let mut retry = Retry::new();
+        loop {
+            let epoch = self.owners.borrow().epoch(key)?;
+            if let Some(kept) = self.kept.borrow_mut().get_mut(&key) {
+                // It was adopted, and no shard has it.
+                kept.epoch = epoch;
+                return Some(kept.records.clone().into_iter().collect());
+            }
+            match self.get_kept(key).await {
+                Ok(found) => {
+                    let (sequence, before, records) = found.unwrap_or_default();
+                    if before > epoch {
+                        return None;
+                    }
+                    let payload = encode(epoch, &records);
+                    if let Ok(sequence) = self.put_kept(key, payload, sequence).await {
+                        let kept = Kept {
+                            records: records.clone(),
+                            epoch,
+                            sequence,
+                            ..Kept::default()
+                        };
+                        if !records.is_empty() {
+                            self.kept.borrow_mut().insert(key, kept);
+                        }
+                        return Some(records.into_iter().collect());
+                    }
+                }
+                Err(why) => tracing::debug!(why, "what is kept of a session is read again"),
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// Brings a session that was claimed what is kept of it.
+    pub(super) async fn restore_session(
+        self: Rc<Self>,
+        shard: usize,
+        session: sterna_broker::SessionKey,
+        key: Key,
+    ) {
+        let records = self.take_kept(key).await;
+        // What its earlier owner has seen of the log is to come by here first.
+        let mut retry = Retry::new();
+        while let Err(why) = self.reach_end_of_log().await {
+            tracing::debug!(why, "the end of the log is looked for again");
+            retry.wait().await;
+        }
+        let is_own = self.owners.borrow().epoch(key).is_some();
+        let letter = match records {
+            Some(records) if is_own => ToShard::Restored { session, records },
+            _ => ToShard::Claimed {
+                session,
+                result: Err(sterna_broker::ClaimRefusal::TakenOver),
+            },
+        };
+        self.post(shard, letter);
+    }
+
+    /// Brings a session that is away, and this node's now, to a shard.
+    pub(super) async fn adopt_session(
+        self: Rc<Self>,
+        key: Key,
+        client_id: std::sync::Arc<str>,
+        will: Option<std::sync::Arc<[u8]>>,
+    ) {
+        let records = self.take_kept(key).await.unwrap_or_default();
+        let mut retry = Retry::new();
+        while let Err(why) = self.reach_end_of_log().await {
+            tracing::debug!(why, "the end of the log is looked for again");
+            retry.wait().await;
+        }
+        if let Some(will) = will
+            // A will that waits is among the records.
+            && !records.iter().any(|(key, _)| key.first() == Some(&b'w'))
+        {
+            self.post(usize::from(key[0]), ToShard::Will { will });
+        }
+        if self.owners.borrow().epoch(key).is_some() {
+            let shards = self.settings.shards as u16;
+            let shard = sterna_broker::Share::home(&client_id, shards);
+            self.post(usize::from(shard), ToShard::Adopt { client_id, records });
+        } else {
+            let now_ms = self.fence.now_ms();
+            self.owners.borrow_mut().was_adopted(now_ms, key);
+            self.owners_changed.notify_one();
+        }
+    }
+
+    /// Sequence number, epoch and records that NATS has; `None` where there are none.
+    async fn get_kept(&self, key: Key) -> Result<Option<(u64, u64, Records)>, String> {
+        let stream = self.settings.stream(KEPT);
+        let stream = self.jetstream.get_stream_no_info(stream).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let subject = self.settings.subject(&format!("kept.{}", hex(key)));
+        match stream.direct_get_last_for_subject(subject).await {
+            Ok(found) if found.payload.is_empty() => Ok(Some((found.sequence, 0, Records::new()))),
+            Ok(found) => match decode(&found.payload) {
+                Some((epoch, records)) => Ok(Some((found.sequence, epoch, records))),
+                None => {
+                    tracing::warn!(
+                        sequence = found.sequence,
+                        "what is kept of a session cannot be read: a node of another version may have written it"
+                    );
+                    Err("it cannot be read".to_owned())
+                }
+            },
+            Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn put_kept(&self, key: Key, payload: Vec<u8>, expected: u64) -> Result<u64, Failed> {
+        let subject = self.settings.subject(&format!("kept.{}", hex(key)));
+        let mut write = PublishMessage::build().expected_last_subject_sequence(expected);
+        write = if payload.len() <= 1 + 10 && decode(&payload).is_none_or(|(_, all)| all.is_empty())
+        {
+            write.ttl(OVER).payload(payload.into())
+        } else {
+            write.payload(payload.into())
+        };
+        let answer = match self.jetstream.send_publish(subject, write).await {
+            Ok(answer) => answer.await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(written) => Ok(written.sequence),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                Err(Failed::Conflict)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "what is kept of a session is not known to be written");
+                Err(Failed::Unknown)
+            }
+        }
+    }
+}
+
+fn encode(epoch: u64, records: &Records) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    put_number(&mut out, epoch);
+    for part in records.iter().flat_map(|(key, value)| [key, value]) {
+        put_number(&mut out, part.len() as u64);
+        out.extend_from_slice(part);
+    }
+    out
+}
+
+fn decode(bytes: &[u8]) -> Option<(u64, Records)> {
+    let (&version, mut rest) = bytes.split_first()?;
+    if version != VERSION {
+        return None;
+    }
+    let epoch = number(&mut rest)?;
+    let mut records = Records::new();
+    while !rest.is_empty() {
+        let key = slice(&mut rest)?.into();
+        records.insert(key, slice(&mut rest)?.into());
+    }
+    Some((epoch, records))
+}
+
+fn slice<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::try_from(number(rest)?).ok()?;
+    let (slice, behind) = rest.split_at_checked(len)?;
+    *rest = behind;
+    Some(slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_comes_back_and_parts_of_it_do_not() {
+        let records: Records = [(&b"s\x01a"[..], &b""[..]), (b"c\x01a", b"\x00\xff")]
+            .map(|(key, value)| (key.into(), value.into()))
+            .into();
+        let bytes = encode(300, &records);
+        assert_eq!(decode(&bytes), Some((300, records)));
+        assert_eq!(
+            decode(&encode(7, &Records::new())),
+            Some((7, Records::new()))
+        );
+        for end in [0, 1, 2, bytes.len() - 1] {
+            assert_eq!(decode(&bytes[..end]), None, "cut off at {end}");
+        }
+        let mut other = bytes;
+        other[0] = 2;
+        assert_eq!(decode(&other), None, "another version");
+    }
+}

@@ -1,0 +1,341 @@
+"""Rows of the cluster's suite about what a session has: it survives its node, and goes where its client goes.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from cluster_nodes import ABSENCE_MS, PATIENCE_S, Cluster, Node, wait_until
+from cluster_sessions import CONNACK, FOREVER_S, PUBACK, PUBLISH, Client, packet, text
+from harness import Failure
+
+PUBREC, PUBREL, PUBCOMP, SUBACK = 0x50, 0x60, 0x70, 0x90
+
+
+class Keeper(Client):
+    """A client of MQTT 5.0 whose session outlives its connection, at QoS 2."""
+
+    def __init__(self, node: Node, client_id: str, expiry_s: int = FOREVER_S):
+        super().__init__(node, client_id, expiry_s=expiry_s)
+        self.got: list[tuple[str, int, bool]] = []
+        answer = self.read()
+        if answer is None or answer[0] != CONNACK or answer[1][1] != 0:
+            raise Failure(f"CONNECT was answered with {answer}")
+        self.present = answer[1][0] == 1
+        self.waiting: list[tuple[int, bytes]] = []
+
+    def subscribe(self, topic: str) -> None:
+        self.socket.sendall(packet(0x82, b"\x00\x01\x00" + text(topic) + b"\x02"))
+        answer = self.expect(SUBACK)
+        if answer[-1] > 2:
+            raise Failure(f"SUBSCRIBE was answered with {answer}")
+
+    def read(self) -> tuple[int, bytes] | None:
+        head = None
+        try:
+            head = self.exactly(1)[0]
+            size = shift = 0
+            while True:
+                byte = self.exactly(1)[0]
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                if not byte & 0x80:
+                    break
+            self.head = head
+            return head & 0xF0, self.exactly(size)
+        except (EOFError, ConnectionError):
+            return None
+
+    def expect(self, kind: int) -> bytes:
+        """The next packet of a kind; others wait."""
+        for at, (known, body) in enumerate(self.waiting):
+            if known & 0xF0 == kind:
+                del self.waiting[at]
+                return body
+        while True:
+            told = self.read()
+            if told is None:
+                raise Failure(f"the connection ended before a packet 0x{kind:02x}")
+            if told[0] == kind:
+                return told[1]
+            self.waiting.append((self.head, told[1]))
+
+    def send(self, number: int, topic: str, payload: str, qos: int, again: bool = False) -> None:
+        first = 0x30 | qos << 1 | (8 if again else 0)
+        self.socket.sendall(packet(first, text(topic) + number.to_bytes(2, "big") + b"\x00" + payload.encode()))
+
+    def publish(self, topic: str, payload: str, qos: int = 1, number: int = 7) -> None:
+        """Publishes, and waits for the last acknowledgement."""
+        self.send(number, topic, payload, qos)
+        if qos == 1:
+            self.check(self.expect(PUBACK))
+        else:
+            self.check(self.expect(PUBREC))
+            self.release(number)
+
+    def release(self, number: int) -> None:
+        self.socket.sendall(packet(PUBREL | 2, number.to_bytes(2, "big")))
+        self.expect(PUBCOMP)
+
+    @staticmethod
+    def check(answer: bytes) -> None:
+        if len(answer) > 2 and answer[2] >= 0x80:
+            raise Failure(f"PUBLISH was answered with {answer}")
+
+    def receive(self, count: int, settles: bool = True, patience_s: float = PATIENCE_S) -> list[str]:
+        """The payloads of the next messages, which are acknowledged if `settles`."""
+        payloads = []
+        self.socket.settimeout(patience_s)
+        while len(payloads) < count:
+            if self.waiting:
+                head, body = self.waiting.pop(0)
+            else:
+                told = self.read()
+                if told is None:
+                    raise Failure(f"the connection ended after {payloads}")
+                head, body = self.head, told[1]
+            kind, qos = head & 0xF0, head >> 1 & 3
+            number = body[:2]
+            if kind == PUBREL:
+                self.socket.sendall(packet(PUBCOMP, number))
+            if kind != PUBLISH:
+                continue
+            length = int.from_bytes(body[:2], "big")
+            rest = body[2 + length :]
+            if qos:
+                number, rest = rest[:2], rest[2:]
+            payloads.append(rest[1 + rest[0] :].decode())
+            self.got.append((payloads[-1], qos, bool(head & 8)))
+            if settles and qos == 1:
+                self.socket.sendall(packet(PUBACK, number))
+            if settles and qos == 2:
+                self.socket.sendall(packet(PUBREC, number))
+        self.socket.settimeout(PATIENCE_S)
+        return payloads
+
+    def nothing_more(self, for_s: float = 1.0) -> None:
+        """Answers PUBRELs, and expects no message."""
+        end = time.monotonic() + for_s
+        while time.monotonic() < end:
+            try:
+                raise Failure(f"too much came: {self.receive(1, patience_s=max(0.05, end - time.monotonic()))}")
+            except TimeoutError:
+                return
+
+
+def numbered(begin: int, end: int) -> list[str]:
+    return [f"m{number}" for number in range(begin, end)]
+
+
+def known_elsewhere(cluster: Cluster, node: Node, filters: int = 1) -> None:
+    for other in cluster.nodes:
+        if other is not node and other.process:
+            wait_until("its filter is known", lambda other=other: other.figure("sterna_cluster_filters") >= filters)
+
+
+def end(cluster: Cluster, client_id: str, node: int = 0) -> None:
+    """Ends a session, so that no later row meets it."""
+    Keeper(cluster.nodes[node], client_id, expiry_s=0).close()
+    for other in cluster.nodes:
+        wait_until("its filters are gone", lambda other=other: other.figure("sterna_cluster_filters") == 0)
+
+
+def a_kill(cluster: Cluster) -> None:
+    """SIGKILL of its node: what was published before and meanwhile comes at another node, in order, at QoS 2 once."""
+    first, second, third = cluster.nodes
+    reader = Keeper(first, "kept")
+    if reader.present:
+        raise Failure("a new session is present")
+    reader.subscribe("kept/#")
+    known_elsewhere(cluster, first)
+    writer = Keeper(second, "kept-writer", expiry_s=0)
+    for number, payload in enumerate(numbered(0, 6)):
+        writer.publish("kept/a", payload, 1 + number % 2)
+    # Two are settled, two sent, and the others wait.
+    got = reader.receive(2)
+    if got != numbered(0, 2):
+        raise Failure(f"first came {got}")
+    time.sleep(0.5)
+    first.kill()
+    reader.close()
+    for number, payload in enumerate(numbered(6, 12)):
+        writer.publish("kept/a", payload, 1 + number % 2)
+    back = Keeper(third, "kept")
+    if not back.present:
+        raise Failure("the session is not present at the third node")
+    first_time = [payload for payload in back.receive(10) if payload not in numbered(0, 2)]
+    while len(first_time) < 10:
+        first_time += [payload for payload in back.receive(1) if payload not in numbered(0, 2)]
+    if first_time != numbered(2, 12):
+        raise Failure(f"at the third node came {first_time}")
+    if "m1" in [payload for payload, _, _ in back.got]:
+        raise Failure("a message of QoS 2 came twice")
+    writer.publish("kept/b", "after", 2)
+    if back.receive(1) != ["after"]:
+        raise Failure("its subscription does not hold")
+    back.nothing_more()
+    back.close()
+    writer.close()
+    first.start()
+    cluster.settle()
+    end(cluster, "kept", 1)
+
+
+def a_handover(cluster: Cluster) -> None:
+    """A living node hands a session over, again and again, with messages that were sent and not acknowledged."""
+    nodes = cluster.nodes
+    reader = Keeper(nodes[0], "handed")
+    reader.subscribe("handed/+")
+    known_elsewhere(cluster, nodes[0])
+    writer = Keeper(nodes[2], "handed-writer", expiry_s=0)
+    for payload in numbered(0, 5):
+        writer.publish("handed/a", payload, 2)
+    reader.receive(5, settles=False)
+    later = reader
+    for turn in range(1, 5):
+        later = Keeper(nodes[turn % 3], "handed")
+        if not later.present:
+            raise Failure(f"the session is not present in turn {turn}")
+        reader.expect_taken_over()
+        got = later.receive(5, settles=turn == 4)
+        if got != numbered(0, 5):
+            raise Failure(f"in turn {turn} came {got}")
+        reader = later
+    writer.publish("handed/b", "after", 1)
+    if later.receive(1) != ["after"]:
+        raise Failure("its subscription does not hold")
+    later.nothing_more()
+    later.close()
+    writer.close()
+    end(cluster, "handed", 1)
+
+
+def received_once(cluster: Cluster) -> None:
+    """A publication of QoS 2 whose acknowledgement its node died with is done once, whoever gets it again."""
+    first, second, third = cluster.nodes
+    reader = Keeper(second, "once-reader")
+    reader.subscribe("once/#")
+    known_elsewhere(cluster, second)
+    writer = Keeper(first, "once-writer")
+    writer.send(9, "once/a", "m0", 2)
+    writer.expect(PUBREC)
+    first.kill()
+    writer.close()
+    again = Keeper(third, "once-writer")
+    if not again.present:
+        raise Failure("the publisher's session is not present")
+    again.send(9, "once/a", "m0", 2, again=True)
+    again.expect(PUBREC)
+    again.release(9)
+    again.publish("once/a", "m1", 2, 9)
+    if reader.receive(2) != ["m0", "m1"]:
+        raise Failure(f"the reader got {reader.got}")
+    reader.nothing_more()
+    reader.close()
+    again.close()
+    first.start()
+    cluster.settle()
+    end(cluster, "once-writer", 1)
+    end(cluster, "once-reader", 1)
+
+
+def adopted(cluster: Cluster) -> None:
+    """A node dies and does not come back: its sessions go on as those of another, and end when their time is over."""
+    first, second, third = cluster.nodes
+    reader = Keeper(first, "adopted")
+    reader.subscribe("adopted/#")
+    ending = Keeper(first, "ending", expiry_s=2)
+    ending.subscribe("ending/#")
+    known_elsewhere(cluster, first, 2)
+    writer = Keeper(second, "adopted-writer", expiry_s=0)
+    writer.publish("adopted/a", "m0", 1)
+    first.kill()
+    reader.close()
+    ending.close()
+    writer.publish("adopted/a", "m1", 2)
+    taken = ABSENCE_MS / 1000 + PATIENCE_S
+    owned = lambda: second.figure("sterna_cluster_sessions") + third.figure("sterna_cluster_sessions")  # noqa: E731
+    # The writer's, and the one that lasts.
+    wait_until("a survivor has the session, and the other has ended", lambda: owned() == 2, taken)
+    writer.publish("adopted/a", "m2", 1)
+    first.start()
+    cluster.settle()
+    writer.publish("adopted/a", "m3", 2)
+    if Keeper(second, "ending", expiry_s=0).present:
+        raise Failure("a session outlived its time")
+    back = Keeper(first, "adopted")
+    if not back.present:
+        raise Failure("the session is not present")
+    if (got := back.receive(4)) != numbered(0, 4):
+        raise Failure(f"there came {got}")
+    back.nothing_more()
+    back.close()
+    writer.close()
+    end(cluster, "adopted", 1)
+
+
+def all_nodes(cluster: Cluster) -> None:
+    """All nodes stop and start again, and one server of NATS is killed in between: nothing is lost."""
+    reader = Keeper(cluster.nodes[0], "all")
+    reader.subscribe("all/#")
+    known_elsewhere(cluster, cluster.nodes[0])
+    writer = Keeper(cluster.nodes[1], "all-writer", expiry_s=0)
+    for payload in numbered(0, 3):
+        writer.publish("all/a", payload, 2)
+    reader.close()
+    writer.close()
+    time.sleep(0.5)
+    for node in cluster.nodes:
+        node.stop()
+    cluster.nats[0].kill()
+    for node in cluster.nodes:
+        node.start()
+    cluster.nats[0].start()
+    cluster.settle()
+    writer = Keeper(cluster.nodes[1], "all-writer", expiry_s=0)
+    writer.publish("all/a", "m3", 1)
+    back = Keeper(cluster.nodes[2], "all")
+    if not back.present:
+        raise Failure("the session is not present")
+    if (got := back.receive(4)) != numbered(0, 4):
+        raise Failure(f"there came {got}")
+    back.nothing_more()
+    back.close()
+    writer.close()
+    end(cluster, "all", 1)
+
+
+def a_drain(cluster: Cluster) -> None:
+    """A node stops in order: its sessions are there at once elsewhere."""
+    first, second, _ = cluster.nodes
+    reader = Keeper(first, "drained")
+    reader.subscribe("drained/#")
+    known_elsewhere(cluster, first)
+    writer = Keeper(second, "drained-writer", expiry_s=0)
+    writer.publish("drained/a", "m0", 1)
+    first.stop()
+    reader.close()
+    writer.publish("drained/a", "m1", 1)
+    back = Keeper(second, "drained")
+    if not back.present:
+        raise Failure("the session is not present")
+    if (got := back.receive(2)) != numbered(0, 2):
+        raise Failure(f"there came {got}")
+    back.close()
+    writer.close()
+    first.start()
+    cluster.settle()
+    end(cluster, "drained", 1)
+
+
+ROWS = [
+    ("kept: a living node hands a session over", a_handover),
+    ("kept: the session's node is killed", a_kill),
+    ("kept: a publisher's node is killed at QoS 2", received_once),
+    ("kept: a node stops in order", a_drain),
+    ("kept: all nodes start again", all_nodes),
+    ("kept: a node dies and does not come back", adopted),
+]
