@@ -136,9 +136,10 @@ def known_elsewhere(cluster: Cluster, node: Node, filters: int = 1) -> None:
             wait_until("its filter is known", lambda other=other: other.figure("sterna_cluster_filters") >= filters)
 
 
-def end(cluster: Cluster, client_id: str, node: int = 0) -> None:
-    """Ends a session, so that no later row meets it."""
-    Keeper(cluster.nodes[node], client_id, expiry_s=0).close()
+def end(cluster: Cluster, *client_ids: str) -> None:
+    """Ends sessions, so that no later row meets them."""
+    for client_id in client_ids:
+        Keeper(cluster.nodes[1], client_id, expiry_s=0).close()
     for other in cluster.nodes:
         wait_until("its filters are gone", lambda other=other: other.figure("sterna_cluster_filters") == 0)
 
@@ -181,7 +182,7 @@ def a_kill(cluster: Cluster) -> None:
     writer.close()
     first.start()
     cluster.settle()
-    end(cluster, "kept", 1)
+    end(cluster, "kept")
 
 
 def a_handover(cluster: Cluster) -> None:
@@ -210,7 +211,7 @@ def a_handover(cluster: Cluster) -> None:
     later.nothing_more()
     later.close()
     writer.close()
-    end(cluster, "handed", 1)
+    end(cluster, "handed")
 
 
 def received_once(cluster: Cluster) -> None:
@@ -238,8 +239,7 @@ def received_once(cluster: Cluster) -> None:
     again.close()
     first.start()
     cluster.settle()
-    end(cluster, "once-writer", 1)
-    end(cluster, "once-reader", 1)
+    end(cluster, "once-writer", "once-reader")
 
 
 def adopted(cluster: Cluster) -> None:
@@ -274,7 +274,7 @@ def adopted(cluster: Cluster) -> None:
     back.nothing_more()
     back.close()
     writer.close()
-    end(cluster, "adopted", 1)
+    end(cluster, "adopted")
 
 
 def all_nodes(cluster: Cluster) -> None:
@@ -305,7 +305,7 @@ def all_nodes(cluster: Cluster) -> None:
     back.nothing_more()
     back.close()
     writer.close()
-    end(cluster, "all", 1)
+    end(cluster, "all")
 
 
 def a_drain(cluster: Cluster) -> None:
@@ -328,7 +328,7 @@ def a_drain(cluster: Cluster) -> None:
     writer.close()
     first.start()
     cluster.settle()
-    end(cluster, "drained", 1)
+    end(cluster, "drained")
 
 
 ROWS = [
