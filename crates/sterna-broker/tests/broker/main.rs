@@ -10,6 +10,7 @@ mod late_store;
 mod limits;
 mod losses;
 mod model;
+mod nodes;
 mod owned;
 mod packed;
 mod passing;

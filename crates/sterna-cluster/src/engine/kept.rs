@@ -27,6 +27,9 @@ const VERSION: u8 = 1;
 /// Time for which NATS keeps that nothing is kept of a session.
 const OVER: Duration = Duration::from_secs(60);
 
+/// How often is looked whether an earlier write is done.
+const PAUSE: Duration = Duration::from_millis(5);
+
 type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// What is kept of a session of this node.
@@ -198,14 +201,18 @@ impl Core {
     /// Takes over what is kept of a session that is this node's now: its records. `None` where the session is
     /// another's by then.
     async fn take_kept(self: &Rc<Self>, key: Key) -> Option<Vec<Record>> {
+        // What this node had handed over of an earlier ownership must not be taken for news of this one.
+        self.is_handed_over().await;
         let mut retry = Retry::new();
         loop {
             let epoch = self.owners.borrow().epoch(key)?;
-            if let Some(kept) = self.kept.borrow_mut().get_mut(&key) {
-                // It was adopted, and no shard has it.
-                kept.epoch = epoch;
-                return Some(kept.records.clone().into_iter().collect());
+            // What this node had of it is written first: NATS is who knows.
+            let is_writing = (self.kept.borrow().get(&key)).is_some_and(|kept| kept.is_writing);
+            if is_writing {
+                tokio::time::sleep(PAUSE).await;
+                continue;
             }
+            self.kept.borrow_mut().remove(&key);
             match self.get_kept(key).await {
                 Ok(found) => {
                     let (sequence, before, records) = found.unwrap_or_default();

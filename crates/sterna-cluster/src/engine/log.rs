@@ -18,7 +18,7 @@ use async_nats::jetstream::stream::RawMessageErrorKind;
 use futures_util::future::join_all;
 use ring::digest;
 use sterna_broker::{Change, Message, Once, ReadAnswer, ReadRequest};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::connection::LOG;
 use super::incoming::Pace;
@@ -68,6 +68,8 @@ pub(super) enum Item {
     },
     /// A session has ended on this node, and another has it.
     Left(Key),
+    /// Somebody waits until all before it is done.
+    Mark(oneshot::Sender<()>),
 }
 
 /// A message that waits for NATS.
@@ -162,6 +164,8 @@ impl Core {
                 match item {
                     Item::Records { changes, part } => self.keep(changes, part),
                     Item::Left(key) => self.leave_kept(key),
+                    // Who waits may have given up.
+                    Item::Mark(waiting) => drop(waiting.send(())),
                     Item::Message(_) => {}
                 }
             }
@@ -254,6 +258,13 @@ impl Core {
             }
         }
         failed
+    }
+
+    /// Waits until everything is done that shards have handed over so far.
+    pub(super) async fn is_handed_over(&self) {
+        let (sender, receiver) = oneshot::channel();
+        self.log.push(Item::Mark(sender));
+        let _ = receiver.await;
     }
 
     /// The number of the last entry, as the leader of the stream knows it.
