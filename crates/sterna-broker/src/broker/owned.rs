@@ -9,8 +9,9 @@ use crate::directory::Admission;
 use crate::mail::Letter;
 use crate::message::Message;
 use crate::owned::{ClaimRefusal, Owned, Ownership, decode_will, encode_will};
+use crate::records::split_key;
 use crate::session::State;
-use crate::store::Record;
+use crate::store::{Change, Record};
 
 impl<P: DoorState> Broker<P> {
     fn owned(&mut self) -> Option<&mut Owned> {
@@ -189,10 +190,24 @@ impl<P: DoorState> Broker<P> {
         client_id
     }
 
+    /// Removes now what waits to be removed of a session's records: the cursor that knows of it is written. Later the
+    /// session may be another node's, or this one's again.
+    fn remove_disowned(&mut self, client_id: &str) {
+        let is_its = |change: &mut Change| {
+            split_key(&change.key).is_some_and(|(_, name, _)| name == client_id)
+        };
+        let waiting = self.queues.disowned.extract_if(.., is_its);
+        let waiting = waiting.chain(self.disowning.extract_if(.., is_its));
+        self.queues.changes.extend(waiting);
+    }
+
     /// Has a session's end on this shard be no end of what is kept of it: another node goes on with that.
     fn leave_kept(&mut self, slot: u32) {
         self.queues.write_cursor(slot);
-        self.queues.sessions[slot].is_stored = false;
+        let session = &mut self.queues.sessions[slot];
+        session.is_stored = false;
+        let client_id = Arc::clone(&session.client_id);
+        self.remove_disowned(&client_id);
     }
 
     /// Another node has a session now. It ends here, without its will, which is the other's. To be called on
@@ -202,7 +217,12 @@ impl<P: DoorState> Broker<P> {
         if owner.is_some_and(|owner| owner.shard != self.shard)
             || (owner.is_none() && self.shard != 0)
         {
-            return;
+            // It may have been this shard's before.
+            self.remove_disowned(client_id);
+            return self.finish(now_ms);
+        }
+        if owner.is_none() {
+            self.remove_disowned(client_id);
         }
         if let Some(owner) = owner {
             let slot = owner.slot;

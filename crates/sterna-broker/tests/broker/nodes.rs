@@ -217,7 +217,9 @@ impl World {
             is_durable: true,
             ..Wanted::NOBODY
         };
-        cluster.broker(0).set_wanted(vec![(Arc::from("t"), durable)]);
+        cluster
+            .broker(0)
+            .set_wanted(vec![(Arc::from("t"), durable)]);
         cluster.collect(0);
         cluster.run();
         self.next_publisher += 1;
@@ -393,10 +395,14 @@ impl World {
         let (consumer, opened) =
             (self.nodes[at].cluster).start_open(shard, "r", false, 3_600, None);
         self.nodes[at].cluster.run();
-        let claim = self.nodes[at].cluster.notes.iter().find_map(|note| match note {
-            Ownership::Claim { session, .. } => Some(*session),
-            _ => None,
-        });
+        let claim = self.nodes[at]
+            .cluster
+            .notes
+            .iter()
+            .find_map(|note| match note {
+                Ownership::Claim { session, .. } => Some(*session),
+                _ => None,
+            });
         self.nodes[at].cluster.notes.clear();
         if let Some(session) = claim {
             assert!(!is_here, "a session that is here is not claimed");
@@ -600,7 +606,11 @@ impl World {
                 self.follow(at, usize::MAX);
             }
             self.read();
-            idle = if before == self.got.len() { idle + 1 } else { 0 };
+            idle = if before == self.got.len() {
+                idle + 1
+            } else {
+                0
+            };
             before = self.got.len();
         }
     }
@@ -642,7 +652,12 @@ fn play(seed: u64, with_fence: bool) -> Option<String> {
         world.step();
     }
     world.rest();
-    assert!(world.nodes.iter().all(|node| node.end.load(Ordering::SeqCst) > 0));
+    assert!(
+        world
+            .nodes
+            .iter()
+            .all(|node| node.end.load(Ordering::SeqCst) > 0)
+    );
     world.fault()
 }
 
@@ -653,6 +668,13 @@ fn what_a_session_has_goes_where_its_client_goes() {
     });
 }
 
+/// What a node was about to remove of a session's records when it lost the session is removed then, and not when it
+/// has the session again.
+#[test]
+fn what_was_handed_over_before_a_session_went_and_came_back_stays_so() {
+    assert_eq!(play(1_982, true), None);
+}
+
 /// Who lost a session writes over what the next owner has written: somebody must notice.
 #[test]
 fn without_the_fence_messages_are_lost_or_come_twice() {
@@ -661,5 +683,8 @@ fn without_the_fence_messages_are_lost_or_come_twice() {
         !matches!(played, Ok(None))
     };
     let found = (0..60).filter(is_noticed).count();
-    assert!(found > 1, "only {found} of 60 seeds have found a late write");
+    assert!(
+        found > 1,
+        "only {found} of 60 seeds have found a late write"
+    );
 }
