@@ -148,7 +148,7 @@ pub(crate) struct Rare {
     pub(crate) kept: Vec<Box<[u8]>>,
     /// Those that a store had, until the front door takes them.
     pub(crate) restored: Vec<Record>,
-    /// In a cluster: number of its publications of QoS 2 that went to the log.
+    /// In a cluster: number of its last publication of QoS 2 that went to the log; 0 before the first.
     pub(crate) rounds: u64,
     /// What its consumer takes, if that says so.
     pub(crate) demand: Option<Demand>,

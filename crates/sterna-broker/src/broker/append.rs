@@ -10,6 +10,9 @@ use crate::peers::Once;
 use crate::records::{self, Kind};
 use crate::store::{Appended, Change, Committed, Frame, Full, Record};
 
+/// Bits of a round that count the publications of a session; those above are when they began.
+const ROUND_BITS: u32 = 20;
+
 /// Changes of records for which room is kept.
 const SPARE_CHANGES: usize = 1_024;
 
@@ -133,13 +136,17 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// The name of the message that is published, and the record of it; `None` where nothing is kept of its session.
-    pub(super) fn take_name(&mut self) -> Option<Once> {
+    pub(super) fn take_name(&mut self, now_ms: u64) -> Option<Once> {
         let (session, packet_id) = self.next_once.take()?;
         let session = self.queues.attended_mut(session)?;
         if !session.is_stored {
             return None;
         }
         let rare = session.rare_mut();
+        if rare.rounds == 0 {
+            // A session of that name may have been there a moment ago, and NATS knows its names.
+            rare.rounds = now_ms << ROUND_BITS;
+        }
         rare.rounds += 1;
         let round = rare.rounds;
         let (client_id, session) = (Arc::clone(&session.client_id), session.origin.0);

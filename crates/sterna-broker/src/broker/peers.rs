@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, Retention};
+use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
 use crate::message::{Message, MessageHeader, Qos};
 use crate::peers::{Destination, FromPeer, Interest, Outgoing, PeerGate, Peers, Wanted, stays};
@@ -108,7 +108,7 @@ impl<P: DoorState> Broker<P> {
         } else {
             Retention::NotAsked
         };
-        let once = self.take_name();
+        let once = self.take_name(now_ms);
         let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
         let matches = self.index.matches(&message, &self.queues.limits);
         let matched = matches.map_or(1, |matches| {
