@@ -110,10 +110,10 @@ impl<P: DoorState> Broker<P> {
         };
         let once = self.take_name(now_ms);
         let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
-        let matches = self.index.matches(&message, &self.queues.limits);
-        let matched = matches.map_or(1, |matches| {
+        let found = self.index.matches(&message, &self.queues.limits);
+        let matched = found.map_or(1, |found| {
             // Somebody who is away may be no node's at this moment.
-            (matches.total + matches.peers.nodes().len()).max(1)
+            (found.total + found.peers.nodes().len()).max(1)
         });
         let step = Step::Received { matched };
         self.queues.saw(&message, step);

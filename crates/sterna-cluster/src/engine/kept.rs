@@ -6,6 +6,7 @@
 //! finds a higher epoch, and gives up.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -65,19 +66,18 @@ impl Core {
                 let Some(name) = name_of(&key).map(key_of) else {
                     continue;
                 };
-                if !all.contains_key(&name) {
-                    // What another node has by now is that node's to keep.
-                    let Some(epoch) = owners.epoch(name) else {
-                        continue;
-                    };
-                    let kept = Kept {
-                        epoch,
-                        ..Kept::default()
-                    };
-                    all.insert(name, kept);
-                }
-                let Some(kept) = all.get_mut(&name) else {
-                    continue;
+                let kept = match all.entry(name) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => {
+                        // What another node has by now is that node's to keep.
+                        let Some(epoch) = owners.epoch(name) else {
+                            continue;
+                        };
+                        place.insert(Kept {
+                            epoch,
+                            ..Kept::default()
+                        })
+                    }
                 };
                 match value {
                     Some(value) => kept.records.insert(key, value),
@@ -136,7 +136,7 @@ impl Core {
                     if let Some(kept) = self.kept.borrow_mut().get_mut(&key) {
                         kept.sequence = sequence;
                     }
-                    for part in parts.drain(..) {
+                    for part in std::mem::take(&mut parts) {
                         self.close(part);
                     }
                     retry = Retry::new();
@@ -302,16 +302,16 @@ impl Core {
         let subject = self.settings.subject(&format!("kept.{}", hex(key)));
         match stream.direct_get_last_for_subject(subject).await {
             Ok(found) if found.payload.is_empty() => Ok(Some((found.sequence, 0, Records::new()))),
-            Ok(found) => match decode(&found.payload) {
-                Some((epoch, records)) => Ok(Some((found.sequence, epoch, records))),
-                None => {
-                    tracing::warn!(
-                        sequence = found.sequence,
-                        "what is kept of a session cannot be read: a node of another version may have written it"
-                    );
-                    Err("it cannot be read".to_owned())
+            Ok(found) => {
+                if let Some((epoch, records)) = decode(&found.payload) {
+                    return Ok(Some((found.sequence, epoch, records)));
                 }
-            },
+                tracing::warn!(
+                    sequence = found.sequence,
+                    "what is kept of a session cannot be read: a node of another version may have written it"
+                );
+                Err("it cannot be read".to_owned())
+            }
             Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.to_string()),
         }
@@ -346,9 +346,11 @@ impl Core {
 fn encode(epoch: u64, records: &Records) -> Vec<u8> {
     let mut out = vec![VERSION];
     put_number(&mut out, epoch);
-    for part in records.iter().flat_map(|(key, value)| [key, value]) {
-        put_number(&mut out, part.len() as u64);
-        out.extend_from_slice(part);
+    for (key, value) in records {
+        put_number(&mut out, key.len() as u64);
+        out.extend_from_slice(key);
+        put_number(&mut out, value.len() as u64);
+        out.extend_from_slice(value);
     }
     out
 }

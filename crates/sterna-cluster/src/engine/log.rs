@@ -410,8 +410,8 @@ impl Core {
                 if at < answer.next || at >= request.to {
                     continue;
                 }
-                let fits = |filter: &Box<str>| sterna_topic::matches(filter, message.topic());
-                if request.filters.iter().any(fits) {
+                let mut filters = request.filters.iter();
+                if filters.any(|filter| sterna_topic::matches(filter, message.topic())) {
                     (messages, bytes) = (messages + 1, bytes + message.body_bytes());
                     answer.messages.push((at, Arc::new(message)));
                 }
@@ -431,7 +431,7 @@ impl Core {
 
     /// The patterns of subjects under which everything lies that some filters match.
     fn patterns(&self, filters: &[Box<str>]) -> Vec<String> {
-        let is_wild = |filter: &Box<str>| filter.contains(['+', '#']);
+        let is_wild = |filter: &str| filter.contains(['+', '#']);
         let mut patterns = HashSet::new();
         for filter in filters {
             if is_wild(filter) {
@@ -440,7 +440,7 @@ impl Core {
                 patterns.insert(retained::place(filter));
             }
         }
-        if filters.iter().any(is_wild) {
+        if filters.iter().any(|filter| is_wild(filter)) {
             patterns.insert("long.>".to_owned());
         }
         if patterns.len() > MOST_PATTERNS {

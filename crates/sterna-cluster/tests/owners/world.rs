@@ -369,7 +369,7 @@ impl World {
                     known.live.entry(key).or_insert(away);
                 }
                 self.with(node, start, |owners, now_ms| {
-                    owners.was_adopted(now_ms, key)
+                    owners.was_adopted(now_ms, key);
                 });
             }
             Event::Tick(node, start) => {
