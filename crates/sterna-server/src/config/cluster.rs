@@ -82,7 +82,7 @@ impl Default for Cluster {
             allow_plaintext_beyond_loopback: false,
             replicas: 3,
             lease_ms: 4_000,
-            session_lease_ms: 2_000,
+            session_lease_ms: 1_500,
             claim_timeout_ms: 6_000,
             absence_ms: 60_000,
             answer_timeout_ms: 2_000,
