@@ -21,7 +21,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import wire
 from cluster_nodes import COUNT, Cluster, Nats, Node, Program, free_ports, wait_until
+from mqtt_client import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Client
 
 PAYLOAD_BYTES = 64
 # Publishers of a place, each with a reader of its own.
@@ -35,80 +37,6 @@ FILTERS = 100_000
 FILTERS_PER_PACKET, FILTERS_PER_CLIENT = 250, 1_000
 PATIENCE_S = 300
 
-PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 0x30, 0x40, 0x50, 0x62, 0x70, 0x90
-
-
-def text(value: bytes) -> bytes:
-    return len(value).to_bytes(2, "big") + value
-
-
-def packet(kind: int, body: bytes) -> bytes:
-    length, out = len(body), bytearray([kind])
-    while True:
-        length, digit = divmod(length, 128)
-        out.append(digit | (0x80 if length else 0))
-        if not length:
-            return bytes(out) + body
-
-
-class Client:
-    """A client of MQTT 3.1.1 on a socket that does not block, after its CONNACK."""
-
-    def __init__(self, port: int, name: str):
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.sendall(packet(0x10, text(b"MQTT") + b"\x04\x02\x00\x00" + text(name.encode())))
-        answer = self.socket.recv(4)
-        if answer != b"\x20\x02\x00\x00":
-            raise RuntimeError(f"{name}: CONNACK {answer.hex()}")
-        self.got, self.out = b"", bytearray()
-
-    def subscribe(self, filters: list[str], qos: int) -> None:
-        body = b"".join(text(one.encode()) + bytes([qos]) for one in filters)
-        self.socket.sendall(packet(0x82, b"\x00\x01" + body))
-        wanted = len(packet(SUBACK, b"\x00\x01" + bytes(len(filters))))
-        answer = b""
-        while len(answer) < wanted:
-            answer += self.socket.recv(wanted - len(answer))
-        if any(code > 2 for code in answer[-len(filters):]):
-            raise RuntimeError(f"SUBACK {answer[-len(filters):].hex()}")
-
-    def packets(self):
-        """The packets that have come: their first byte, and what follows the length."""
-        try:
-            data = self.socket.recv(1 << 18)
-        except BlockingIOError:
-            return
-        if not data:
-            raise ConnectionResetError("the broker has closed")
-        data, at = self.got + data, 0
-        while len(data) - at >= 2:
-            length, shift, start = 0, 0, at + 1
-            while start < len(data):
-                digit = data[start]
-                length |= (digit & 0x7F) << shift
-                shift, start = shift + 7, start + 1
-                if not digit & 0x80:
-                    break
-            else:
-                break
-            if len(data) < start + length:
-                break
-            yield data[at], data[start : start + length]
-            at = start + length
-        self.got = data[at:]
-
-    def flush(self) -> None:
-        if self.out:
-            try:
-                sent = self.socket.send(self.out)
-            except BlockingIOError:
-                return
-            del self.out[:sent]
-
-    def close(self) -> None:
-        self.socket.close()
-
 
 class Reader(Client):
     """Acknowledges what it gets, and counts what is for it alone."""
@@ -117,7 +45,6 @@ class Reader(Client):
         super().__init__(port, name)
         self.subscribe([topic], qos)
         self.received = 0
-        self.socket.setblocking(False)
 
     def read(self) -> None:
         for kind, body in self.packets():
@@ -126,9 +53,10 @@ class Reader(Client):
                 qos = (kind >> 1) & 3
                 if qos:
                     at = 2 + int.from_bytes(body[:2], "big")
-                    self.out += bytes([PUBACK if qos == 1 else PUBREC, 2]) + body[at : at + 2]
-            elif kind & 0xF0 == PUBREL & 0xF0:
-                self.out += bytes([PUBCOMP, 2]) + body[:2]
+                    answer = wire.PUBACK if qos == 1 else wire.PUBREC
+                    self.out += wire.ack(answer, int.from_bytes(body[at : at + 2], "big"))
+            elif kind & 0xF0 == PUBREL:
+                self.out += wire.ack(wire.PUBCOMP, int.from_bytes(body[:2], "big"))
 
 
 class Publisher(Client):
@@ -137,10 +65,9 @@ class Publisher(Client):
     def __init__(self, port: int, name: str, topic: str, qos: int, total: int):
         super().__init__(port, name)
         self.qos, self.total, self.sent, self.done = qos, total, 0, 0
-        self.topic = text(topic.encode())
-        self.one = packet(PUBLISH, self.topic + bytes(PAYLOAD_BYTES))
+        self.topic = topic
+        self.one = wire.publish(topic, bytes(PAYLOAD_BYTES), level=4)
         self.readers: list[Reader] = []
-        self.socket.setblocking(False)
 
     def pump(self) -> None:
         if self.qos == 0:
@@ -152,13 +79,13 @@ class Publisher(Client):
             return
         while self.sent < self.total and self.sent - self.done < WINDOW:
             self.sent += 1
-            identifier = (self.sent % 65_535 + 1).to_bytes(2, "big")
-            self.out += packet(PUBLISH | self.qos << 1, self.topic + identifier + bytes(PAYLOAD_BYTES))
+            identifier = self.sent % 65_535 + 1
+            self.out += wire.publish(self.topic, bytes(PAYLOAD_BYTES), self.qos, identifier, level=4)
 
     def read(self) -> None:
         for kind, body in self.packets():
             if kind & 0xF0 == PUBREC:
-                self.out += bytes([PUBREL, 2]) + body[:2]
+                self.out += wire.ack(wire.PUBREL, int.from_bytes(body[:2], "big"))
             elif kind & 0xF0 in (PUBACK, PUBCOMP):
                 self.done += 1
 

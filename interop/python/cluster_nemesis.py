@@ -1,94 +1,61 @@
 """The ledger of a cluster under a nemesis: `cargo xtask nemesis --rounds N --seed S`.
 
-  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--plant]
+  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--plant ABSENCE|FENCE]
 
-Publishers and readers of MQTT, AMQP and HTTP are spread over three nodes. In each round the nemesis kills or pauses a node or
-a server of NATS, or cuts a node off from NATS by a proxy. Then all is mended, and the ledgers are compared:
+Publishers and readers of MQTT, AMQP and HTTP are spread over three nodes, and clients go from node to node with their
+sessions. In each round the nemesis does something to a node, a server of NATS, or a way between two of them
+(`cluster_faults.py`). Then all is mended, and what everybody has seen is compared (`cluster_history.py`):
 
   lost           a message of QoS 1 or 2 was acknowledged, and a present reader has not got it
   doubled        a present reader got a message twice that was sent once
   out of order   messages of one connection on one topic came in another order
   unasked        a reader got what nobody sent, or what was refused by a status
-  not served     nodes are not ready, or publishers are not acknowledged, some time after all is mended
+  two owners     a connection was acknowledged what it sent after a later one of its client was let in
+  will doubled, will lost, will unasked
+  not served     nodes are not ready, or publishers and sessions are not acknowledged, some time after all is mended
 
-A reader is present in a round if its node was not killed in it: sessions end with their node (docs/cluster.md). `--plant`
-has nodes give a silent one up too early, and pauses one for longer: messages must be reported as lost.
+A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster.md).
+`--plant absence` has nodes give a silent one up too early: messages must be reported as lost. `--plant fence` has one node
+believe that it is sure of its sessions for a minute longer than the others wait: two owners must be reported.
 
-The environment is that of `cluster_nodes.py`. Standard library only.
+The environment is that of `cluster_nodes.py`. Standard library only, and a C compiler for clocks that jump.
 """
 
 from __future__ import annotations
 
 import argparse
-import bisect
 import http.client
+import json
 import os
 import random
-import selectors
-import signal
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
-from cluster_bench import Client, packet, text
-from cluster_nodes import ABSENCE_MS, COUNT, Cluster, Node, wait_until
+import wire
+from cluster_faults import Arena, Fault
+from cluster_history import WILL_S, Event, Ledger, of_owners, of_reader, of_wills
+from cluster_nodes import ABSENCE_MS, COUNT, Node, wait_until
+from mqtt_client import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, Client, Connection
 
 STERNA = os.environ["STERNA_BIN"]
-# How long a fault lasts, in seconds. Less than `absence_ms` of the nodes, after which nothing waits for one.
-FAULT_S = (1.0, 6.0)
 # After which nothing waits for a node where that fault is planted.
 PLANTED_ABSENCE_MS = 1_500
+# For how long a node is sure of its sessions where that fault is planted.
+PLANTED_LEASE_MS = 60_000
 # Time of a round before and after its fault.
 CALM_S = 0.7
 # How long the last messages may take when all is mended.
 MEND_S = 60
 PACE_S = 0.01
-KINDS = ("kill NATS", "pause NATS", "cut a node off", "cut one way", "pause a node", "kill a node")
-PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
-
-
-class Proxy:
-    """Between a node and a server of NATS: it can be cut, so that nothing passes and nobody is told."""
-
-    def __init__(self, port: int):
-        self.target = port
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.is_cut = threading.Event()
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self) -> None:
-        while True:
-            client, _ = self.listener.accept()
-            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
-
-    def serve(self, client: socket.socket) -> None:
-        try:
-            if self.is_cut.is_set():
-                return
-            with socket.create_connection(("127.0.0.1", self.target), 5) as server:
-                server.settimeout(None)
-                selector = selectors.DefaultSelector()
-                selector.register(client, selectors.EVENT_READ, server)
-                selector.register(server, selectors.EVENT_READ, client)
-                while True:
-                    while self.is_cut.is_set():
-                        time.sleep(0.02)
-                    for key, _ in selector.select(0.1):
-                        if self.is_cut.is_set():
-                            break
-                        data = key.fileobj.recv(1 << 16)
-                        if not data:
-                            return
-                        key.data.sendall(data)
-        except OSError:
-            pass
-        finally:
-            client.close()
+# Clients that go from node to node, how long each stays, and how long the answer to a CONNECT may take.
+MOVERS, STAY_S, ADMIT_S = 6, (0.2, 1.5), 8
 
 
 class Publisher:
@@ -98,11 +65,7 @@ class Publisher:
     def __init__(self, name: str, nodes: list[Node], first: int):
         self.name, self.nodes, self.at = name, nodes, first
         self.topic = f"ledger/{name}"
-        self.sent = 0
-        # The number of the first message of each connection.
-        self.connections: list[int] = []
-        self.acknowledged: set[int] = set()
-        self.refused: set[int] = set()
+        self.ledger = Ledger()
         self.goes = threading.Event()
         self.ends = False
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -146,20 +109,18 @@ class MqttPublisher(Publisher):
     def connect(self) -> Client:
         if not self.link:
             self.open = {}
-            self.connections.append(self.sent + 1)
-            socket.setdefaulttimeout(5)
-            self.link = Client(self.node().ports["mqtt"], f"publisher-{self.name}")
-            self.link.socket.setblocking(False)
+            self.ledger.connections.append(self.ledger.sent + 1)
+            self.link = Client(self.node().ports["mqtt"], f"publisher-{self.name}", timeout_s=5)
         return self.link
 
     def publish(self) -> None:
         link = self.connect()
         if len(self.open) < self.WINDOW:
-            self.sent += 1
-            identifier = self.sent % 65_535 + 1
-            self.open[identifier] = self.sent
-            body = text(self.topic.encode()) + identifier.to_bytes(2, "big") + f"{self.name} {self.sent}".encode()
-            link.out += packet(0x30 | self.qos << 1, body)
+            self.ledger.sent += 1
+            identifier = self.ledger.sent % 65_535 + 1
+            self.open[identifier] = self.ledger.sent
+            payload = f"{self.name} {self.ledger.sent}".encode()
+            link.out += wire.publish(self.topic, payload, self.qos, identifier, level=4)
         self.exchange()
 
     def exchange(self) -> None:
@@ -170,10 +131,10 @@ class MqttPublisher(Publisher):
             identifier = int.from_bytes(body[:2], "big")
             if kind & 0xF0 == PUBREC:
                 # From here on the broker has it.
-                self.acknowledged.add(self.open[identifier])
-                self.link.out += bytes([PUBREL, 2]) + body[:2]
+                self.ledger.acknowledged.add(self.open[identifier])
+                self.link.out += wire.ack(wire.PUBREL, identifier, level=4)
             elif kind & 0xF0 in (PUBACK, PUBCOMP):
-                self.acknowledged.add(self.open.pop(identifier))
+                self.ledger.acknowledged.add(self.open.pop(identifier))
         self.link.flush()
 
     def idle(self) -> None:
@@ -195,18 +156,18 @@ class HttpPublisher(Publisher):
 
     def publish(self) -> None:
         if not self.link:
-            self.connections.append(self.sent + 1)
+            self.ledger.connections.append(self.ledger.sent + 1)
             self.link = http.client.HTTPConnection("127.0.0.1", self.node().ports["http"], timeout=8)
-        self.sent += 1
-        number = self.sent
+        self.ledger.sent += 1
+        number = self.ledger.sent
         self.link.request("POST", f"/v1/topics/{self.topic}", f"{self.name} {number}", {
             "Content-Type": "text/plain", "Sterna-QoS": "1"})
         answer = self.link.getresponse()
         answer.read()
         if answer.status < 300:
-            self.acknowledged.add(number)
+            self.ledger.acknowledged.add(number)
         else:
-            self.refused.add(number)
+            self.ledger.refused.add(number)
 
     def drop(self) -> None:
         if self.link:
@@ -218,16 +179,16 @@ class AmqpPublisher(Publisher):
     """One command for each message: the library's link, its transfer and its outcome."""
 
     def publish(self) -> None:
-        self.sent += 1
-        number = self.sent
-        self.connections.append(number)
+        self.ledger.sent += 1
+        number = self.ledger.sent
+        self.ledger.connections.append(number)
         done = subprocess.run(
             [STERNA, "pub", self.node().url("amqp"), "-t", self.topic, "-m", f"{self.name} {number}", "-q", "1",
              "--connect-timeout", "3", "--close-timeout", "8", "--maximum-reconnect-times", "0"],
             capture_output=True, timeout=20, check=False,
         )
         if done.returncode == 0:
-            self.acknowledged.add(number)
+            self.ledger.acknowledged.add(number)
         else:
             self.elsewhere()
         time.sleep(0.1)
@@ -257,7 +218,7 @@ class Reader:
         threading.Thread(target=lambda: lines.extend(line.rstrip("\n") for line in iter(stream.readline, "")),
                          daemon=True).start()
         wait_until(f"{self.name} has subscribed", lambda: self.node.figure("sterna_subscriptions") > before)
-        self.since = {publisher.name: publisher.sent for publisher in publishers}
+        self.since = {publisher.name: publisher.ledger.sent for publisher in publishers}
 
     def is_there(self) -> bool:
         return self.process is not None and self.process.poll() is None
@@ -276,16 +237,174 @@ class Reader:
         return found
 
 
-def spans(numbers: list[int]) -> str:
-    """Numbers that follow each other, as their first and last."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    shown = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in found[:8])
-    return shown + (", …" if len(found) > 8 else "")
+class History:
+    """What happens to sessions, in order."""
+
+    def __init__(self):
+        self.events: list[Event] = []
+        self.lock = threading.Lock()
+        self.connections = 0
+
+    def note(self, what: str, **values) -> None:
+        with self.lock:
+            self.events.append(Event(time.monotonic(), what, **values))
+
+    def new_connection(self) -> int:
+        with self.lock:
+            self.connections += 1
+            return self.connections
+
+    def forget(self, kept: set[int]) -> None:
+        """Drops what connections other than those were acknowledged: it was looked at."""
+        with self.lock:
+            self.events = [event for event in self.events
+                           if event.connection in kept or event.what not in ("sent", "acknowledged")]
+
+    def write(self, path: Path) -> None:
+        with path.open("w") as file:
+            for event in self.events:
+                file.write(json.dumps({name: value for name, value in asdict(event).items() if value}) + "\n")
+
+
+class Stay:
+    """A connection of a client that goes from node to node."""
+
+    def __init__(self, mover: Mover, node: Node):
+        self.mover, self.number = mover, mover.history.new_connection()
+        self.sent, self.is_over = 0, False
+        self.note("asked", node=node.name)
+        self.link = Connection(
+            node.ports["mqtt"], mover.name, 5, ADMIT_S, clean=False, props={"session_expiry": 3_600},
+            will={"topic": f"will/{mover.name}", "payload": str(self.number).encode(), "qos": 1})
+
+    def note(self, what: str, **values) -> None:
+        self.mover.history.note(what, client=self.mover.name, connection=self.number, **values)
+
+    def admit(self) -> bool:
+        answer = self.link.read()
+        if answer is None or answer[0] != CONNACK or answer[1][1] != 0:
+            return False
+        self.note("admitted")
+        return True
+
+    def work(self) -> None:
+        """Publishes one message, and takes what has come."""
+        if self.is_over:
+            return
+        try:
+            self.sent += 1
+            self.note("sent", number=self.sent)
+            self.link.out += wire.publish(f"moved/{self.mover.name}", b"x", 1, self.sent)
+            self.link.flush()
+            for kind, body in self.link.packets():
+                if kind == PUBACK:
+                    self.note("acknowledged", number=int.from_bytes(body[:2], "big"))
+                    self.mover.acknowledged += 1
+                elif kind & 0xF0 == 0xE0:
+                    self.end("ended")
+                    return
+        except OSError:
+            self.end("ended")
+
+    def end(self, how: str) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self.note(how)
+        if how == "left":
+            try:
+                self.link.send(wire.disconnect())
+            except OSError:
+                pass
+        self.link.close()
+
+
+class Mover:
+    """A client that comes to one node after the other, and mostly leaves its earlier connection as it is."""
+
+    def __init__(self, name: str, nodes: list[Node], history: History, seed: int):
+        self.name, self.nodes, self.history = name, nodes, history
+        self.random = random.Random(seed)
+        self.stays: list[Stay] = []
+        self.acknowledged = self.admitted = 0
+        self.goes, self.ends = threading.Event(), False
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        while not self.ends:
+            if self.goes.is_set():
+                self.move()
+                end = time.monotonic() + self.random.uniform(*STAY_S)
+                while time.monotonic() < end:
+                    self.work()
+            else:
+                self.work()
+        for stay in self.stays:
+            stay.end("aborted")
+
+    def work(self) -> None:
+        for stay in self.stays:
+            stay.work()
+        self.stays = [stay for stay in self.stays if not stay.is_over]
+        time.sleep(0.03)
+
+    def move(self) -> None:
+        how = self.random.choice(("stays", "stays", "aborted", "left"))
+        for stay in self.stays:
+            if how != "stays":
+                stay.end(how)
+        if how == "left":
+            # A client that comes elsewhere before its DISCONNECT is known there may find its will published.
+            time.sleep(WILL_S * 1.2)
+        stay = None
+        try:
+            stay = Stay(self, self.random.choice(self.nodes))
+            if stay.admit():
+                self.admitted += 1
+                self.stays.append(stay)
+                return
+        except OSError:
+            pass
+        if stay:
+            stay.link.close()
+
+
+class WillReader:
+    """Reads the wills of all movers on one node, and comes back when it is there again."""
+
+    def __init__(self, node: Node, history: History):
+        self.node, self.history, self.ends, self.starts = node, history, False, 0
+        self.is_there = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        while not self.ends:
+            try:
+                link = Client(self.node.ports["mqtt"], f"wills-{self.node.name}", timeout_s=5)
+                link.subscribe(["will/#"], 1)
+                # What comes to another start of it is another reader's.
+                self.starts += 1
+                self.is_there.set()
+                while not self.ends:
+                    try:
+                        told = link.read(0.5)
+                    except TimeoutError:
+                        continue
+                    if told is None:
+                        break
+                    if told[0] & 0xF0 == PUBLISH:
+                        self.take(link, told[1])
+            except (OSError, RuntimeError):
+                time.sleep(0.1)
+            self.is_there.clear()
+
+    def take(self, link: Client, body: bytes) -> None:
+        at = 2 + int.from_bytes(body[:2], "big")
+        reader = f"{self.node.name}, start {self.starts}"
+        self.history.note("will", connection=int(body[at + 2 :]), reader=reader)
+        link.send(wire.ack(wire.PUBACK, int.from_bytes(body[at : at + 2], "big"), level=4))
 
 
 def dropped(node: Node) -> list[str]:
@@ -295,168 +414,135 @@ def dropped(node: Node) -> list[str]:
     return [line for line in lines if not line.startswith("#") and not line.endswith(" 0")]
 
 
-def violations(reader: Reader, publishers: list[Publisher]) -> list[str]:
-    """What a present reader's ledger says."""
-    told = []
-    found = reader.numbers()
-    known = {publisher.name: publisher for publisher in publishers}
-    for name in set(found) - set(known):
-        told.append(f"unasked: {reader.name} got a message of {name}")
-    for name, publisher in known.items():
-        got = found.get(name, [])
-        wanted = {number for number in publisher.acknowledged if number > reader.since[name]}
-        lost = sorted(wanted - set(got))
-        if lost:
-            told.append(f"lost: {reader.name} has not got {len(lost)} acknowledged messages of {name}: "
-                        f"{spans(lost)}; its last is {got[-1] if got else None}")
-        doubled = [number for number, count in Counter(got).items() if count > 1]
-        if doubled:
-            told.append(f"doubled: {reader.name} got {len(doubled)} messages of {name} again: {doubled[:5]}")
-        newest: dict[int, int] = {}
-        for at, number in enumerate(got):
-            connection = bisect.bisect(publisher.connections, number)
-            if number < newest.get(connection, 0):
-                told.append(f"out of order: {reader.name} got {name}'s {got[max(0, at - 3):at + 3]}")
-                break
-            newest[connection] = number
-        strange = [number for number in got if number > publisher.sent or number in publisher.refused]
-        if strange:
-            told.append(f"unasked: {reader.name} got {name}'s {strange[:5]}, which was refused or never sent")
-    return told
+class Game:
+    """All clients, and what they have seen."""
 
+    def __init__(self, arena: Arena, seed: int, plant: str):
+        self.arena, self.plant = arena, plant
+        nodes = arena.cluster.nodes
+        self.history = History()
+        self.publishers: list[Publisher] = []
+        for number in range(COUNT):
+            self.publishers.append(MqttPublisher(f"mqtt-1-{number}", nodes, number, 1))
+            self.publishers.append(MqttPublisher(f"mqtt-2-{number}", nodes, number, 2))
+            self.publishers.append(HttpPublisher(f"http-{number}", nodes, number))
+        self.publishers.append(AmqpPublisher("amqp-0", nodes, arena.random.randrange(COUNT)))
+        self.movers = [Mover(f"mover-{number}", nodes, self.history, seed + number) for number in range(MOVERS)]
+        self.readers = [
+            Reader(node, protocol, qos)
+            for node in nodes
+            for protocol, qos in (("mqtt", 1), ("mqtt", 2), ("amqp", 1), ("http", 1))
+        ]
+        self.wills = [WillReader(node, self.history) for node in nodes]
+        self.ledgers = {publisher.name: publisher.ledger for publisher in self.publishers}
+        self.counts: Counter[str] = Counter()
 
-class Arena:
-    """The cluster, with a proxy on each way from a node to NATS."""
-
-    def __init__(self, folder: Path, seed: int, plants: bool, only: str):
-        self.kinds = [kind for kind in KINDS if only in kind]
-        self.random = random.Random(seed)
-        self.plants = plants
-        self.cluster = Cluster(folder)
-        self.proxies: dict[str, list[Proxy]] = {}
-        for nats in self.cluster.nats:
-            config = Path(nats.arguments[-1])
-            # Clients must not learn ways around the proxies.
-            config.write_text(config.read_text().replace("cluster {", "cluster { no_advertise: true,"))
-        for node in self.cluster.nodes:
-            text = node.config.read_text()
-            proxies = [Proxy(port) for port in self.cluster.servers]
-            for proxy in proxies:
-                text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
-            if plants:
-                text = text.replace(f"absence_ms = {ABSENCE_MS}", f"absence_ms = {PLANTED_ABSENCE_MS}")
-            node.config.write_text(text)
-            self.proxies[node.name] = proxies
-
-    def fault(self) -> tuple[str, set[str]]:
-        """One fault, from its beginning to its end: what it was, and the nodes that it has killed."""
-        kind = self.random.choice(self.kinds)
-        seconds = self.random.uniform(*FAULT_S)
-        if self.plants:
-            kind, seconds = "pause a node", PLANTED_ABSENCE_MS / 1e3 + 3
-        at = self.random.randrange(COUNT)
-        node, nats = self.cluster.nodes[at], self.cluster.nats[at]
-        told = f"{kind} {at + 1} for {seconds:.1f} s"
-        print(f"  {told}", flush=True)
-        if kind == "kill NATS":
-            nats.kill()
-            time.sleep(seconds)
-            nats.start()
-        elif kind in ("pause NATS", "pause a node"):
-            program = nats if kind == "pause NATS" else node
-            program.send(signal.SIGSTOP)
-            time.sleep(seconds)
-            program.send(signal.SIGCONT)
-        elif kind == "kill a node":
-            node.kill()
-            time.sleep(seconds)
-            node.start()
-            return told, {node.name}
-        else:
-            ways = self.proxies[node.name]
-            cut = ways if kind == "cut a node off" else [self.random.choice(ways)]
-            for proxy in cut:
-                proxy.is_cut.set()
-            time.sleep(seconds)
-            for proxy in cut:
-                proxy.is_cut.clear()
-        return told, set()
-
-
-def rounds(arena: Arena, count: int) -> list[str]:
-    """Plays the rounds; the violations."""
-    cluster = arena.cluster
-    publishers: list[Publisher] = []
-    for number in range(COUNT):
-        publishers.append(MqttPublisher(f"mqtt-1-{number}", cluster.nodes, number, 1))
-        publishers.append(MqttPublisher(f"mqtt-2-{number}", cluster.nodes, number, 2))
-        publishers.append(HttpPublisher(f"http-{number}", cluster.nodes, number))
-    publishers.append(AmqpPublisher("amqp-0", cluster.nodes, arena.random.randrange(COUNT)))
-    readers = [
-        Reader(node, protocol, qos)
-        for node in cluster.nodes
-        for protocol, qos in (("mqtt", 1), ("mqtt", 2), ("amqp", 1), ("http", 1))
-    ]
-    found: list[str] = []
-    try:
-        for number in range(count):
-            print(f"round {number + 1}", flush=True)
-            for reader in readers:
-                if not reader.is_there():
-                    reader.start(publishers)
-            # Every node knows of the readers of all others.
-            wait_until("filters are known", lambda: all(
-                node.figure("sterna_cluster_filters") == COUNT - 1 for node in cluster.nodes), MEND_S)
-            for reader in readers:
-                reader.since = reader.since or {publisher.name: publisher.sent for publisher in publishers}
-            before = {publisher.name: len(publisher.acknowledged) for publisher in publishers}
-            for publisher in publishers:
-                publisher.goes.set()
-            time.sleep(CALM_S)
-            told, killed = arena.fault()
-            try:
-                cluster.settle()
-            except TimeoutError as error:
-                found.append(f"not served, round {number + 1} ({told}): {error}")
-                break
-            mended = {publisher.name: len(publisher.acknowledged) for publisher in publishers}
-            try:
-                wait_until("all publishers are acknowledged again", lambda mended=mended: all(
-                    len(publisher.acknowledged) > mended[publisher.name] for publisher in publishers), MEND_S)
-            except TimeoutError as error:
-                stuck = [one.name for one in publishers if len(one.acknowledged) <= mended[one.name]]
-                found.append(f"not served, round {number + 1} ({told}): {error}: {stuck}")
-            time.sleep(CALM_S)
-            for publisher in publishers:
-                publisher.goes.clear()
-            present = [reader for reader in readers if reader.node.name not in killed]
-            gone = [reader.name for reader in present if not reader.is_there()]
-            if gone:
-                found.append(f"not served, round {number + 1} ({told}): {gone} were disconnected")
-            present = [reader for reader in present if reader.is_there()]
-            # What is still on its way has its time.
-            end = time.monotonic() + (5 if arena.plants else MEND_S)
-            while time.monotonic() < end and any(violations(reader, publishers) for reader in present):
-                time.sleep(0.3)
-            time.sleep(CALM_S)
-            for reader in present:
-                found += [f"round {number + 1} ({told}): {one}" for one in violations(reader, publishers)]
-            acknowledged = sum(len(publisher.acknowledged) for publisher in publishers) - sum(before.values())
-            print(f"  {acknowledged} acknowledged, {len(present)} of {len(readers)} readers present, "
-                  f"{len(found)} violations", flush=True)
-            if found:
-                for node in cluster.nodes:
-                    print(f"  {node.name}: {dropped(node)}", flush=True)
-                break
-            for reader in readers:
-                if reader.node.name in killed:
-                    reader.end()
-    finally:
-        for publisher in publishers:
-            publisher.ends = True
-        for reader in readers:
+    def end(self) -> None:
+        for one in [*self.publishers, *self.movers, *self.wills]:
+            one.ends = True
+        for reader in self.readers:
             reader.end()
-    return found
+
+    def begin_round(self) -> None:
+        for reader in self.readers:
+            if not reader.is_there():
+                reader.start(self.publishers)
+        for reader in self.wills:
+            wait_until(f"wills are read on {reader.node.name}", reader.is_there.is_set)
+        # Every node knows of the readers of all others: one filter for messages, and one for wills.
+        wait_until("filters are known", lambda: all(
+            node.figure("sterna_cluster_filters") == 2 * (COUNT - 1) for node in self.arena.cluster.nodes), MEND_S)
+        for one in [*self.publishers, *self.movers]:
+            one.goes.set()
+        time.sleep(CALM_S)
+
+    def fault(self) -> Fault:
+        def note(what: str, node: str) -> None:
+            self.history.note(what, node=node)
+
+        if self.plant == "absence":
+            return self.arena.play(note, "pause a node", PLANTED_ABSENCE_MS / 1e3 + 3)
+        if self.plant == "fence":
+            return self.arena.play(note, "pause a node", 5, 0)
+        return self.arena.play(note)
+
+    def served(self) -> None:
+        """Waits until everybody is served again; a TimeoutError that says who is not."""
+        self.arena.cluster.settle()
+        everybody = [(one.name, lambda one=one: len(one.ledger.acknowledged)) for one in self.publishers]
+        everybody += [(one.name, lambda one=one: one.acknowledged) for one in self.movers]
+        before = {name: count() for name, count in everybody}
+        try:
+            wait_until("everybody is acknowledged again", lambda: all(
+                count() > before[name] for name, count in everybody), MEND_S)
+        except TimeoutError as error:
+            stuck = [name for name, count in everybody if count() <= before[name]]
+            raise TimeoutError(f"{error}: {stuck}") from error
+
+    def look(self, present: list[Reader], until_s: float) -> list[str]:
+        """What must not be, as far as it is known."""
+        events = list(self.history.events)
+        found = of_owners(events) + of_wills(events, until_s)
+        for reader in present:
+            found += of_reader(reader.name, reader.numbers(), reader.since, self.ledgers)
+        return found
+
+    def round(self, number: int) -> list[str]:
+        self.begin_round()
+        before, begun_s = self.acknowledged(), time.monotonic()
+        fault = self.fault()
+        self.counts[fault.kind] += 1
+        where = f"round {number} ({fault.told})"
+        try:
+            self.served()
+        except TimeoutError as error:
+            return [f"{where}: not served: {error}"]
+        if fault.delays_records:
+            # Until now.
+            self.history.note("disturbed", number=int((time.monotonic() - begun_s) * 1e3))
+        time.sleep(CALM_S)
+        for one in [*self.publishers, *self.movers]:
+            one.goes.clear()
+        present = [reader for reader in self.readers if reader.node.name not in fault.killed]
+        gone = [reader.name for reader in present if not reader.is_there()]
+        found = [f"not served: {gone} were disconnected"] if gone else []
+        present = [reader for reader in present if reader.is_there()]
+        until_s = time.monotonic()
+        # What is still on its way has its time.
+        end = until_s + (8 if self.plant else MEND_S)
+        while time.monotonic() < end and self.look(present, until_s):
+            time.sleep(0.5)
+        time.sleep(CALM_S)
+        found += self.look(present, until_s)
+        left = {mover.name: len(mover.stays) for mover in self.movers if len(mover.stays) > 1}
+        if left:
+            found.append(f"two owners: connections are left: {left}")
+        self.counts["acknowledged"] += self.acknowledged() - before
+        for reader in self.readers:
+            if reader.node.name in fault.killed:
+                reader.end()
+        if not found:
+            self.history.forget({stay.number for mover in self.movers for stay in mover.stays})
+        print(f"  {self.acknowledged() - before} acknowledged, {len(present)} of {len(self.readers)} readers present, "
+              f"{sum(mover.admitted for mover in self.movers)} moves, {len(found)} violations", flush=True)
+        return [f"{where}: {one}" for one in found]
+
+    def acknowledged(self) -> int:
+        return sum(len(ledger.acknowledged) for ledger in self.ledgers.values())
+
+
+def plant(arena: Arena, what: str) -> None:
+    """Breaks a promise of the cluster by its configuration."""
+    for at, node in enumerate(arena.cluster.nodes):
+        text = node.config.read_text()
+        if what == "absence":
+            text = text.replace(f"absence_ms = {ABSENCE_MS}", f"absence_ms = {PLANTED_ABSENCE_MS}")
+            text += f"session_lease_ms = {PLANTED_ABSENCE_MS // 2}\n"
+        elif what == "fence" and at == 0:
+            longer_ms = 2 * PLANTED_LEASE_MS
+            text = text.replace(f"absence_ms = {ABSENCE_MS}", f"absence_ms = {longer_ms}")
+            text += f"session_lease_ms = {PLANTED_LEASE_MS}\nclaim_timeout_ms = {longer_ms}\n"
+        node.config.write_text(text)
 
 
 def main() -> int:
@@ -465,16 +551,36 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--only", default="", help="only faults with this in their name")
-    parser.add_argument("--plant", action="store_true", help="give silent nodes up too early, which must be caught")
+    parser.add_argument("--plant", choices=("absence", "fence"), default="", help="break a promise, which must be caught")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    arena = Arena(options.folder, options.seed, options.plant, options.only)
+    arena = Arena(options.folder, options.seed, options.only)
+    if not arena.library:
+        print("no C compiler: clocks do not jump", flush=True)
+    plant(arena, options.plant)
+    word = {"absence": ": lost: ", "fence": ": two owners: "}.get(options.plant)
+    found: list[str] = []
     with arena.cluster:
-        found = rounds(arena, options.rounds)
+        game = Game(arena, options.seed, options.plant)
+        try:
+            for number in range(1, options.rounds + 1):
+                print(f"round {number}", flush=True)
+                found = game.round(number)
+                if found and not (word and not any(word in one for one in found)):
+                    break
+        finally:
+            game.end()
+        if found and not word:
+            for node in arena.cluster.nodes:
+                print(f"  {node.name}: {dropped(node)}", flush=True)
+            game.history.write(options.folder / "history.jsonl")
+            print(f"  the history is in {options.folder / 'history.jsonl'}", flush=True)
     for one in found:
         print(one)
-    if options.plant:
-        caught = any(": lost: " in one for one in found)
+    for kind, count in sorted(game.counts.items()):
+        print(f"{count:8} {kind}")
+    if word:
+        caught = any(word in one for one in found)
         print("the planted fault was caught" if caught else "the planted fault was NOT caught")
         return 0 if caught else 1
     print(f"{options.rounds} rounds, seed {options.seed}: {len(found)} violations")

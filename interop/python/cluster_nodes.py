@@ -52,8 +52,8 @@ def wait_until(what: str, condition, patience_s: float = PATIENCE_S):
 class Program:
     """A process that can be killed and started again."""
 
-    def __init__(self, arguments: list[str], log: Path):
-        self.arguments, self.log = arguments, log
+    def __init__(self, arguments: list[str], log: Path, environment: dict[str, str] | None = None):
+        self.arguments, self.log, self.environment = arguments, log, environment or {}
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
@@ -61,7 +61,8 @@ class Program:
             # Nothing of the caller's own broker.
             environment = {name: value for name, value in os.environ.items() if not name.startswith("STERNA_")}
             self.process = subprocess.Popen(
-                self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**environment, **self.environment},
             )
 
     def send(self, number: signal.Signals) -> None:
@@ -86,7 +87,7 @@ class Program:
 
 class Nats(Program):
     def __init__(self, folder: Path, number: int, ports: list[int], routes: list[int]):
-        self.port = ports[number]
+        self.port, self.route = ports[number], routes[number]
         folder = folder / f"nats-{number + 1}"
         folder.mkdir(parents=True)
         others = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)

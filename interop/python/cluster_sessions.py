@@ -1,72 +1,37 @@
 """Rows of the cluster's suite about sessions: one owner at a time, and wills of nodes that go.
 
-A client of a few packets of MQTT 5.0 and 3.1.1 is here, because the rows look at what a connection is told, byte by
-byte. Standard library only.
+The rows look at what a connection of MQTT 5.0 and 3.1.1 is told, byte by byte. Standard library only.
 """
 
 from __future__ import annotations
 
 import http.client
 import signal
-import socket
 import time
 from pathlib import Path
 
+import wire
 from cluster_nodes import ABSENCE_MS, PATIENCE_S, Cluster, Node, wait_until
 from harness import Failure
+from mqtt_client import CONNACK, DISCONNECT, PUBACK, PUBLISH, Connection
 
-CONNACK, PUBLISH, PUBACK, SUBACK, DISCONNECT = 0x20, 0x30, 0x40, 0x90, 0xE0
 TAKEN_OVER, SERVER_UNAVAILABLE = 0x8E, 0x88
 # For ever, as a Session Expiry Interval.
 FOREVER_S = 0xFFFFFFFF
 
 
-def text(value: str) -> bytes:
-    return len(value).to_bytes(2, "big") + value.encode()
-
-
-def packet(first: int, body: bytes) -> bytes:
-    assert len(body) < 128
-    return bytes([first, len(body)]) + body
-
-
-class Client:
+class Client(Connection):
     """A connection. Packets of the broker are (type, body); the end of the connection is None."""
 
     def __init__(self, node: Node, client_id: str, level: int = 5, expiry_s: int = 0, clean: bool = False, will: str = ""):
-        self.socket = socket.create_connection(("127.0.0.1", node.ports["mqtt"]), PATIENCE_S)
-        self.level = level
-        flags = (2 if clean else 0) | (4 if will else 0)
-        head = text("MQTT") + bytes([level, flags]) + (0).to_bytes(2, "big")
-        properties = b""
-        if level == 5:
-            properties = b"\x05\x11" + expiry_s.to_bytes(4, "big")
-        last = text(client_id)
-        if will:
-            last += (b"\x00" if level == 5 else b"") + text(will) + text(client_id)
-        self.socket.sendall(packet(0x10, head + properties + last))
+        super().__init__(
+            node.ports["mqtt"], client_id, level, PATIENCE_S, clean=clean, props={"session_expiry": expiry_s},
+            will={"topic": will, "payload": client_id.encode()} if will else None,
+        )
 
-    def read(self) -> tuple[int, bytes] | None:
-        try:
-            head = self.exactly(2)
-            size, shift = head[1] & 0x7F, 7
-            byte = head[1]
-            while byte & 0x80:
-                byte = self.exactly(1)[0]
-                size |= (byte & 0x7F) << shift
-                shift += 7
-            return head[0] & 0xF0, self.exactly(size)
-        except (EOFError, ConnectionError):
-            return None
-
-    def exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = self.socket.recv(count - len(data))
-            if not more:
-                raise EOFError
-            data += more
-        return data
+    def read(self, timeout_s: float | None = None) -> tuple[int, bytes] | None:
+        told = super().read(timeout_s)
+        return told and (told[0] & 0xF0, told[1])
 
     def admitted(self) -> Client:
         """Expects a CONNACK that lets the client in."""
@@ -75,18 +40,8 @@ class Client:
             raise Failure(f"CONNECT was answered with {answer}")
         return self
 
-    def subscribe(self, topic: str) -> None:
-        properties = b"\x00" if self.level == 5 else b""
-        self.socket.sendall(packet(0x82, b"\x00\x01" + properties + text(topic) + b"\x01"))
-        answer = self.read()
-        if answer is None or answer[0] != SUBACK or answer[1][-1] > 2:
-            raise Failure(f"SUBSCRIBE was answered with {answer}")
-
     def publish(self, topic: str) -> None:
-        self.socket.sendall(packet(0x32, text(topic) + b"\x00\x07" + b"\x00" + b"x"))
-
-    def close(self) -> None:
-        self.socket.close()
+        self.send(wire.publish(topic, b"x", 1, 7))
 
     def expect_taken_over(self) -> None:
         told = self.read()
@@ -148,10 +103,9 @@ def many_moves(cluster: Cluster) -> None:
         time.sleep(0.3)
         left = []
         for client in (first, second):
-            client.socket.settimeout(0.3)
             told = None
             try:
-                while (told := client.read()) is not None:
+                while (told := client.read(0.3)) is not None:
                     if told[0] != CONNACK or told[1][1] != 0:
                         break
             except TimeoutError:
@@ -166,7 +120,7 @@ def a_dead_node(cluster: Cluster) -> None:
     """A node is killed: its clients are let in elsewhere within the lease, and each will is published once."""
     first, second, third = cluster.nodes
     reader = Client(third, "wills").admitted()
-    reader.subscribe("will/#")
+    reader.subscribe(["will/#"], 1)
     wait_until("the wills' reader is known", lambda: first.figure("sterna_cluster_filters") == 1)
     wait_until("the wills' reader is known", lambda: second.figure("sterna_cluster_filters") == 1)
     # Connected until the node dies: it would publish the will of a connection that is lost before.
@@ -181,16 +135,14 @@ def a_dead_node(cluster: Cluster) -> None:
     if took_s > 4:
         raise Failure(f"the client was let in after {took_s:.1f} s")
     wills = []
-    reader.socket.settimeout(ABSENCE_MS / 1000 + PATIENCE_S)
     while len(wills) < 2:
-        told = reader.read()
+        told = reader.read(ABSENCE_MS / 1000 + PATIENCE_S)
         if told is None:
             raise Failure("the wills' reader was cut off")
         if told[0] == PUBLISH:
             wills.append(told[1])
-    reader.socket.settimeout(2)
     try:
-        raise Failure(f"after the wills came {reader.read()}")
+        raise Failure(f"after the wills came {reader.read(2)}")
     except TimeoutError:
         pass
     if [b"returns" in wills[0], b"stays-away" in wills[1]] != [True, True]:
@@ -247,16 +199,14 @@ def without_nats(cluster: Cluster) -> None:
         if told is None or told[0] != PUBACK:
             raise Failure(f"who has no session beyond the connection was told {told}")
         here.publish("without/nats")
-        here.socket.settimeout(1)
         try:
-            raise Failure(f"whose session may be elsewhere was told {here.read()}")
+            raise Failure(f"whose session may be elsewhere was told {here.read(1)}")
         except TimeoutError:
             pass
     finally:
         for server in cluster.nats:
             server.start()
     cluster.settle()
-    here.socket.settimeout(PATIENCE_S)
     told = here.read()
     if told is None or told[0] != PUBACK:
         raise Failure(f"when NATS is back it was told {told}")

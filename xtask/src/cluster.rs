@@ -19,7 +19,7 @@ cargo xtask nemesis [OPTION]...
   --rounds N           faults, one after the other (10)
   --seed N             what they are; a random one without it
   --only FAULT         only faults with this in their name, such as \"kill NATS\"
-  --plant              break a promise of the cluster, which must be caught
+  --plant PROMISE      break a promise of the cluster, which must be caught: absence or fence
 ";
 
 /// A program that starts a cluster.
@@ -106,7 +106,12 @@ fn check_nemesis(arguments: &[String]) -> Result<(), Failure> {
     let mut rest = arguments.iter();
     while let Some(name) = rest.next() {
         match name.as_str() {
-            "--plant" => {}
+            "--plant" => {
+                let promise = rest
+                    .next()
+                    .filter(|one| ["absence", "fence"].contains(&&***one));
+                promise.ok_or_else(|| wrong(name))?;
+            }
             "--only" => drop(rest.next().ok_or_else(|| wrong(name))?),
             "--rounds" | "--seed" => {
                 let value = rest.next().and_then(|value| value.parse::<u64>().ok());
@@ -128,13 +133,15 @@ mod tests {
             let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             check_nemesis(&arguments)
         };
-        assert!(check("--rounds 5 --seed 9 --only kill --plant").is_ok());
+        assert!(check("--rounds 5 --seed 9 --only kill --plant fence").is_ok());
         for wrong in [
             "--rounds",
             "--only",
             "--rounds x",
             "--seed -1",
             "--faults 3",
+            "--plant",
+            "--plant x",
         ] {
             assert!(check(wrong).is_err(), "{wrong}");
         }

@@ -1,0 +1,255 @@
+"""Faults of a cluster: a proxy on each way between two of its parts, and what a nemesis does to them. Standard library
+only; a C compiler where clocks are to jump.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster_nodes import ABSENCE_MS, COUNT, Cluster, Node, Program
+from harness import INTEROP
+
+# How long a fault lasts, in seconds. Less than `absence_ms` of the nodes, after which nothing waits for one.
+FAULT_S = (1.0, 6.0)
+# A server that is slow stands still for so long, and goes on for so long, again and again.
+SLOW_S = (0.08, 0.02)
+# A clock jumps by up to so many seconds, to either side.
+JUMP_S = 30 * 24 * 3_600
+KINDS = (
+    "kill NATS", "kill all NATS", "pause NATS", "slow NATS", "cut two servers apart", "cut a server off",
+    "cut a node off", "cut one way", "half a way", "pause a node", "kill a node", "stop a node", "a clock jumps",
+)
+
+
+class Proxy:
+    """From one part to another. It can be cut, so that nothing passes and nobody is told: forth, back, or both."""
+
+    def __init__(self, port: int):
+        self.target = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.is_cut_forth = self.is_cut_back = False
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def cut(self, forth: bool = True, back: bool = True) -> None:
+        self.is_cut_forth, self.is_cut_back = forth, back
+
+    def mend(self) -> None:
+        self.cut(False, False)
+
+    def accept(self) -> None:
+        while True:
+            client, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client: socket.socket) -> None:
+        try:
+            while self.is_cut_forth or self.is_cut_back:
+                time.sleep(0.02)
+            with socket.create_connection(("127.0.0.1", self.target), 5) as server:
+                server.settimeout(None)
+                for one in (client, server):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                back = threading.Thread(target=self.pump, args=(server, client, "is_cut_back"), daemon=True)
+                back.start()
+                self.pump(client, server, "is_cut_forth")
+                back.join()
+        except OSError:
+            pass
+        finally:
+            client.close()
+
+    def pump(self, source: socket.socket, sink: socket.socket, flag: str) -> None:
+        selector = selectors.DefaultSelector()
+        selector.register(source, selectors.EVENT_READ)
+        try:
+            while True:
+                while getattr(self, flag):
+                    time.sleep(0.02)
+                if not selector.select(0.1) or getattr(self, flag):
+                    continue
+                data = source.recv(1 << 16)
+                if not data:
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            selector.close()
+            for one in (source, sink):
+                try:
+                    one.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+
+class Clock:
+    """The wall clock of one process, which is set by a library that the process is started with."""
+
+    def __init__(self, folder: Path, library: Path, program: Program):
+        self.file = folder / "clock-offset"
+        self.set(0)
+        program.environment |= {"LD_PRELOAD": str(library), "CLOCK_OFFSET_FILE": str(self.file)}
+
+    def set(self, offset_s: int) -> None:
+        # In place: the process has it in its memory.
+        with self.file.open("r+b" if self.file.exists() else "wb") as file:
+            file.write(struct.pack("=q", offset_s))
+
+
+def clock_library(folder: Path) -> Path | None:
+    """Builds the library; `None` where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("c++")
+    if not compiler:
+        return None
+    library = folder / "offset.so"
+    language = [] if compiler.endswith("cc") else ["-x", "c"]
+    subprocess.run([compiler, *language, "-O1", "-shared", "-fPIC", "-o", str(library), str(INTEROP / "clock" / "offset.c")],
+                   check=True)
+    return library
+
+
+@dataclass
+class Fault:
+    kind: str
+    told: str
+    # Nodes whose processes have ended.
+    killed: set[str] = field(default_factory=set)
+    # Whether what NATS has been told may be known to nobody.
+    delays_records: bool = False
+
+
+class Arena:
+    """A cluster with a proxy on each way between two of its parts, and a clock of its own for each node."""
+
+    def __init__(self, folder: Path, seed: int, only: str = ""):
+        self.random = random.Random(seed)
+        self.cluster = Cluster(folder)
+        self.library = clock_library(folder)
+        self.kinds = [kind for kind in KINDS if only in kind and (self.library or kind != "a clock jumps")]
+        # By node and the number of a server, and by the numbers of two servers.
+        self.ways: dict[str, list[Proxy]] = {}
+        self.routes: dict[tuple[int, int], Proxy] = {}
+        self.clocks: dict[str, Clock] = {}
+        self.route_servers()
+        for node in self.cluster.nodes:
+            text = node.config.read_text()
+            self.ways[node.name] = [Proxy(port) for port in self.cluster.servers]
+            for proxy in self.ways[node.name]:
+                text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
+            node.config.write_text(text)
+            if self.library:
+                self.clocks[node.name] = Clock(node.config.parent, self.library, node)
+
+    def route_servers(self) -> None:
+        """Servers know of each other by proxies alone."""
+        for number, nats in enumerate(self.cluster.nats):
+            others = [other for other in range(COUNT) if other != number]
+            for other in others:
+                self.routes[number, other] = Proxy(self.cluster.nats[other].route)
+            urls = ", ".join(f"nats://127.0.0.1:{self.routes[number, other].port}" for other in others)
+            config = Path(nats.arguments[-1])
+            head = config.read_text().partition("cluster {")[0]
+            # Neither clients nor servers must learn ways around the proxies: nobody listens on the address that is told.
+            config.write_text(
+                f"{head}cluster {{ name: nats, listen: 127.0.0.1:{nats.route}, routes: [{urls}], no_advertise: true, "
+                'advertise: "127.0.0.1:1" }\n'
+            )
+
+    def between(self, one: int, other: int) -> list[Proxy]:
+        """Both ways between two servers."""
+        return [self.routes[one, other], self.routes[other, one]]
+
+    def play(self, note: Callable[[str, str], None], kind: str = "", seconds: float = 0, at: int | None = None) -> Fault:
+        """One fault, from its beginning to its end. Tells `note` of nodes that are killed, when they are."""
+        kind = kind or self.random.choice(self.kinds)
+        seconds = seconds or self.random.uniform(*FAULT_S)
+        at = self.random.randrange(COUNT) if at is None else at
+        self.note = note
+        node, nats = self.cluster.nodes[at], self.cluster.nats[at]
+        fault = Fault(kind, f"{kind} {at + 1} for {seconds:.1f} s")
+        print(f"  {fault.told}", flush=True)
+        if kind in ("kill NATS", "kill all NATS"):
+            victims = [nats] if kind == "kill NATS" else self.cluster.nats
+            for victim in victims:
+                victim.kill()
+            time.sleep(seconds)
+            for victim in victims:
+                victim.start()
+        elif kind == "pause NATS":
+            self.pause(nats, seconds)
+        elif kind == "slow NATS":
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                self.pause(nats, SLOW_S[0])
+                time.sleep(SLOW_S[1])
+        elif kind.startswith("cut") or kind == "half a way":
+            self.cut(kind, at, seconds)
+        elif kind == "a clock jumps":
+            self.clocks[node.name].set(self.random.randint(-JUMP_S, JUMP_S))
+            time.sleep(seconds)
+            if self.random.random() < 0.5:
+                self.clocks[node.name].set(0)
+        else:
+            self.disturb(kind, node, seconds)
+            if kind in ("kill a node", "stop a node"):
+                fault.killed.add(node.name)
+        fault.delays_records = kind not in ("kill a node", "stop a node", "a clock jumps")
+        return fault
+
+    def cut(self, kind: str, at: int, seconds: float) -> None:
+        """Cuts proxies for a while."""
+        node = self.cluster.nodes[at].name
+        others = [other for other in range(COUNT) if other != at]
+        directions = {}
+        if kind == "cut two servers apart":
+            cut = self.between(at, self.random.choice(others))
+        elif kind == "cut a server off":
+            cut = list(itertools.chain(*(self.between(at, other) for other in others)))
+            cut += [ways[at] for ways in self.ways.values()]
+        elif kind == "cut a node off":
+            cut = self.ways[node]
+        else:
+            cut = [self.random.choice(self.ways[node])]
+        if kind == "half a way":
+            # To NATS or from it, on all ways of the node.
+            forth = self.random.random() < 0.5
+            cut, directions = self.ways[node], {"forth": forth, "back": not forth}
+        for proxy in cut:
+            proxy.cut(**directions)
+        time.sleep(seconds)
+        for proxy in cut:
+            proxy.mend()
+
+    def disturb(self, kind: str, node: Node, seconds: float) -> None:
+        if kind == "pause a node":
+            self.pause(node, seconds)
+            return
+        if kind == "kill a node":
+            self.note("killed", node.name)
+            node.kill()
+        else:
+            code = node.stop()
+            if code != 0:
+                raise RuntimeError(f"{node.name} ended with {code}")
+        time.sleep(seconds)
+        node.start()
+
+    @staticmethod
+    def pause(program: Program, seconds: float) -> None:
+        program.send(signal.SIGSTOP)
+        time.sleep(seconds)
+        program.send(signal.SIGCONT)
