@@ -86,7 +86,7 @@ class Program:
 
 
 class Nats(Program):
-    def __init__(self, folder: Path, number: int, ports: list[int], routes: list[int]):
+    def __init__(self, folder: Path, number: int, ports: list[int], routes: list[int], settings: str = ""):
         self.port, self.route = ports[number], routes[number]
         folder = folder / f"nats-{number + 1}"
         folder.mkdir(parents=True)
@@ -96,7 +96,7 @@ class Nats(Program):
             f"server_name: nats-{number + 1}\n"
             f"listen: 127.0.0.1:{self.port}\n"
             f'jetstream {{ store_dir: "{folder / "data"}", max_file_store: 4GB }}\n'
-            f"cluster {{ name: nats, listen: 127.0.0.1:{routes[number]}, routes: [{others}] }}\n"
+            f"cluster {{ name: nats, listen: 127.0.0.1:{routes[number]}, routes: [{others}] }}\n{settings}"
         )
         super().__init__(["nats-server", "-c", str(config)], folder / "log")
 

@@ -37,15 +37,18 @@
 //! * `n/a NAME: why`, where there is nothing to check: a library that can't, a version that hasn't
 //!
 //! Anything else is for the log.
+//!
+//! With `--cluster` three nodes take the broker's place: see [`cluster`].
 
 mod broker;
+mod cluster;
 mod results;
 mod runtime;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -54,7 +57,8 @@ use crate::console::{Colour, Progress, Tally, seconds};
 use crate::workspace::{Workspace, read, write};
 use crate::{Failure, Verdict};
 
-use broker::Broker;
+use broker::{Broker, Launch};
+use cluster::Design;
 use results::Results;
 use runtime::Runtime;
 
@@ -180,31 +184,60 @@ fn strings(value: &Value, key: &str) -> Result<Option<Vec<String>>, Failure> {
     }
 }
 
+/// How suites are run.
+#[derive(Debug, Default)]
+struct Options {
+    /// Whether the broker is built for speed.
+    release: bool,
+    /// Three nodes instead of one broker, the nodes of connections by this seed.
+    cluster: Option<u64>,
+}
+
 /// Runs the suites that are named, or all.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     let mut suites = Suites::load(workspace)?;
-    let mut release = false;
+    let mut options = Options::default();
+    let (mut clustered, mut seed) = (false, None);
     let mut wanted = Vec::new();
-    for argument in arguments {
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
         match argument.as_str() {
+            "--cluster" => clustered = true,
+            "--seed" => {
+                let value = rest.next().and_then(|value| value.parse::<u64>().ok());
+                seed = Some(value.ok_or_else(|| Failure::new("--seed: no number"))?);
+            }
             "--list" => {
                 for suite in &suites.suites {
                     println!("{:<24} {}", suite.name, suite.runtime.name());
                 }
                 return Ok(true);
             }
-            "--release" => release = true,
+            "--release" => options.release = true,
             name if suites.suites.iter().any(|suite| suite.name == name) => wanted.push(name),
             other => return Err(Failure(format!("no suite `{other}`; `--list` shows them"))),
         }
+    }
+    if clustered {
+        let names: Vec<&str> = suites.suites.iter().map(|suite| &*suite.name).collect();
+        Design::load(workspace)?.check(&names)?;
     }
     if !wanted.is_empty() {
         suites
             .suites
             .retain(|suite| wanted.contains(&suite.name.as_str()));
     }
+    match (clustered, seed) {
+        (true, seed) => {
+            let seed = seed.unwrap_or_else(some_seed);
+            println!("each connection to a random node, seed {seed}");
+            options.cluster = Some(seed);
+        }
+        (false, None) => {}
+        (false, Some(_)) => return Err(Failure::new("--seed goes with --cluster")),
+    }
     let mut progress = Progress::start("interop");
-    let report = check_suites(workspace, &suites, release, &mut progress)?;
+    let report = check_suites(workspace, &suites, &options, &mut progress)?;
     let verdict = if report.tally.failed == 0 {
         Colour::Green
     } else {
@@ -243,18 +276,32 @@ impl Report {
 
 /// Runs all suites against a broker in the profile for development.
 pub(crate) fn check(workspace: &Workspace, progress: &mut Progress) -> Result<Report, Failure> {
-    check_suites(workspace, &Suites::load(workspace)?, false, progress)
+    let suites = Suites::load(workspace)?;
+    check_suites(workspace, &suites, &Options::default(), progress)
+}
+
+/// A number that nobody has chosen.
+fn some_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::from(since.unwrap_or_default().subsec_nanos())
 }
 
 fn check_suites(
     workspace: &Workspace,
     suites: &Suites,
-    release: bool,
+    options: &Options,
     progress: &mut Progress,
 ) -> Result<Report, Failure> {
     let mut report = Report::default();
     let mut ready = Vec::new();
+    let design = match options.cluster {
+        Some(_) => Design::load(workspace)?,
+        None => Design::default(),
+    };
     for suite in &suites.suites {
+        if design.leaves_out(&suite.name) {
+            continue;
+        }
         if let Some(missing) = suite.runtime.missing(&suite.install) {
             report.tally += Tally::SKIPPED;
             report
@@ -268,7 +315,20 @@ fn check_suites(
     if ready.is_empty() {
         return Ok(report);
     }
-    let program = build(workspace, release, progress)?;
+    let program = build(workspace, options.release, progress)?;
+    let launch = match options.cluster {
+        Some(seed) => {
+            let path = nats_search_path(workspace, progress)?;
+            cluster::launch(workspace, program.clone(), path, seed)
+        }
+        None => Launch::program(program.clone()),
+    };
+    let field = Field {
+        workspace,
+        program,
+        launch,
+        design,
+    };
     // Suites that share a broker run one after the other, then those that want another.
     let mut brokers: Vec<(&[String], Vec<&Suite>)> = vec![(&suites.serve, Vec::new())];
     for suite in ready {
@@ -280,10 +340,20 @@ fn check_suites(
     }
     for (serve, sharing) in brokers {
         if !sharing.is_empty() {
-            run_with_broker(workspace, &program, serve, &sharing, &mut report, progress)?;
+            run_with_broker(&field, serve, &sharing, &mut report, progress)?;
         }
     }
     Ok(report)
+}
+
+/// What all suites of a run have.
+#[derive(Debug)]
+struct Field<'a> {
+    workspace: &'a Workspace,
+    /// The broker's program.
+    program: PathBuf,
+    launch: Launch,
+    design: Design,
 }
 
 /// Installs the suites' requirements, and removes suites that cannot have theirs.
@@ -369,13 +439,13 @@ fn in_place(
 }
 
 fn run_with_broker(
-    workspace: &Workspace,
-    program: &Path,
+    field: &Field<'_>,
     serve: &[String],
     suites: &[&Suite],
     report: &mut Report,
     progress: &mut Progress,
 ) -> Result<(), Failure> {
+    let workspace = field.workspace;
     let interop = workspace.root.join("interop");
     let serve = in_place(workspace, &interop.to_string_lossy(), serve)?;
     let name = if suites.len() == 1 {
@@ -386,7 +456,7 @@ fn run_with_broker(
     let folder = workspace
         .target_folder("interop")?
         .join(format!("broker-{name}"));
-    let mut broker = match Broker::start(program, &serve, &folder) {
+    let mut broker = match Broker::start(&field.launch, &serve, &folder) {
         Ok(broker) => broker,
         Err(Failure(why)) => {
             for suite in suites {
@@ -396,10 +466,10 @@ fn run_with_broker(
         }
     };
     for suite in suites {
-        run_suite(workspace, program, &broker, suite, report, progress)?;
+        run_suite(field, &broker, suite, report, progress)?;
         if let Some(ending) = broker.ended()? {
             report.broken(&suite.name, &format!("the broker ended: {ending}"));
-            broker = match Broker::start(program, &serve, &folder) {
+            broker = match Broker::start(&field.launch, &serve, &folder) {
                 Ok(broker) => broker,
                 Err(Failure(why)) => {
                     report.broken(&suite.name, &format!("no broker after it: {why}"));
@@ -416,8 +486,7 @@ fn run_with_broker(
 }
 
 fn run_suite(
-    workspace: &Workspace,
-    program: &Path,
+    field: &Field<'_>,
     broker: &Broker,
     suite: &Suite,
     report: &mut Report,
@@ -427,6 +496,7 @@ fn run_suite(
         .run
         .split_first()
         .ok_or_else(|| Failure(format!("suite `{}` has no command", suite.name)))?;
+    let workspace = field.workspace;
     let folder = workspace.target_folder(&format!("interop/suites/{}", suite.name))?;
     let mut command = Command::new(name);
     command
@@ -434,7 +504,7 @@ fn run_suite(
         .current_dir(workspace.root.join("interop"))
         .env("STERNA_READY_FILE", broker.ready_file())
         .env("STERNA_CA", broker.certificate())
-        .env("STERNA_BIN", program)
+        .env("STERNA_BIN", &field.program)
         .env("STERNA_BUILD", &folder);
     suite
         .runtime
@@ -447,7 +517,11 @@ fn run_suite(
             return Ok(());
         }
     };
-    let results = Results::read(outcome.lines.iter().map(String::as_str));
+    let reason = |check: &str, said: &str| {
+        let reason = field.design.reason(&suite.name, check, said);
+        reason.map(str::to_owned)
+    };
+    let results = Results::read(outcome.lines.iter().map(String::as_str), reason);
     let mut tally = results.tally;
     for problem in &results.problems {
         report.problems.push(format!("{}: {problem}", suite.name));
@@ -470,6 +544,9 @@ fn run_suite(
         suite.name,
         tally.line()
     ));
+    for (why, count) in &results.refused {
+        progress.note(&format!("          {:<20} {count} as said: {why}", ""));
+    }
     Ok(())
 }
 
@@ -547,6 +624,18 @@ mod tests {
                 assert!(there, "{}: {module} has no {of_modules}", suite.name);
             }
         }
+    }
+
+    #[test]
+    fn what_a_cluster_does_not_do_names_suites_that_are_there() {
+        let interop = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let workspace = Workspace {
+            target: interop.join("target"),
+            root: interop,
+        };
+        let suites = Suites::load(&workspace).unwrap().suites;
+        let names: Vec<&str> = suites.iter().map(|suite| &*suite.name).collect();
+        Design::load(&workspace).unwrap().check(&names).unwrap();
     }
 
     #[test]

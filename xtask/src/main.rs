@@ -53,7 +53,8 @@ The project's own chores.
   cargo xtask invariants                       promises of the architecture about the source
   cargo xtask spec                             statements of the specifications against code and tests
   cargo xtask fuzz [TARGET] [--seconds N]      fuzz every target, or one; `--replay FILE` runs one input
-  cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed
+  cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed,
+                                               `--cluster [--seed N]`: each connection to one of three nodes
   cargo xtask cluster                          three nodes on three servers of NATS, to try
   cargo xtask nemesis [--rounds N] [--seed S]  kill, pause and cut off their parts, and compare ledgers
   cargo xtask crash [--kills N] [--seed S]     kill the broker under load, and compare; more with `--help`

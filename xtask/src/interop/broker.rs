@@ -1,5 +1,6 @@
 //! The broker under test, as a process.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,8 +11,8 @@ use serde_json::Value;
 
 use crate::Failure;
 
-/// Longest time until a broker is ready, and until it has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time until a broker is ready, and until it has ended. Three nodes take some time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Interval of these checks.
 const POLL: Duration = Duration::from_millis(20);
@@ -21,6 +22,27 @@ const LOG_LINES: usize = 12;
 
 /// The listeners of a broker whose suites don't say otherwise.
 const LISTENERS: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "mqtt+quic"];
+
+/// How a broker is started.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) program: PathBuf,
+    /// What comes before `serve`.
+    pub(super) before: Vec<OsString>,
+    /// The search path, where it is not the caller's.
+    pub(super) search_path: Option<OsString>,
+}
+
+impl Launch {
+    /// The broker's own program.
+    pub(super) const fn program(program: PathBuf) -> Self {
+        Self {
+            program,
+            before: Vec::new(),
+            search_path: None,
+        }
+    }
+}
 
 /// A broker that is ready. Killed when dropped.
 #[derive(Debug)]
@@ -33,7 +55,7 @@ pub(super) struct Broker {
 
 impl Broker {
     /// Starts a broker in an empty folder and waits until it is ready.
-    pub(super) fn start(program: &Path, serve: &[String], folder: &Path) -> Result<Self, Failure> {
+    pub(super) fn start(launch: &Launch, serve: &[String], folder: &Path) -> Result<Self, Failure> {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
         }
@@ -41,8 +63,12 @@ impl Broker {
         let ready_file = folder.join("ready.json");
         let log = folder.join("log");
         let output = File::create(&log)?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(&launch.program);
+        if let Some(path) = &launch.search_path {
+            command.env("PATH", path);
+        }
         command
+            .args(&launch.before)
             .arg("serve")
             .arg("--ready-file")
             .arg(&ready_file)
@@ -73,7 +99,7 @@ impl Broker {
             .stdout(output);
         let child = command
             .spawn()
-            .map_err(|error| Failure(format!("{}: {error}", program.display())))?;
+            .map_err(|error| Failure(format!("{}: {error}", launch.program.display())))?;
         let mut broker = Self {
             child,
             ready_file,
@@ -192,8 +218,9 @@ mod tests {
     }
 
     fn start(program: &Path, serve: &[String], folder: &Path) -> Result<Broker, Failure> {
+        let launch = Launch::program(program.to_owned());
         loop {
-            let result = Broker::start(program, serve, &folder.join("run"));
+            let result = Broker::start(&launch, serve, &folder.join("run"));
             // Another test's child may hold the script open for writing until it executes.
             match &result {
                 Err(Failure(why)) if why.contains("Text file busy") => sleep(POLL),
