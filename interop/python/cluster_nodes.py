@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -24,18 +25,22 @@ COUNT = 3
 PATIENCE_S = 30
 # Short, so that a suite sees a node go: a node is away after the first, and given up after the second.
 LEASE_MS, ABSENCE_MS = 1_000, 20_000
+PORTS = (10_000, 32_000)
 SCHEMES = ("mqtt", "amqp", "http", "admin")
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports that were free a moment ago. They are below those that the system gives to whoever asks for any."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randrange(*PORTS)
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.add(port)
+    return list(ports)
 
 
 def wait_until(what: str, condition, patience_s: float = PATIENCE_S):
