@@ -68,7 +68,7 @@ def of_reader(reader: str, got: dict[str, list[int]], since: dict[str, int], led
     told = [f"unasked: {reader} got a message of {name}" for name in set(got) - set(ledgers)]
     for name, ledger in ledgers.items():
         numbers = got.get(name, [])
-        wanted = {number for number in ledger.acknowledged if number > since[name]}
+        wanted = {number for number in list(ledger.acknowledged) if number > since[name]}
         lost = sorted(wanted - set(numbers))
         if lost:
             told.append(f"lost: {reader} has not got {len(lost)} acknowledged messages of {name}: "
