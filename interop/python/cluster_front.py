@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from cluster_nodes import COUNT, Nats, Program, free_ports, wait_until
 
 # Longer than a node's word to all others takes on a busy machine.
-DELAY_S = 0.03
+DELAY_S = 0.1
 CHUNK_BYTES = 1 << 16
 # Chunks that a slow client may have behind it, before its node is read no further.
 CHUNKS = 16
