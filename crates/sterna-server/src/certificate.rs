@@ -70,8 +70,10 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
     Ok(Some((certificate, identity)))
 }
 
-/// Reads the development certificate of a data directory, or makes one. It is valid for this host's names
-/// and loopback addresses, and for the addresses that are given; one that lacks any of these is replaced.
+/// Reads the development certificate of a data directory, or makes one.
+///
+/// It is valid for this host's names and loopback addresses, and for the addresses that are given; one that
+/// lacks any of these is replaced.
 ///
 /// # Errors
 /// A sentence that names the file and what is wrong with it.

@@ -69,7 +69,10 @@ impl<P: DoorState> Broker<P> {
         let before = self.token;
         let mut routed = if messages.iter().any(|message| self.peers_refuse(message)) {
             self.refuse_all(&messages, PublishRefusal::ClusterAway)
-        } else if messages.iter().any(|message| self.is_peers_log_full(message)) {
+        } else if messages
+            .iter()
+            .any(|message| self.is_peers_log_full(message))
+        {
             self.refuse_all(&messages, PublishRefusal::StoreFull)
         } else {
             self.route_together(now_ms, messages)

@@ -472,7 +472,7 @@ impl World {
             self.nodes[at].cluster.run();
             let payload = text(&delivery);
             let (publisher, number) = payload.split_once(' ').expect("two numbers");
-            let which = (publisher.parse().unwrap(), number.parse().unwrap());
+            let which = (publisher.parse().expect("a number"), number.parse().expect("a number"));
             assert!(
                 !self.done.contains(&delivery.position),
                 "{which:?} of QoS 2 comes after it was released"

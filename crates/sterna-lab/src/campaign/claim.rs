@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Axis, Campaign, Filter};
+use super::{Axis, Campaign, Filter, is_foreign};
 
 /// A claim.
 #[derive(Clone, Debug, Deserialize)]
@@ -287,7 +287,7 @@ impl Claim {
         if let Some(name) = source
             .transports
             .iter()
-            .find(|name| !grid.transports.contains(name))
+            .find(|name| !is_foreign(name) && !grid.transports.contains(name))
         {
             return Err(format!("grid `{}` has no transport `{name}`", grid.name));
         }
@@ -295,6 +295,8 @@ impl Claim {
             for axis in Axis::ALL {
                 if let Some(value) = filter.value(axis)
                     && !grid.values(axis).contains(&value)
+                    // Other brokers and devices are named when a campaign is started.
+                    && !is_foreign(&value)
                 {
                     return Err(format!(
                         "grid `{}` has no {} `{value}`",

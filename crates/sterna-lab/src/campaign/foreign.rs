@@ -101,7 +101,7 @@ impl Foreign {
     }
 }
 
-/// Whether a transport of this name has a foreign broker or device: no claim of a paper is about those.
+/// Whether a transport of this name has a foreign broker or device: only claims that name it are about it.
 #[must_use]
 pub fn is_foreign(transport: &str) -> bool {
     transport.contains(AT)

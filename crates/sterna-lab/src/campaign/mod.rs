@@ -37,7 +37,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const MAX_RUNS: usize = 100_000;
 
 /// The campaigns that are part of the program: name and file.
-pub const CAMPAIGNS: [(&str, &str); 9] = [
+pub const CAMPAIGNS: [(&str, &str); 10] = [
     (
         "amqp-iqbal-2023",
         include_str!("files/amqp-iqbal-2023.toml"),
@@ -59,6 +59,7 @@ pub const CAMPAIGNS: [(&str, &str); 9] = [
     ("rivals", include_str!("files/rivals.toml")),
     ("ns3-wifi", include_str!("files/ns3-wifi.toml")),
     ("reach", include_str!("files/reach.toml")),
+    ("other-stacks", include_str!("files/other-stacks.toml")),
 ];
 
 /// Those of them that repeat a paper: what `sterna-lab run all` makes.

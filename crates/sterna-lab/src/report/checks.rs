@@ -200,11 +200,12 @@ pub(super) fn look(check: &Check, table: &Table<'_>) -> Found {
     }
 }
 
-/// All combinations of the values of some axes that a claim is about: not those of foreign brokers, nor
-/// of transports that it does not name, if it names some.
+/// All combinations of the values of some axes that a claim is about: those of transports that it names,
+/// or all but those of other brokers and devices.
 fn claimed(table: &Table<'_>, source: &Source, axes: &[Axis], fixed: &Filter) -> Vec<Cell> {
-    let is_meant = |name: &String| {
-        !is_foreign(name) && (source.transports.is_empty() || source.transports.contains(name))
+    let is_meant = |name: &String| match source.transports.as_slice() {
+        [] => !is_foreign(name),
+        named => named.contains(name),
     };
     let mut cells = table.cells(&source.grid, axes, fixed);
     cells.retain(|cell| {

@@ -9,7 +9,7 @@ use super::values::{Table, at};
 /// Most series of a panel; more are divided among several.
 const MAX_SERIES: usize = 8;
 /// What metrics are, for the vertical axis. A name that is not here stands for itself.
-const NAMES: [(&str, &str); 27] = [
+const NAMES: [(&str, &str); 29] = [
     ("allocated_besides_bytes", "allocated, without the largest"),
     ("allocated_bytes", "allocated"),
     ("arrived_ratio", "messages that arrived"),
@@ -20,6 +20,8 @@ const NAMES: [(&str, &str); 27] = [
     ("delay_ms", "one-way delay"),
     ("device_cpu_s", "CPU time of the device"),
     ("first_data_ms", "time to the first data"),
+    ("first_data_new_ms", "time to the first data"),
+    ("first_data_again_ms", "time to the first data"),
     ("flow", "bytes of the connection"),
     ("message_bytes", "bytes of a message"),
     ("message_edrx_j", "energy of a message with eDRX"),

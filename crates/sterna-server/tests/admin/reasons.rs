@@ -184,6 +184,7 @@ fn cluster_away() {
     let mut nodes = NodeSet::EMPTY;
     nodes.insert(1);
     let wanted = Wanted {
+        is_durable: false,
         any: nodes,
         acknowledged: nodes,
     };
