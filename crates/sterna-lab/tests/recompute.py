@@ -3,8 +3,8 @@
     recompute.py ROWS SAMPLES CAMPAIGN
 
 ROWS is a report's rows.json and SAMPLES a campaign's samples.jsonl, or samples.jsonl.gz. Each value must be the same to nine
-digits, each end of an interval to MAX_SHIFT of its width (other draws of the repetitions), and each
-verdict that of the interval. The last line counts what was checked; the exit status is 1 where
+digits, each end of an interval to MAX_SHIFT of its width or MAX_TAIL of the draws beyond it (other draws of the
+repetitions), and each verdict that of the interval. The last line counts what was checked; the exit status is 1 where
 something differs. docs/lab.md says what the rows mean. Needs Python 3.8 and numpy.
 """
 
@@ -22,6 +22,9 @@ MIN_REPETITIONS = 5
 MAX_EXACT_REPETITIONS = 7
 # Of the interval's width: other draws move its ends by so much.
 MAX_SHIFT = 0.12
+# Of the draws beyond an end: by so much their number differs with other draws. Counts have few different
+# draws, so that an end may move by a whole step.
+MAX_TAIL = 1.5
 AXES = ("link", "loss", "transport", "qos", "payload_bytes", "interval", "delay", "rate", "messages")
 
 
@@ -124,7 +127,10 @@ def tail(count):
 
 
 def interval(row, terms, shared, random):
-    """The interval that draws of whole repetitions give; None where there is none."""
+    """The interval that draws of whole repetitions give; None where there is none.
+
+    Two further pairs have the places that each end could have with other draws.
+    """
     if len(shared) < MIN_REPETITIONS or any(term.statistic == "max" for term in terms):
         return None
     count = len(shared)
@@ -145,10 +151,10 @@ def interval(row, terms, shared, random):
     order = numpy.argsort(results)
     below = numpy.cumsum(numpy.array(parts)[order])
     above = numpy.cumsum(numpy.array(parts)[order][::-1])
-    part = tail(count)
-    low = results[order][numpy.searchsorted(below, part)]
-    high = results[order][::-1][numpy.searchsorted(above, part)]
-    return low, high
+    parts_beyond = [tail(count) * factor for factor in (1.0, 1.0 / MAX_TAIL, MAX_TAIL)]
+    lows = [results[order][numpy.searchsorted(below, part)] for part in parts_beyond]
+    highs = [results[order][::-1][numpy.searchsorted(above, part)] for part in parts_beyond]
+    return (lows[0], highs[0]), lows[1:], highs[:0:-1]
 
 
 def verdict(row, low, high):
@@ -179,14 +185,20 @@ def complaint(row, samples, random):
         return f"{value} instead of {row['value']}"
     if sum(term.unsuccessful for term in terms) != row["unsuccessful"]:
         return f"not {row['unsuccessful']} runs failed or lost messages"
-    ends = interval(row, terms, shared, random)
+    made_interval = interval(row, terms, shared, random)
+    ends, lows, highs = made_interval or (None, None, None)
     if (ends is None) != (row["low"] is None):
         return f"the interval is {ends} instead of {row['low']} to {row['high']}"
     if ends is not None:
         width = max(row["high"] - row["low"], ends[1] - ends[0])
         shift = max(abs(ends[0] - row["low"]), abs(ends[1] - row["high"]))
         is_exact = len(shared) <= MAX_EXACT_REPETITIONS
-        if shift > (0.0 if is_exact else MAX_SHIFT) * width + 1e-9 * max(1.0, abs(value)):
+        rounding = 1e-9 * max(1.0, abs(value))
+        is_step = not is_exact and all(
+            least - rounding <= end <= most + rounding
+            for (least, most), end in ((lows, row["low"]), (highs, row["high"]))
+        )
+        if shift > (0.0 if is_exact else MAX_SHIFT) * width + rounding and not is_step:
             return f"the interval is {ends} instead of {row['low']} to {row['high']}"
     wanted = verdict(row, row["low"], row["high"])
     if wanted == "agree" and row["unsuccessful"] > 0:

@@ -206,16 +206,75 @@ fn another_program_sees_a_wrong_row() {
     );
 }
 
-/// Results that are in the repository: a short run for this test, and the published ones once there are
-/// some.
-fn shipped() -> Vec<PathBuf> {
-    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders = vec![crate_folder.join("tests/shipped")];
-    let published = crate_folder.join("../../docs/results");
-    if published.join("samples").exists() {
-        folders.push(published);
+/// The page of results.
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results.md");
+
+/// Results that are in the repository: a short run for this test, and the published ones.
+fn shipped() -> [PathBuf; 3] {
+    let folders = [
+        "tests/shipped",
+        "../../docs/results",
+        "../../docs/results/other-stacks",
+    ];
+    folders.map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
+}
+
+/// The text up to the bracket that closes the one before it, on one line.
+fn in_brackets(text: &str) -> String {
+    let mut depth = 1;
+    let end = text.find(|c| {
+        depth += match c {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
+        depth == 0
+    });
+    let words = text[..end.unwrap()].split_whitespace();
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// What a page cites, each with its values: `(row ID: VALUES)`, ``(best `ID`: VALUES)``, and the rows
+/// `| ID | … | VALUES |` of tables with a column "ours".
+fn cited(page: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (start, end) in [("(row ", ": "), ("(best `", "`: ")] {
+        for part in page.split(start).skip(1) {
+            let whole = in_brackets(part);
+            let (id, values) = whole.split_once(end).unwrap();
+            found.push((id.to_owned(), values.to_owned()));
+        }
     }
-    folders
+    let mut ours = None;
+    for line in page.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if !line.starts_with('|') {
+            ours = None;
+        } else if let Some(column) = cells.iter().position(|cell| *cell == "ours") {
+            ours = Some(column);
+        } else if let Some(column) = ours.filter(|_| !line.starts_with("|--")) {
+            found.push((cells[1].to_owned(), cells[column].to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_page_cites_values_of_its_rows() {
+    let [_, papers, others] = shipped();
+    let reports = [papers, others].map(|folder| fs::read_to_string(folder.join("report.md")));
+    let reports = reports.map(Result::unwrap).concat();
+    let cited = cited(&fs::read_to_string(PAGE).unwrap());
+    assert!(cited.len() > 50, "{}", cited.len());
+    for (id, values) in cited {
+        let row = reports
+            .lines()
+            .find(|line| line.starts_with(&format!("| {id} |")))
+            .unwrap_or_else(|| panic!("no row {id}"));
+        for value in values.split("; ") {
+            assert!(row.contains(value), "{id}: `{value}` is not in {row}");
+        }
+    }
 }
 
 /// Bytes of the files in a folder and in those below it.
@@ -294,7 +353,8 @@ fn the_notebook_reads_the_shipped_samples() {
     };
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = tempfile::tempdir().unwrap();
-    for folder in shipped() {
+    let [short, papers, _] = shipped();
+    for folder in [short, papers] {
         let output = Command::new(&python)
             .args(["-c", NOTEBOOK])
             .arg(crate_folder.join("../../docs/results/figure.ipynb"))
