@@ -19,6 +19,8 @@ mod queue_rules;
 mod restored;
 mod retained;
 mod rights;
+#[path = "../seeds/mod.rs"]
+mod seeds;
 mod sessions;
 mod shared;
 mod subscriptions;

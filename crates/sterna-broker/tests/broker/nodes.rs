@@ -15,9 +15,6 @@ use sterna_broker::{
 
 use crate::cluster::{Client, Cluster, message, qos, text};
 
-#[path = "../seeds/mod.rs"]
-mod seeds;
-
 const NODES: usize = 3;
 const SHARDS: u16 = 2;
 /// Positions have gaps, as those of entries have.
@@ -472,7 +469,10 @@ impl World {
             self.nodes[at].cluster.run();
             let payload = text(&delivery);
             let (publisher, number) = payload.split_once(' ').expect("two numbers");
-            let which = (publisher.parse().expect("a number"), number.parse().expect("a number"));
+            let which = (
+                publisher.parse().expect("a number"),
+                number.parse().expect("a number"),
+            );
             assert!(
                 !self.done.contains(&delivery.position),
                 "{which:?} of QoS 2 comes after it was released"
@@ -663,7 +663,7 @@ fn play(seed: u64, with_fence: bool) -> Option<String> {
 
 #[test]
 fn what_a_session_has_goes_where_its_client_goes() {
-    seeds::play("sessions of nodes", 0..150, |seed| {
+    crate::seeds::play("sessions of nodes", 0..150, |seed| {
         assert_eq!(play(seed, true), None, "seed {seed}");
     });
 }

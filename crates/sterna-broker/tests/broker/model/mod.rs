@@ -10,8 +10,6 @@
 
 mod clients;
 mod queue;
-#[path = "../../seeds/mod.rs"]
-mod seeds;
 mod state;
 
 use std::collections::{BTreeMap, HashMap};
@@ -566,5 +564,5 @@ fn run(seed: u64) {
 /// [MQTT-4.5.0-1] [MQTT-4.6.0-1] [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT-4.3.3-10]
 #[test]
 fn brokers_agree_with_the_model() {
-    seeds::play("the broker's model", 0..40, run);
+    crate::seeds::play("the broker's model", 0..40, run);
 }

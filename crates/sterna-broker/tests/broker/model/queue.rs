@@ -492,5 +492,5 @@ fn run(seed: u64) {
 
 #[test]
 fn a_kept_queue_agrees_with_the_model() {
-    super::seeds::play("a kept queue", 0..40, run);
+    crate::seeds::play("a kept queue", 0..40, run);
 }
