@@ -257,7 +257,7 @@ impl World {
         };
         let is_refused = is_match("#", &topic) && self.queue.is_full(&self.shards);
         let routed = self.shards[shard].publish(self.now_ms, publication);
-        assert_eq!(routed.refused, is_refused);
+        assert_eq!(routed.refused.is_some(), is_refused);
         if is_refused {
             return true;
         }
