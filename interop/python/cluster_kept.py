@@ -5,14 +5,13 @@ Standard library only.
 
 from __future__ import annotations
 
-import socket
 import time
 
+import wire
 from cluster_nodes import ABSENCE_MS, PATIENCE_S, Cluster, Node, wait_until
-from cluster_sessions import CONNACK, FOREVER_S, PUBACK, PUBLISH, Client, packet, text
+from cluster_sessions import FOREVER_S, Client
 from harness import Failure
-
-PUBREC, PUBREL, PUBCOMP, SUBACK = 0x50, 0x60, 0x70, 0x90
+from mqtt_client import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Connection
 
 
 class Keeper(Client):
@@ -20,34 +19,28 @@ class Keeper(Client):
 
     def __init__(self, node: Node, client_id: str, expiry_s: int = FOREVER_S):
         super().__init__(node, client_id, expiry_s=expiry_s)
-        self.got: list[tuple[str, int, bool]] = []
+        self.seen: list[tuple[str, int, bool]] = []
+        # The first byte of the last packet, and packets that came before what was waited for.
+        self.head = 0
+        self.waiting: list[tuple[int, bytes]] = []
         answer = self.read()
         if answer is None or answer[0] != CONNACK or answer[1][1] != 0:
             raise Failure(f"CONNECT was answered with {answer}")
         self.present = answer[1][0] == 1
-        self.waiting: list[tuple[int, bytes]] = []
 
-    def subscribe(self, topic: str) -> None:
-        self.socket.sendall(packet(0x82, b"\x00\x01\x00" + text(topic) + b"\x02"))
+    def want(self, topic: str) -> None:
+        """Subscribes at QoS 2."""
+        self.send(wire.subscribe(1, [(topic, 2)]))
         answer = self.expect(SUBACK)
         if answer[-1] > 2:
             raise Failure(f"SUBSCRIBE was answered with {answer}")
 
-    def read(self) -> tuple[int, bytes] | None:
-        head = None
-        try:
-            head = self.exactly(1)[0]
-            size = shift = 0
-            while True:
-                byte = self.exactly(1)[0]
-                size |= (byte & 0x7F) << shift
-                shift += 7
-                if not byte & 0x80:
-                    break
-            self.head = head
-            return head & 0xF0, self.exactly(size)
-        except (EOFError, ConnectionError):
+    def read(self, timeout_s: float | None = None) -> tuple[int, bytes] | None:
+        told = Connection.read(self, timeout_s)
+        if told is None:
             return None
+        self.head = told[0]
+        return told[0] & 0xF0, told[1]
 
     def expect(self, kind: int) -> bytes:
         """The next packet of a kind; others wait."""
@@ -63,13 +56,12 @@ class Keeper(Client):
                 return told[1]
             self.waiting.append((self.head, told[1]))
 
-    def send(self, number: int, topic: str, payload: str, qos: int, again: bool = False) -> None:
-        first = 0x30 | qos << 1 | (8 if again else 0)
-        self.socket.sendall(packet(first, text(topic) + number.to_bytes(2, "big") + b"\x00" + payload.encode()))
+    def offer(self, number: int, topic: str, payload: str, qos: int, again: bool = False) -> None:
+        self.send(wire.publish(topic, payload.encode(), qos, number, dup=again))
 
     def publish(self, topic: str, payload: str, qos: int = 1, number: int = 7) -> None:
         """Publishes, and waits for the last acknowledgement."""
-        self.send(number, topic, payload, qos)
+        self.offer(number, topic, payload, qos)
         if qos == 1:
             self.check(self.expect(PUBACK))
         else:
@@ -77,8 +69,11 @@ class Keeper(Client):
             self.release(number)
 
     def release(self, number: int) -> None:
-        self.socket.sendall(packet(PUBREL | 2, number.to_bytes(2, "big")))
+        self.answer(PUBREL, number)
         self.expect(PUBCOMP)
+
+    def answer(self, kind: int, number: int) -> None:
+        self.send(wire.ack(kind >> 4, number))
 
     @staticmethod
     def check(answer: bytes) -> None:
@@ -88,32 +83,30 @@ class Keeper(Client):
     def receive(self, count: int, settles: bool = True, patience_s: float = PATIENCE_S) -> list[str]:
         """The payloads of the next messages, which are acknowledged if `settles`."""
         payloads = []
-        self.socket.settimeout(patience_s)
         while len(payloads) < count:
             if self.waiting:
                 head, body = self.waiting.pop(0)
             else:
-                told = self.read()
+                told = self.read(patience_s)
                 if told is None:
                     raise Failure(f"the connection ended after {payloads}")
                 head, body = self.head, told[1]
             kind, qos = head & 0xF0, head >> 1 & 3
-            number = body[:2]
             if kind == PUBREL:
-                self.socket.sendall(packet(PUBCOMP, number))
+                self.answer(PUBCOMP, int.from_bytes(body[:2], "big"))
             if kind != PUBLISH:
                 continue
             length = int.from_bytes(body[:2], "big")
             rest = body[2 + length :]
+            number = 0
             if qos:
-                number, rest = rest[:2], rest[2:]
+                number, rest = int.from_bytes(rest[:2], "big"), rest[2:]
             payloads.append(rest[1 + rest[0] :].decode())
-            self.got.append((payloads[-1], qos, bool(head & 8)))
+            self.seen.append((payloads[-1], qos, bool(head & 8)))
             if settles and qos == 1:
-                self.socket.sendall(packet(PUBACK, number))
+                self.answer(PUBACK, number)
             if settles and qos == 2:
-                self.socket.sendall(packet(PUBREC, number))
-        self.socket.settimeout(PATIENCE_S)
+                self.answer(PUBREC, number)
         return payloads
 
     def nothing_more(self, for_s: float = 1.0) -> None:
@@ -150,7 +143,7 @@ def a_kill(cluster: Cluster) -> None:
     reader = Keeper(first, "kept")
     if reader.present:
         raise Failure("a new session is present")
-    reader.subscribe("kept/#")
+    reader.want("kept/#")
     known_elsewhere(cluster, first)
     writer = Keeper(second, "kept-writer", expiry_s=0)
     for number, payload in enumerate(numbered(0, 6)):
@@ -172,7 +165,7 @@ def a_kill(cluster: Cluster) -> None:
         first_time += [payload for payload in back.receive(1) if payload not in numbered(0, 2)]
     if first_time != numbered(2, 12):
         raise Failure(f"at the third node came {first_time}")
-    if "m1" in [payload for payload, _, _ in back.got]:
+    if "m1" in [payload for payload, _, _ in back.seen]:
         raise Failure("a message of QoS 2 came twice")
     writer.publish("kept/b", "after", 2)
     if back.receive(1) != ["after"]:
@@ -189,7 +182,7 @@ def a_handover(cluster: Cluster) -> None:
     """A living node hands a session over, again and again, with messages that were sent and not acknowledged."""
     nodes = cluster.nodes
     reader = Keeper(nodes[0], "handed")
-    reader.subscribe("handed/+")
+    reader.want("handed/+")
     known_elsewhere(cluster, nodes[0])
     writer = Keeper(nodes[2], "handed-writer", expiry_s=0)
     for payload in numbered(0, 5):
@@ -218,22 +211,22 @@ def received_once(cluster: Cluster) -> None:
     """A publication of QoS 2 whose acknowledgement its node died with is done once, whoever gets it again."""
     first, second, third = cluster.nodes
     reader = Keeper(second, "once-reader")
-    reader.subscribe("once/#")
+    reader.want("once/#")
     known_elsewhere(cluster, second)
     writer = Keeper(first, "once-writer")
-    writer.send(9, "once/a", "m0", 2)
+    writer.offer(9, "once/a", "m0", 2)
     writer.expect(PUBREC)
     first.kill()
     writer.close()
     again = Keeper(third, "once-writer")
     if not again.present:
         raise Failure("the publisher's session is not present")
-    again.send(9, "once/a", "m0", 2, again=True)
+    again.offer(9, "once/a", "m0", 2, again=True)
     again.expect(PUBREC)
     again.release(9)
     again.publish("once/a", "m1", 2, 9)
     if reader.receive(2) != ["m0", "m1"]:
-        raise Failure(f"the reader got {reader.got}")
+        raise Failure(f"the reader got {reader.seen}")
     reader.nothing_more()
     reader.close()
     again.close()
@@ -246,9 +239,9 @@ def adopted(cluster: Cluster) -> None:
     """A node dies and does not come back: its sessions go on as those of another, and end when their time is over."""
     first, second, third = cluster.nodes
     reader = Keeper(first, "adopted")
-    reader.subscribe("adopted/#")
+    reader.want("adopted/#")
     ending = Keeper(first, "ending", expiry_s=2)
-    ending.subscribe("ending/#")
+    ending.want("ending/#")
     known_elsewhere(cluster, first, 2)
     writer = Keeper(second, "adopted-writer", expiry_s=0)
     writer.publish("adopted/a", "m0", 1)
@@ -284,7 +277,7 @@ def adopted(cluster: Cluster) -> None:
 def all_nodes(cluster: Cluster) -> None:
     """All nodes stop and start again, and one server of NATS is killed in between: nothing is lost."""
     reader = Keeper(cluster.nodes[0], "all")
-    reader.subscribe("all/#")
+    reader.want("all/#")
     known_elsewhere(cluster, cluster.nodes[0])
     writer = Keeper(cluster.nodes[1], "all-writer", expiry_s=0)
     for payload in numbered(0, 3):
@@ -316,7 +309,7 @@ def a_drain(cluster: Cluster) -> None:
     """A node stops in order: its sessions are there at once elsewhere."""
     first, second, _ = cluster.nodes
     reader = Keeper(first, "drained")
-    reader.subscribe("drained/#")
+    reader.want("drained/#")
     known_elsewhere(cluster, first)
     writer = Keeper(second, "drained-writer", expiry_s=0)
     writer.publish("drained/a", "m0", 1)

@@ -180,11 +180,11 @@ def credentials() -> None:
 
 
 def a_small_store() -> None:
-    """The inbox is set aside as a whole; what is too much is said."""
+    """The inbox and the log are set aside as a whole; what is too much is said."""
     nats, port = server("small", "", ", max_file_store: 100MB")
     try:
         is_refused(Member("too-large", port, ""), "the node has not joined", "cannot join", "insufficient storage")
-        joins(Member("fitting", port, "maximum_inbox_bytes = 50000000"))
+        joins(Member("fitting", port, "maximum_inbox_bytes = 50000000\nmaximum_log_bytes = 40000000"))
     finally:
         nats.kill()
 
