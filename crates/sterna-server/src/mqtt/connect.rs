@@ -450,7 +450,10 @@ impl Door {
             connection(consumer),
             |door, cx, client| match std::mem::replace(&mut client.state, State::New) {
                 State::Opening(awaited, admission) if awaited == session => {
-                    let token = cx.broker.token();
+                    // A new session that ends with its connection builds on nothing: in a cluster its client is
+                    // let in without NATS, whatever else waits for that.
+                    let builds_on = present || client.is_bound || cx.fence.is_none();
+                    let token = if builds_on { cx.broker.token() } else { 0 };
                     door.welcome(cx, client, session, (present, token), admission);
                 }
                 other => client.state = other,
