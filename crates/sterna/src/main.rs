@@ -5,6 +5,8 @@
     reason = "comments on arguments are the help that people read, where brackets are brackets"
 )]
 
+#[cfg(all(unix, any(target_env = "gnu", target_arch = "x86_64")))]
+mod allocator;
 mod commands;
 
 use std::process::ExitCode;
