@@ -8,28 +8,30 @@
 mod axis;
 mod claim;
 mod devices;
+mod figure;
 mod fleet;
 mod foreign;
+mod grid;
 mod plan;
 mod rivals;
 #[cfg(test)]
 mod tests;
+mod transport;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 pub use axis::{Axis, Filter};
 pub use claim::{Check, Claim, STATISTICS, Source, Trend};
 pub use devices::ForeignDevice;
+pub use figure::{Figure, Form};
 pub use fleet::Fleet;
 pub use foreign::{Foreign, is_foreign};
+pub use grid::{Direction, Grid, LinkEvent, LinkEventKind, Quick, Workload, WorkloadKind};
 pub use plan::{Plan, Run};
-
-use crate::profile::Profile;
-use crate::quantity;
+pub use transport::{Authentication, Transport};
 
 /// Longest campaign file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -130,444 +132,6 @@ const fn one() -> u64 {
     1
 }
 
-/// A way to connect.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Transport {
-    /// By which grids and claims refer to it.
-    pub name: String,
-    /// Name in figures.
-    pub label: String,
-    /// The scheme of the client's URL.
-    pub scheme: String,
-    /// The only version of TLS, `1.2` or `1.3`; any without one.
-    pub tls: Option<String>,
-    /// The devices' authentication.
-    pub authentication: Authentication,
-    /// Whether later connections make use of the tickets of earlier ones.
-    pub resumption: bool,
-    /// Whether to write before the handshake is complete, where there is a ticket. Over TCP a gateway
-    /// beside the broker takes it, which itself takes early data over QUIC alone.
-    pub early_data: bool,
-    /// Whether TCP connects by Fast Open where it has a cookie.
-    pub fast_open: bool,
-    /// Whether its link is one of IPv6.
-    pub ipv6: bool,
-    /// The least time after which TCP sends again what is not acknowledged, on both sides, in
-    /// milliseconds; the kernel's 200 without one.
-    pub rto_min_ms: Option<u32>,
-    /// How long each of several connections stays after its last message: for tickets that are on their
-    /// way.
-    pub linger: Option<String>,
-    /// Congestion control of both sides, for any transport; the system's and the library's default
-    /// without one.
-    pub congestion: Option<String>,
-    /// The quality of service; overrides the grid's.
-    pub qos: Option<u8>,
-    /// Distribution of messages over QUIC's streams.
-    pub streams: Option<String>,
-    /// Whether messages of QoS 0 travel in QUIC datagrams.
-    pub datagrams: bool,
-    /// Whether a client waits for an answer to each of SASL, open, begin and attach, as many do,
-    /// instead of sending all at once (AMQP).
-    pub step_by_step: bool,
-    /// Settings of QUIC, on both sides.
-    pub quic: BTreeMap<String, String>,
-    /// Settings of the broker, such as `quic.early_data`.
-    pub broker: BTreeMap<String, String>,
-    /// The broker that it goes to, if that is not this project's; no file names one.
-    #[serde(skip)]
-    pub foreign: Option<Foreign>,
-    /// The device that is measured, if that is not this program's; no file names one.
-    #[serde(skip)]
-    pub device: Option<ForeignDevice>,
-}
-
-/// Authentication of a transport's devices. Its broker admits no others.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Authentication {
-    /// Not at all.
-    #[default]
-    None,
-    /// By user name and password: in CONNECT, by SASL PLAIN, or by Basic with each request.
-    Password,
-    /// By Basic with the first request of a connection alone (HTTP/3).
-    PasswordOnce,
-    /// By a certificate; in AMQP with SASL EXTERNAL.
-    Certificate,
-}
-
-/// Schemes without TLS, on which there are no certificates.
-const PLAIN_SCHEMES: [&str; 5] = ["mqtt", "ws", "amqp", "amqp+ws", "http"];
-
-/// Cells that have everything in common but their axes.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct Grid {
-    /// By which figures and claims refer to it.
-    pub name: String,
-    /// Profiles of links.
-    pub links: Vec<String>,
-    /// Losses, in the words of `--loss`.
-    #[serde(default = "no_loss")]
-    pub loss: Vec<String>,
-    /// Which way packets are lost.
-    #[serde(default)]
-    pub loss_direction: Direction,
-    /// Transports by name.
-    pub transports: Vec<String>,
-    /// Qualities of service.
-    #[serde(default = "zero_qos")]
-    pub qos: Vec<u8>,
-    /// Lengths of messages.
-    pub payload_bytes: Vec<u32>,
-    /// Times between two messages, for workloads that have one.
-    #[serde(default = "no_interval")]
-    pub interval: Vec<String>,
-    /// Additions to the profile's delay, one way; none if empty.
-    #[serde(default = "unchanged")]
-    pub delay: Vec<String>,
-    /// Rates that replace the profile's, in the form of `--rate`.
-    #[serde(default = "unchanged")]
-    pub rate: Vec<String>,
-    /// Where `delay` and `rate` are in force.
-    #[serde(default)]
-    pub shape_direction: Direction,
-    /// Numbers of messages; the workload's without them.
-    #[serde(default)]
-    pub message_counts: Vec<u32>,
-    /// Repetitions of each cell.
-    pub repetitions: u32,
-    /// Whether no other run may run at the same time: for CPU-bound runs.
-    #[serde(default)]
-    pub alone: bool,
-    /// The device's workload.
-    pub workload: Workload,
-    /// Smaller values for `--quick`.
-    #[serde(default)]
-    pub quick: Quick,
-}
-
-fn no_loss() -> Vec<String> {
-    vec!["0%".into()]
-}
-
-fn no_interval() -> Vec<String> {
-    vec!["0s".into()]
-}
-
-/// The value of an axis that a grid doesn't have.
-fn unchanged() -> Vec<String> {
-    vec![String::new()]
-}
-
-fn zero_qos() -> Vec<u8> {
-    vec![0]
-}
-
-/// Which way a change of the link is in force.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(rename_all = "kebab-case")]
-pub enum Direction {
-    /// Both; losses independently.
-    #[default]
-    Both,
-    /// From the client only.
-    Up,
-}
-
-/// A device's work in a run.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Workload {
-    /// In which way.
-    pub kind: WorkloadKind,
-    /// Messages of one run; of one connection where there are several.
-    pub messages: u32,
-    /// Connections, one after another; of a fleet, its devices.
-    #[serde(default = "one_connection")]
-    pub connections: u32,
-    /// Whether a message waits for CONNACK, as clients do that connect first and publish then.
-    #[serde(default)]
-    pub wait_connack: bool,
-    /// Topics, in turn.
-    #[serde(default = "one_connection")]
-    pub topics: u32,
-    /// In a cell's first repetitions devices keep a qlog of their QUIC connections. The series of
-    /// congestion plots are made from it, with points at this distance.
-    #[serde(default)]
-    pub watch: Option<String>,
-    /// Events on the way.
-    #[serde(default)]
-    pub events: Vec<LinkEvent>,
-    /// The time between messages as runs are made. The grid's intervals are then periods, for which the
-    /// energy of the radio is computed from the packets of a run.
-    #[serde(default)]
-    pub shortened_to: Option<String>,
-    /// The course of a fleet's run.
-    #[serde(default)]
-    pub fleet: Option<Fleet>,
-}
-
-const fn one_connection() -> u32 {
-    1
-}
-
-/// The ways.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WorkloadKind {
-    /// A message every interval, independent of the one before. A subscriber on the server's side,
-    /// without a link between, takes the time of arrival.
-    OpenLoop,
-    /// One connection publishes and subscribes; the next message leaves when the one before has come
-    /// back through the broker.
-    StopAndWait,
-    /// Connect, publish, disconnect, and again. A subscriber as with `open-loop`.
-    ConnectPublish,
-    /// Connect, take messages from a queue that was filled before, disconnect, and again (AMQP).
-    ConnectReceive,
-    /// All connections at once, each of a device of its own; see [`Fleet`].
-    Fleet,
-}
-
-/// Something that happens to the link.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkEvent {
-    /// When, since the first message may leave.
-    pub at: String,
-    /// Kind of event.
-    pub kind: LinkEventKind,
-}
-
-/// The events.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LinkEventKind {
-    /// The server sees the client under another address.
-    Rebind,
-}
-
-/// Values that replace a grid's with `--quick`.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default, deny_unknown_fields)]
-pub struct Quick {
-    messages: Option<u32>,
-    repetitions: Option<u32>,
-    links: Option<Vec<String>>,
-    loss: Option<Vec<String>>,
-    qos: Option<Vec<u8>>,
-    payload_bytes: Option<Vec<u32>>,
-    interval: Option<Vec<String>>,
-    delay: Option<Vec<String>>,
-    rate: Option<Vec<String>>,
-    message_counts: Option<Vec<u32>>,
-    connections: Option<u32>,
-}
-
-impl Transport {
-    /// Whether it is QUIC, by its scheme.
-    #[must_use]
-    pub fn is_quic(&self) -> bool {
-        self.scheme.ends_with("+quic") || self.scheme == "h3"
-    }
-
-    fn check_tcp(&self) -> Result<(), String> {
-        self.check_rival()?;
-        if self.is_rival() {
-            return Ok(());
-        }
-        if self.is_quic() && (self.fast_open || self.rto_min_ms.is_some()) {
-            return Err(format!(
-                "fast_open and rto_min_ms are TCP's, and {} is QUIC",
-                self.scheme
-            ));
-        }
-        if self.rto_min_ms == Some(0) {
-            return Err("rto_min_ms is at least 1".into());
-        }
-        if !self.needs_gateway() {
-            return Ok(());
-        }
-        if !matches!(self.scheme.as_str(), "mqtts" | "amqps") {
-            return Err(format!(
-                "early data over TCP is taken of mqtts and amqps, not of {}",
-                self.scheme
-            ));
-        }
-        if self.tls.as_deref() != Some("1.3") || !self.resumption {
-            return Err("early data over TCP needs tls = \"1.3\" and resumption".into());
-        }
-        if self.authentication == Authentication::Certificate {
-            return Err(
-                "the gateway that takes early data over TCP asks for no certificates".into(),
-            );
-        }
-        Ok(())
-    }
-
-    /// Whether whatever is handed over arrives, as long as the connection lives.
-    #[must_use]
-    pub const fn is_reliable(&self) -> bool {
-        !self.datagrams
-    }
-
-    /// The scheme by which the subscriber beside the broker connects. It is TLS on TCP, whatever is
-    /// measured: the last leg must be the same for all, and QUIC's congestion control, which the broker
-    /// has in common with the device's, is not made for the loopback device. A foreign broker serves the
-    /// measured scheme, and perhaps nothing else.
-    #[must_use]
-    pub fn scheme_beside(&self) -> &str {
-        match self.scheme.as_str() {
-            scheme if self.foreign.is_some() => scheme,
-            "mqtt+quic" | "coap" | "coaps" => "mqtts",
-            "amqp+quic" => "amqps",
-            "h3" => "https",
-            scheme => scheme,
-        }
-    }
-
-    fn check_authentication(&self) -> Result<(), String> {
-        let scheme = self.scheme.as_str();
-        match self.authentication {
-            Authentication::Certificate if PLAIN_SCHEMES.contains(&scheme) => Err(format!(
-                "authentication by certificate needs TLS, which {scheme} has not"
-            )),
-            Authentication::PasswordOnce if scheme != "h3" => Err(format!(
-                "password-once is for h3, whose connections have many requests; {scheme} has none \
-                 or may use several connections"
-            )),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Grid {
-    /// The grid as `--quick` runs it.
-    #[must_use]
-    pub fn quick(&self) -> Self {
-        let mut grid = self.clone();
-        let quick = &self.quick;
-        if let Some(messages) = quick.messages {
-            grid.workload.messages = messages;
-        }
-        if let Some(connections) = quick.connections {
-            grid.workload.connections = connections;
-        }
-        if let Some(counts) = &quick.message_counts {
-            grid.message_counts.clone_from(counts);
-        }
-        if let Some(repetitions) = quick.repetitions {
-            grid.repetitions = repetitions;
-        }
-        for (to, from) in [
-            (&mut grid.links, &quick.links),
-            (&mut grid.loss, &quick.loss),
-            (&mut grid.interval, &quick.interval),
-            (&mut grid.delay, &quick.delay),
-            (&mut grid.rate, &quick.rate),
-        ] {
-            if let Some(values) = from {
-                to.clone_from(values);
-            }
-        }
-        if let Some(qos) = &quick.qos {
-            grid.qos.clone_from(qos);
-        }
-        if let Some(payload_bytes) = &quick.payload_bytes {
-            grid.payload_bytes.clone_from(payload_bytes);
-        }
-        grid
-    }
-
-    /// The values of an axis as samples name them.
-    #[must_use]
-    pub fn values(&self, axis: Axis) -> Vec<String> {
-        match axis {
-            Axis::Link => self.links.clone(),
-            Axis::Loss => self.loss.clone(),
-            Axis::Transport => self.transports.clone(),
-            Axis::Qos => self.qos.iter().map(u8::to_string).collect(),
-            Axis::PayloadBytes => self.payload_bytes.iter().map(u32::to_string).collect(),
-            Axis::Interval => self.interval.clone(),
-            Axis::Delay => self.delay.clone(),
-            Axis::Rate => self.rate.clone(),
-            Axis::Messages => self.counts().iter().map(u32::to_string).collect(),
-        }
-    }
-
-    /// Numbers of messages: the axis, or the workload's.
-    #[must_use]
-    pub fn counts(&self) -> Vec<u32> {
-        if self.message_counts.is_empty() {
-            vec![self.workload.messages]
-        } else {
-            self.message_counts.clone()
-        }
-    }
-}
-
-/// A figure, in a form that the paper has.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Figure {
-    /// The paper's number, `4` or `7a`.
-    pub id: String,
-    /// Its title.
-    pub title: String,
-    /// Where its samples come from.
-    pub grid: String,
-    /// Its form.
-    pub form: Form,
-    /// Which of a sample's values: a metric, or a series with [`Form::Box`].
-    pub metric: String,
-    /// Unit of the other axis.
-    pub unit: String,
-    /// Along which cells are laid out.
-    pub x: Axis,
-    /// Axis with a colour for each value.
-    #[serde(default = "transport_axis")]
-    pub series: Axis,
-    /// Axis with a panel for each value.
-    #[serde(default)]
-    pub panels: Option<Axis>,
-    /// Which cells.
-    #[serde(default)]
-    pub only: Filter,
-    /// Draw the ratio of two transports, repetition by repetition: of the first to the second.
-    #[serde(default)]
-    pub ratio: Option<[String; 2]>,
-    /// A logarithmic axis.
-    #[serde(default)]
-    pub log: bool,
-    /// Whether it opens a report of several campaigns, before all else.
-    #[serde(default)]
-    pub opening: bool,
-}
-
-const fn transport_axis() -> Axis {
-    Axis::Transport
-}
-
-/// The forms.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
-#[serde(rename_all = "kebab-case")]
-pub enum Form {
-    /// Box, whiskers at the 5th and 95th percentile, and the values outside of them.
-    Box,
-    /// Bars with confidence intervals.
-    Bars,
-    /// Lines with confidence intervals.
-    Lines,
-    /// Each message of the first sound run of each series over the time.
-    Timeline,
-    /// Window, bytes in flight, sent, acknowledged and lost, and arrived messages, over the time.
-    /// Of the first sound, watched run in each panel.
-    Congestion,
-}
-
 impl Campaign {
     /// The campaign of this name, or in the file of this name.
     ///
@@ -663,17 +227,8 @@ impl Campaign {
             {
                 return Err(format!("{place}: twice"));
             }
-            if !matches!(transport.tls.as_deref(), None | Some("1.2" | "1.3")) {
-                return Err(format!("{place}: tls is \"1.2\" or \"1.3\""));
-            }
-            if let Some(time) = &transport.linger {
-                quantity::time_ns(time).map_err(|error| format!("{place}: {error}"))?;
-            }
             transport
-                .check_tcp()
-                .map_err(|error| format!("{place}: {error}"))?;
-            transport
-                .check_authentication()
+                .check()
                 .map_err(|error| format!("{place}: {error}"))?;
         }
         for (index, grid) in self.grids.iter().enumerate() {
@@ -685,7 +240,7 @@ impl Campaign {
                 return Err(format!("{place}: twice"));
             }
             for grid in [grid, &grid.quick()] {
-                self.check_grid(grid)
+                grid.check(|name| self.transport(name))
                     .map_err(|error| format!("{place}: {error}"))?;
             }
         }
@@ -725,66 +280,6 @@ impl Campaign {
         let runs = Plan::new(self, false, self.seed, &[])?.runs.len();
         if runs == 0 || runs > MAX_RUNS {
             return Err(format!("{runs} runs; 1 to {MAX_RUNS} are possible"));
-        }
-        Ok(())
-    }
-
-    fn check_grid(&self, grid: &Grid) -> Result<(), String> {
-        for link in &grid.links {
-            Profile::link(link)?;
-        }
-        for loss in &grid.loss {
-            quantity::loss(loss)?;
-        }
-        for time in grid.interval.iter().chain(&grid.delay) {
-            if !time.is_empty() {
-                quantity::time_ns(time)?;
-            }
-        }
-        for rate in grid.rate.iter().filter(|rate| !rate.is_empty()) {
-            quantity::rate_bps(rate)?;
-        }
-        for name in &grid.transports {
-            if self.transport(name).is_none() {
-                return Err(format!("no transport is called `{name}`"));
-            }
-        }
-        if grid.qos.iter().any(|qos| *qos > 2) {
-            return Err("QoS is 0, 1 or 2".into());
-        }
-        if let Some(short) = grid
-            .payload_bytes
-            .iter()
-            .find(|bytes| **bytes < crate::measure::MIN_PAYLOAD_BYTES)
-        {
-            return Err(format!(
-                "messages of {short} bytes: number and time alone take {}",
-                crate::measure::MIN_PAYLOAD_BYTES
-            ));
-        }
-        let workload = &grid.workload;
-        if workload.kind == WorkloadKind::ConnectReceive
-            && let Some(other) = grid.transports.iter().find(|name| {
-                self.transport(name)
-                    .is_none_or(|transport| !transport.scheme.starts_with("amqp"))
-            })
-        {
-            return Err(format!(
-                "connect-receive takes from a queue of AMQP, which `{other}` does not speak"
-            ));
-        }
-        fleet::check(grid, |name| self.transport(name))?;
-        if grid.counts().contains(&0) || workload.connections == 0 || workload.topics == 0 {
-            return Err("a workload has messages, connections and topics".into());
-        }
-        for time in workload
-            .events
-            .iter()
-            .map(|event| &event.at)
-            .chain(&workload.watch)
-            .chain(&workload.shortened_to)
-        {
-            quantity::time_ns(time)?;
         }
         Ok(())
     }
