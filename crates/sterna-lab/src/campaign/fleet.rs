@@ -92,30 +92,17 @@ pub(super) fn check<'a>(
 
 #[cfg(test)]
 mod tests {
-    use crate::campaign::{Campaign, Plan};
+    use crate::campaign::{Campaign, Plan, tests::SMALL};
 
-    /// A campaign with a fleet, of which a part is replaced by another.
+    /// The small campaign with a fleet, of which a part is replaced by another.
     fn with(part: &str, other: &str) -> Result<Campaign, String> {
-        let text = r#"
-            name = "small"
-            version = 1
-            title = "t"
-            paper = "p"
-            [[transport]]
-            name = "quic"
-            label = "QUIC"
-            scheme = "mqtt+quic"
-            [[grid]]
-            name = "g"
-            links = ["wifi,satellite"]
-            transports = ["quic"]
-            payload_bytes = [100]
-            interval = ["1s"]
-            repetitions = 1
-            alone = true
-            workload = { kind = "fleet", messages = 2, connections = 10, fleet = { spread = "5s", power_cut = "3s" } }
-        "#;
-        assert!(text.contains(part));
+        let fleet = r#"{ kind = "fleet", messages = 2, connections = 10, fleet = { spread = "5s", power_cut = "3s" } }
+alone = true
+interval = ["1s"]"#;
+        let text = SMALL
+            .replace(r#"["wifi", "lte"]"#, r#"["wifi,satellite"]"#)
+            .replace(r#"{ kind = "stop-and-wait", messages = 10 }"#, fleet);
+        assert!(text.contains("satellite") && text.contains(fleet) && text.contains(part));
         Campaign::parse(&text.replacen(part, other, 1))
     }
 

@@ -1,7 +1,7 @@
 use super::*;
 
 /// A campaign with nothing that it could do without.
-const SMALL: &str = r#"
+pub(super) const SMALL: &str = r#"
 name = "small"
 version = 1
 title = "t"
