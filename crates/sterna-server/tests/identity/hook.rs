@@ -15,7 +15,8 @@ use crate::fixture::{Broker, Peer, block, plain};
 use crate::h3_client::Client as H3Client;
 use crate::table::TRANSPORTS;
 use crate::world::{
-    DOORS, Door, Entered, Quiet, Shown, authorization, certificate, enter, guarded, oauth, takes,
+    DOORS, Door, Entered, Quiet, Shown, authorization, carries, certificate, enter, guarded, oauth,
+    takes,
 };
 
 /// What the service does with a question.
@@ -164,13 +165,9 @@ fn every_door_asks_about_whom_no_file_knows() {
             let expected = expected.filter(|user| badge.is_none_or(|badge| badge == *user));
             for door in DOORS {
                 for transport in TRANSPORTS {
-                    let is_plain =
-                        matches!(transport, TransportKind::Tcp | TransportKind::WebSocket);
-                    let is_carried = door != Door::Http || transport == TransportKind::Quic;
                     // The other doors take bearer tokens of files not at all.
                     if !takes(door, shown)
-                        || !is_carried
-                        || (der.is_some() && is_plain)
+                        || !carries(door, transport, der.is_some())
                         || (matches!(shown, Shown::Bearer("ann-token")) && door != Door::Http)
                     {
                         continue;

@@ -11,7 +11,7 @@ use sterna_server::Policy;
 use sterna_server::config::Config;
 
 use crate::fixture::Broker;
-use crate::world::{Door, Entered, Quiet, Shown, enter, guarded};
+use crate::world::{Door, Entered, Quiet, Shown, carries, enter, guarded};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -72,7 +72,7 @@ fn enter_all(broker: &mut Broker, whose: &str, der: &[u8]) -> Vec<(String, Enter
             TransportKind::SecureWebSocket,
             TransportKind::Quic,
         ] {
-            if door == Door::Http && transport != TransportKind::Quic {
+            if !carries(door, transport, true) {
                 continue;
             }
             let name = format!("{whose}-{door:?}-{transport:?}");
@@ -86,7 +86,7 @@ fn enter_all(broker: &mut Broker, whose: &str, der: &[u8]) -> Vec<(String, Enter
 
 fn is_closed(broker: &Broker, entered: &Entered) -> bool {
     let peer = match entered {
-        Entered::Mqtt(peer, _) => *peer,
+        Entered::Mqtt(peer, _) | Entered::Http1(peer, _) => *peer,
         Entered::Amqp(client) => client.peer,
         Entered::Http(client, _) => client.peer,
     };

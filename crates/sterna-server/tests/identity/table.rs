@@ -4,7 +4,7 @@ use sterna_net::TransportKind;
 use sterna_server::Policy;
 
 use crate::fixture::Broker;
-use crate::world::{DOORS, Door, Shown, bare_key, certificate, enter, guarded, takes};
+use crate::world::{DOORS, Shown, bare_key, carries, certificate, enter, guarded, takes};
 
 pub const TRANSPORTS: [TransportKind; 5] = [
     TransportKind::Tcp,
@@ -111,15 +111,7 @@ fn every_door_gives_the_same_verdict() {
             for shown in SHOWN {
                 for door in DOORS {
                     for transport in TRANSPORTS {
-                        let is_secure = matches!(
-                            transport,
-                            TransportKind::Tls
-                                | TransportKind::SecureWebSocket
-                                | TransportKind::Quic
-                        );
-                        // HTTP is driven over QUIC here; its other carriers know nothing of clients.
-                        let is_carried = door != Door::Http || transport == TransportKind::Quic;
-                        if !takes(door, shown) || !is_carried || (der.is_some() && !is_secure) {
+                        if !takes(door, shown) || !carries(door, transport, der.is_some()) {
                             continue;
                         }
                         let name = format!("c{verdicts}");

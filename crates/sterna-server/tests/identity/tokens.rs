@@ -21,8 +21,8 @@ use crate::fixture::{Broker, Peer, block, plain};
 use crate::h3_client::Client as H3Client;
 use crate::table::TRANSPORTS;
 use crate::world::{
-    Bearer, DOORS, Door, Entered, Quiet, Shown, authorization, certificate, enter, guarded, oauth,
-    takes,
+    Bearer, DOORS, Door, Entered, Quiet, Shown, authorization, carries, certificate, enter,
+    guarded, oauth, takes,
 };
 
 /// The time at which every broker of these tests begins, in seconds.
@@ -328,10 +328,7 @@ fn every_door_gives_the_same_verdict_on_tokens() {
                 let expected = user.filter(|_| agrees(named) && agrees(badge));
                 for door in DOORS {
                     for transport in TRANSPORTS {
-                        let is_plain =
-                            matches!(transport, TransportKind::Tcp | TransportKind::WebSocket);
-                        let is_carried = door != Door::Http || transport == TransportKind::Quic;
-                        if !takes(door, shown) || !is_carried || (der.is_some() && is_plain) {
+                        if !takes(door, shown) || !carries(door, transport, der.is_some()) {
                             continue;
                         }
                         // A user name of SASL PLAIN is one.
@@ -654,7 +651,7 @@ fn a_key_that_is_revoked_ends_what_it_has_signed() {
             match entered {
                 Entered::Mqtt(peer, _) => assert_eq!(!broker.is_closed(*peer), is_in),
                 Entered::Amqp(client) => assert_eq!(!broker.is_closed(client.peer), is_in),
-                Entered::Http(..) => {
+                Entered::Http(..) | Entered::Http1(..) => {
                     let status = entered.reads(&mut broker, "who/ann");
                     assert_eq!(status / 100 == 2, is_in, "{status}");
                 }

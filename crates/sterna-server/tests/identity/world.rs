@@ -210,7 +210,10 @@ fn scram(user: &str, password: &str) -> (ScramClient, String) {
 pub enum Entered {
     Mqtt(Peer, Version),
     Amqp(Box<AmqpClient>),
+    /// By HTTP/3.
     Http(Box<H3Client>, Option<String>),
+    /// By HTTP/1.1.
+    Http1(Peer, Option<String>),
 }
 
 /// Whether a door can be shown this at all.
@@ -231,6 +234,16 @@ pub fn takes(door: Door, shown: Shown) -> bool {
     }
 }
 
+/// Whether a door is reached over a transport, also with a certificate where the client has one.
+pub const fn carries(door: Door, transport: TransportKind, has_certificate: bool) -> bool {
+    match transport {
+        TransportKind::Tcp => !has_certificate,
+        TransportKind::WebSocket => !has_certificate && !matches!(door, Door::Http),
+        TransportKind::SecureWebSocket => !matches!(door, Door::Http),
+        TransportKind::Tls | TransportKind::Quic | TransportKind::Simulated => true,
+    }
+}
+
 /// Comes in by a door; `None` where that is refused.
 pub fn enter(
     broker: &mut Broker,
@@ -245,7 +258,7 @@ pub fn enter(
         Door::Mqtt311 => mqtt(broker, Version::V311, transport, certificates, shown, name),
         Door::Mqtt5 => mqtt(broker, Version::V5, transport, certificates, shown, name),
         Door::Amqp(quiet) => amqp(broker, quiet, transport, certificates, shown, name),
-        Door::Http => http(broker, certificates, shown),
+        Door::Http => http(broker, transport, certificates, shown),
     }
 }
 
@@ -371,9 +384,20 @@ pub fn authorization(shown: Shown) -> Option<String> {
     }
 }
 
-fn http(broker: &mut Broker, certificates: Vec<Box<[u8]>>, shown: Shown) -> Option<Entered> {
-    let client = H3Client::connect_on(broker, 0, Features::default(), certificates);
-    let mut entered = Entered::Http(Box::new(client), authorization(shown));
+fn http(
+    broker: &mut Broker,
+    transport: TransportKind,
+    certificates: Vec<Box<[u8]>>,
+    shown: Shown,
+) -> Option<Entered> {
+    let authorization = authorization(shown);
+    let mut entered = if transport == TransportKind::Quic {
+        let client = H3Client::connect_on(broker, 0, Features::default(), certificates);
+        Entered::Http(Box::new(client), authorization)
+    } else {
+        let peer = broker.open_speaking(b"http/1.1", 0, transport, certificates);
+        Entered::Http1(peer, authorization)
+    };
     // Each request is judged for itself: this one is about what all may read.
     let is_in = matches!(entered.reads(broker, "free/x"), 200..300 | 403);
     is_in.then_some(entered)
@@ -405,6 +429,19 @@ impl Entered {
                 broker.await_verdicts();
                 client.turn(broker);
                 client.response(number).status
+            }
+            Self::Http1(peer, authorization) => {
+                let field = authorization
+                    .as_deref()
+                    .map_or_else(String::new, |value| format!("Authorization: {value}\r\n"));
+                let request = format!(
+                    "GET /v1/topics/{topic}?wait=0s HTTP/1.1\r\nHost: localhost\r\n{field}\r\n"
+                );
+                broker.send(*peer, request.as_bytes());
+                broker.await_verdicts();
+                let answer = String::from_utf8(broker.take(*peer)).expect("text");
+                let status = answer.split(' ').nth(1).expect("an answer");
+                status.parse().expect("a status")
             }
         }
     }
