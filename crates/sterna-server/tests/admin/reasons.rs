@@ -11,7 +11,7 @@ use sterna_cluster::ToShard;
 use sterna_mqtt::packet::{Connect, Packet, Will};
 use sterna_mqtt::{PublishProperties, QoS, Version};
 use sterna_server::Mail;
-use sterna_server::config::{self, Config, Effect, Queue, Rule};
+use sterna_server::config::{self, Config, Effect, Rule};
 use sterna_store::MemoryStore;
 
 use crate::amqp_client::{Client as Amqp, Start, message_to};
@@ -111,18 +111,7 @@ fn leave_will(world: &mut World, topic: &str) {
 
 #[test]
 fn queue_refused() {
-    let mut config = config();
-    config.amqp.queues = vec![Queue {
-        name: "q".to_owned(),
-        filter: Some("a".to_owned()),
-        ..Queue::default()
-    }];
-    let limits = Limits {
-        group_queued_messages: 1,
-        ..Limits::default()
-    };
-    let broker = Broker::restored(&config, 2, limits, || Box::new(NoStore));
-    let mut world = World::of(broker);
+    let mut world = World::of(Broker::with_small_queue(&config(), 2));
     let mqtt = world.client(0, "publisher", 0);
     world
         .broker

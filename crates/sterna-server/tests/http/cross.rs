@@ -6,7 +6,7 @@ use sterna_broker::{Limits, NoStore};
 use sterna_h3::Features;
 use sterna_mqtt::{QoS, Version};
 use sterna_net::TransportKind;
-use sterna_server::config::{Listener, Queue};
+use sterna_server::config::Listener;
 
 use crate::amqp_client;
 use crate::fixture::Broker;
@@ -64,18 +64,7 @@ fn what_one_protocol_publishes_all_receive() {
 
 #[test]
 fn a_queue_that_is_full_refuses_the_message_as_a_whole() {
-    let config = config(|config| {
-        config.amqp.queues = vec![Queue {
-            name: "q".to_owned(),
-            filter: Some("a".to_owned()),
-            ..Queue::default()
-        }];
-    });
-    let limits = Limits {
-        group_queued_messages: 1,
-        ..Limits::default()
-    };
-    let mut broker = Broker::restored(&config, 1, limits, || Box::new(NoStore));
+    let mut broker = Broker::with_small_queue(&config(|_| {}), 1);
     let mut client = Client::connect(&mut broker);
     let number = client.request(&mut broker, "GET", "/v1/topics/a", &[], b"");
     post(&mut broker, &mut client, "a", "x");
