@@ -9,7 +9,7 @@ use sterna_auth::ScramError;
 use sterna_mqtt::client::SendError;
 use sterna_mqtt::{Properties, ReasonCode, Violation};
 
-use crate::link::LinkError;
+use crate::link::DriverError;
 use crate::message::InvalidError;
 use crate::tls::TlsError;
 use crate::transport::ending::Unacknowledged;
@@ -234,7 +234,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-impl LinkError for Error {
+impl DriverError for Error {
     const ENDED: Self = Self::Ended;
 
     fn is_temporary(&self) -> bool {

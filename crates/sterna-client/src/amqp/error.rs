@@ -9,7 +9,7 @@ use sterna_amqp::{CommandError, Condition, DecodeError, Violation};
 use sterna_auth::ScramError;
 
 use crate::error::ConnectError;
-use crate::link::LinkError;
+use crate::link::DriverError;
 use crate::transport::ending::Unacknowledged;
 
 /// An error as the peer tells it (part 2, section 2.8.14).
@@ -160,7 +160,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-impl LinkError for Error {
+impl DriverError for Error {
     const ENDED: Self = Self::Ended;
 
     fn is_temporary(&self) -> bool {

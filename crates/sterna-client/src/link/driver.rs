@@ -17,7 +17,7 @@ use crate::transport::{self, Settings, Transport};
 const MAX_TURNS: usize = 64;
 
 /// An error of a protocol's client.
-pub(crate) trait LinkError: Clone + fmt::Display + From<ConnectError> {
+pub(crate) trait DriverError: Clone + fmt::Display + From<ConnectError> {
     /// The application has ended the client.
     const ENDED: Self;
 
@@ -47,7 +47,7 @@ impl<E> From<E> for End<E> {
 
 /// State of a client that outlives its connections.
 pub(crate) trait Driver {
-    type Error: LinkError;
+    type Error: DriverError;
 
     fn options(&self) -> &LinkOptions;
 

@@ -4,7 +4,7 @@ mod driver;
 mod options;
 mod status;
 
-pub(crate) use driver::{Driver, End, Link, LinkError, live};
+pub(crate) use driver::{Driver, DriverError, End, Link, live};
 pub use options::LinkOptions;
 pub(crate) use options::has_link_options;
 pub(crate) use status::{Status, Told, Watched};
