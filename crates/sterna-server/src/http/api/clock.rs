@@ -20,14 +20,16 @@ fn deadline_ms(subscription: &Subscription) -> Option<u64> {
     if let Outlet::Poll(polling) = &subscription.outlet {
         return Some(polling.deadline_ms);
     }
-    let stalled_ms = subscription.flow.deadline_ms(subscription.pace.stalled_ms);
+    let stalled_ms = subscription
+        .flow
+        .deadline_ms(subscription.timing.stalled_ms);
     let heartbeat_ms = heartbeat_ms(subscription);
     stalled_ms.into_iter().chain(heartbeat_ms).min()
 }
 
 /// When a response is to say that it lives.
 fn heartbeat_ms(subscription: &Subscription) -> Option<u64> {
-    let interval_ms = subscription.pace.heartbeat_ms;
+    let interval_ms = subscription.timing.heartbeat_ms;
     (interval_ms > 0).then(|| subscription.quiet_since_ms + interval_ms)
 }
 
@@ -63,7 +65,11 @@ impl Api {
                 self.pump(cx, peer, out, at);
                 continue;
             }
-            if is_due(subscription.flow.deadline_ms(subscription.pace.stalled_ms)) {
+            if is_due(
+                subscription
+                    .flow
+                    .deadline_ms(subscription.timing.stalled_ms),
+            ) {
                 let taken_bytes = out.taken_bytes(subscription.exchange);
                 if !subscription.flow.taken(taken_bytes, now_ms) {
                     self.cut_off(cx, peer, out, at);

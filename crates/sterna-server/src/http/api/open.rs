@@ -14,7 +14,7 @@ use super::origin::Reader;
 use super::peer::Peer;
 use super::plan::Subscribe;
 use super::subscription::{
-    Flow, Keep, Opening, Outlet, Pace, Polling, State, Subscription, consumer_id, is_durable,
+    Flow, Keep, Opening, Outlet, Polling, State, Subscription, Timing, consumer_id, is_durable,
     new_name,
 };
 use super::target::Target;
@@ -173,7 +173,7 @@ impl Api {
             resend: std::collections::VecDeque::new(),
             keep,
             parked: false,
-            pace: Pace {
+            timing: Timing {
                 heartbeat_ms: u64::from(http.heartbeat_interval_s) * 1000,
                 stalled_ms: u64::from(http.stalled_timeout_s) * 1000,
             },

@@ -31,7 +31,7 @@ pub(super) struct Subscription {
     pub(super) keep: Keep,
     /// Whether its queue waits for room, or for acknowledgements.
     pub(super) parked: bool,
-    pub(super) pace: Pace,
+    pub(super) timing: Timing,
     /// When something was sent last.
     pub(super) quiet_since_ms: u64,
     pub(super) flow: Flow,
@@ -93,11 +93,12 @@ pub(super) enum Keep {
     Last(Window),
 }
 
-/// How long a response may be silent, or not be taken, as it was when it began.
+/// Time limits of a response in milliseconds, with the settings of its beginning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// Zero: for ever.
+pub(super) struct Timing {
+    /// Silence before a heartbeat; 0 for no heartbeats.
     pub(super) heartbeat_ms: u64,
+    /// Time without progress at the client before the response is cut off.
     pub(super) stalled_ms: u64,
 }
 
