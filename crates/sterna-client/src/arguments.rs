@@ -31,7 +31,7 @@ pub fn from_environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Where the broker is.
+/// Address of the broker.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Place {
     /// The broker: mqtt://, mqtts://, ws://, wss://, mqtt+quic://, amqp://, amqps://, amqp+ws://,
@@ -69,7 +69,7 @@ impl Place {
     /// The broker's URL. Host and port alone mean TLS where a flag of `trust` does.
     ///
     /// # Errors
-    /// A sentence that names the URL and what is wrong with it.
+    /// A sentence that names the URL and its fault.
     pub fn url(&self, trust: &Trust) -> Result<Url, String> {
         let given = self.broker.clone().or_else(|| self.url.clone());
         let url = given.or_else(|| from_environment("STERNA_URL").filter(|_| !self.has_parts()));
@@ -122,7 +122,7 @@ impl Credentials {
     }
 }
 
-/// Whom the client trusts on encrypted transports, and by what certificate it is known.
+/// Servers that the client trusts on encrypted transports, and the client's own certificate.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Trust {
     /// PEM file of authorities to trust, in place of the system's
@@ -245,7 +245,7 @@ impl Quic {
     /// The settings.
     ///
     /// # Errors
-    /// A sentence that names the setting and what is wrong with it.
+    /// A sentence that names the setting and its fault.
     pub fn overrides(&self) -> Result<Overrides, String> {
         let mut quic = Overrides {
             profile: self.quic_profile,
@@ -290,7 +290,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 /// A version of MQTT, as mosquitto's clients and as the specifications write it.
 ///
 /// # Errors
-/// When there is no such version.
+/// When the text names no version.
 pub fn version(text: &str) -> Result<Version, String> {
     match text.trim_start_matches("mqttv") {
         "5" | "5.0" => Ok(Version::V5),

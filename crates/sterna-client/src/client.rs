@@ -34,7 +34,8 @@ pub struct Connected {
     pub peer: SocketAddr,
     /// Limits of the server.
     pub limits: ServerLimits,
-    /// Where to build response topics from, if it was asked for and the server knows.
+    /// Base of response topics (MQTT 5, section 3.2.2.3.15), if it was requested and the server
+    /// gave one.
     pub response_information: Option<String>,
     /// Number of connections up to now, with this one.
     pub connections: u64,
@@ -63,7 +64,8 @@ pub enum Event {
     Disconnected {
         /// Why.
         error: Error,
-        /// When the client tries again; it doesn't when none, and this is the last event.
+        /// Time until the next attempt. `None` if there is no further attempt; then this is the
+        /// last event.
         retry_in: Option<Duration>,
     },
 }
@@ -107,7 +109,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Starts a client without waiting for its connection: what is requested meanwhile leaves right
+    /// Starts a client without waiting for its connection. Requests made meanwhile leave right
     /// behind the CONNECT. Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -217,8 +219,8 @@ impl Client {
         self.subscribe_with(subscriptions, PropertyBuf::new()).await
     }
 
-    /// The same with User Properties. Subscriptions with different identifiers travel in packets of
-    /// their own.
+    /// Subscribes as [`Client::subscribe`] does, with User Properties. Subscriptions with different
+    /// identifiers travel in packets of their own.
     ///
     /// # Errors
     /// As for [`Client::subscribe`].
@@ -265,7 +267,7 @@ impl Client {
         self.unsubscribe_with(filters, PropertyBuf::new()).await
     }
 
-    /// The same with User Properties.
+    /// Unsubscribes as [`Client::unsubscribe`] does, with User Properties.
     ///
     /// # Errors
     /// As for [`Client::unsubscribe`].
@@ -323,7 +325,7 @@ impl Client {
         self.request(Request::Migrate).await
     }
 
-    /// Over QUIC: what the connection knows of its path, and what it has counted.
+    /// Statistics of the path and the connection, over QUIC.
     ///
     /// # Errors
     /// When there is no QUIC connection at the moment.
@@ -342,8 +344,8 @@ impl Client {
             .await
     }
 
-    /// The same with another reason, for example [`ReasonCode::DisconnectWithWill`], and with
-    /// properties (MQTT 5).
+    /// Disconnects as [`Client::disconnect`] does, with properties and another reason (MQTT 5), for
+    /// example [`ReasonCode::DisconnectWithWill`].
     ///
     /// # Errors
     /// As for [`Client::disconnect`], and when DISCONNECT cannot have the properties.

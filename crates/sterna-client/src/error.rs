@@ -32,13 +32,13 @@ pub enum ConnectError {
     Tls(TlsError),
     /// The TLS handshake failed: mostly a certificate that isn't trusted.
     Handshake(String),
-    /// The server's answer to the WebSocket handshake was not what MQTT needs.
+    /// The server's answer to the WebSocket handshake does not allow MQTT.
     WebSocket(String),
     /// The server does not speak HTTP there.
     Http(String),
     /// The QUIC handshake failed or the server does not speak QUIC there.
     Quic(String),
-    /// Nothing came back in time.
+    /// No answer came in time.
     Timeout {
         /// Host and port, where they are known.
         place: Option<Box<str>>,
@@ -178,7 +178,7 @@ pub enum Error {
     SessionLost,
     /// The connection ended before the broker had acknowledged everything that was written to it.
     Unacknowledged(Unacknowledged),
-    /// The connection has no such thing; the text says which.
+    /// The connection does not have the requested feature; the text names it.
     Unavailable(&'static str),
     /// The client was disconnected by its own application, or the runtime is shutting down.
     Ended,

@@ -23,7 +23,7 @@ pub enum InvalidError {
     Range,
     /// The request names no topic filter.
     Empty,
-    /// The version of MQTT has no such thing.
+    /// The version of MQTT does not have the requested feature.
     Version,
     /// The URL is of another protocol than MQTT.
     Protocol,
@@ -57,14 +57,14 @@ impl From<EncodeError> for InvalidError {
     }
 }
 
-/// Urgency of a message among those that wait to be sent, if streams have priorities: over QUIC,
-/// with any [`Streams`](crate::Streams) but one.
+/// Urgency of a message among those that wait to be sent. It has an effect over QUIC, with any
+/// [`Streams`](crate::Streams) but one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub enum Priority {
     /// Only when nothing else is to be sent.
     Bulk,
-    /// As the others.
+    /// The default urgency.
     #[default]
     Normal,
     /// Before the others.
@@ -121,21 +121,21 @@ impl Publish {
         })
     }
 
-    /// The same with another QoS.
+    /// Sets the QoS.
     #[must_use]
     pub const fn qos(mut self, qos: QoS) -> Self {
         self.qos = qos;
         self
     }
 
-    /// The same as a retained message, or not.
+    /// Sets whether the message is retained.
     #[must_use]
     pub const fn retain(mut self, retain: bool) -> Self {
         self.retain = retain;
         self
     }
 
-    /// The same with another priority among the messages of this client.
+    /// Sets the priority among the messages of this client.
     #[must_use]
     pub const fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
@@ -153,7 +153,7 @@ impl Publish {
         }
     }
 
-    /// The same with another payload.
+    /// Replaces the payload.
     #[must_use]
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = payload.into();
@@ -184,7 +184,7 @@ impl Publish {
         self.property(Property::ContentType(content_type))
     }
 
-    /// Where the answer is to be published (MQTT 5).
+    /// Sets the topic for the answer (MQTT 5, section 3.3.2.3.5).
     ///
     /// # Errors
     /// When it is not a topic that can be published to.
@@ -285,7 +285,8 @@ impl Subscription {
         })
     }
 
-    /// Leaves out what this client itself publishes (MQTT 5). Not for shared subscriptions.
+    /// Leaves out messages of this client itself (No Local; MQTT 5, section 3.8.3.1). Not for
+    /// shared subscriptions.
     ///
     /// # Errors
     /// When the subscription is shared.
@@ -304,7 +305,8 @@ impl Subscription {
         self
     }
 
-    /// Which retained messages are sent when the subscription is made (MQTT 5).
+    /// Selects the retained messages that are sent when the subscription is made (MQTT 5, section
+    /// 3.8.3.1).
     #[must_use]
     pub const fn retain_handling(mut self, handling: RetainHandling) -> Self {
         self.options.retain_handling = handling;
@@ -442,8 +444,8 @@ impl Message {
         self.qos
     }
 
-    /// Whether it is a retained message, sent because of a new subscription; with "retain as
-    /// published", whether its publisher wanted it retained.
+    /// Whether the message is a retained one, sent because of a new subscription. With "retain as
+    /// published": whether its publisher wanted it retained.
     #[must_use]
     pub const fn retain(&self) -> bool {
         self.retain

@@ -64,9 +64,9 @@ impl std::str::FromStr for Streams {
 /// Authentication of a client, besides its certificate.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Login {
-    /// Not at all.
+    /// No credentials.
     Anonymous,
-    /// By user name and password in the CONNECT. Over an encrypted transport only the server sees
+    /// User name and password in the CONNECT. Over an encrypted transport only the server sees
     /// them.
     Password {
         /// User name.
@@ -74,8 +74,8 @@ pub enum Login {
         /// Password; any bytes.
         password: Option<Vec<u8>>,
     },
-    /// By an exchange that does not reveal the password (SCRAM-SHA-256, RFC 7677; MQTT 5). The
-    /// server has to prove that it knows it.
+    /// An exchange that does not reveal the password (SCRAM-SHA-256, RFC 7677; MQTT 5). The server
+    /// has to prove that it knows the password.
     Scram {
         /// User name.
         user: String,
@@ -96,7 +96,7 @@ impl fmt::Debug for Login {
 
 has_link_options!(Options);
 
-/// Settings of a client. [`Options::new`] has the defaults; set what shall differ.
+/// Settings of a client. [`Options::new`] has the defaults.
 ///
 /// ```
 /// use sterna_client::{Login, Options};
@@ -129,12 +129,12 @@ pub struct Options {
     pub login: Login,
     /// Message that the server publishes if it loses the client.
     pub will: Option<Will>,
-    /// Longest wait, at the end of the connection, for the broker to acknowledge what was written;
-    /// 30 s by default. Over QUIC the wait is shorter on a fast path. It begins anew whenever the
-    /// broker has acknowledged something.
+    /// Longest wait, at the end of the connection, for the broker to acknowledge the written bytes;
+    /// 30 s by default. Over QUIC the wait is shorter on a fast path. It begins anew with each
+    /// acknowledgement.
     pub close_timeout: Duration,
-    /// Messages with QoS 1 and 2 that the server may send ahead of their acknowledgement (MQTT 5);
-    /// 1,024 by default, not 0.
+    /// Number of messages with QoS 1 and 2 that the server may send ahead of their acknowledgement
+    /// (MQTT 5). 1,024 by default; at least 1.
     pub receive_maximum: u16,
     /// Largest packet that is taken, in bytes; 16 MiB by default, not 0. Servers before MQTT 5 are
     /// not told.

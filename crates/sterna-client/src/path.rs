@@ -30,7 +30,7 @@ pub struct PathStatistics {
     pub congestion_events: u64,
     /// QUIC packets sent.
     pub packets_sent: u64,
-    /// Of these, taken for lost.
+    /// Number of sent packets that count as lost.
     pub packets_lost: u64,
     /// Bytes of lost packets.
     pub bytes_lost: u64,
@@ -40,9 +40,9 @@ pub struct PathStatistics {
     pub datagrams_sent: u64,
     /// UDP datagrams received.
     pub datagrams_received: u64,
-    /// Their payload in bytes, without the headers of UDP and IP.
+    /// Payload of the sent datagrams in bytes, without headers of UDP and IP.
     pub wire_bytes_sent: u64,
-    /// The same for what was received.
+    /// Payload of the received datagrams in bytes, without headers of UDP and IP.
     pub wire_bytes_received: u64,
     /// MQTT packets handed to the transport, in bytes.
     pub packet_bytes_sent: u64,
@@ -59,7 +59,7 @@ pub struct PathStatistics {
 }
 
 impl PathStatistics {
-    /// As one JSON object, times in microseconds.
+    /// Writes the statistics as one JSON object, with times in microseconds.
     #[must_use]
     pub fn to_json(&self) -> String {
         let early_data = match self.early_data {

@@ -14,15 +14,15 @@ const MAX_TRACE_BYTES: u64 = 256 << 20;
 /// End of a record of a JSON text sequence (RFC 7464, section 2.2).
 const RECORD_END: u8 = b'\n';
 
-/// Where to write what QUIC connections do, as qlog.
+/// Folder and name for traces of QUIC connections, in the format qlog.
 ///
-/// It has packets sent, received and lost, round trip, congestion window and bytes in flight. The
-/// format is qlog 0.3 in JSON text sequences, as qvis and other viewers read it.
+/// A trace has packets sent, received and lost, round trip, congestion window and bytes in flight.
+/// The format is qlog 0.3 in JSON text sequences, as qvis and other viewers read it.
 ///
-/// Each connection has a file of its own, `NAME-NUMBER.sqlog`, and numbers count from 0 over all
-/// clients that have clones of one value. Where a host has several addresses, attempts to reach them
-/// side by side share a file. A file ends at 256 MiB. Records are written as they come, by the task
-/// that drives the connection: this is for looking into things. They hold no content and no keys.
+/// Each connection has a file of its own, `NAME-NUMBER.sqlog`. Numbers count from 0 over all
+/// clients that have clones of one value. Where a host has several addresses, attempts to reach
+/// them side by side share a file. A file ends at 256 MiB. The task that drives the connection
+/// writes the records as they come, so tracing slows it. Records hold no content and no keys.
 ///
 /// Because of the library, two things differ from the draft of qlog. Round trips are in seconds,
 /// and `group_id` changes once the server has chosen its connection identifier.

@@ -1,9 +1,9 @@
-//! Which servers are trusted, and how a client proves itself by certificate.
+//! Trusted servers, and the client's own certificate.
 //!
 //! The default is that of a browser. An authority that the system trusts must have signed the
-//! server's certificate, which must be in date and name the host. For a private broker, use its
-//! authority's file, or the fingerprint of its certificate, which `sterna serve` prints when it
-//! makes one.
+//! server's certificate. The certificate must be in date and name the host. For a private broker,
+//! use its authority's file, or the fingerprint of its certificate. `sterna serve` prints the
+//! fingerprint when it makes a certificate.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub enum TlsError {
     },
     /// The settings don't work together.
     Settings(String),
-    /// Not a fingerprint: 64 hexadecimal digits, colons between them allowed.
+    /// The text is no fingerprint: 64 hexadecimal digits, colons between them allowed.
     Fingerprint,
     /// The host cannot stand in a certificate.
     ServerName,
@@ -142,12 +142,12 @@ pub struct Tls {
     pub ca_file: Option<PathBuf>,
     /// A folder of PEM files of authorities to trust, in place of the system's.
     pub ca_path: Option<PathBuf>,
-    /// When not empty: accept exactly the certificates with these fingerprints. Their signer, names
-    /// and dates are not checked.
+    /// Fingerprints of the only accepted certificates, unless empty. Signer, names and dates are
+    /// then not checked.
     pub fingerprints: Vec<Fingerprint>,
-    /// When not empty: accept exactly the servers with these keys. Each is the SHA-256 of its
+    /// Keys of the only accepted servers, unless empty. Each is the SHA-256 of a
     /// SubjectPublicKeyInfo in DER form. The server sends its bare key in place of a certificate
-    /// (RFC 7250; TLS 1.3 only), if it is configured for that. The handshake is smaller.
+    /// (RFC 7250; TLS 1.3 only). It must be configured for that. The handshake is smaller.
     pub server_keys: Vec<Fingerprint>,
     /// A PEM file with the client's certificate, and after it those of its authorities.
     pub certificate: Option<PathBuf>,
@@ -165,9 +165,9 @@ pub struct Tls {
     /// Whether later connections of this process make use of the tickets of earlier ones; on by
     /// default.
     pub resumption: bool,
-    /// On TLS over TCP, with MQTT or AMQP: write before the handshake is complete (RFC 8446 section
-    /// 2.3). That saves a round trip. Off by default. It needs a ticket of an earlier connection of
-    /// this process, to a server that permits it. QUIC has a setting of its own.
+    /// Writes before the handshake is complete (RFC 8446, section 2.3), on TLS over TCP with MQTT
+    /// or AMQP. That saves a round trip. Off by default. It needs a ticket of an earlier connection
+    /// of this process, to a server that permits it. QUIC has a setting of its own.
     ///
     /// An attacker can record such bytes and send them to the server again. Turn it on only for
     /// servers that accept them once.

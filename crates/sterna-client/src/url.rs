@@ -1,4 +1,4 @@
-//! Where a broker is and how it is reached, as one URL.
+//! URLs of brokers: address and transport.
 
 use std::fmt;
 use std::str::FromStr;
@@ -117,7 +117,7 @@ impl Scheme {
         }
     }
 
-    /// Whether what is sent is encrypted and the server has a certificate.
+    /// Whether the scheme means encryption and a certificate of the server.
     #[must_use]
     pub const fn is_encrypted(self) -> bool {
         !matches!(
@@ -162,17 +162,17 @@ impl fmt::Display for Scheme {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// No `scheme://` at the start, or one that is not known; holds what stood there.
+    /// No known `scheme://` at the start. Has the text found there.
     Scheme(String),
     /// No host, or one that cannot be a host.
     Host,
     /// The port is not a number from 1 to 65535.
     Port,
-    /// A `%` is not followed by two hexadecimal digits, or what they give is not UTF-8.
+    /// A `%` is not followed by two hexadecimal digits, or the decoded bytes are not UTF-8.
     Escape,
     /// Longer than [`MAX_URL_BYTES`], or with control characters.
     Text,
-    /// A URL of HTTP has a query: what can be said there has its own settings.
+    /// A URL of HTTP has a query. Use the client's settings instead.
     Query,
 }
 
@@ -321,7 +321,7 @@ impl Url {
         unescape(topic).map(Some)
     }
 
-    /// The same address by another transport; with `None` on that transport's default port.
+    /// Returns the same address with another transport. `None` means that transport's default port.
     #[must_use]
     pub fn with_scheme(mut self, scheme: Scheme, port: Option<u16>) -> Self {
         self.scheme = scheme;

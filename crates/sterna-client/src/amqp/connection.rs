@@ -49,7 +49,8 @@ pub enum Event {
     Disconnected {
         /// Why.
         error: Error,
-        /// When the client tries again; it doesn't when none, and this is the last event.
+        /// Time until the next attempt. `None` if there is no further attempt; then this is the
+        /// last event.
         retry_in: Option<Duration>,
     },
 }
@@ -129,7 +130,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Starts a connection without waiting for it: what is requested meanwhile leaves with its first
+    /// Starts a connection without waiting for it. Requests made meanwhile leave with its first
     /// packets. Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -200,7 +201,7 @@ impl Connection {
         })
     }
 
-    /// Over QUIC: what the connection knows of its path, and what it has counted.
+    /// Statistics of the path and the connection, over QUIC.
     ///
     /// # Errors
     /// When there is no QUIC connection at the moment.
@@ -219,8 +220,9 @@ impl Connection {
     }
 }
 
-/// A handle to a session: an ordered sequence of what happens on its links. Clones are handles to the
-/// same one. It lasts until it is ended or its connection is closed.
+/// A handle to a session (part 2, section 2.5), which keeps the order of all frames of its links.
+/// Clones are handles to the same session. The session lasts until it is ended or its connection is
+/// closed.
 #[derive(Clone, Debug)]
 pub struct Session {
     inlet: Arc<Inlet>,

@@ -75,7 +75,7 @@ pub enum Error {
     Lost(Arc<io::Error>),
     /// The message is larger than the peer takes.
     TooLarge {
-        /// Its size in bytes.
+        /// Size of the message in bytes.
         bytes: u64,
         /// The peer's limit in bytes.
         max_bytes: u64,

@@ -23,7 +23,7 @@ pub enum Sasl {
         /// Password.
         password: String,
     },
-    /// EXTERNAL: by what the transport shows, which is the client's certificate.
+    /// EXTERNAL: by the client's certificate, which the transport shows.
     External,
     /// SCRAM-SHA-256 (RFC 7677): an exchange from which the server doesn't learn the password. The
     /// server has to prove that it knows it.

@@ -47,8 +47,8 @@ impl Delivery {
     /// themselves.
     ///
     /// # Errors
-    /// If the bytes are no message, or hold text that MQTT cannot have: more than 65,535 bytes, or
-    /// the character U+0000.
+    /// If the bytes are no message. Also if they hold text that MQTT cannot have: more than 65,535
+    /// bytes, or the character U+0000.
     pub fn to_mqtt(&self, address: &str) -> Result<crate::Message, Error> {
         let qos = match (self.is_settled(), self.receiver_settles()) {
             (true, _) => QoS::AtMostOnce,
@@ -60,8 +60,8 @@ impl Delivery {
 }
 
 impl Message {
-    /// The message as MQTT has it. `address` is that of the link it came by, for messages that name no
-    /// topic themselves; `qos` is as its delivery's settlement says.
+    /// The message as MQTT has it. `address` is that of the message's link, for messages that name
+    /// no topic themselves. `qos` follows from the settlement of its delivery.
     ///
     /// # Errors
     /// As for [`Delivery::to_mqtt`].

@@ -31,13 +31,13 @@ pub struct Properties {
     pub content_type: Option<String>,
     /// Encodings of the body on top of its type.
     pub content_encoding: Option<String>,
-    /// When it becomes useless, in milliseconds since 1970.
+    /// Time at which the message becomes useless, in milliseconds since the Unix epoch.
     pub absolute_expiry_time_ms: Option<i64>,
-    /// When it was made, in milliseconds since 1970.
+    /// Time of its creation, in milliseconds since the Unix epoch.
     pub creation_time_ms: Option<i64>,
     /// The group it belongs to.
     pub group_id: Option<String>,
-    /// Its place in the group.
+    /// Place of the message in its group.
     pub group_sequence: Option<u32>,
     /// The group of answers.
     pub reply_to_group_id: Option<String>,
@@ -134,7 +134,7 @@ impl Message {
     /// Reads a message of format 0. Data sections share the payload.
     ///
     /// # Errors
-    /// When the payload is no such message.
+    /// When the payload is no message of format 0.
     pub fn decode(payload: &Bytes) -> Result<Self, DecodeError> {
         let view = MessageView::parse(payload)?;
         view.validate()?;

@@ -18,12 +18,13 @@ pub use sterna_amqp::performatives::{
     ReceiverSettleMode as ReceiverSettles, SenderSettleMode as SenderSettles,
 };
 
-/// Most messages of a sender that may be under way: what the engine keeps of a link.
+/// Largest number of messages of a sender that may be under way. The engine keeps no more for a
+/// link.
 pub const MAX_IN_FLIGHT: usize = 16_384;
 
 has_link_options!(Options);
 
-/// Settings of a connection. [`Options::new`] has the defaults; set what shall differ.
+/// Settings of a connection. [`Options::new`] has the defaults.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -36,12 +37,13 @@ pub struct Options {
     pub hostname: Option<String>,
     /// Authentication of the client; by default PLAIN if the URL has a user name, else ANONYMOUS.
     pub sasl: Sasl,
-    /// Longest wait, at the end of the connection, for the broker to acknowledge what was written;
-    /// 30 s by default. Over QUIC the wait is shorter on a fast path. It begins anew whenever the
-    /// broker has acknowledged something.
+    /// Longest wait, at the end of the connection, for the broker to acknowledge the written bytes;
+    /// 30 s by default. Over QUIC the wait is shorter on a fast path. It begins anew with each
+    /// acknowledgement.
     pub close_timeout: Duration,
-    /// Everything up to the first attach leaves at once, without an answer of the broker (part 2,
-    /// section 2.4.2); on by default. A broker that hangs up on that is asked again in turn.
+    /// Sends everything up to the first attach at once, without an answer of the broker (part 2,
+    /// section 2.4.2). On by default. If a broker hangs up on that, the next attempt waits for each
+    /// answer.
     pub pipelined: bool,
     /// Longest silence of this end in seconds, and QUIC's interval of PINGs. A peer counts as dead after
     /// twice this time. 60 by default, 0 turns both off. Over QUIC the open leaves it out.
@@ -148,13 +150,14 @@ pub struct SenderOptions {
     pub name: Option<String>,
     /// The node that messages go to; `None` is the anonymous node.
     pub address: Option<String>,
-    /// When this end settles; each message as it is sent (`Mixed`) by default.
+    /// Time at which this end settles; for each message as it is sent (`Mixed`) by default.
     pub sender_settles: SenderSettles,
-    /// When the receiver settles; `Second` makes deliveries exactly once, where both ends recover.
+    /// Time at which the receiver settles. `Second` makes deliveries exactly once, where both ends
+    /// recover.
     pub receiver_settles: ReceiverSettles,
     /// Durability of the target.
     pub durability: Durability,
-    /// When the target begins to expire.
+    /// Event with which the target begins to expire.
     pub expiry_policy: ExpiryPolicy,
     /// Time until it expires, in seconds.
     pub timeout_s: u32,
@@ -198,7 +201,7 @@ pub enum Credit {
     /// Automatic: the limit of messages that are on their way, wait for the application, or are
     /// undecided.
     Window(u32),
-    /// As the application says, with [`Receiver::add_credit`](super::Receiver::add_credit).
+    /// Credit by hand, with [`Receiver::add_credit`](super::Receiver::add_credit).
     Manual,
 }
 
@@ -210,17 +213,18 @@ pub struct ReceiverOptions {
     pub name: Option<String>,
     /// The node that messages come from.
     pub address: Option<String>,
-    /// In place of an address: the broker makes a node and says its address
+    /// Requests a new node in place of an address. The broker makes it and tells its address
     /// ([`LinkInfo::address`](super::LinkInfo)).
     pub dynamic: bool,
-    /// When the sender settles. `Settled` takes messages at most once, `Unsettled` makes all of
-    /// them wait for a decision, `Mixed` (the default) lets the broker choose.
+    /// Time at which the sender settles. With `Settled`, messages come at most once. With
+    /// `Unsettled`, all of them wait for a decision. With `Mixed` (the default), the broker
+    /// chooses.
     pub sender_settles: SenderSettles,
-    /// When this end settles.
+    /// Time at which this end settles.
     pub receiver_settles: ReceiverSettles,
     /// Durability of the source.
     pub durability: Durability,
-    /// When the source begins to expire.
+    /// Event with which the source begins to expire.
     pub expiry_policy: ExpiryPolicy,
     /// Time until it expires, in seconds.
     pub timeout_s: u32,
@@ -228,7 +232,7 @@ pub struct ReceiverOptions {
     pub distribution_mode: Option<DistributionMode>,
     /// A selector in the language of JMS: only messages that it is true for come.
     pub selector: Option<String>,
-    /// Leaves out what this connection itself sends.
+    /// Leaves out messages that this connection itself sends.
     pub no_local: bool,
     /// Further filters, by name.
     pub filters: Vec<(String, Value)>,
@@ -281,8 +285,8 @@ impl ReceiverOptions {
         }
     }
 
-    /// The same as a durable subscription: it outlives connections, and is found again by the
-    /// container-id and this name.
+    /// Makes the receiver a durable subscription. It outlives connections, and is found again by
+    /// the container-id and this name.
     #[must_use]
     pub fn durable(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());

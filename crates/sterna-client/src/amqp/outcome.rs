@@ -16,13 +16,13 @@ pub enum Outcome {
     Accepted,
     /// Invalid, and not to be sent again; with the reason, if there is one.
     Rejected(Option<Remote>),
-    /// Not taken, as if it had never been sent.
+    /// The message was not taken, and is as if it had never been sent.
     Released,
-    /// Not taken, and to be changed.
+    /// The message was not taken, and is to be changed.
     Modified {
         /// Counts as an attempt to deliver it.
         delivery_failed: bool,
-        /// Not to be sent to this receiver again.
+        /// Whether the message is not to be sent to this receiver again.
         undeliverable_here: bool,
         /// Message annotations to set.
         annotations: Annotations,

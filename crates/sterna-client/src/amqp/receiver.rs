@@ -135,10 +135,10 @@ impl Drop for Receiver {
     }
 }
 
-/// A message that has arrived, and is to be decided about unless it is settled.
+/// A message that has arrived. Unless it is settled, the application decides about it.
 ///
-/// A delivery that is dropped without a decision stays with this link, and uses its window, until
-/// the link or connection ends. It then goes to another receiver, or comes again.
+/// If a delivery is dropped without a decision, it stays with this link, and uses its window. When
+/// the link or connection ends, it goes to another receiver, or comes again.
 #[derive(Debug)]
 pub struct Delivery {
     inlet: Arc<Inlet>,
@@ -179,7 +179,7 @@ impl Delivery {
         self.arrived.settled
     }
 
-    /// When this end is to settle.
+    /// Time at which this end is to settle.
     #[must_use]
     pub const fn receiver_settles(&self) -> ReceiverSettles {
         self.arrived.settle_mode
@@ -238,10 +238,10 @@ impl Delivery {
 
 /// Whether a decision about a delivery stands.
 ///
-/// With [`ReceiverSettles::First`] that is when it was
-/// told; with [`ReceiverSettles::Second`] when the sender has settled, too, however many connections
-/// that takes. An [`Error::Stale`] says that the connection was lost before the decision was told: the
-/// message comes again. Dropping the future changes nothing.
+/// With [`ReceiverSettles::First`] it stands when it was told. With [`ReceiverSettles::Second`] it
+/// stands when the sender has settled, too, also over several connections. [`Error::Stale`] means
+/// that the connection was lost before the decision was told. The message then comes again.
+/// Dropping the future changes nothing.
 #[derive(Debug)]
 pub struct Settlement {
     answer: oneshot::Receiver<Result<(), Error>>,

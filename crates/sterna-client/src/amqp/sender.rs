@@ -13,8 +13,8 @@ use super::message::Message;
 use super::options::SenderSettles;
 use super::{Error, LinkInfo, Outcome};
 
-/// A link that messages leave by. Dropping it closes the link when what was handed over before is
-/// settled.
+/// A link for outgoing messages. Dropping it closes the link when all messages that were handed
+/// over are settled.
 #[derive(Debug)]
 pub struct Sender {
     handle: LinkHandle,

@@ -14,7 +14,7 @@ use super::link::Body;
 /// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// It is read.
+    /// Reads the resource.
     Get,
     /// Something is done with it. Not repeated when the connection is lost before the answer.
     Post,

@@ -12,7 +12,7 @@ use super::exchange::{Inner, Keyed, Request};
 use super::fields;
 use super::link::Response;
 use super::options::{Options, Subscribe, check_any_session};
-use super::session::Session;
+use super::session::SessionDescription;
 use super::subscription::Subscription;
 use super::{Version, text};
 use crate::message::{InvalidError, Message, Publish};
@@ -44,8 +44,8 @@ pub enum Event {
     Disconnected {
         /// Why.
         error: Error,
-        /// When the client tries again. `None` when it does not, and the request or subscription ends
-        /// with this error.
+        /// Time until the next attempt. `None` if there is no further attempt; the request or
+        /// subscription then ends with this error.
         retry_in: Option<Duration>,
     },
 }
@@ -70,13 +70,13 @@ impl Events {
 pub enum Retained {
     /// The topic has none.
     None,
-    /// It is the one that the caller has.
+    /// The message is the one that the caller has.
     NotModified,
     /// There is one.
     Message {
         /// The message.
         message: Message,
-        /// By what it is known again, where the broker says that.
+        /// The message's entity tag, if the broker gave one.
         etag: Option<String>,
     },
 }
@@ -152,7 +152,8 @@ impl Client {
         self.inner.current().map(|link| self.inner.describe(&link))
     }
 
-    /// Over HTTP/3: what the connection knows of its path, and what it has counted.
+    /// Statistics of the path and the connection, over HTTP/3. `None` on other versions or without
+    /// a connection.
     #[must_use]
     pub fn path(&self) -> Option<PathStatistics> {
         self.inner.current()?.path()
@@ -161,9 +162,9 @@ impl Client {
     /// Publishes a message and waits until it is in every queue that it belongs to. Messages whose
     /// publishing overlaps may overtake each other.
     ///
-    /// With QoS 1 and 2 the message has an `Idempotency-Key`, and is sent again if the connection
-    /// is lost before the answer. With QoS 0 that is an error, and the arrival of the message is
-    /// unknown.
+    /// With QoS 1 and 2 the message has an `Idempotency-Key`. It is sent again if the connection is
+    /// lost before the answer. With QoS 0 such a loss is an error, and the arrival of the message
+    /// is unknown.
     ///
     /// # Errors
     /// When the broker refuses it, and when it could not be sent.
@@ -243,7 +244,7 @@ impl Client {
     }
 
     /// Removes a topic and its retained message, and ends every subscription whose filter is
-    /// exactly this. False if there was no such topic.
+    /// exactly this. Returns false if the topic did not exist.
     ///
     /// # Errors
     /// When the broker refuses it, and when it could not be asked.
@@ -257,7 +258,7 @@ impl Client {
     ///
     /// # Errors
     /// When the broker refuses to say, and when it could not be asked.
-    pub async fn session(&self, name: &str) -> Result<Option<Session>, Error> {
+    pub async fn session(&self, name: &str) -> Result<Option<SessionDescription>, Error> {
         self.inner.session(name).await
     }
 
@@ -298,8 +299,8 @@ impl Client {
         self.inner.finish(response).await
     }
 
-    /// Gives the connection up, as if it had been lost: what may be repeated, and subscriptions, go on
-    /// with another one. For devices that know that their network has changed.
+    /// Gives the connection up, as if it had been lost. Repeatable requests and subscriptions
+    /// continue on another one. For devices that know that their network has changed.
     pub fn drop_connection(&self) {
         if let Some(link) = self.inner.current() {
             self.inner.give_up(&link);
@@ -335,13 +336,16 @@ fn found(answer: Result<Response, Error>) -> Result<Option<Response>, Error> {
 }
 
 impl Inner {
-    pub(super) async fn session(self: &Arc<Self>, name: &str) -> Result<Option<Session>, Error> {
+    pub(super) async fn session(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<Option<SessionDescription>, Error> {
         let request = Request::read("GET", session_target(name, "")?);
         let Some(response) = found(self.execute(&request).await)? else {
             return Ok(None);
         };
         let content = self.content(response).await?;
-        match Session::parse(&content) {
+        match SessionDescription::parse(&content) {
             Ok(session) => Ok(Some(session)),
             Err(error) => Err(Error::Protocol(format!(
                 "a session that cannot be read: {error}"

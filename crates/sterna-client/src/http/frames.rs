@@ -20,11 +20,11 @@ const KEPT_BYTES: usize = 65_536;
 /// A frame of the stream.
 #[derive(Clone, Debug)]
 pub enum Frame {
-    /// Nothing came for a while, and the connection lives.
+    /// A sign of life: no message came for a while.
     Heartbeat,
     /// A message.
     Message {
-        /// Its number in the subscription; `None` with QoS 0.
+        /// Number of the message in the subscription; `None` with QoS 0.
         id: Option<u64>,
         /// The message.
         message: Message,
@@ -35,14 +35,14 @@ pub enum Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// It says that it is larger than the limit.
+    /// The frame's length is above the limit.
     TooLarge {
-        /// Its bytes, without its length.
+        /// Size of the frame in bytes, without its length field.
         bytes: u64,
         /// The limit.
         max_bytes: usize,
     },
-    /// It is cut off within, or says more than it has.
+    /// The frame's content is cut off, or longer than its fields say. The text has details.
     Malformed(&'static str),
 }
 
@@ -90,9 +90,9 @@ impl Frames {
         }
     }
 
-    /// Takes bytes that have arrived. They are kept until their frame is complete. If each piece is
-    /// followed by [`Frames::next_frame`] until that says `None`, at most the largest frame and one
-    /// piece are kept.
+    /// Takes bytes that have arrived, and keeps them until their frame is complete. Call
+    /// [`Frames::next_frame`] after each piece until it returns `None`. Then at most the largest
+    /// frame and one piece are kept.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }

@@ -1,4 +1,4 @@
-//! HTTP publish-subscribe: HTTP/3 first, HTTP/2 and 1.1 beside it (`docs/http.md`).
+//! HTTP publish-subscribe over HTTP/3, HTTP/2 and HTTP/1.1 (`docs/http.md`).
 //!
 //! A [`Client`] publishes and subscribes by its [`LinkOptions::url`](crate::LinkOptions::url). `https` is HTTP/3 if UDP gets
 //! through, else HTTP/2 or 1.1 over TLS. `h3` is HTTP/3 only, and `http` is HTTP/1.1 without
@@ -46,7 +46,7 @@ pub use error::Error;
 pub use frames::{Frame, FrameError, Frames};
 pub use options::{Credentials, MAX_FILTERS, MAX_SESSION_NAME, Options, Subscribe};
 pub use problem::Problem;
-pub use session::Session;
+pub use session::SessionDescription;
 pub use subscription::{Received, Subscription};
 
 /// A version of HTTP.

@@ -90,7 +90,7 @@ impl Credentials {
 
 has_link_options!(Options);
 
-/// Settings of a client. [`Options::new`] has the defaults; set what shall differ.
+/// Settings of a client. [`Options::new`] has the defaults.
 ///
 /// ```
 /// use sterna_client::http::{Credentials, Options};
@@ -112,16 +112,17 @@ pub struct Options {
     /// want of credentials is sent again with them.
     pub credentials_once: bool,
     /// Longest time from a request to the head of its response, and between two pieces of a
-    /// response; 20 s by default. Subscriptions, which do not end, have `silence_timeout` instead.
-    /// The connection is then taken for lost.
+    /// response. After it, the connection counts as lost. 20 s by default. Subscriptions have
+    /// `silence_timeout` instead.
     pub response_timeout: Duration,
     /// Longest silence of a subscription, after which its connection counts as lost. 45 s by
-    /// default, since a broker sends a sign of life every 15 s.
+    /// default. A broker sends a sign of life every 15 s.
     pub silence_timeout: Duration,
-    /// With `https`: try HTTP/3 first; on by default. When off, HTTP/2 or 1.1 over TLS at once.
+    /// Tries HTTP/3 first, with `https`; on by default. If off, the client uses HTTP/2 or 1.1 over
+    /// TLS at once.
     pub http3: bool,
-    /// With `https`: how long HTTP/3 has alone, before a connection over TCP is tried beside it;
-    /// 300 ms by default. The first that stands is used (the idea of RFC 8305).
+    /// Time that HTTP/3 has alone, with `https`, before a connection over TCP is tried beside it.
+    /// 300 ms by default. The first established one is used (the idea of RFC 8305).
     pub head_start: Duration,
     /// Over HTTP/1.1: connections at a time, each with one request; 8 by default, not 0. A
     /// subscription keeps one for itself.
@@ -232,7 +233,7 @@ impl Subscribe {
         new.filter(filter)
     }
 
-    /// The same with a further filter.
+    /// Adds a topic filter.
     ///
     /// # Errors
     /// When the filter is not valid, or there are [`MAX_FILTERS`] already.
@@ -248,18 +249,19 @@ impl Subscribe {
         Ok(self)
     }
 
-    /// The same with or without retained messages.
+    /// Sets whether retained messages come first.
     #[must_use]
     pub const fn retained(mut self, retained: bool) -> Self {
         self.retained = retained;
         self
     }
 
-    /// The same as a durable subscription: the broker keeps it and its messages without a listener,
-    /// and sends unacknowledged ones again.
+    /// Makes the subscription durable. The broker keeps it and its messages without a listener, and
+    /// sends unacknowledged messages again.
     ///
     /// # Errors
-    /// When the name has other characters than letters, digits, `.`, `_` and `-`, or not 1 to 64.
+    /// When the name does not have 1 to 64 characters, or has others than letters, digits, `.`, `_`
+    /// and `-`.
     pub fn session(mut self, name: impl Into<String>) -> Result<Self, Error> {
         let name = name.into();
         check_session(&name)?;
@@ -267,8 +269,8 @@ impl Subscribe {
         Ok(self)
     }
 
-    /// Whether the client acknowledges each message of a durable subscription with the call for the
-    /// next one, which is the default. Otherwise the application calls
+    /// Sets whether the client acknowledges each message of a durable subscription with the call
+    /// for the next one. That is the default. Otherwise the application calls
     /// [`Subscription::acknowledge`](super::Subscription::acknowledge).
     #[must_use]
     pub const fn acknowledge(mut self, acknowledge: bool) -> Self {

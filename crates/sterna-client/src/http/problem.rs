@@ -23,7 +23,7 @@ pub struct Problem {
     pub title: Option<String>,
     /// Description of this case.
     pub detail: Option<String>,
-    /// When it is worth while to ask again, where the broker says so.
+    /// Time after which a repetition may succeed, if the broker gave one.
     pub retry_after: Option<Duration>,
 }
 

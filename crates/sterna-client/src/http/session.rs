@@ -6,8 +6,8 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct Session {
-    /// Its name.
+pub struct SessionDescription {
+    /// Name of the session.
     pub session: String,
     /// Whether a client listens.
     pub connected: bool,
@@ -17,15 +17,15 @@ pub struct Session {
     pub pending_bytes: Option<u64>,
     /// Messages that were sent and are not acknowledged.
     pub unacknowledged: u64,
-    /// Its topic filters.
+    /// Topic filters of the session.
     pub filters: Vec<String>,
 }
 
-impl Session {
-    /// Reads the content of the response; members that are not known are passed over.
+impl SessionDescription {
+    /// Reads the content of the response, in JSON. Unknown members are ignored.
     ///
     /// # Errors
-    /// When it is no such JSON, with what is wrong.
+    /// When the content is not the JSON of a session. The text names the fault.
     pub fn parse(content: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(content).map_err(|error| error.to_string())
     }
@@ -41,20 +41,21 @@ mod tests {
     fn a_session_is_read() {
         let text = br#"{"session":"a","connected":true,"pending":3,"pending_bytes":9,
             "unacknowledged":2,"filters":["x/#"],"later":{}}"#;
-        let session = Session::parse(text).unwrap();
+        let session = SessionDescription::parse(text).unwrap();
         assert!(session.connected);
         assert_eq!((session.pending, session.unacknowledged), (Some(3), 2));
         assert_eq!(session.filters, ["x/#"]);
-        let unread = Session::parse(br#"{"session":"a","pending":null,"pending_bytes":null}"#);
+        let unread =
+            SessionDescription::parse(br#"{"session":"a","pending":null,"pending_bytes":null}"#);
         assert_eq!(unread.unwrap().pending, None);
-        assert!(Session::parse(b"[").is_err());
-        assert!(Session::parse(br#"{"pending":-1}"#).is_err());
+        assert!(SessionDescription::parse(b"[").is_err());
+        assert!(SessionDescription::parse(br#"{"pending":-1}"#).is_err());
     }
 
     proptest! {
         #[test]
         fn reading_never_panics(content in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = Session::parse(&content);
+            let _ = SessionDescription::parse(&content);
         }
     }
 }

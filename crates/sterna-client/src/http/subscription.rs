@@ -24,7 +24,7 @@ const ACKNOWLEDGED_TOGETHER: u64 = 64;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Received {
-    /// Its number in the subscription; `None` with QoS 0. Numbers grow.
+    /// Number of the message in the subscription; `None` with QoS 0. Numbers grow.
     pub id: Option<u64>,
     /// The message. It may have come before where [`Message::is_duplicate`] says so.
     pub message: Message,
@@ -148,11 +148,11 @@ impl Subscription {
         }
     }
 
-    /// The next message, where it has come already. Messages that were handed over before do not
-    /// count as done by this call.
+    /// The next message, if it has already come. Messages that were handed over before do not count
+    /// as done by this call.
     ///
     /// # Errors
-    /// When what came cannot be read.
+    /// When the received bytes cannot be read.
     pub fn try_next(&mut self) -> Result<Option<Received>, Error> {
         while let Some(frame) = self.frames.next_frame()? {
             if let Frame::Message { id, message } = frame {
@@ -196,8 +196,8 @@ impl Subscription {
         Ok(())
     }
 
-    /// Acknowledges what was handed over, where the client does that, and ends the response. A
-    /// durable subscription stays at the broker.
+    /// Acknowledges messages that were handed over, where the client does that, and ends the
+    /// response. A durable subscription stays at the broker.
     ///
     /// # Errors
     /// When the broker refuses it, and when it could not be asked.

@@ -15,9 +15,9 @@ use crate::url::{Scheme, Url};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LinkOptions {
-    /// Where the broker is.
+    /// URL of the broker.
     pub url: Url,
-    /// Whom to trust, on encrypted transports.
+    /// Trusted servers and the client's certificate, for encrypted transports.
     pub tls: Tls,
     /// Local address to connect from.
     pub bind: Option<IpAddr>,
@@ -27,8 +27,8 @@ pub struct LinkOptions {
     /// CONNACK, AMQP's open, or HTTP's handshake. A profile in `quic` with a longer handshake
     /// timeout lengthens it.
     pub connect_timeout: Duration,
-    /// Back-off after a connection was lost; `None` for no further connection. HTTP repeats what is
-    /// repeatable: subscriptions, and requests that do no harm.
+    /// Back-off after a connection was lost; `None` for no further connection. HTTP repeats
+    /// subscriptions, and requests that do no harm.
     pub reconnect: Option<Backoff>,
     /// Whether to try again also when the very first connection fails; off by default.
     pub retry_first: bool,
@@ -38,12 +38,12 @@ pub struct LinkOptions {
     /// Over QUIC: where to write traces of connections; nowhere by default.
     #[cfg(feature = "qlog")]
     pub qlog: Option<crate::Qlog>,
-    /// Over QUIC, to a server that this process was connected to before: write before the handshake
-    /// is complete (0-RTT). That saves a round trip; it is on by default.
+    /// Writes before the handshake is complete (0-RTT), over QUIC. The server must be one that this
+    /// process was connected to before. That saves a round trip. On by default.
     ///
-    /// MQTT sends what follows the CONNECT, if `early_requests` is on. AMQP sends transfers if the
-    /// server has announced credit, and `pipelined` is on. HTTP sends requests that only read, and
-    /// publications, which then have an `Idempotency-Key`.
+    /// MQTT sends the packets behind the CONNECT, if `early_requests` is on. AMQP sends transfers
+    /// if the server has announced credit, and `pipelined` is on. HTTP sends requests that only
+    /// read, and publications, which then have an `Idempotency-Key`.
     ///
     /// A third party that records these packets can send them to the server again. That does no
     /// harm where a ticket works only once, as on a Sterna broker. Such a broker also keeps early

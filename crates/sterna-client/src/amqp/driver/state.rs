@@ -24,8 +24,8 @@ pub(in crate::amqp) type Fate = Option<DeliveryStateBuf>;
 pub struct LinkInfo {
     /// The link's name.
     pub name: String,
-    /// The address of the peer's node: what was asked for, or, if that was dynamic, the broker's
-    /// choice. None for the anonymous node.
+    /// Address of the peer's node: the requested one, or the broker's choice for a dynamic node.
+    /// `None` for the anonymous node.
     pub address: Option<String>,
     /// The largest message that the peer takes, in bytes, if it has a limit.
     pub max_message_bytes: Option<u64>,

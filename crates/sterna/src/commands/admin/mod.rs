@@ -117,15 +117,15 @@ enum Sessions {
     /// List them
     List,
     /// Show one
-    Show(Session),
+    Show(SessionName),
     /// List its subscriptions
-    Subscriptions(Session),
+    Subscriptions(SessionName),
     /// End it with its subscriptions and queue, and disconnect its client
-    End(Session),
+    End(SessionName),
 }
 
 #[derive(ClapArgs, Debug)]
-struct Session {
+struct SessionName {
     /// Its name: of MQTT the client identifier
     #[arg(value_name = "SESSION")]
     session: String,
@@ -509,7 +509,7 @@ async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, 
 }
 
 async fn sessions(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
-    let of = |session: &Session| format!("/sessions/{}", segment(&session.session));
+    let of = |session: &SessionName| format!("/sessions/{}", segment(&session.session));
     match action {
         Sessions::List => list(admin, &SESSIONS, "/sessions", most).await,
         Sessions::Show(session) => one(admin, &of(session)).await,
