@@ -14,7 +14,7 @@ pub(crate) mod shared;
 mod usage;
 mod writer;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -27,6 +27,7 @@ pub use usage::{SyncTimes, Usage, UsageReader};
 use crate::disk::{Disk, DiskFile, UNFINISHED};
 use crate::error::OpenError;
 use crate::log::frame::{Item, Seal, items};
+use crate::log::index::IndexBuilder;
 use crate::log::recovery::{SegmentFile, Walk, Walked, open_segments, walk};
 use crate::log::segment::{
     FOLDER, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, number_of, segment_name,
@@ -134,13 +135,35 @@ impl Engine {
             applied: applied.sequence,
             from_sequence: applied.sequence + 1,
         };
-        let walked = walk(&*disk, &files, &wanted, &mut |_, _, header, body| {
-            if header.sequence > applied.sequence {
-                report.replayed_frames += 1;
-                take_changes(body, &mut pending);
-            }
-            Ok(())
-        })
+        let indexed = disk.list(FOLDER).map_err(failed)?;
+        let indexed: BTreeSet<u64> = indexed
+            .iter()
+            .filter_map(|name| number_of(name, "index"))
+            .collect();
+        let mut indexes: BTreeMap<u64, IndexBuilder> = BTreeMap::new();
+        let walked = walk(
+            &*disk,
+            &files,
+            &wanted,
+            &mut |file, offset, header, body| {
+                if header.sequence > applied.sequence {
+                    report.replayed_frames += 1;
+                    take_changes(body, &mut pending);
+                }
+                let file: &SegmentFile = &files[file];
+                if !indexed.contains(&file.number) {
+                    let first =
+                        (file.header).map_or(header.first_position, |own| own.first_position);
+                    let index = indexes.entry(file.number);
+                    (index.or_insert_with(|| IndexBuilder::new(first))).add_frame(
+                        offset,
+                        header.first_position,
+                        body,
+                    );
+                }
+                Ok(())
+            },
+        )
         .map_err(failed)?;
         report
             .damage
@@ -153,7 +176,7 @@ impl Engine {
         if let Some(torn) = &report.torn {
             tracing::info!("store: {torn}");
         }
-        let segments = take_over(&*disk, &files, &walked).map_err(failed)?;
+        let segments = take_over(&*disk, &files, &walked, indexes).map_err(failed)?;
         let last = segments.last().map(|segment| segment.end());
         let start = Start {
             identity: found.identity,
@@ -165,11 +188,6 @@ impl Engine {
             changes: pending.changes,
             damage: report.damage.clone(),
         };
-        let indexed = disk.list(FOLDER).map_err(failed)?;
-        let indexed: BTreeSet<u64> = indexed
-            .iter()
-            .filter_map(|name| number_of(name, "index"))
-            .collect();
         let shared = Arc::new(Shared::new(disk, settings, start));
         let records = Arc::new(found.records);
         Ok(Self {
@@ -397,11 +415,12 @@ pub(crate) fn take_changes(body: &[u8], pending: &mut Pending) {
 }
 
 /// Makes the files fit the walk. The last is cut where it ends, and put onto the disk. No more is written
-/// to these files.
+/// to these files. `indexes` are those that the walk has made, by the segment's number.
 fn take_over(
     disk: &dyn Disk,
     files: &[SegmentFile],
     walked: &Walked,
+    mut indexes: BTreeMap<u64, IndexBuilder>,
 ) -> io::Result<Vec<Arc<Segment>>> {
     let mut segments = Vec::with_capacity(files.len());
     for (index, (file, extent)) in files.iter().zip(&walked.extents).enumerate() {
@@ -428,7 +447,7 @@ fn take_over(
         let state = SegmentState {
             end: extent.end,
             file: None,
-            index: None,
+            index: indexes.remove(&file.number),
         };
         segments.push(Arc::new(Segment::new(&header, state)));
     }

@@ -543,15 +543,7 @@ pub(crate) fn build_index(
             && header.first_position >= next_position
             && header.sequence <= end.sequence
         {
-            next_position = header.first_position;
-            for (topic, _) in messages(scanner.body()) {
-                let posting = Posting {
-                    position: next_position,
-                    offset,
-                };
-                builder.add(topic, posting);
-                next_position += 1;
-            }
+            next_position = builder.add_frame(offset, header.first_position, scanner.body());
         }
     }
     Ok(builder)

@@ -58,6 +58,8 @@ pub(crate) struct Writer {
     published: Progress,
     /// The active segment failed: its unsynced frames belong into another.
     must_move: bool,
+    /// The first segment was begun, or tried to be.
+    is_prepared: bool,
     /// When what is in hand is written, where that is put off.
     write_at_ms: Option<u64>,
     /// Time of the next attempt after a failure.
@@ -93,6 +95,7 @@ impl Writer {
             progress,
             published: progress,
             must_move: false,
+            is_prepared: false,
             retry_at_ms: None,
             write_at_ms: None,
             // So that the first step looks.
@@ -122,6 +125,7 @@ impl Writer {
             if self.batch.is_empty() {
                 self.take_batch();
                 if self.batch.is_empty() {
+                    self.prepare();
                     return self.rest(now_ms);
                 }
                 let delay_ms = self.shared.settings.write_delay_ms;
@@ -273,14 +277,44 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the segment that is written, and begins one with room for a frame of this length.
+    /// Begins the first segment of a start before there is anything to write: a file that is made, reserved and
+    /// synced takes long, and the first client would wait for it. Where it fails, it is made when it is needed.
+    fn prepare(&mut self) {
+        if self.active.is_none() && !std::mem::replace(&mut self.is_prepared, true) {
+            let inbox = self.shared.inbox();
+            let (is_idle, position) = (inbox.frames.is_empty(), inbox.next_position);
+            drop(inbox);
+            if is_idle && let Err(error) = self.begin_segment_at(position, 0) {
+                tracing::debug!("store: a segment cannot be made yet: {error}");
+            }
+        }
+    }
+
+    /// Has a segment that has room for a frame of this length: ends the one that is written, if it is too small.
     fn begin_segment(&mut self, frame_bytes: u64) -> io::Result<()> {
+        let first = u64_at(&self.batch, self.batch_done + 16).unwrap_or(1);
+        let start = SEGMENT_HEADER_BYTES as u64;
+        match &mut self.active {
+            // It was prepared, and is as good as a new one.
+            Some(active) if active.end.offset == start => {
+                active.limit = start + frame_bytes;
+                match active.file.allocate(active.limit) {
+                    // The room that is left may do.
+                    Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(error),
+                    _ => Ok(()),
+                }
+            }
+            Some(active) => {
+                let position = active.end.position;
+                self.begin_segment_at(position, frame_bytes)
+            }
+            None => self.begin_segment_at(first, frame_bytes),
+        }
+    }
+
+    fn begin_segment_at(&mut self, first_position: u64, frame_bytes: u64) -> io::Result<()> {
         // A segment that has a successor is on the disk as a whole: recovery relies on it.
         self.sync()?;
-        let first_position = match &self.active {
-            Some(active) => active.end.position,
-            None => u64_at(&self.batch, self.batch_done + 16).unwrap_or(1),
-        };
         let active =
             self.make_segment(self.progress.written + 1, first_position, &[], frame_bytes)?;
         let segment = Arc::clone(&active.segment);

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::frame::{Seal, u32_at, u64_at};
+use super::frame::{Seal, messages, u32_at, u64_at};
 use super::segment::VERSION;
 
 const MAGIC: &[u8; 8] = b"STERNIDX";
@@ -133,6 +133,16 @@ impl IndexBuilder {
         let topic: Arc<str> = topic.into();
         self.ordered.insert(Arc::clone(&topic));
         self.topics.insert(topic, postings);
+    }
+
+    /// Adds the messages of a frame at an offset; returns the position behind the last.
+    pub(crate) fn add_frame(&mut self, offset: u64, first_position: u64, body: &[u8]) -> u64 {
+        let mut position = first_position;
+        for (topic, _) in messages(body) {
+            self.add(topic, Posting { position, offset });
+            position += 1;
+        }
+        position
     }
 
     /// The file's bytes.

@@ -1,8 +1,10 @@
-//! The cost of a message.
+//! The cost of a message, and of a reader's return.
+
+use std::sync::Arc;
 
 use super::{Store, settings};
 use sterna_store::disk::SimulatedDisk;
-use sterna_store::{Draft, Settings};
+use sterna_store::{Draft, Request, Settings};
 
 /// At most 1.3 times the size of a message, and 64 bytes.
 #[test]
@@ -50,4 +52,84 @@ fn bytes_written_per_message_are_bounded() {
             "{payload} bytes, {topics} topics: {each} of {most}"
         );
     }
+}
+
+/// A session slept through messages, every thousandth of them its own, and the process was killed. Its first read
+/// takes its messages and the indexes of full segments, and nothing else: no segment is read through for it.
+#[test]
+fn a_first_read_after_a_kill_reads_what_is_wanted() {
+    const MESSAGES: u64 = 60_000;
+    let settings = Settings {
+        segment_bytes: 4 << 20,
+        ..settings()
+    };
+    let mut store = Store::open(&SimulatedDisk::new(1), &settings);
+    let mut draft = Draft::default();
+    for number in 0..MESSAGES {
+        let topic = match number % 1_000 {
+            7 => "sleeper".to_owned(),
+            _ => format!("other/{}", number % 10),
+        };
+        draft.clear();
+        draft
+            .message(&topic, |out| out.resize(out.len() + 100, 7))
+            .unwrap();
+        store.handle.append(&draft).unwrap();
+        if number % 1_000 == 0 {
+            store.pass(1);
+        }
+    }
+    store.pass(20);
+    for is_killed in [true, false] {
+        if is_killed {
+            store = store.reopen();
+        }
+        let before = store.disk.read_bytes();
+        let request = Request {
+            filters: Arc::new(["sleeper".into()]),
+            ..super::everything(0)
+        };
+        store.handle.read(request);
+        store.pass(1);
+        let answer = store.handle.next_answer().unwrap();
+        assert_eq!(answer.messages.len() as u64, MESSAGES / 1_000);
+        let read = store.disk.read_bytes() - before;
+        let of_messages = MESSAGES / 1_000 * (2 << 10);
+        let of_indexes: usize = (super::log_files(&store.disk, ".index").iter())
+            .map(|name| store.disk.content(name).unwrap().len())
+            .sum();
+        println!("{read} bytes read, {of_messages} and {of_indexes} wanted");
+        assert!(read <= of_messages + of_indexes as u64, "{read} bytes");
+    }
+}
+
+/// The file that the first append after a start goes into is made before there is one.
+#[test]
+fn the_first_append_after_a_start_waits_for_no_file() {
+    let mut store = Store::new();
+    store.append(&[("a", b"before")]).unwrap();
+    store.pass(20);
+    let mut store = store.reopen();
+    store.pass(20);
+    store.disk.set_sync_takes_ms(50);
+    let large = [7; 3 * 4_096];
+    let appended = store.append(&[("a", &large)]).unwrap();
+    store.pass(1);
+    assert_eq!(store.handle.progress().written, appended.sequence);
+    store.pass(500);
+    store.disk.set_sync_takes_ms(0);
+    // Nothing was ever appended, and nothing is in the way of what follows.
+    store.pass(20);
+    let mut store = store.reopen();
+    store.pass(20);
+    let mut store = store.reopen();
+    store.pass(20);
+    store.append(&[("a", b"after")]).unwrap();
+    store.pass(20);
+    let mut store = store.reopen();
+    assert_eq!(store.engine.report().damage, []);
+    let contents: Vec<usize> = (store.read(0).iter())
+        .map(|message| message.content.len())
+        .collect();
+    assert_eq!(contents, [6, large.len(), 5]);
 }
