@@ -171,6 +171,8 @@ pub(crate) struct Reader {
     pub(crate) held_until: u64,
     /// Whether it waits for an answer of the store.
     pub(crate) is_asked: bool,
+    /// Whether its consumer has nothing yet of what it has missed.
+    pub(crate) is_first: bool,
     /// Whether its cursor is to be written.
     pub(crate) is_changed: bool,
 }
@@ -274,6 +276,7 @@ impl Reader {
             past: Vec::new(),
             held_until: 0,
             is_asked: false,
+            is_first: false,
             is_changed: false,
         }
     }

@@ -22,6 +22,11 @@ use crate::store::{ReadAnswer, ReadRequest};
 
 /// Time after which a session asks again for what the store has not written yet.
 const STALLED_MS: u64 = 5;
+
+/// Messages that a session asks for first. Those of a narrow filter lie far apart, and its consumer has none until
+/// all that were asked for are read.
+const FIRST_MESSAGES: usize = 16;
+
 impl<P> Queues<P> {
     /// Makes a session read the log, from a message on that its queue has no room for. Its routes follow
     /// at the end of the call.
@@ -174,6 +179,7 @@ impl<P: DoorState> Broker<P> {
         if let Some(reader) = &mut self.queues.sessions[slot].reader
             && reader.awake_from.is_none()
         {
+            reader.is_first = true;
             if self.queues.limits.queue_full == QueueFull::DropOldest {
                 reader.count = Some(Box::new(Count::new(reader.next, allowance.until)));
             } else {
@@ -225,8 +231,12 @@ impl<P: DoorState> Broker<P> {
             self.queues.hungry.push(slot);
             return;
         }
+        let mut most_messages = most_messages;
         if let Some(reader) = &mut session.reader {
             reader.is_asked = true;
+            if reader.is_first && reader.count.is_none() {
+                most_messages = most_messages.min(FIRST_MESSAGES);
+            }
         }
         let request = ReadRequest {
             reader: u64::from(slot) << 32 | u64::from(session.attendance),
@@ -268,6 +278,9 @@ impl<P: DoorState> Broker<P> {
         }
         let before = session.reader.as_ref().map(|reader| reader.next);
         let mut messages = answer.messages;
+        if let Some(reader) = &mut session.reader {
+            reader.is_first &= messages.is_empty() || reader.count.is_some();
+        }
         self.take_in(&mut messages);
         self.replay(now_ms, slot, messages, answer.next);
         let after = (self.queues.sessions[slot].reader.as_ref()).map(|reader| reader.next);

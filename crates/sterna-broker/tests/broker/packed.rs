@@ -1,7 +1,7 @@
 //! Sessions that are away and packed: nobody can tell them from others but by the memory that they take.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use sterna_broker::{
     Appended, Close, Committed, ConsumerId, Frame, Full, Holder, Limits, Message, OpenSession, Qos,
@@ -276,11 +276,12 @@ fn packed_sessions_are_judged_by_new_rules() {
     assert_eq!(cluster.drain(client), ["open"]);
 }
 
-/// A store that tells up to where nobody needs the log.
+/// A store that tells up to where nobody needs the log, and how many messages each reader asked for.
 #[derive(Debug)]
 struct Surveyed {
     inner: MemoryStore,
     needed_from: Arc<AtomicU64>,
+    asked: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Store for Surveyed {
@@ -294,6 +295,7 @@ impl Store for Surveyed {
         self.inner.committed()
     }
     fn read(&mut self, request: ReadRequest) {
+        self.asked.lock().unwrap().push(request.most_messages);
         self.inner.read(request);
     }
     fn next_answer(&mut self) -> Option<ReadAnswer> {
@@ -319,6 +321,7 @@ fn the_log_is_kept_for_a_packed_session() {
         Box::new(Surveyed {
             inner: store.clone(),
             needed_from: Arc::clone(&needed_from),
+            asked: Arc::default(),
         })
     });
     let client = full_client(&mut cluster, None);
@@ -368,4 +371,37 @@ fn a_packed_session_is_restored_packed() {
     let expected: Vec<String> = (0..100).map(|n| n.to_string()).collect();
     assert_eq!(cluster.drain(client), expected);
     check(&cluster);
+}
+
+/// The first messages come before many are read, and the others in large steps.
+#[test]
+fn the_first_messages_of_a_session_that_slept_wait_for_few() {
+    let store = MemoryStore::new();
+    let mut cluster = kept(1, &store);
+    let client = cluster.open(0, "a");
+    cluster.subscribe(client, "plain", qos(Qos::AtLeastOnce));
+    pack(&mut cluster, client, 1);
+    let payloads: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
+    for payload in &payloads {
+        cluster.publish(0, "plain", payload, Qos::AtLeastOnce);
+    }
+    drop(cluster);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let mut cluster = Cluster::with(1, Limits::default(), |_| {
+        Box::new(Surveyed {
+            inner: store.clone(),
+            needed_from: Arc::default(),
+            asked: Arc::clone(&asked),
+        })
+    });
+    cluster.broker(0).restore(1_200_000);
+    cluster.collect(0);
+    cluster.now_ms = 1_200_000;
+    cluster.run();
+    let client = cluster.open(0, "a");
+    assert_eq!(cluster.drain(client), payloads);
+    let asked = asked.lock().unwrap();
+    assert!(asked[0] <= 16, "{asked:?}");
+    assert!(asked[1..].iter().all(|most| *most == 256), "{asked:?}");
+    assert!(asked.len() < 10, "{asked:?}");
 }
