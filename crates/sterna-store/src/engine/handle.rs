@@ -164,7 +164,7 @@ impl Handle {
             let pending = self.shared.pending();
             let snapshot = self.records.snapshot()?;
             let mut newer = (*pending.applying).clone();
-            newer.extend(pending.changes.clone());
+            newer.extend(&pending.changes);
             (newer, snapshot)
         };
         snapshot.visit(&newer, visit)

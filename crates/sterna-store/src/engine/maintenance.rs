@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::read::build_index;
 use super::records::{Applied, Records};
-use super::shared::{Changes, Pending, Shared, lock};
+use super::shared::{Pending, Shared, lock};
 use super::writer::Step;
 use crate::disk::replace;
 use crate::log::index::IndexBuilder;
@@ -153,7 +153,7 @@ impl Maintenance {
         let shared = &*self.shared;
         let log_bytes = shared.written_bytes() - self.log_bytes;
         now_ms >= self.last_checkpoint_ms + MOST_INTERVALS * shared.settings.checkpoint_interval_ms
-            || pending.bytes >= shared.settings.maximum_pending_bytes
+            || pending.changes.bytes() >= shared.settings.maximum_pending_bytes
             || log_bytes >= MOST_REPLAYED_BYTES
             // Segments may go after it.
             || shared.is_full()
@@ -164,7 +164,7 @@ impl Maintenance {
     fn cost_of(&self, pending: &Pending) -> u64 {
         let single_pages = pending.changes.len() as u64 * BYTES_PER_CHANGE;
         let whole_file = self.records.file_bytes().unwrap_or(u64::MAX);
-        single_pages.min(whole_file.saturating_add(2 * pending.bytes as u64))
+        single_pages.min(whole_file.saturating_add(2 * pending.changes.bytes() as u64))
     }
 
     /// Takes the changes that there are, if it is time.
@@ -176,7 +176,7 @@ impl Maintenance {
         }
         let is_due = match checkpoint {
             Checkpoint::WhenDue => {
-                pending.bytes >= self.shared.settings.maximum_pending_bytes
+                pending.changes.bytes() >= self.shared.settings.maximum_pending_bytes
                     || now_ms >= self.next_checkpoint_ms
             }
             Checkpoint::IfCheap => self.cost_of(&pending) <= CLOSING_BYTES,
@@ -193,7 +193,6 @@ impl Maintenance {
         self.last_checkpoint_ms = now_ms;
         self.log_bytes = self.shared.written_bytes();
         pending.applying = Arc::new(std::mem::take(&mut pending.changes));
-        pending.applying_bytes = std::mem::take(&mut pending.bytes);
         let applied = Applied {
             sequence: pending.through,
             next_position: pending.next_position,
@@ -220,16 +219,14 @@ impl Maintenance {
             .cached_bytes
             .store(cached_bytes, Ordering::Relaxed);
         let mut pending = self.shared.pending();
-        pending.applying = Arc::new(Changes::new());
-        pending.applying_bytes = 0;
+        pending.applying = Arc::default();
         if is_done {
             self.applied_before = self.applied.sequence;
             self.applied = applied;
         } else {
             // The log has them: the next start takes them from there.
             let newer = std::mem::replace(&mut pending.changes, (*changes).clone());
-            pending.changes.extend(newer);
-            pending.count_bytes();
+            pending.changes.extend(&newer);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! records into their file, and removes unneeded segments. Each is a value with a step; [`Running`] gives
 //! each a thread, and [`Engine::turn`] does their steps in virtual time.
 
+pub(crate) mod changes;
 mod handle;
 mod maintenance;
 mod read;
@@ -33,10 +34,11 @@ use crate::log::segment::{
     FOLDER, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, number_of, segment_name,
 };
 use crate::settings::Settings;
+use changes::Changes;
 use maintenance::{Checkpoint, Maintenance};
 use read::Reader;
 use records::{REMEDY, Records};
-use shared::{Pending, Shared, Start};
+use shared::{Shared, Start};
 use writer::{Step, Writer};
 
 /// The state of a store when it was opened.
@@ -129,7 +131,7 @@ impl Engine {
         report.records = found.count;
         report.damage = found.damage;
         let applied = found.applied;
-        let mut pending = Pending::default();
+        let mut changes = Changes::default();
         let wanted = Walk {
             seal: Seal::of(found.identity),
             applied: applied.sequence,
@@ -140,7 +142,7 @@ impl Engine {
             .iter()
             .filter_map(|name| number_of(name, "index"))
             .collect();
-        let mut indexes: BTreeMap<u64, IndexBuilder> = BTreeMap::new();
+        let mut builders: BTreeMap<u64, IndexBuilder> = BTreeMap::new();
         let walked = walk(
             &*disk,
             &files,
@@ -148,13 +150,13 @@ impl Engine {
             &mut |file, offset, header, body| {
                 if header.sequence > applied.sequence {
                     report.replayed_frames += 1;
-                    take_changes(body, &mut pending);
+                    take_changes(body, &mut changes);
                 }
                 let file: &SegmentFile = &files[file];
                 if !indexed.contains(&file.number) {
                     let first =
                         (file.header).map_or(header.first_position, |own| own.first_position);
-                    let index = indexes.entry(file.number);
+                    let index = builders.entry(file.number);
                     (index.or_insert_with(|| IndexBuilder::new(first))).add_frame(
                         offset,
                         header.first_position,
@@ -176,7 +178,7 @@ impl Engine {
         if let Some(torn) = &report.torn {
             tracing::info!("store: {torn}");
         }
-        let segments = take_over(&*disk, &files, &walked, indexes).map_err(failed)?;
+        let segments = take_over(&*disk, &files, &walked, builders).map_err(failed)?;
         let last = segments.last().map(|segment| segment.end());
         let start = Start {
             identity: found.identity,
@@ -185,7 +187,7 @@ impl Engine {
                 .map_or(1, |end| end.position)
                 .max(applied.next_position),
             segments,
-            changes: pending.changes,
+            changes,
             damage: report.damage.clone(),
         };
         let shared = Arc::new(Shared::new(disk, settings, start));
@@ -404,11 +406,11 @@ pub(crate) fn identity_without_records(
     Ok(first.identity)
 }
 
-pub(crate) fn take_changes(body: &[u8], pending: &mut Pending) {
+pub(crate) fn take_changes(body: &[u8], changes: &mut Changes) {
     for item in items(body) {
         match item {
-            Ok(Item::Put { key, value }) => pending.change(key, Some(value)),
-            Ok(Item::Remove { key }) => pending.change(key, None),
+            Ok(Item::Put { key, value }) => changes.change(key, Some(value)),
+            Ok(Item::Remove { key }) => changes.change(key, None),
             _ => {}
         }
     }

@@ -19,7 +19,8 @@ use redb::{
     TableDefinition, TableError,
 };
 
-use super::shared::{Changes, Damage, lock};
+use super::changes::Changes;
+use super::shared::{Damage, lock};
 use crate::disk::{Disk, DiskFile, UNFINISHED};
 use crate::error::OpenError;
 use crate::log::frame::{Seal, u64_at};
@@ -378,16 +379,16 @@ impl Records {
         {
             let mut table = transaction.open_table(RECORDS)?;
             let mut sealed = Vec::new();
-            for (index, (key, value)) in changes.iter().enumerate() {
+            for (index, (key, value)) in changes.in_order().enumerate() {
                 if index % PIECE == PIECE - 1 && is_stopped() {
                     // The transaction is dropped without a commit.
                     return Ok(false);
                 }
                 if let Some(value) = value {
                     seal_value(self.seal, key, value, &mut sealed);
-                    table.insert(&**key, &*sealed)?;
+                    table.insert(key, &*sealed)?;
                 } else {
-                    table.remove(&**key)?;
+                    table.remove(key)?;
                 }
             }
             let mut meta = transaction.open_table(META)?;
@@ -457,21 +458,21 @@ impl Snapshot {
     ) -> Result<(), String> {
         guarded(|| {
             let table = self.transaction.open_table(RECORDS)?;
-            let mut newer = newer.iter().peekable();
+            let mut newer = newer.in_order().peekable();
             for record in table.iter()? {
                 let (key, sealed) = record?;
                 let key = key.value();
-                while let Some((before, value)) = newer.next_if(|(newer, _)| ***newer < *key) {
-                    visit_changed(before, value.as_deref(), visit);
+                while let Some((before, value)) = newer.next_if(|(newer, _)| *newer < key) {
+                    visit_changed(before, value, visit);
                 }
-                if let Some((_, value)) = newer.next_if(|(newer, _)| ***newer == *key) {
-                    visit_changed(key, value.as_deref(), visit);
+                if let Some((_, value)) = newer.next_if(|(newer, _)| *newer == key) {
+                    visit_changed(key, value, visit);
                 } else if let Some(value) = unseal(self.seal, key, sealed.value()) {
                     visit(key, value);
                 }
             }
             for (key, value) in newer {
-                visit_changed(key, value.as_deref(), visit);
+                visit_changed(key, value, visit);
             }
             Ok(())
         })
@@ -504,10 +505,10 @@ mod tests {
             for round in 1..=4_u64 {
                 let found = open(&disk, CACHE_BYTES).unwrap().unwrap();
                 assert!(found.applied.sequence >= kept, "seed {seed}");
-                let mut changes = Changes::new();
+                let mut changes = Changes::default();
                 for key in 0..40_u64 {
                     let key = (round * 1_000 + key).to_le_bytes();
-                    changes.insert(Box::from(key), Some(Box::from([round as u8; 12_000])));
+                    changes.change(&key, Some(&[round as u8; 12_000]));
                 }
                 let applied = Applied {
                     sequence: round,

@@ -1,19 +1,17 @@
 //! State that the engine's threads and handles share.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
+use super::changes::Changes;
 use super::read::{Answer, Request};
 use super::usage::WriterCounts;
 use crate::disk::Disk;
 use crate::log::frame::Seal;
 use crate::log::segment::Segment;
 use crate::settings::Settings;
-
-/// Changes of records that are in the log and not yet in the records' file: keys and new values.
-pub(crate) type Changes = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
 /// A place in a file that is no sound frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -137,42 +135,12 @@ pub(crate) struct ReadQueue {
 pub(crate) struct Pending {
     /// Changes of frames that are written, since the last checkpoint began.
     pub(crate) changes: Changes,
-    /// About how many bytes they have.
-    pub(crate) bytes: usize,
     /// Sequence of the last frame that they come from.
     pub(crate) through: u64,
     /// Position behind the messages up to that frame.
     pub(crate) next_position: u64,
     /// The changes that a checkpoint is about to apply. Older than those above.
     pub(crate) applying: Arc<Changes>,
-    /// About how many bytes these have.
-    pub(crate) applying_bytes: usize,
-}
-
-impl Pending {
-    /// Puts a record, or removes it where there is no value.
-    pub(crate) fn change(&mut self, key: &[u8], value: Option<&[u8]>) {
-        if let Some(known) = self.changes.get_mut(key) {
-            let before = known.as_ref().map_or(0, |value| value.len());
-            self.bytes = (self.bytes + value.map_or(0, <[u8]>::len)).saturating_sub(before);
-            *known = value.map(Into::into);
-        } else {
-            self.bytes += entry_bytes(key, value);
-            self.changes.insert(key.into(), value.map(Into::into));
-        }
-    }
-
-    pub(crate) fn count_bytes(&mut self) {
-        let entries = self.changes.iter();
-        self.bytes = entries
-            .map(|(key, value)| entry_bytes(key, value.as_deref()))
-            .sum();
-    }
-}
-
-/// Memory of a change, about.
-fn entry_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
-    100 + key.len() + value.map_or(0, <[u8]>::len)
 }
 
 /// State that the engine's threads and handles share.
@@ -247,13 +215,12 @@ impl Shared {
             writer_sleeps: false,
             closing: false,
         };
-        let mut pending = Pending {
+        let pending = Pending {
             changes: start.changes,
             through: start.last_sequence,
             next_position: start.next_position,
             ..Pending::default()
         };
-        pending.count_bytes();
         Self {
             disk,
             settings,

@@ -87,7 +87,7 @@ impl UsageReader {
     /// About the memory that changes of records take until their checkpoint, and pages of their file.
     fn records_bytes(&self) -> u64 {
         let pending = self.0.pending();
-        let changes_bytes = pending.bytes + pending.applying_bytes;
+        let changes_bytes = pending.changes.bytes() + pending.applying.bytes();
         changes_bytes as u64 + self.0.cached_bytes.load(Ordering::Relaxed)
     }
 

@@ -491,9 +491,9 @@ impl Active {
                         position += 1;
                     }
                     (Ok(Item::Put { key, value }), Some(pending)) => {
-                        pending.change(key, Some(value));
+                        pending.changes.change(key, Some(value));
                     }
-                    (Ok(Item::Remove { key }), Some(pending)) => pending.change(key, None),
+                    (Ok(Item::Remove { key }), Some(pending)) => pending.changes.change(key, None),
                     _ => {}
                 }
             }

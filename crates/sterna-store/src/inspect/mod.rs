@@ -13,8 +13,8 @@ pub use export::{Exported, export};
 pub use import::{ImportError, Imported, import};
 
 use crate::disk::{Disk, read_all};
+use crate::engine::changes::Changes;
 use crate::engine::records::{self, Applied};
-use crate::engine::shared::{Changes, Pending};
 use crate::engine::{Damage, identity_without_records, missing_front, take_changes};
 use crate::error::OpenError;
 use crate::log::frame::{Seal, messages};
@@ -172,11 +172,11 @@ impl ClosedStore {
 
     /// Changes of frames that the records' file does not have yet.
     fn unapplied(&self) -> Result<(Changes, Applied, Walked), OpenError> {
-        let mut pending = Pending::default();
+        let mut changes = Changes::default();
         let applied = self.records.applied;
         let walked = self.walk(&mut |_, _, header, body| {
             if header.sequence > applied.sequence {
-                take_changes(body, &mut pending);
+                take_changes(body, &mut changes);
             }
             Ok(())
         })?;
@@ -185,6 +185,6 @@ impl ClosedStore {
             sequence: end.map_or(0, |end| end.sequence).max(applied.sequence),
             next_position: end.map_or(1, |end| end.position).max(applied.next_position),
         };
-        Ok((pending.changes, end, walked))
+        Ok((changes, end, walked))
     }
 }

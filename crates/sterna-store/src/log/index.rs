@@ -235,7 +235,8 @@ impl Index for IndexBuilder {
     }
 }
 
-fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
+/// Appends a number, seven bits a byte.
+pub(crate) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -243,7 +244,8 @@ fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+/// Takes a number of [`put_number`]; `None` where there is none.
+pub(crate) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
         let (byte, rest) = bytes.split_first()?;
