@@ -260,6 +260,12 @@ pub trait Network {
     /// Bytes queued on all streams of the connection that the transport has not yet taken over.
     fn unsent_bytes(&self, connection: ConnectionId) -> usize;
 
+    /// About how many bytes the transport keeps that have come and are not read: QUIC alone does so.
+    fn unread_bytes(&self, connection: ConnectionId) -> usize {
+        let _ = connection;
+        0
+    }
+
     /// Bytes queued on one stream that the transport has not yet taken over.
     fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize;
 

@@ -205,15 +205,7 @@ impl UdpListener {
         let segment_bytes = (meta.stride > 0).then_some(meta.stride);
         self.received.add(bytes.len(), segment_bytes);
         let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
-        // One allocation for the bytes of one peer in one piece: stream data that waits for a gap
-        // holds nothing of other peers' datagrams.
-        let mut rest = BytesMut::from(bytes);
-        while !rest.is_empty() {
-            let datagram = if meta.stride == 0 || rest.len() <= meta.stride {
-                std::mem::take(&mut rest)
-            } else {
-                rest.split_to(meta.stride)
-            };
+        for datagram in datagrams(bytes, meta.stride) {
             match self.siblings.owner(&datagram) {
                 None => {
                     self.driver
@@ -331,4 +323,32 @@ impl UdpListener {
 /// An IPv4 peer of a dual-stack socket appears with its IPv4 address.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// The datagrams of a peer that came in one piece, each in an allocation of its own: one whose data waits for a gap
+/// holds nothing of the others.
+fn datagrams(bytes: &[u8], stride: usize) -> impl Iterator<Item = BytesMut> {
+    let stride = if stride == 0 { bytes.len() } else { stride };
+    bytes.chunks(stride.max(1)).map(BytesMut::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_that_waits_holds_nothing_of_those_that_came_with_it() {
+        for (stride, lengths) in [(0, &[3_000][..]), (1_200, &[1_200, 1_200, 600])] {
+            let all: Vec<_> = datagrams(&[7; 3_000], stride)
+                .map(BytesMut::freeze)
+                .collect();
+            assert!(
+                all.iter()
+                    .map(bytes::Bytes::len)
+                    .eq(lengths.iter().copied())
+            );
+            assert!(all.iter().all(bytes::Bytes::is_unique), "stride {stride}");
+        }
+        assert_eq!(datagrams(&[], 0).count(), 0);
+    }
 }

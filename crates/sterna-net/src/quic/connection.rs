@@ -16,6 +16,7 @@ use sterna_quic::{PathMemory, SavedPath};
 use super::driver::Parcel;
 use super::event::{Counters, DriverEvent, EventKind, Key};
 use super::figures::{Figures, Moving};
+use super::gaps::Gaps;
 use super::half_open::HalfOpen;
 use super::outgoing::{Pool, StreamQueues};
 use super::path_memory::{self, Noted, Ticket};
@@ -124,6 +125,7 @@ pub(super) struct Connected {
     pub(super) paused: bool,
     /// Bytes that have come since then, which are not read; no more than the window.
     pub(super) unread_bytes: u32,
+    pub(super) gaps: Gaps,
     /// Streams with bytes that were not read yet; holds something while paused only, as a rule.
     pub(super) readable: Vec<StreamId>,
     pub(super) outgoing: Option<Box<StreamQueues>>,
@@ -157,6 +159,7 @@ impl Connected {
             dirty: false,
             paused: false,
             unread_bytes: 0,
+            gaps: Gaps::default(),
             readable: Vec::new(),
             outgoing: None,
             handshake: Some(Box::new(Handshake {
@@ -655,6 +658,7 @@ impl Connected {
         self.closing = None;
         self.readable = Vec::new();
         self.forget_unread(shared);
+        self.gaps.forget(&mut shared.unread_bytes);
         self.paused = false;
         if let Some(outgoing) = self.outgoing.take() {
             shared.pool.recycle(outgoing);

@@ -294,6 +294,7 @@ impl Driver {
         } else {
             connection.input(&mut self.shared, event, from);
             connection.note_unread(&mut self.shared, length);
+            connection.gaps.arrived(length);
             // After a move it counts for the new address.
             if let Some(unproved) = connection.unproved() {
                 unproved.received(from, length);
@@ -531,6 +532,7 @@ impl Driver {
             };
             if !connection.step(&mut self.shared) {
                 connection.ready = false;
+                connection.settle_unread(&mut self.shared);
                 self.ready.pop_front();
                 // Held back datagrams and reads have something to say to the endpoint and the peer.
                 self.endpoint_events(slot);

@@ -17,6 +17,7 @@ mod connection_ids;
 mod driver;
 mod event;
 mod figures;
+mod gaps;
 mod half_open;
 mod newcomers;
 mod outgoing;

@@ -4,6 +4,7 @@ use quinn_proto::{ReadError, StreamId};
 
 use super::connection::{Connected, Shared, number};
 use super::event::{DriverEvent, EventKind};
+use super::gaps;
 
 /// Bytes read from a stream before others have their turn.
 const READ_BATCH_BYTES: usize = 64 * 1024;
@@ -54,10 +55,12 @@ impl Connected {
         }
         let _ = chunks.finalize();
         self.figures.received_payload_bytes += bytes as u64;
+        self.gaps.read(stream, bytes);
         if bytes >= READ_BATCH_BYTES && !over {
             self.readable.push(stream);
         }
         if over {
+            self.gaps.ended(stream);
             self.trace_stream(shared, stream, "half_closed_remote");
             self.tend_limit(shared, stream.dir());
         }
@@ -82,6 +85,20 @@ impl Connected {
             self.unread_bytes += unread;
             shared.unread_bytes += u64::from(unread);
         }
+    }
+
+    /// All that could be read was read: counts what waits behind gaps, and with it all that is unread.
+    pub(super) fn settle_unread(&mut self, shared: &mut Shared) {
+        if !self.paused && self.is_usable() {
+            let window_bytes = shared.config.settings.receive_window_bytes;
+            self.gaps.settle(gaps::most_bytes(window_bytes));
+        }
+        self.gaps.count(&mut shared.unread_bytes);
+    }
+
+    /// [`crate::Network::unread_bytes`].
+    pub(super) fn unread_bytes(&self) -> usize {
+        self.unread_bytes as usize + self.gaps.bytes() as usize
     }
 
     /// Nothing is unread any more.

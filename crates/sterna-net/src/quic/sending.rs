@@ -126,6 +126,7 @@ impl Connected {
         let receives = stream.initiator() == Side::Client || stream.dir() == Dir::Bi;
         if self.is_usable() && receives && self.exists(stream) {
             let _ = self.quic.recv_stream(stream).stop(code(reason));
+            self.gaps.ended(stream);
             self.readable.retain(|readable| *readable != stream);
             self.tend_limit(shared, stream.dir());
         }

@@ -463,6 +463,11 @@ impl Network for Core {
         connection.map_or(0, Connection::unsent_bytes)
     }
 
+    fn unread_bytes(&self, connection: ConnectionId) -> usize {
+        let udp = udp::key(connection).and_then(|(socket, key)| Some((self.udp.get(socket)?, key)));
+        udp.map_or(0, |(udp, key)| udp.driver.unread_bytes(key))
+    }
+
     fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize {
         match udp::key(connection) {
             Some((socket, key)) => {

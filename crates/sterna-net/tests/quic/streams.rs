@@ -530,3 +530,66 @@ fn what_has_come_and_is_not_read_is_counted() {
     world.run_for(RTT * 100);
     assert_eq!(world.server.held_bytes(), 0);
 }
+
+/// Data behind a gap is in the count, that of all connections and that of its own, until the gap is filled.
+#[test]
+fn what_waits_behind_a_gap_is_counted_until_it_is_read() {
+    for is_given_up in [false, true] {
+        let (mut world, client, key) = connected(QuicConfig::default());
+        let before = world.clients[client].up.0;
+        // The first datagram of the flight is lost.
+        world.rule = Box::new(move |crossing| {
+            if crossing.to_server && crossing.number == before {
+                Fate::Drop
+            } else {
+                Fate::Deliver
+            }
+        });
+        let stream = world.open(client, Dir::Bi, &[7; 60_000], false);
+        world.run_for(RTT / 2 + Duration::from_millis(2));
+        assert!(world.arrived(key, stream).is_empty());
+        let held = world.server.held_bytes();
+        assert!((8_000..=20_000).contains(&held), "{held} bytes");
+        assert_eq!(world.server.unread_bytes(key) as u64, held);
+        if is_given_up {
+            world.server.close(key, 0);
+        }
+        world.run_for(RTT * 40);
+        assert_eq!(world.server.held_bytes(), 0);
+        assert_eq!(
+            world.arrived(key, stream).len(),
+            if is_given_up { 0 } else { 60_000 }
+        );
+    }
+}
+
+/// A client on a bad path is charged with next to nothing in the end: what it sends again is no data behind a gap.
+#[test]
+fn losses_and_repetitions_add_up_to_nothing() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    let mut number = 0_u32;
+    world.rule = Box::new(move |crossing| {
+        number += 1;
+        match number % 11 {
+            _ if !crossing.to_server => Fate::Deliver,
+            3 => Fate::Drop,
+            5 => Fate::Late(RTT),
+            7 => Fate::Twice,
+            _ => Fate::Deliver,
+        }
+    });
+    let (bulk, small) = (
+        world.open(client, Dir::Bi, b"x", false),
+        world.open(client, Dir::Bi, b"x", false),
+    );
+    for _ in 0..200 {
+        world.write(client, small, b"0123456789", false);
+        world.write(client, bulk, &[7; 2_000], false);
+        world.run_for(RTT);
+    }
+    world.run_for(RTT * 100);
+    assert_eq!(world.arrived(key, bulk).len(), 400_001);
+    assert_eq!(world.arrived(key, small).len(), 2_001);
+    let held = world.server.unread_bytes(key);
+    assert!(held < 4_000, "{held} bytes");
+}

@@ -78,7 +78,8 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
         let ids = self.clients.ids();
         let weighed = ids.filter_map(|id| {
             let client = self.clients.get(id)?;
-            let own_bytes = S::partial_bytes(client) + cx.net.unsent_bytes(id);
+            let own_bytes =
+                S::partial_bytes(client) + cx.net.unsent_bytes(id) + cx.net.unread_bytes(id);
             let mut bytes = own_bytes as u64;
             S::each_session(client, &mut |session| {
                 bytes += cx.broker.held_bytes(session);

@@ -71,6 +71,12 @@ impl Driver {
         self.get(key).map_or(0, Connected::unsent_bytes)
     }
 
+    /// [`crate::Network::unread_bytes`].
+    #[must_use]
+    pub fn unread_bytes(&self, key: Key) -> usize {
+        self.get(key).map_or(0, Connected::unread_bytes)
+    }
+
     /// [`crate::Network::unsent_on`].
     #[must_use]
     pub fn unsent_on(&self, key: Key, stream: StreamId) -> usize {
