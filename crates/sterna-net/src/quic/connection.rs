@@ -352,9 +352,12 @@ impl Connected {
         if peer == before {
             return;
         }
-        let known = self.moving.take().map_or(before, |moving| moving.known);
+        let known = self.moving.take().map_or(before, |moving| {
+            self.figures.unproved_bytes += moving.unproved.sent_bytes() as u64;
+            moving.known
+        });
         if peer != known {
-            self.moving = Some(Box::new(Moving::from(known, &self.quic)));
+            self.moving = Some(Box::new(Moving::from(known, &self.quic, &self.figures)));
         }
         // Bytes in flight count per path, and the library (quinn-proto 0.11.19) leaves the loss
         // timer unchanged. With nothing in flight on the current path, losses of the other one

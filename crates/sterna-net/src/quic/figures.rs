@@ -7,7 +7,7 @@ use quinn_proto::{Connection, ConnectionStats, Dir};
 use sterna_quic::Meter;
 
 use super::connection::{Connected, Shared};
-use super::unproved::Unproved;
+use super::unproved::{AMPLIFICATION, Unproved};
 use crate::{EarlyData, PathStatistics};
 
 /// Least time between two updates of the memory of a path in use.
@@ -19,6 +19,8 @@ pub(super) struct Figures {
     pub(super) received_payload_bytes: u64,
     pub(super) sent_payload_bytes: u64,
     pub(super) migrations: u32,
+    /// Bytes to addresses that the peer has left without a proof.
+    pub(super) unproved_bytes: u64,
     probe_timeouts: u32,
     /// Frames sent so far that ask for an acknowledgement; wraps.
     eliciting: u32,
@@ -154,11 +156,20 @@ impl Figures {
 
 impl Moving {
     /// A peer that has left the address that the handler knows.
-    pub(super) fn from(known: SocketAddr, quic: &Connection) -> Self {
+    ///
+    /// A path challenge goes to the new address even if less has come from there than that takes (RFC 9000, section
+    /// 8.2.1). But all that has gone to addresses without a proof keeps to the limit of section 8: three times what
+    /// the peer has sent, from wherever. Who answers earns more than the next challenge costs; who forges addresses
+    /// soon has nothing left.
+    pub(super) fn from(known: SocketAddr, quic: &Connection, figures: &Figures) -> Self {
+        let stats = quic.stats();
+        let received_bytes = stats.udp_rx.bytes + u64::from(figures.first_bytes);
+        let unproved_bytes = figures.unproved_bytes + u64::from(stats.path.current_mtu);
+        let is_challenge_due = unproved_bytes <= AMPLIFICATION as u64 * received_bytes;
         Self {
             known,
-            unproved: Unproved::moved(quic.remote_address()),
-            responses: quic.stats().frame_rx.path_response,
+            unproved: Unproved::moved(quic.remote_address(), is_challenge_due),
+            responses: stats.frame_rx.path_response,
         }
     }
 

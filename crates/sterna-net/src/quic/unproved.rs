@@ -41,12 +41,18 @@ impl Unproved {
         }
     }
 
-    /// A client that sends from another address.
-    pub(super) fn moved(address: SocketAddr) -> Self {
+    /// A client that sends from another address. `is_challenge_due` is whether a path challenge may go there in any
+    /// case.
+    pub(super) fn moved(address: SocketAddr, is_challenge_due: bool) -> Self {
         Self {
-            is_challenge_due: true,
+            is_challenge_due,
             ..Self::newcomer(address, 0)
         }
+    }
+
+    /// Bytes that have left.
+    pub(super) const fn sent_bytes(&self) -> usize {
+        self.sent_bytes
     }
 
     /// A datagram came.
@@ -140,7 +146,7 @@ mod tests {
     #[test]
     fn a_moved_client_gets_one_challenge() {
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
-        let mut unproved = Unproved::moved(address);
+        let mut unproved = Unproved::moved(address, true);
         unproved.received(address, 57);
         let bytes = [0; 2_400];
         let batch = transmit(address, 2_400, Some(1_200));

@@ -153,6 +153,32 @@ fn a_spoofed_address_does_not_take_the_connection_away() {
     }
 }
 
+/// A client that forges addresses: each of its small datagrams seems to come from another victim. All together they
+/// get no more than three times what the client has sent (RFC 9000, section 8). A new address of its own still works.
+#[test]
+fn many_forged_addresses_get_no_more_than_three_times_what_was_sent() {
+    let (mut world, client, stream, key) = connected();
+    let own = world.clients[client].address;
+    for n in 0..200 {
+        world.clients[client].address = SocketAddr::from(([203, 0, 113, n], 666));
+        world.clients[client].connection.ping();
+        world.drive_client(client);
+        world.clients[client].address = own;
+        world.run_for(RTT);
+    }
+    let (sent, victims) = (world.clients[client].up.1, world.astray.1);
+    println!("sent {sent} bytes, to victims {victims}");
+    assert!(victims > 0 && victims <= 3 * sent, "{victims} for {sent}");
+    assert_eq!(moves(&world), [], "none of them was believed");
+    world.clients[client].address = address("198.51.100.9:1");
+    let before = world.arrived(key, stream).len();
+    world.write(client, stream, &message(1), false);
+    world.run_for(RTT * 100);
+    assert_eq!(world.arrived(key, stream).len(), before + MESSAGE_BYTES);
+    assert!(world.clients[client].received[&stream.0] == message(1));
+    assert_eq!(moves(&world), [address("198.51.100.9:1")]);
+}
+
 /// The attacker carries on while the client sends: the client's own packets win.
 #[test]
 fn a_persistent_spoofer_is_not_believed_either() {
