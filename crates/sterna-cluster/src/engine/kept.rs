@@ -10,16 +10,13 @@ use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use std::time::Duration;
 
-use async_nats::jetstream::context::PublishErrorKind;
-use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::DirectGetErrorKind;
 use sterna_broker::{Change, Record, name_of};
 
 use super::connection::KEPT;
 use super::sessions::{hex, key_of};
 use super::{Core, Retry};
 use crate::commits::Part;
-use crate::owners::{Key, number, put_number};
+use crate::owners::{Key, WriteError, number, put_number};
 use crate::port::ToShard;
 
 /// The version that this node writes, and the only one that it reads.
@@ -46,14 +43,6 @@ pub(super) struct Kept {
     is_writing: bool,
     /// Whether the session has gone to another node, which waits until everything is written.
     is_leaving: bool,
-}
-
-/// Why nothing was written.
-enum Failed {
-    /// It has another sequence number.
-    Conflict,
-    /// Nobody knows.
-    Unknown,
 }
 
 impl Core {
@@ -115,7 +104,7 @@ impl Core {
         let mut parts = Vec::new();
         let mut is_leaving = false;
         loop {
-            let (payload, sequence) = {
+            let (payload, is_empty, sequence) = {
                 let mut all = self.kept.borrow_mut();
                 let Some(kept) = all.get_mut(&key) else {
                     break;
@@ -129,9 +118,10 @@ impl Core {
                     break;
                 }
                 parts.append(&mut kept.parts);
-                (encode(kept.epoch, &kept.records), kept.sequence)
+                let payload = encode(kept.epoch, &kept.records);
+                (payload, kept.records.is_empty(), kept.sequence)
             };
-            match self.put_kept(key, payload, sequence).await {
+            match self.put_kept(key, payload, is_empty, sequence).await {
                 Ok(sequence) => {
                     if let Some(kept) = self.kept.borrow_mut().get_mut(&key) {
                         kept.sequence = sequence;
@@ -142,7 +132,7 @@ impl Core {
                     retry = Retry::new();
                     continue;
                 }
-                Err(Failed::Conflict) => match self.get_kept(key).await {
+                Err(WriteError::Conflict) => match self.get_kept(key).await {
                     Ok(found) => {
                         let (sequence, epoch) = found.map_or((0, 0), |(at, epoch, _)| (at, epoch));
                         let mut all = self.kept.borrow_mut();
@@ -161,7 +151,7 @@ impl Core {
                     }
                     Err(why) => tracing::debug!(why, "what is kept of a session is read again"),
                 },
-                Err(Failed::Unknown) => {}
+                Err(WriteError::Unknown) => {}
             }
             self.status.failed_attempts.add(1);
             retry.wait().await;
@@ -219,8 +209,9 @@ impl Core {
                     if before > epoch {
                         return None;
                     }
-                    let payload = encode(epoch, &records);
-                    if let Ok(sequence) = self.put_kept(key, payload, sequence).await {
+                    let (payload, is_empty) = (encode(epoch, &records), records.is_empty());
+                    let written = self.put_kept(key, payload, is_empty, sequence).await;
+                    if let Ok(sequence) = written {
                         let kept = Kept {
                             records: records.clone(),
                             epoch,
@@ -248,11 +239,7 @@ impl Core {
     ) {
         let records = self.take_kept(key).await;
         // What its earlier owner has seen of the log is to come by here first.
-        let mut retry = Retry::new();
-        while let Err(why) = self.reach_end_of_log().await {
-            tracing::debug!(why, "the end of the log is looked for again");
-            retry.wait().await;
-        }
+        self.wait_for_end_of_log().await;
         let is_own = self.owners.borrow().epoch(key).is_some();
         let letter = match records {
             Some(records) if is_own => ToShard::Restored { session, records },
@@ -272,11 +259,7 @@ impl Core {
         will: Option<std::sync::Arc<[u8]>>,
     ) {
         let records = self.take_kept(key).await.unwrap_or_default();
-        let mut retry = Retry::new();
-        while let Err(why) = self.reach_end_of_log().await {
-            tracing::debug!(why, "the end of the log is looked for again");
-            retry.wait().await;
-        }
+        self.wait_for_end_of_log().await;
         if let Some(will) = will
             // A will that waits is among the records.
             && !records.iter().any(|(key, _)| key.first() == Some(&b'w'))
@@ -296,51 +279,38 @@ impl Core {
 
     /// Sequence number, epoch and records that NATS has; `None` where there are none.
     async fn get_kept(&self, key: Key) -> Result<Option<(u64, u64, Records)>, String> {
-        let stream = self.settings.stream(KEPT);
-        let stream = self.jetstream.get_stream_no_info(stream).await;
-        let stream = stream.map_err(|error| error.to_string())?;
-        let subject = self.settings.subject(&format!("kept.{}", hex(key)));
-        match stream.direct_get_last_for_subject(subject).await {
-            Ok(found) if found.payload.is_empty() => Ok(Some((found.sequence, 0, Records::new()))),
-            Ok(found) => {
-                if let Some((epoch, records)) = decode(&found.payload) {
-                    return Ok(Some((found.sequence, epoch, records)));
-                }
-                tracing::warn!(
-                    sequence = found.sequence,
-                    "what is kept of a session cannot be read: a node of another version may have written it"
-                );
-                Err("it cannot be read".to_owned())
-            }
-            Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.to_string()),
+        let subject = subject_of(key);
+        let Some(found) = self.last_of_subject(KEPT, &subject).await? else {
+            return Ok(None);
+        };
+        if found.payload.is_empty() {
+            return Ok(Some((found.sequence, 0, Records::new())));
         }
+        if let Some((epoch, records)) = decode(&found.payload) {
+            return Ok(Some((found.sequence, epoch, records)));
+        }
+        tracing::warn!(
+            sequence = found.sequence,
+            "what is kept of a session cannot be read: a node of another version may have written it"
+        );
+        Err("it cannot be read".to_owned())
     }
 
-    async fn put_kept(&self, key: Key, payload: Vec<u8>, expected: u64) -> Result<u64, Failed> {
-        let subject = self.settings.subject(&format!("kept.{}", hex(key)));
-        let mut write = PublishMessage::build().expected_last_subject_sequence(expected);
-        write = if payload.len() <= 1 + 10 && decode(&payload).is_none_or(|(_, all)| all.is_empty())
-        {
-            write.ttl(OVER).payload(payload.into())
-        } else {
-            write.payload(payload.into())
-        };
-        let answer = match self.jetstream.send_publish(subject, write).await {
-            Ok(answer) => answer.await,
-            Err(error) => Err(error),
-        };
-        match answer {
-            Ok(written) => Ok(written.sequence),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
-                Err(Failed::Conflict)
-            }
-            Err(error) => {
-                tracing::debug!(%error, "what is kept of a session is not known to be written");
-                Err(Failed::Unknown)
-            }
-        }
+    async fn put_kept(
+        &self,
+        key: Key,
+        payload: Vec<u8>,
+        is_empty: bool,
+        expected: u64,
+    ) -> Result<u64, WriteError> {
+        let kept_for = is_empty.then_some(OVER);
+        self.compare_and_set(subject_of(key), expected, payload, kept_for)
+            .await
     }
+}
+
+fn subject_of(key: Key) -> String {
+    format!("kept.{}", hex(key))
 }
 
 fn encode(epoch: u64, records: &Records) -> Vec<u8> {

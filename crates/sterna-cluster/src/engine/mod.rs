@@ -18,6 +18,7 @@ pub(crate) mod refusals;
 mod report;
 mod retained;
 mod sessions;
+mod writing;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};

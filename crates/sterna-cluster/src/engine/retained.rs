@@ -61,32 +61,15 @@ impl Core {
     /// Hands this node's retained messages to NATS, those of one topic one after the other.
     pub(super) async fn send_retained(self: Rc<Self>) {
         loop {
-            let mut batch = self.next_of_each_topic();
+            let batch = self.next_of_each_topic();
             if batch.is_empty() {
                 self.retained_arrived.notified().await;
                 continue;
             }
-            let mut retry = Retry::new();
-            let mut has_failed = false;
-            loop {
-                batch = self.hand_over(batch).await;
-                if batch.is_empty() {
-                    break;
-                }
-                if !has_failed {
-                    tracing::warn!(
-                        messages = batch.len(),
-                        "NATS does not take retained messages: they are tried again"
-                    );
-                }
-                has_failed = true;
-                self.status.failed_attempts.add(1);
-                self.set_stalled(true);
-                retry.wait().await;
-            }
-            if has_failed {
-                self.set_stalled(false);
-            }
+            self.hand_over_all("retained messages", batch, async |batch| {
+                self.hand_over(batch).await
+            })
+            .await;
         }
     }
 

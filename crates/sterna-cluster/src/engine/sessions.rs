@@ -7,9 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::context::PublishErrorKind;
-use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::{self, DirectGetErrorKind, StorageType};
+use async_nats::jetstream::stream::{self, StorageType};
 use futures_util::StreamExt;
 use ring::digest;
 use sterna_broker::{ClaimRefusal, Ownership};
@@ -95,10 +93,7 @@ impl Core {
             retry.wait().await;
         }
         // The position from which on a new session reads.
-        while let Err(why) = self.reach_end_of_log().await {
-            tracing::debug!(why, "the end of the log is looked for again");
-            retry.wait().await;
-        }
+        self.wait_for_end_of_log().await;
         // Before this node's first mark takes the place of its earlier start's.
         while let Err(why) = self.learn_needs().await {
             tracing::debug!(why, "nodes' marks are read again");
@@ -284,24 +279,18 @@ impl Core {
         if !self.owns_sessions.get() || !self.status.is_connected() {
             return Err(());
         }
-        let stream = self.settings.stream(SESSIONS);
-        let stream = (self.jetstream.get_stream_no_info(stream).await).map_err(drop)?;
-        let subject = self.settings.subject(&format!("session.{}", hex(key)));
-        match stream.direct_get_last_for_subject(subject).await {
-            Ok(found) => {
-                let record = Record::decode(&found.payload);
-                if record.is_none() {
-                    tracing::warn!(
-                        sequence = found.sequence,
-                        "a session's record cannot be read: a node of another version may have written it"
-                    );
-                }
-                let record = record.ok_or(())?;
-                Ok(Some((found.sequence, record)))
-            }
-            Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
-            Err(_) => Err(()),
+        let found = self.last_of_subject(SESSIONS, &subject_of(key)).await;
+        let Some(found) = found.map_err(drop)? else {
+            return Ok(None);
+        };
+        let record = Record::decode(&found.payload);
+        if record.is_none() {
+            tracing::warn!(
+                sequence = found.sequence,
+                "a session's record cannot be read: a node of another version may have written it"
+            );
         }
+        Ok(Some((found.sequence, record.ok_or(())?)))
     }
 
     async fn write_session(
@@ -310,28 +299,9 @@ impl Core {
         expected: u64,
         record: &Record,
     ) -> Result<u64, WriteError> {
-        let subject = self.settings.subject(&format!("session.{}", hex(key)));
-        let mut write = PublishMessage::build()
-            .payload(record.encode().into())
-            .expected_last_subject_sequence(expected);
-        if record.is_over {
-            write = write.ttl(OVER);
-        }
-        let answer = match self.jetstream.send_publish(subject, write).await {
-            Ok(answer) => answer.await,
-            Err(error) => Err(error),
-        };
-        match answer {
-            Ok(written) => Ok(written.sequence),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
-                Err(WriteError::Conflict)
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a session's record is not known to be written");
-                self.status.failed_attempts.add(1);
-                Err(WriteError::Unknown)
-            }
-        }
+        let kept_for = record.is_over.then_some(OVER);
+        self.compare_and_set(subject_of(key), expected, record.encode(), kept_for)
+            .await
     }
 
     /// Tells all nodes whose sessions are taken over, when they know what those want by this node's word.
@@ -509,6 +479,10 @@ impl Core {
             }
         }
     }
+}
+
+fn subject_of(key: Key) -> String {
+    format!("session.{}", hex(key))
 }
 
 fn said(error: impl std::fmt::Display) -> String {

@@ -1,0 +1,167 @@
+//! The log: messages that somebody wants who outlives a connection, in one stream for all nodes.
+//!
+//! A message is appended once, and every node gets it as it comes by, its publisher's among them. An entry of the
+//! stream has messages of one topic, so that its subject tells who wants it. The position of a message is the
+//! number of its entry and its place there: the same on all nodes.
+
+mod appending;
+mod needs;
+mod passing;
+mod reading;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sterna_broker::{Change, Message, Once};
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use super::connection::LOG;
+use super::outgoing::Charge;
+use super::{Core, Retry};
+use crate::commits::Part;
+use crate::owners::Key;
+use crate::port::LogView;
+use crate::wire;
+use needs::Needs;
+
+/// Bits of a position that are the place in an entry.
+const PLACE_BITS: u32 = 10;
+
+/// Messages of one entry.
+const MOST_IN_ENTRY: usize = 1 << PLACE_BITS;
+
+/// Readers that NATS is asked for at once.
+const MOST_READING: usize = 16;
+
+/// What waits for the log.
+#[derive(Debug)]
+pub(in crate::engine) enum Item {
+    Message(Waiting),
+    /// Records that hold when all messages before them are in the log.
+    Records {
+        changes: Vec<Change>,
+        part: Part,
+    },
+    /// A session has ended on this node, and another has it.
+    Left(Key),
+    /// Somebody waits until all before it is done.
+    Mark(oneshot::Sender<()>),
+}
+
+/// A message that waits for NATS.
+#[derive(Debug)]
+pub(in crate::engine) struct Waiting {
+    pub(in crate::engine) message: Arc<Message>,
+    pub(in crate::engine) shard: u16,
+    pub(in crate::engine) once: Option<Once>,
+    /// Is closed when NATS has it.
+    pub(in crate::engine) part: Part,
+    pub(in crate::engine) _charge: Rc<Charge>,
+}
+
+/// What the tasks of the log share.
+pub(in crate::engine) struct Log {
+    pub(in crate::engine) view: Arc<LogView>,
+    waiting: RefCell<VecDeque<Item>>,
+    arrived: Notify,
+    reading: Semaphore,
+    needs: RefCell<Needs>,
+    knows_needs: Cell<bool>,
+}
+
+impl Log {
+    pub(in crate::engine) fn new(view: Arc<LogView>) -> Self {
+        Self {
+            view,
+            waiting: RefCell::default(),
+            arrived: Notify::new(),
+            reading: Semaphore::new(MOST_READING),
+            needs: RefCell::default(),
+            knows_needs: Cell::new(false),
+        }
+    }
+
+    pub(in crate::engine) fn push(&self, item: Item) {
+        self.waiting.borrow_mut().push_back(item);
+        self.arrived.notify_one();
+    }
+}
+
+const fn position(sequence: u64, place: usize) -> u64 {
+    sequence << PLACE_BITS | place as u64
+}
+
+const fn sequence(position: u64) -> u64 {
+    position >> PLACE_BITS
+}
+
+impl Core {
+    /// Waits until everything is done that shards have handed over so far.
+    pub(in crate::engine) async fn is_handed_over(&self) {
+        let (sender, receiver) = oneshot::channel();
+        self.log.push(Item::Mark(sender));
+        let _ = receiver.await;
+    }
+
+    /// The number of the last entry, as the leader of the stream knows it.
+    pub(in crate::engine) async fn last_of_log(&self) -> Result<u64, String> {
+        let stream = self.settings.stream(LOG);
+        let stream = self.jetstream.get_stream(stream).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        Ok(stream.cached_info().state.last_sequence)
+    }
+
+    /// Whether nothing waits for the log.
+    pub(in crate::engine) fn has_logged_all(&self) -> bool {
+        self.log.waiting.borrow().is_empty()
+    }
+
+    /// Waits until the first shard has all that is in the log now.
+    pub(in crate::engine) async fn wait_for_end_of_log(&self) {
+        let mut retry = Retry::new();
+        let last = loop {
+            match self.last_of_log().await {
+                Ok(last) => break last,
+                Err(why) => tracing::debug!(why, "the end of the log is looked for again"),
+            }
+            retry.wait().await;
+        };
+        while self.log.view.end() <= position(last, 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// The messages of an entry, with their positions.
+    fn messages_of(&self, sequence: u64, payload: &[u8]) -> Vec<(u64, Message)> {
+        match wire::read(payload) {
+            Ok(runs) => {
+                let messages = runs.into_iter().flat_map(|run| run.messages);
+                let messages = messages.enumerate().take(MOST_IN_ENTRY);
+                messages
+                    .map(|(place, message)| (position(sequence, place), message))
+                    .collect()
+            }
+            Err(error) => {
+                self.status.unreadable_batches.add(1);
+                tracing::warn!(sequence, %error, "an entry of the log cannot be read");
+                Vec::new()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_rise_with_entries_and_places() {
+        assert!(position(7, 0) > position(6, MOST_IN_ENTRY - 1));
+        assert_eq!(position(7, 3) + 1, position(7, 4));
+        assert_eq!(position(6, MOST_IN_ENTRY - 1) + 1, position(7, 0));
+        assert_eq!(sequence(position(7, MOST_IN_ENTRY - 1)), 7);
+    }
+}

@@ -1,0 +1,93 @@
+//! Writing to NATS and reading the last of a subject: what several streams need.
+
+use std::time::Duration;
+
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::{PublishMessage, StreamMessage};
+use async_nats::jetstream::stream::DirectGetErrorKind;
+
+use super::{Core, Retry};
+use crate::owners::WriteError;
+
+impl Core {
+    /// Hands something to NATS until it has all of it. `attempt` hands over, and returns what NATS does not have.
+    pub(super) async fn hand_over_all<T>(
+        &self,
+        what: &str,
+        mut missing: Vec<T>,
+        mut attempt: impl AsyncFnMut(Vec<T>) -> Vec<T>,
+    ) {
+        let mut retry = Retry::new();
+        let mut has_failed = false;
+        loop {
+            missing = attempt(missing).await;
+            if missing.is_empty() {
+                break;
+            }
+            if !has_failed {
+                tracing::warn!(
+                    what,
+                    count = missing.len(),
+                    "NATS does not take what it is handed: it is tried again"
+                );
+            }
+            has_failed = true;
+            self.status.failed_attempts.add(1);
+            self.set_stalled(true);
+            retry.wait().await;
+        }
+        if has_failed {
+            self.set_stalled(false);
+        }
+    }
+
+    /// Writes the last of a subject where that has the sequence number `expected` so far; 0 where there is none.
+    /// NATS forgets it after `kept_for`, if that is given. Returns its sequence number.
+    pub(super) async fn compare_and_set(
+        &self,
+        subject: String,
+        expected: u64,
+        payload: Vec<u8>,
+        kept_for: Option<Duration>,
+    ) -> Result<u64, WriteError> {
+        let mut write = PublishMessage::build()
+            .payload(payload.into())
+            .expected_last_subject_sequence(expected);
+        if let Some(time) = kept_for {
+            write = write.ttl(time);
+        }
+        let subject = self.settings.subject(&subject);
+        let answer = match self.jetstream.send_publish(subject.clone(), write).await {
+            Ok(answer) => answer.await,
+            Err(error) => Err(error),
+        };
+        answer.map(|written| written.sequence).map_err(|error| {
+            if error.kind() == PublishErrorKind::WrongLastSequence {
+                return WriteError::Conflict;
+            }
+            tracing::debug!(%error, subject, "it is not known to be written");
+            self.status.failed_attempts.add(1);
+            WriteError::Unknown
+        })
+    }
+
+    /// The last of a subject in a stream; `None` where there is none.
+    ///
+    /// # Errors
+    /// NATS' words, for the log.
+    pub(super) async fn last_of_subject(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Option<StreamMessage>, String> {
+        let stream = self.settings.stream(stream);
+        let stream = self.jetstream.get_stream_no_info(stream).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let subject = self.settings.subject(subject);
+        match stream.direct_get_last_for_subject(subject).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
