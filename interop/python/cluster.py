@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cluster_nodes import ABSENCE_MS, LEASE_MS, PATIENCE_S, Cluster, Node, wait_until
 from cluster_kept import ROWS as KEPT
+from cluster_losses import ROWS as LOSSES
 from cluster_sessions import ROWS as SESSIONS
 from harness import Failure, Report
 
@@ -462,6 +463,7 @@ def main() -> None:
         ("a node stands still", a_pause),
         ("what is told of the cluster", told),
         ("a server of NATS loses its disk", a_disk),
+        *LOSSES,
         ("a node drains", draining),
         ("a node leaves", leaving),
         ("two processes have one name", one_name),

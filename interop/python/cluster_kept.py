@@ -129,6 +129,18 @@ def known_elsewhere(cluster: Cluster, node: Node, filters: int = 1) -> None:
             wait_until("its filter is known", lambda other=other: other.figure("sterna_cluster_filters") >= filters)
 
 
+def back_at(node: Node, client_id: str, expected: list[str], is_quiet: bool = True) -> Keeper:
+    """A client that comes back to its session gets what is expected, and nothing more if that `is_quiet`."""
+    back = Keeper(node, client_id)
+    if not back.present:
+        raise Failure(f"the session is not present at {node.name}")
+    if expected and (got := back.receive(len(expected))) != expected:
+        raise Failure(f"at {node.name} came {got}")
+    if is_quiet:
+        back.nothing_more()
+    return back
+
+
 def end(cluster: Cluster, *client_ids: str) -> None:
     """Ends sessions, so that no later row meets them."""
     for client_id in client_ids:
@@ -263,13 +275,7 @@ def adopted(cluster: Cluster) -> None:
     writer.publish("adopted/a", "m3", 2)
     if Keeper(second, "ending", expiry_s=0).present:
         raise Failure("a session outlived its time")
-    back = Keeper(first, "adopted")
-    if not back.present:
-        raise Failure("the session is not present")
-    if (got := back.receive(4)) != numbered(0, 4):
-        raise Failure(f"there came {got}")
-    back.nothing_more()
-    back.close()
+    back_at(first, "adopted", numbered(0, 4)).close()
     writer.close()
     end(cluster, "adopted")
 
@@ -294,13 +300,7 @@ def all_nodes(cluster: Cluster) -> None:
     cluster.settle()
     writer = Keeper(cluster.nodes[1], "all-writer", expiry_s=0)
     writer.publish("all/a", "m3", 1)
-    back = Keeper(cluster.nodes[2], "all")
-    if not back.present:
-        raise Failure("the session is not present")
-    if (got := back.receive(4)) != numbered(0, 4):
-        raise Failure(f"there came {got}")
-    back.nothing_more()
-    back.close()
+    back_at(cluster.nodes[2], "all", numbered(0, 4)).close()
     writer.close()
     end(cluster, "all")
 
@@ -316,12 +316,7 @@ def a_drain(cluster: Cluster) -> None:
     first.stop()
     reader.close()
     writer.publish("drained/a", "m1", 1)
-    back = Keeper(second, "drained")
-    if not back.present:
-        raise Failure("the session is not present")
-    if (got := back.receive(2)) != numbered(0, 2):
-        raise Failure(f"there came {got}")
-    back.close()
+    back_at(second, "drained", numbered(0, 2)).close()
     writer.close()
     first.start()
     cluster.settle()

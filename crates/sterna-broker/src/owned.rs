@@ -49,6 +49,13 @@ pub enum Ownership {
         /// The will.
         will: Arc<[u8]>,
     },
+    /// A session that is here, told again: [`Broker::renew_sessions`](crate::Broker::renew_sessions).
+    Renew {
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// Its will.
+        will: Option<Arc<[u8]>>,
+    },
     /// A session has ended.
     Release {
         /// The client identifier.

@@ -162,6 +162,8 @@ pub enum Destination {
     Retained,
     /// All nodes: as [`Retained`](Self::Retained), and it is delivered to nobody.
     RetainedQuietly,
+    /// All nodes that know of no other retained message of its topic; it is delivered to nobody.
+    Restored,
 }
 
 /// The name of a publication that its publisher may send again to another node: its session, how many
@@ -398,6 +400,13 @@ impl Peers {
         self.changes.append(changes);
         self.token += 1;
         self.token
+    }
+
+    /// Puts a retained message aside that was with other nodes before.
+    pub(crate) fn restore(&mut self, message: &Arc<Message>) {
+        if !stays(message.topic()) && self.gate.is_small(message) {
+            self.push(message, Destination::Restored, false);
+        }
     }
 
     fn push(&mut self, message: &Arc<Message>, destination: Destination, waits: bool) -> u64 {

@@ -64,6 +64,19 @@ pub enum ToShard {
         /// The will.
         will: Arc<[u8]>,
     },
+    /// NATS has lost what the shard told: [`Port::has_told`] follows when it is told again.
+    TellAgain(Told),
+}
+
+/// What a shard tells again, some of it at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// Its sessions, from this place on:
+    /// [`Broker::renew_sessions`](sterna_broker::Broker::renew_sessions).
+    Sessions(usize),
+    /// Retained messages, behind so many; for the first shard:
+    /// [`Broker::restore_retained`](sterna_broker::Broker::restore_retained).
+    Retained(usize),
 }
 
 /// A session that waits for its claim: its shard, and its key there.
@@ -103,6 +116,12 @@ pub(crate) enum FromShard {
     Ownership { shard: usize, notes: Vec<Ownership> },
     /// What this node's readers want.
     Interest(Vec<(Arc<str>, Interest)>),
+    /// Some of what NATS has lost is told again, and what is to follow.
+    HasTold {
+        shard: usize,
+        told: Told,
+        next: Option<Told>,
+    },
     /// Somebody wants to know how the cluster is.
     Ask(Reply),
     /// The node will leave.
@@ -198,6 +217,15 @@ impl Port {
         self.inbound.post(FromShard::Ownership {
             shard: self.shard,
             notes,
+        });
+    }
+
+    /// Says that something is told again, and what is to be told next.
+    pub fn has_told(&self, told: Told, next: Option<Told>) {
+        self.inbound.post(FromShard::HasTold {
+            shard: self.shard,
+            told,
+            next,
         });
     }
 

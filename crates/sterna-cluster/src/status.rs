@@ -37,6 +37,7 @@ pub struct Status {
     pub(crate) refusals: Refusals,
     pub(crate) is_sure: AtomicBool,
     pub(crate) lacks_streams: AtomicBool,
+    pub(crate) tells_again: AtomicBool,
     /// Connections to a server of NATS.
     pub connects: Figure,
     /// Other nodes that are here.
@@ -87,7 +88,9 @@ impl Status {
         } else if !is(&self.has_joined) {
             Some("the node has not joined")
         } else if is(&self.lacks_streams) {
-            Some("NATS has no streams of this cluster any more: restart the nodes")
+            Some("NATS has lost streams of this cluster: they are made again")
+        } else if is(&self.tells_again) {
+            Some("NATS has lost what this node knows: it is written again")
         } else if !is(&self.knows_nodes) {
             Some("what other nodes want is not known yet")
         } else if !is(&self.knows_retained) {

@@ -194,6 +194,27 @@ impl Table {
         peers.chain(left.filter_map(|(name, left)| Some((name, *left.values().max()?))))
     }
 
+    /// What sessions want that nodes have or have left which are not here to say it: node, incarnation and filter.
+    #[must_use]
+    pub fn durable_of_absent(&self) -> Vec<(Arc<str>, u64, Arc<str>)> {
+        let mut all = Vec::new();
+        for (name, peer) in &self.peers {
+            if peer.presence != Presence::Here {
+                let durable = (peer.filters.iter()).filter(|(_, how)| **how == Interest::Durable);
+                all.extend(
+                    durable.map(|(filter, _)| {
+                        (Arc::clone(name), peer.incarnation, Arc::clone(filter))
+                    }),
+                );
+            }
+        }
+        for (name, left) in &self.left {
+            let left = left.iter();
+            all.extend(left.map(|(filter, at)| (Arc::clone(name), *at, Arc::clone(filter))));
+        }
+        all
+    }
+
     /// Looks at the time. Not to be called while this node is itself cut off: it would take all others for
     /// gone.
     pub fn look(&mut self, now_ms: u64) {
@@ -433,6 +454,26 @@ mod tests {
         table.heard(2, "b", 5, true);
         assert!(changes(&mut table).is_empty());
         assert_eq!(table.count(Presence::Here), 1);
+    }
+
+    #[test]
+    fn what_sessions_want_of_nodes_that_do_not_say_it_is_known() {
+        let mut table = table();
+        table.heard(0, "b", 5, false);
+        table.wants(0, "b", 5, "x", Interest::Durable);
+        table.wants(0, "b", 5, "y", Interest::Acknowledged);
+        assert!(table.durable_of_absent().is_empty(), "it says it by itself");
+        table.look(4_000);
+        let [b, x]: [Arc<str>; 2] = ["b", "x"].map(Arc::from);
+        assert_eq!(table.durable_of_absent(), [(b.clone(), 5, x.clone())]);
+        table.heard(5_000, "b", 9, false);
+        assert_eq!(
+            table.durable_of_absent(),
+            [(b, 5, x)],
+            "its earlier start's"
+        );
+        table.swept("b", 5);
+        assert!(table.durable_of_absent().is_empty());
     }
 
     #[test]

@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sterna_broker::{Broker, Ownership, PeerGate, Store};
-use sterna_cluster::{Engine, Fence, Port, Running, Settings, Shards, ToShard};
+use sterna_cluster::{Engine, Fence, Port, Running, Settings, Shards, ToShard, Told};
 use sterna_net::{Courier, Mailbox};
 
 use crate::config::{self, Config};
 use crate::mail::Mail;
 use crate::metrics::ClusterSource;
 use crate::session::SessionState;
+
+/// Places of sessions, and retained messages, that a shard tells again in one turn.
+const TOLD_AGAIN: usize = 256;
 
 /// Time that other nodes are given to hear that this one leaves.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -219,7 +222,7 @@ impl Member {
     }
 
     /// Takes a letter of the engine.
-    pub(crate) fn mail(broker: &mut Broker<SessionState>, now_ms: u64, letter: ToShard) {
+    pub(crate) fn mail(&self, broker: &mut Broker<SessionState>, now_ms: u64, letter: ToShard) {
         match letter {
             ToShard::Messages(messages) => {
                 for (message, what) in messages {
@@ -248,6 +251,17 @@ impl Member {
                 if !broker.publish_owned_will(now_ms, &will) {
                     tracing::warn!("a will that another node has written cannot be read");
                 }
+            }
+            ToShard::TellAgain(told) => {
+                let next = match told {
+                    Told::Sessions(from) => broker
+                        .renew_sessions(now_ms, from, TOLD_AGAIN)
+                        .map(Told::Sessions),
+                    Told::Retained(skip) => broker
+                        .restore_retained(now_ms, skip, TOLD_AGAIN)
+                        .map(Told::Retained),
+                };
+                self.port.has_told(told, next);
             }
         }
     }

@@ -112,6 +112,28 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
+    /// Tells of this shard's sessions again, for the engine's records of them are lost: of those in up to `places`
+    /// places behind the first `from`, by an [`Ownership::Renew`] each. Where to go on; `None` at the end.
+    pub fn renew_sessions(&mut self, now_ms: u64, from: usize, places: usize) -> Option<usize> {
+        let end = self.queues.sessions.capacity();
+        let until = end.min(from.saturating_add(places));
+        for slot in from..until {
+            let slot = slot as u32;
+            self.queues.sessions.unpack(slot);
+            let Some(session) = self.queues.sessions.get(slot) else {
+                continue;
+            };
+            // Who waits for its claim is not the engine's yet.
+            if !matches!(session.state, State::Claiming) {
+                let client_id = Arc::clone(&session.client_id);
+                let will = session.will.as_deref().map(encode_will);
+                self.note(Ownership::Renew { client_id, will });
+            }
+        }
+        self.finish(now_ms);
+        (until < end).then_some(until)
+    }
+
     /// A claim is settled: the session begins ([`Event::Opened`]), or its consumer is told why not
     /// ([`Event::Evicted`]).
     pub fn session_claimed(

@@ -167,6 +167,17 @@ impl<P: DoorState> Broker<P> {
         (self.peers.as_mut()).map_or_else(Vec::new, |peers| peers.take_changes())
     }
 
+    /// Tells other nodes of retained messages again, for the engine has lost them: of up to `most` behind the first
+    /// `skip`. How many are to be skipped next; `None` at the end.
+    pub fn restore_retained(&mut self, now_ms: u64, skip: usize, most: usize) -> Option<usize> {
+        let (messages, has_more) = self.retained_page(now_ms, "#", skip, most)?;
+        let peers = self.peers.as_mut()?;
+        for message in &messages {
+            peers.restore(message);
+        }
+        has_more.then_some(skip + messages.len())
+    }
+
     /// Whether other nodes are to have a message for sure, and cannot get it now.
     pub(super) fn peers_refuse(&mut self, message: &Message) -> bool {
         let is_shut = (self.peers.as_ref()).is_some_and(|peers| peers.is_shut_for(message));

@@ -57,6 +57,7 @@ fn told(node: &mut Cluster) -> Vec<String> {
         } => format!("claim {client_id} {} {outlives}", will.is_some()),
         Ownership::SetWill { client_id, will } => format!("will {client_id} {}", will.is_some()),
         Ownership::PublishWill { client_id, .. } => format!("publish {client_id}"),
+        Ownership::Renew { client_id, will } => format!("renew {client_id} {}", will.is_some()),
         Ownership::Release { client_id } => format!("release {client_id}"),
         Ownership::Ended { client_id } => format!("ended {client_id}"),
         Ownership::Adopted { client_id } => format!("adopted {client_id}"),
@@ -311,6 +312,33 @@ fn other_nodes_know_the_will_that_holds() {
     // A clean start ends the session, whose will is due, and begins another.
     node.open_with(1, "a", true, 3600, None);
     assert_eq!(told(&mut node), ["publish a", "claim a false true"]);
+}
+
+#[test]
+fn every_session_is_told_again_with_its_will() {
+    let mut node = node();
+    node.open_with(0, "a", false, 3600, Some(will()));
+    node.open(1, "elsewhere");
+    for client_id in ["b", "c"] {
+        // Nobody is there, and nothing waits: it is packed.
+        let away = node.open(0, client_id);
+        node.close(away, Close::LOST);
+    }
+    told(&mut node);
+    let (_, waits) = pending(&mut node, 0, "waits", 3600);
+    told(&mut node);
+    let (mut from, mut found) = (Some(0), Vec::new());
+    while let Some(place) = from {
+        let now_ms = node.now_ms;
+        from = node.broker(0).renew_sessions(now_ms, place, 2);
+        let page = told(&mut node);
+        assert!(page.len() <= 2, "{page:?}");
+        found.extend(page);
+    }
+    found.sort_unstable();
+    assert_eq!(found, ["renew a true", "renew b false", "renew c false"]);
+    settle(&mut node, 0, waits, Ok(()));
+    assert!(node.open(0, "b").present);
 }
 
 #[test]

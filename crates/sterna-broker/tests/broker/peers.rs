@@ -295,3 +295,32 @@ fn shared_subscriptions_are_refused() {
             .subscribe(now_ms, client.key, "$share/g/t", qos(Qos::AtMostOnce));
     assert_eq!(subscribed, Err(SubscribeError::NoSharedInCluster));
 }
+
+#[test]
+fn retained_messages_are_handed_over_again_a_page_at_a_time() {
+    let (mut node, gate) = node();
+    for topic in ["a", "b", "c/d", "$stays"] {
+        publish(&mut node, 1, topic, Qos::AtLeastOnce, true);
+    }
+    node.broker(1).take_outgoing();
+    let waiting = gate.waiting_bytes();
+    let (mut skip, mut topics) = (Some(0), Vec::new());
+    while let Some(place) = skip {
+        let now_ms = node.now_ms;
+        skip = node.broker(0).restore_retained(now_ms, place, 2);
+        let (token, page) = node.broker(0).take_outgoing().expect("a page");
+        assert_eq!(token, 0, "nobody waits for it");
+        assert!(page.len() <= 2);
+        for Outgoing {
+            message,
+            destination,
+        } in page
+        {
+            assert_eq!(destination, Destination::Restored);
+            topics.push(message.topic().to_owned());
+        }
+    }
+    topics.sort_unstable();
+    assert_eq!(topics, ["a", "b", "c/d"]);
+    assert!(gate.waiting_bytes() > waiting, "they are charged");
+}

@@ -5,25 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_nats::jetstream::stream::{self, DiscardPolicy, StorageType};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use tokio::sync::Notify;
 
+use super::streams::INBOX;
 use super::{Core, Retry, refusals};
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::wire;
-
-/// Streams of a cluster: what nodes want, their inboxes, and retained messages.
-pub(super) const NODES: &str = "NODES";
-pub(super) const INBOX: &str = "INBOX";
-pub(super) const RETAINED: &str = "RETAINED";
-/// The log, and what is kept of sessions.
-pub(super) const LOG: &str = "LOG";
-pub(super) const KEPT: &str = "KEPT";
-
-/// Time for which NATS knows a batch again that it has. Nodes know them longer.
-const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 
 /// Room for the headers of a message to NATS.
 const HEADER_BYTES: usize = 512;
@@ -138,60 +127,7 @@ impl Core {
         if !self.status.is_connected() {
             return Err("no server of NATS is connected".to_owned());
         }
-        let settings = &self.settings;
-        let base = stream::Config {
-            storage: StorageType::File,
-            num_replicas: settings.replicas,
-            duplicate_window: DUPLICATE_WINDOW,
-            allow_direct: true,
-            ..stream::Config::default()
-        };
-        let last_of_subject = |name, subject: &str| stream::Config {
-            name: settings.stream(name),
-            subjects: vec![settings.subject(subject)],
-            max_messages_per_subject: 1,
-            allow_message_ttl: true,
-            ..base.clone()
-        };
-        // Nobody is waited for that long.
-        let kept = Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000);
-        let inbox = stream::Config {
-            name: settings.stream(INBOX),
-            subjects: vec![settings.subject("inbox.>")],
-            discard: DiscardPolicy::New,
-            max_bytes: i64::try_from(settings.inbox_bytes).unwrap_or(i64::MAX),
-            max_age: kept,
-            duplicate_window: DUPLICATE_WINDOW.min(kept),
-            ..base.clone()
-        };
-        let log = stream::Config {
-            name: settings.stream(LOG),
-            subjects: vec![settings.subject("log.>")],
-            discard: DiscardPolicy::New,
-            max_bytes: i64::try_from(settings.log_bytes).unwrap_or(i64::MAX),
-            ..base.clone()
-        };
-        let wanted = [
-            last_of_subject(NODES, "node.>"),
-            inbox,
-            last_of_subject(RETAINED, "retained.>"),
-            log,
-            last_of_subject(KEPT, "kept.*"),
-        ];
-        for config in wanted {
-            let name = config.name.clone();
-            let found = (self.jetstream.get_or_create_stream(config).await)
-                .map_err(|error| format!("stream {name}: {error}"))?;
-            let replicas = found.cached_info().config.num_replicas;
-            if replicas != settings.replicas {
-                tracing::warn!(
-                    stream = name,
-                    replicas,
-                    wanted = settings.replicas,
-                    "the stream was made with another cluster.replicas"
-                );
-            }
-        }
+        self.make_streams().await?;
         self.enter().await?;
         let payload = self.client.max_payload();
         let overhead = HEADER_BYTES + wire::RECORD_OVERHEAD_BYTES + wire::BATCH_OVERHEAD_BYTES;

@@ -1,6 +1,6 @@
 //! Reading a stream of NATS on, whichever of its servers goes.
 
-use std::sync::atomic::Ordering;
+use std::rc::Rc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 
 use super::Core;
+use super::streams::Known;
 
 /// Time after which NATS is asked anew for what follows.
 const EXPIRES: Duration = Duration::from_secs(5);
@@ -27,6 +28,7 @@ pub(super) struct Following {
     /// Messages that were there when this began.
     pub(super) waiting: u64,
     delivered: u64,
+    known: Rc<Known>,
 }
 
 /// One message of a stream.
@@ -62,44 +64,45 @@ impl Core {
             inactive_threshold: INACTIVE,
             ..pull::Config::default()
         };
+        let known = self.known_stream(stream);
+        let name = self.settings.stream(stream);
         let begin = async {
-            let stream = self.settings.stream(stream);
             let consumer = (self
                 .jetstream
-                .create_consumer_on_stream(config, stream)
+                .create_consumer_on_stream(config, &name)
                 .await)
-                .map_err(|error| {
-                    self.note_streams(!lacks_stream(&error));
-                    error.to_string()
-                })?;
-            self.note_streams(true);
+                .map_err(|error| (lacks_stream(&error), error.to_string()))?;
+            // After that: a reader of another stream than this one reads nothing any more.
+            let found = (self.jetstream.get_stream(&name).await).map_err(other)?;
+            self.found_stream(stream, found.cached_info());
             let waiting = consumer.cached_info().num_pending;
             let messages = (consumer.stream().expires(EXPIRES).heartbeat(HEARTBEAT))
                 .messages()
                 .await
-                .map_err(|error| error.to_string())?;
+                .map_err(other)?;
             Ok(Following {
                 messages,
                 waiting,
                 delivered: 0,
+                known,
             })
         };
         let patience = Duration::from_millis(self.settings.answer_timeout_ms) * 2;
-        tokio::time::timeout(patience, begin)
+        let begun: Result<_, (bool, String)> = tokio::time::timeout(patience, begin)
             .await
-            .unwrap_or_else(|_| Err("NATS does not answer".to_owned()))
+            .unwrap_or_else(|_| Err((false, "NATS does not answer".to_owned())));
+        match begun {
+            Err((true, why)) => {
+                self.lacks_stream(stream).await;
+                Err(why)
+            }
+            begun => begun.map_err(|(_, why)| why),
+        }
     }
 }
 
-impl Core {
-    /// Notes whether NATS has what the node made or found there when it joined. Nodes that go on would each have
-    /// a part of what was there.
-    fn note_streams(&self, has_them: bool) {
-        let lacked_them = (self.status.lacks_streams).swap(!has_them, Ordering::AcqRel);
-        if !has_them && !lacked_them {
-            tracing::error!("NATS has no streams of this cluster any more: restart the nodes");
-        }
-    }
+fn other(error: impl std::fmt::Display) -> (bool, String) {
+    (false, error.to_string())
 }
 
 fn lacks_stream(error: &ConsumerError) -> bool {
@@ -124,6 +127,7 @@ impl Following {
             Err(error) => return Err(error.to_string()),
         };
         self.delivered += 1;
+        self.known.saw(position);
         if place != self.delivered {
             return Err(format!(
                 "message {place} of the reader's came as number {}",

@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use sterna_broker::{FromPeer, Message};
 use tokio::time::Instant;
 
-use super::connection::INBOX;
+use super::streams::INBOX;
 use super::{Core, Retry};
 use crate::port::ToShard;
 use crate::wire;

@@ -10,6 +10,7 @@ use ring::digest;
 use sterna_broker::Interest;
 
 use super::{Core, Retry};
+use crate::owners::WriteError;
 
 /// Filters that are told at once.
 const WINDOW: usize = 256;
@@ -81,13 +82,34 @@ impl Core {
         }
     }
 
+    /// Tells what sessions want that are nobody's now, and were another node's: NATS has lost it, and that node does
+    /// not tell.
+    pub(super) async fn tell_interest_of_others(self: Rc<Self>) {
+        loop {
+            self.streams.is_interest_lost.notified().await;
+            let all = self.table.borrow().durable_of_absent();
+            for (node, incarnation, filter) in all {
+                let line = Self::line(incarnation, Interest::Durable, &filter);
+                let subject = format!("node.{node}.want.{}", digest_of(&filter));
+                let mut retry = Retry::new();
+                // Where there is one, the node has said it by itself.
+                while let Err(WriteError::Unknown) = self
+                    .compare_and_set(subject.clone(), 0, line.clone().into_bytes(), None)
+                    .await
+                {
+                    retry.wait().await;
+                }
+            }
+        }
+    }
+
     /// Tells some filters, and returns those that NATS does not have.
     async fn tell(&self, filters: Vec<Arc<str>>) -> Vec<Arc<str>> {
         let mut failed = Vec::new();
         let mut told = Vec::with_capacity(filters.len());
         for filter in filters {
             let interest = (self.own.borrow().get(&filter).copied()).unwrap_or_default();
-            let line = self.entry(interest, &filter);
+            let line = Self::line(self.incarnation.get(), interest, &filter);
             let subject = format!("node.{}.want.{}", self.settings.node, digest_of(&filter));
             let mut entry = PublishMessage::build().payload(line.into());
             if interest == Interest::None {

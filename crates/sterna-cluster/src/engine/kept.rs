@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use sterna_broker::{Change, Record, name_of};
 
-use super::connection::KEPT;
 use super::sessions::{hex, key_of};
+use super::streams::{KEPT, SESSIONS};
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::owners::{Key, WriteError, number, put_number};
@@ -24,6 +24,9 @@ const VERSION: u8 = 1;
 
 /// Time for which NATS keeps that nothing is kept of a session.
 const OVER: Duration = Duration::from_secs(60);
+
+/// Sessions that are written at once when all are.
+const WINDOW: usize = 256;
 
 /// How often is looked whether an earlier write is done.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -104,6 +107,10 @@ impl Core {
         let mut parts = Vec::new();
         let mut is_leaving = false;
         loop {
+            // It is written under the epoch of a record that is there.
+            while self.owners.borrow().is_forgotten(key) {
+                tokio::time::sleep(PAUSE).await;
+            }
             let (payload, is_empty, sequence) = {
                 let mut all = self.kept.borrow_mut();
                 let Some(kept) = all.get_mut(&key) else {
@@ -116,6 +123,9 @@ impl Core {
                         all.remove(&key);
                     }
                     break;
+                }
+                if let Some(epoch) = self.owners.borrow().epoch(key) {
+                    kept.epoch = kept.epoch.max(epoch);
                 }
                 parts.append(&mut kept.parts);
                 let payload = encode(kept.epoch, &kept.records);
@@ -135,10 +145,15 @@ impl Core {
                 Err(WriteError::Conflict) => match self.get_kept(key).await {
                     Ok(found) => {
                         let (sequence, epoch) = found.map_or((0, 0), |(at, epoch, _)| (at, epoch));
+                        let own = self.epoch_of_kept(key, epoch).await;
                         let mut all = self.kept.borrow_mut();
                         let is_lost = (all.get_mut(&key)).is_none_or(|kept| {
-                            kept.sequence = sequence;
-                            epoch > kept.epoch
+                            kept.is_changed = true;
+                            own.is_some_and(|own| {
+                                kept.sequence = sequence;
+                                kept.epoch = kept.epoch.max(own);
+                                epoch > kept.epoch
+                            })
                         });
                         if is_lost {
                             // Nothing is acknowledged for it: this node is not sure of it, or it has ended here.
@@ -151,7 +166,11 @@ impl Core {
                     }
                     Err(why) => tracing::debug!(why, "what is kept of a session is read again"),
                 },
-                Err(WriteError::Unknown) => {}
+                Err(WriteError::Unknown) => {
+                    if let Some(kept) = self.kept.borrow_mut().get_mut(&key) {
+                        kept.is_changed = true;
+                    }
+                }
             }
             self.status.failed_attempts.add(1);
             retry.wait().await;
@@ -168,9 +187,11 @@ impl Core {
     pub(super) fn leave_kept(self: &Rc<Self>, key: Key) {
         let is_writing = (self.kept.borrow_mut().get_mut(&key)).is_some_and(|kept| {
             kept.is_leaving = true;
-            kept.is_writing
+            kept.is_writing || kept.is_changed
         });
-        if !is_writing {
+        if is_writing {
+            self.begin_writing(key);
+        } else {
             self.kept.borrow_mut().remove(&key);
             self.left(key);
         }
@@ -180,6 +201,47 @@ impl Core {
     pub(super) fn has_kept_all(&self) -> bool {
         let kept = self.kept.borrow();
         self.has_logged_all() && !kept.values().any(|kept| kept.is_writing)
+    }
+
+    /// This node's epoch for a record that has been found with another: 0 where the session is not this node's.
+    /// `None` while nobody can say, for NATS has lost the records of who has which session.
+    async fn epoch_of_kept(&self, key: Key, found: u64) -> Option<u64> {
+        let own = self.owners.borrow().epoch(key);
+        if own.is_some_and(|own| own < found) {
+            self.look_at_stream(SESSIONS).await.ok()?;
+        }
+        let owners = self.owners.borrow();
+        (!owners.is_forgotten(key)).then(|| owners.epoch(key).unwrap_or(0))
+    }
+
+    /// Writes everything again that this node keeps, for NATS has lost it.
+    pub(super) async fn keep_all_again(self: &Rc<Self>) {
+        // Who has which session is said first, if that is lost, too.
+        let mut retry = Retry::new();
+        while let Err(why) = self.look_at_stream(SESSIONS).await {
+            tracing::debug!(why, "sessions' records are looked for");
+            retry.wait().await;
+        }
+        let keys: Vec<Key> = {
+            let mut kept = self.kept.borrow_mut();
+            for one in kept.values_mut() {
+                one.sequence = 0;
+                one.is_changed = true;
+            }
+            kept.keys().copied().collect()
+        };
+        for keys in keys.chunks(WINDOW) {
+            for key in keys {
+                if self.kept.borrow().contains_key(key) {
+                    self.begin_writing(*key);
+                }
+            }
+            while (keys.iter())
+                .any(|key| (self.kept.borrow().get(key)).is_some_and(|kept| kept.is_writing))
+            {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
     }
 
     fn left(&self, key: Key) {
@@ -198,7 +260,8 @@ impl Core {
             let epoch = self.owners.borrow().epoch(key)?;
             // What this node had of it is written first: NATS is who knows.
             let is_writing = (self.kept.borrow().get(&key)).is_some_and(|kept| kept.is_writing);
-            if is_writing {
+            // A write that waits for the session's record waits for this.
+            if is_writing && !self.owners.borrow().is_forgotten(key) {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -206,7 +269,7 @@ impl Core {
             match self.get_kept(key).await {
                 Ok(found) => {
                     let (sequence, before, records) = found.unwrap_or_default();
-                    if before > epoch {
+                    if before > epoch && self.epoch_of_kept(key, before).await.is_some() {
                         return None;
                     }
                     let (payload, is_empty) = (encode(epoch, &records), records.is_empty());

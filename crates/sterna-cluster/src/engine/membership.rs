@@ -9,7 +9,7 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use futures_util::StreamExt;
 use sterna_broker::Interest;
 
-use super::connection::NODES;
+use super::streams::NODES;
 use super::{Core, Retry};
 use crate::port::ToShard;
 use crate::table::{Event, Presence};
@@ -186,15 +186,15 @@ impl Core {
         (self.table.borrow_mut()).wants(self.now_ms(), node, incarnation, filter, interest);
     }
 
-    /// The line of an entry of this node.
-    pub(super) fn entry(&self, interest: Interest, filter: &str) -> String {
+    /// The line of an entry.
+    pub(super) fn line(incarnation: u64, interest: Interest, filter: &str) -> String {
         let level = match interest {
             Interest::None => 0,
             Interest::AtMostOnce => 1,
             Interest::Acknowledged => 2,
             Interest::Durable => 3,
         };
-        format!("{FORM} {} {level} {filter}", self.incarnation.get())
+        format!("{FORM} {incarnation} {level} {filter}")
     }
 
     /// Tells the shards what has changed, and the log who came and went.

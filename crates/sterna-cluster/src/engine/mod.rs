@@ -18,6 +18,7 @@ pub(crate) mod refusals;
 mod report;
 mod retained;
 mod sessions;
+mod streams;
 mod writing;
 
 use std::cell::{Cell, RefCell};
@@ -97,6 +98,7 @@ struct Core {
     told_later: RefCell<VecDeque<(u64, Arc<str>)>>,
     untold_arrived: Notify,
     incarnation: Cell<u64>,
+    streams: streams::Streams,
     /// Position of the last batch of the inbox that shards have.
     taken: Cell<u64>,
     fence: Arc<Fence>,
@@ -269,6 +271,7 @@ impl Engine {
             told_later: RefCell::default(),
             untold_arrived: Notify::new(),
             incarnation: Cell::new(0),
+            streams: streams::Streams::default(),
             taken: Cell::new(0),
             started: Instant::now(),
             troubled_since_ms: Cell::new(None),
@@ -324,6 +327,8 @@ impl Core {
             core.spawn(Rc::clone(&core).send_log());
             core.spawn(Rc::clone(&core).follow_log());
             core.spawn(Rc::clone(&core).look_after_log());
+            core.spawn(Rc::clone(&core).look_after_kept());
+            core.spawn(Rc::clone(&core).tell_interest_of_others());
             core.spawn(Rc::clone(&core).own_sessions());
         });
         self.stopping.notified().await;

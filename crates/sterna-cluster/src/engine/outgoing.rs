@@ -69,6 +69,9 @@ impl Core {
                     }
                     FromShard::Ownership { shard, notes } => self.note_ownership(shard, notes),
                     FromShard::Interest(interest) => self.note_interest(interest),
+                    FromShard::HasTold { shard, told, next } => {
+                        self.spawn(Rc::clone(&self).told_again(shard, told, next));
+                    }
                     FromShard::Ask(reply) => {
                         let core = Rc::clone(&self);
                         self.spawn(async move { (reply.0)(core.report().await) });
@@ -133,10 +136,19 @@ impl Core {
                         message,
                         shard: number,
                         is_quiet: destination == Destination::RetainedQuietly,
+                        is_restored: false,
                         part: waits.then(|| self.another(part)),
                         _charge: Rc::clone(&charge),
                     });
                 }
+                Destination::Restored => self.restore(retained::Waiting {
+                    message,
+                    shard: number,
+                    is_quiet: true,
+                    is_restored: true,
+                    part: None,
+                    _charge: Rc::clone(&charge),
+                }),
             }
         }
         for (node, Runs(runs)) in live_runs {

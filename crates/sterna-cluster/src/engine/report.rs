@@ -9,7 +9,7 @@ use async_nats::Subject;
 use async_nats::jetstream::stream::{Info, PeerInfo};
 use futures_util::{StreamExt, TryStreamExt};
 
-use super::connection::INBOX;
+use super::streams::INBOX;
 use super::{Core, Retry};
 use crate::report::{FollowerView, NodeView, NodeWord, Report, StreamView};
 use crate::table::Presence;

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use futures_util::future::join_all;
 use sterna_broker::{FromPeer, Message};
 
-use super::connection::RETAINED;
 use super::interest::digest_of;
 use super::outgoing::Charge;
+use super::streams::RETAINED;
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::port::ToShard;
@@ -45,6 +46,8 @@ pub(super) struct Waiting {
     pub(super) message: Arc<Message>,
     pub(super) shard: u16,
     pub(super) is_quiet: bool,
+    /// Whether NATS had it before: it stays away where there is another by now.
+    pub(super) is_restored: bool,
     /// Is closed when NATS has it; `None` where nobody waits.
     pub(super) part: Option<Part>,
     pub(super) _charge: Rc<Charge>,
@@ -54,6 +57,11 @@ impl Core {
     pub(super) fn retain(&self, waiting: Waiting) {
         let topic = Box::from(waiting.message.topic());
         *self.unechoed.borrow_mut().entry(topic).or_default() += 1;
+        self.restore(waiting);
+    }
+
+    /// Hands a message over that this node retains already.
+    pub(super) fn restore(&self, waiting: Waiting) {
         self.retained.borrow_mut().push_back(waiting);
         self.retained_arrived.notify_one();
     }
@@ -94,9 +102,13 @@ impl Core {
             let mut run = EncodedRun::new(waiting.shard);
             run.push(message, &mut Vec::new());
             let own = format!("{}.{}", self.settings.node, self.incarnation.get());
-            let mut publish = PublishMessage::build()
-                .payload(wire::batch([&run]))
-                .header(SOURCE, own);
+            let mut publish = PublishMessage::build().payload(wire::batch([&run]));
+            if waiting.is_restored {
+                // Nobody waits for it to come by.
+                publish = publish.expected_last_subject_sequence(0);
+            } else {
+                publish = publish.header(SOURCE, own);
+            }
             if waiting.is_quiet {
                 publish = publish.header(QUIET, "1");
             }
@@ -117,10 +129,16 @@ impl Core {
         let (sent, answers): (Vec<_>, Vec<_>) = sent.into_iter().unzip();
         let answers = join_all(answers.into_iter().map(IntoFuture::into_future)).await;
         for (waiting, answer) in sent.into_iter().zip(answers) {
-            if answer.is_err() {
-                failed.push(waiting);
-            } else if let Some(part) = waiting.part {
-                self.close(part);
+            match answer {
+                Ok(_) => {
+                    if let Some(part) = waiting.part {
+                        self.close(part);
+                    }
+                }
+                Err(error)
+                    if waiting.is_restored
+                        && error.kind() == PublishErrorKind::WrongLastSequence => {}
+                Err(_) => failed.push(waiting),
             }
         }
         failed

@@ -7,18 +7,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::stream::{self, StorageType};
 use futures_util::StreamExt;
 use ring::digest;
 use sterna_broker::{ClaimRefusal, Ownership};
 
 use super::log::Item;
+use super::streams::SESSIONS;
 use super::{Core, Retry};
 use crate::owners::{Action, Begin, Key, Mark, Process, Record, Refusal, Request, WriteError};
 use crate::port::{ToShard, Waiting};
-
-/// The stream.
-const SESSIONS: &str = "SESSIONS";
 
 /// Time for which NATS keeps that a session has ended.
 const OVER: Duration = Duration::from_secs(60);
@@ -69,6 +66,9 @@ impl Core {
                 Ownership::PublishWill { client_id, will } => {
                     owners.publish_will(now_ms, key_of(&client_id), client_id, will);
                 }
+                Ownership::Renew { client_id, will } => {
+                    owners.renew(now_ms, key_of(&client_id), client_id, will);
+                }
                 Ownership::Release { client_id } => {
                     owners.release(now_ms, key_of(&client_id), client_id);
                 }
@@ -88,10 +88,6 @@ impl Core {
     /// Looks after sessions from when the node has joined.
     pub(super) async fn own_sessions(self: Rc<Self>) {
         let mut retry = Retry::new();
-        while let Err(why) = self.make_sessions().await {
-            tracing::warn!(why, "sessions cannot be claimed yet");
-            retry.wait().await;
-        }
         // The position from which on a new session reads.
         self.wait_for_end_of_log().await;
         // Before this node's first mark takes the place of its earlier start's.
@@ -102,25 +98,14 @@ impl Core {
         self.knows_needs();
         let incarnation = self.incarnation.get();
         self.owners.borrow_mut().set_incarnation(incarnation);
+        // Nodes that were here before may be about to write their records again.
+        let longest = Duration::from_millis(self.settings.session_lease_ms * 2);
+        if self.has_young_records(longest) {
+            (self.owners.borrow_mut()).records_lost(self.fence.now_ms());
+        }
         self.owns_sessions.set(true);
         self.spawn(Rc::clone(&self).follow_sessions());
         self.spawn(Rc::clone(&self).hear_of_sessions());
-    }
-
-    async fn make_sessions(&self) -> Result<(), String> {
-        let settings = &self.settings;
-        let config = stream::Config {
-            name: settings.stream(SESSIONS),
-            subjects: vec![settings.subject("session.*"), settings.subject("mark.*")],
-            storage: StorageType::File,
-            num_replicas: settings.replicas,
-            max_messages_per_subject: 1,
-            allow_message_ttl: true,
-            allow_direct: true,
-            ..stream::Config::default()
-        };
-        let made = self.jetstream.get_or_create_stream(config).await;
-        made.map(drop).map_err(|error| error.to_string())
     }
 
     /// Does what is to be done, from the start: shards are answered also where NATS is away.

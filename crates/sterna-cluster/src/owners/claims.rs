@@ -39,6 +39,8 @@ pub(super) enum Op<S> {
     SetWill(Arc<str>, Option<Arc<[u8]>>),
     /// The session's will is published; it has none after that.
     PublishWill(Arc<str>, Arc<[u8]>),
+    /// NATS has lost the session's record.
+    Renew(Arc<str>, Option<Arc<[u8]>>),
     /// The session has ended.
     Release(Arc<str>),
     /// The session of a node that is gone has ended, or is this node's from now on if it is kept.
@@ -232,7 +234,8 @@ impl<S: Copy> Owners<S> {
 
     /// Begins the first operation of a session, or begins it again.
     fn begin(&mut self, now_ms: u64, key: Key) {
-        let epoch = self.held.get(&key).map(|held| held.epoch);
+        let epoch = self.last_own(key);
+        let is_forgotten = self.forgotten.contains(&key);
         let Some(work) = self.work.get_mut(&key) else {
             return;
         };
@@ -242,7 +245,10 @@ impl<S: Copy> Owners<S> {
         };
         let has_will = self.held.get(&key).is_some_and(|held| held.has_will);
         match (op, epoch) {
-            (Op::SetWill(_, None), Some(_)) if !has_will => self.finish(now_ms, key),
+            (Op::SetWill(_, None), Some(_)) if !has_will && !is_forgotten => {
+                self.finish(now_ms, key);
+            }
+            (Op::Renew(..), _) if !is_forgotten => self.finish(now_ms, key),
             (Op::Claim(_), _) => {
                 work.stage = Stage::Reading;
                 self.read(key);
@@ -251,7 +257,10 @@ impl<S: Copy> Owners<S> {
                 let sequence = *sequence;
                 self.write(key, sequence);
             }
-            (Op::SetWill(..) | Op::PublishWill(..) | Op::Release(_), Some(epoch)) => {
+            (
+                Op::SetWill(..) | Op::PublishWill(..) | Op::Renew(..) | Op::Release(_),
+                Some(epoch),
+            ) => {
                 self.write(key, epoch);
             }
             (Op::Adopt { client_id, will }, Some(_)) => {
@@ -264,8 +273,30 @@ impl<S: Copy> Owners<S> {
                 });
             }
             // Who took the session takes care of its will.
-            (Op::SetWill(..) | Op::PublishWill(..) | Op::Release(_) | Op::Adopt { .. }, None)
+            (
+                Op::SetWill(..)
+                | Op::PublishWill(..)
+                | Op::Renew(..)
+                | Op::Release(_)
+                | Op::Adopt { .. },
+                None,
+            )
             | (Op::Sweep { .. } | Op::Tidy { .. }, Some(_)) => self.finish(now_ms, key),
+        }
+    }
+
+    /// The sequence number of this node's last record of a session that it holds; 0 where NATS has lost it.
+    fn last_own(&self, key: Key) -> Option<u64> {
+        let held = self.held.get(&key)?;
+        let is_forgotten = self.forgotten.contains(&key);
+        Some(if is_forgotten { 0 } else { held.epoch })
+    }
+
+    /// Begins everything that is under way again, for nothing of it may be in the stream.
+    pub(super) fn begin_all_again(&mut self, now_ms: u64) {
+        let keys: Vec<Key> = self.work.keys().copied().collect();
+        for key in keys {
+            self.pause(now_ms, key, RETRY_MS);
         }
     }
 
@@ -284,6 +315,8 @@ impl<S: Copy> Owners<S> {
         let held = self.held.get(&key);
         let user = held.and_then(|held| held.user.clone());
         let is_kept = held.is_some_and(|held| held.is_kept);
+        let since = held.filter(|_| self.forgotten.contains(&key));
+        let since = since.map(|held| held.epoch);
         let Some(work) = self.work.get_mut(&key) else {
             return;
         };
@@ -298,17 +331,19 @@ impl<S: Copy> Owners<S> {
             client_id: Arc::from(""),
             user,
             will: None,
+            since,
         };
         match work.ops.front_mut() {
             Some(Op::Claim(claim)) => {
                 claim.may_be_written = true;
+                record.since = None;
                 record.serial = claim.serial;
                 record.client_id = Arc::clone(&claim.request.client_id);
                 record.user.clone_from(&claim.request.user);
                 record.will.clone_from(&claim.request.will);
                 record.is_kept = claim.request.outlives;
             }
-            Some(Op::SetWill(client_id, will)) => {
+            Some(Op::SetWill(client_id, will) | Op::Renew(client_id, will)) => {
                 record.client_id = Arc::clone(client_id);
                 record.will.clone_from(will);
             }
@@ -387,7 +422,8 @@ impl<S: Copy> Owners<S> {
         attempt: u64,
         answer: Result<Option<(u64, Record)>, ()>,
     ) {
-        let epoch = self.held.get(&key).map(|held| held.epoch);
+        let epoch = self.last_own(key);
+        let former = self.held.get(&key).map(|held| held.epoch);
         let Some(work) = (self.work.get_mut(&key))
             .filter(|work| work.attempt == attempt && work.stage == Stage::Reading)
         else {
@@ -409,12 +445,20 @@ impl<S: Copy> Owners<S> {
         if matches!(work.ops.front(), Some(Op::Claim(_))) {
             return self.claim_from(now_ms, key, found);
         }
-        let last = found.map_or(0, |(sequence, _)| sequence);
+        let last = found.as_ref().map_or(0, |(sequence, _)| *sequence);
         let expected = match work.ops.front() {
             Some(Op::Sweep { sequence, .. } | Op::Tidy { sequence, .. }) => Some(*sequence),
             _ => epoch,
         };
         match expected {
+            // Two have written it again: the later owner's stays.
+            Some(0)
+                if found
+                    .is_some_and(|(_, record)| record.since.is_some() && record.since < former) =>
+            {
+                self.write(key, last);
+            }
+            Some(0) if last == 0 => self.write(key, 0),
             // What was read may be older than what is there.
             Some(expected) if last <= expected && last != 0 => self.write(key, expected),
             // Somebody else has it: a loss is noticed when that comes by. Or it is gone altogether.
@@ -422,6 +466,7 @@ impl<S: Copy> Owners<S> {
                 let is_release = matches!(work.ops.front(), Some(Op::Release(_)));
                 if is_release && last == 0 {
                     self.held.remove(&key);
+                    self.remember(now_ms, key);
                 }
                 self.finish(now_ms, key);
             }
@@ -510,11 +555,19 @@ impl<S: Copy> Owners<S> {
         if let Some(held) = self.held.get_mut(&key) {
             held.epoch = sequence;
         }
+        let is_forgotten = self.forgotten.contains(&key);
         let Some(work) = self.work.get_mut(&key) else {
             return;
         };
+        if is_forgotten && work.expected != 0 {
+            // Whose record was written over may be sure of it.
+            self.lost_until_ms = now_ms + self.terms.grace_ms();
+        }
         if let Some(held) = self.held.get_mut(&key) {
-            held.has_will = matches!(work.ops.front(), Some(Op::SetWill(_, Some(_))));
+            held.has_will = matches!(
+                work.ops.front(),
+                Some(Op::SetWill(_, Some(_)) | Op::Renew(_, Some(_)))
+            );
         }
         match work.ops.front_mut() {
             Some(Op::PublishWill(client_id, will)) => {
@@ -546,8 +599,12 @@ impl<S: Copy> Owners<S> {
             Some(Op::Release(_)) => {
                 self.held.remove(&key);
             }
-            Some(Op::SetWill(..) | Op::Tidy { .. } | Op::Claim(_) | Op::Adopt { .. }) | None => {}
+            Some(
+                Op::SetWill(..) | Op::Renew(..) | Op::Tidy { .. } | Op::Claim(_) | Op::Adopt { .. },
+            )
+            | None => {}
         }
+        self.remember(now_ms, key);
         self.finish(now_ms, key);
     }
 
@@ -623,8 +680,9 @@ impl<S: Copy> Owners<S> {
         let until_ms = match previous {
             Some((before, owner)) if before <= self.old_to => self.harmless_from_ms(now_ms, &owner),
             Some(_) => now_ms + self.terms.grace_ms(),
-            None => 0,
+            None => self.lost_until_ms,
         };
+        self.remember(now_ms, key);
         if is_let_in || has_ended || until_ms <= now_ms {
             return self.grant(now_ms, key);
         }

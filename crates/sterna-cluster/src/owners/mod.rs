@@ -14,6 +14,11 @@
 //! The will is in the record, and belongs to whoever owns that: its owner takes it out by compare-and-set before
 //! it publishes it. The records of a node that is gone are taken over by another node, which publishes the wills.
 //!
+//! Where NATS has lost the stream, another is made with sequence numbers above all before. Each node writes the
+//! records of its sessions again, with the epoch of its ownership: of two that have one session, the later epoch
+//! stays. A node is not sure of its sessions before that is done, nor as long as somebody who does not know of
+//! the loss may be sure of one of them.
+//!
 //! No input or output here, and time is an argument: [`Owners::take_actions`] says what is to be done.
 
 mod claims;
@@ -221,6 +226,14 @@ pub struct Owners<S> {
     wakes: BTreeSet<(u64, Key)>,
     nodes: HashMap<Arc<str>, Known>,
     losing: HashMap<Key, Losing>,
+    /// Sessions that this node holds and whose records NATS has lost.
+    forgotten: HashSet<Key>,
+    /// Until when somebody may be sure of a session whose record NATS has lost.
+    lost_until_ms: u64,
+    /// Whether other nodes may have ended this one's sessions before that.
+    is_doubtful: bool,
+    /// When the last own mark that was seen had been written.
+    last_mark_ms: u64,
     /// How far the stream had come at which times, the oldest first.
     passed: VecDeque<(u64, u64)>,
     /// What was written up to here was written so long ago that no earlier owner is sure any more.
@@ -261,6 +274,10 @@ impl<S: Copy> Owners<S> {
             wakes: BTreeSet::new(),
             nodes: HashMap::new(),
             losing: HashMap::new(),
+            forgotten: HashSet::new(),
+            lost_until_ms: 0,
+            is_doubtful: false,
+            last_mark_ms: 0,
             passed: VecDeque::new(),
             old_to: 0,
             began_ms: None,
@@ -291,6 +308,57 @@ impl<S: Copy> Owners<S> {
     /// Gives this process its number, before anything of the stream comes by.
     pub const fn set_incarnation(&mut self, incarnation: u64) {
         self.own.incarnation = incarnation;
+    }
+
+    /// Sessions of this node that are to be written again: [`renew`](Self::renew).
+    #[must_use]
+    pub fn forgotten(&self) -> usize {
+        self.forgotten.len()
+    }
+
+    /// Whether a session's record is to be written again.
+    #[must_use]
+    pub fn is_forgotten(&self, key: Key) -> bool {
+        self.forgotten.contains(&key)
+    }
+
+    /// The stream is a new one: NATS has lost all records, or there was none. Sequence numbers go on.
+    pub fn records_lost(&mut self, now_ms: u64) {
+        // Nobody has ended anything of a node that was silent for less than the absence.
+        let was_silent = self.last_mark_ms + self.terms.absence_ms <= now_ms;
+        self.is_doubtful = was_silent || (self.is_doubtful && !self.forgotten.is_empty());
+        self.forgotten = self.held.keys().copied().collect();
+        self.lost_until_ms = now_ms + self.terms.grace_ms();
+        self.sure_until_ms = 0;
+        self.open_until_ms = 0;
+        if std::mem::take(&mut self.was_sure) {
+            self.let_in_all();
+        }
+        self.begin_all_again(now_ms);
+        self.next_mark_ms = now_ms;
+    }
+
+    /// A shard has this session, whose record may be lost.
+    pub fn renew(&mut self, now_ms: u64, key: Key, client_id: Arc<str>, will: Option<Arc<[u8]>>) {
+        if !self.forgotten.contains(&key) {
+            return;
+        }
+        let is_kept = self.held.get(&key).is_some_and(|held| held.is_kept);
+        if self.is_doubtful && !is_kept {
+            // Its will may be published, and nothing says so any more.
+            self.held.remove(&key);
+            self.remember(now_ms, key);
+            return self.actions.push(Action::End { client_id });
+        }
+        let will = will.filter(|_| !self.is_doubtful);
+        self.enqueue(now_ms, key, Op::Renew(client_id, will));
+    }
+
+    /// The record of a session is there again, or the session is not this node's any more.
+    fn remember(&mut self, now_ms: u64, key: Key) {
+        if self.forgotten.remove(&key) && self.forgotten.is_empty() {
+            self.open(now_ms);
+        }
     }
 
     /// What is to be done, in order.
@@ -406,13 +474,21 @@ impl<S: Copy> Owners<S> {
             return;
         }
         self.began_ms.get_or_insert(now_ms);
+        if self.sure_until_ms <= now_ms {
+            // Who was cut off has heard nobody meanwhile: silence counts from now on.
+            for known in self.nodes.values_mut() {
+                known.seen_ms = now_ms;
+            }
+        }
+        self.last_mark_ms = self.last_mark_ms.max(sent_ms);
         self.sure_until_ms = self.sure_until_ms.max(sent_ms + self.terms.lease_ms);
         self.open(now_ms);
     }
 
     /// Opens the fence as far as nothing that was lost is still to be ended.
     fn open(&mut self, now_ms: u64) {
-        if self.losing.is_empty() && !self.is_superseded {
+        let may_open = now_ms >= self.lost_until_ms && !self.is_superseded;
+        if may_open && self.losing.is_empty() && self.forgotten.is_empty() {
             self.open_until_ms = self.sure_until_ms;
             self.was_sure = self.is_sure(now_ms);
         }
@@ -450,12 +526,16 @@ impl<S: Copy> Owners<S> {
         if record.owner.node == self.own.node && record.owner.incarnation > self.own.incarnation {
             self.supersede();
         }
-        let is_lost = (self.held.get(&key)).is_some_and(|held| held.epoch < sequence);
+        let is_lost = (self.held.get(&key)).is_some_and(|held| match record.since {
+            // Two have written it again.
+            Some(since) if self.forgotten.contains(&key) => held.epoch < since,
+            _ => held.epoch < sequence,
+        });
         if is_lost {
             self.held.remove(&key);
         }
         if self.overtake_claim(now_ms, key, sequence) {
-            return;
+            return self.remember(now_ms, key);
         }
         if is_lost {
             // The shard may have ended it by itself; then only the new owner is to be told.
@@ -471,6 +551,7 @@ impl<S: Copy> Owners<S> {
                 let client_id = Arc::clone(&record.client_id);
                 self.actions.push(Action::End { client_id });
             }
+            self.remember(now_ms, key);
         }
     }
 

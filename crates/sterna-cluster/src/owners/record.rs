@@ -37,16 +37,23 @@ pub struct Record {
     pub user: Option<Arc<str>>,
     /// The will, as the broker writes it.
     pub will: Option<Arc<[u8]>>,
+    /// The epoch of the ownership, where the record was written again after NATS had lost it.
+    pub since: Option<u64>,
 }
+
+/// Flags.
+const IS_OVER: u8 = 1;
+const IS_KEPT: u8 = 2;
+const HAS_SINCE: u8 = 4;
 
 impl Record {
     /// The bytes that NATS keeps.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![
-            VERSION,
-            u8::from(self.is_over) | u8::from(self.is_kept) << 1,
-        ];
+        let flags = u8::from(self.is_over) * IS_OVER
+            | u8::from(self.is_kept) * IS_KEPT
+            | u8::from(self.since.is_some()) * HAS_SINCE;
+        let mut out = vec![VERSION, flags];
         put_bytes(&mut out, self.owner.node.as_bytes());
         put_number(&mut out, self.owner.incarnation);
         put_number(&mut out, self.serial);
@@ -63,6 +70,9 @@ impl Record {
                 None => put_number(&mut out, 0),
             }
         }
+        if let Some(since) = self.since {
+            put_number(&mut out, since);
+        }
         out
     }
 
@@ -71,7 +81,7 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&version, rest) = bytes.split_first()?;
         let (&flags, rest) = rest.split_first()?;
-        if version != VERSION || flags > 3 {
+        if version != VERSION || flags > IS_OVER | IS_KEPT | HAS_SINCE {
             return None;
         }
         let mut fields = Fields(rest);
@@ -84,14 +94,20 @@ impl Record {
             None => None,
         };
         let will = fields.optional()?.map(Arc::from);
+        let since = if flags & HAS_SINCE == 0 {
+            None
+        } else {
+            Some(fields.number()?)
+        };
         fields.0.is_empty().then_some(Self {
             owner: Process { node, incarnation },
-            is_over: flags & 1 != 0,
-            is_kept: flags & 2 != 0,
+            is_over: flags & IS_OVER != 0,
+            is_kept: flags & IS_KEPT != 0,
             serial,
             client_id,
             user,
             will,
+            since,
         })
     }
 }
@@ -171,6 +187,7 @@ mod tests {
             client_id: "a/ü".into(),
             user: user.map(Into::into),
             will: will.map(Into::into),
+            since: None,
         }
     }
 
@@ -178,8 +195,13 @@ mod tests {
     fn records_come_back() {
         for user in [None, Some(""), Some("eve")] {
             for will in [None, Some(&b""[..]), Some(&[0, 255, 3][..])] {
-                let record = record(user, will);
-                assert_eq!(Record::decode(&record.encode()), Some(record));
+                for since in [None, Some(0), Some(1_790_000_000_000_000)] {
+                    let record = Record {
+                        since,
+                        ..record(user, will)
+                    };
+                    assert_eq!(Record::decode(&record.encode()), Some(record));
+                }
             }
         }
     }

@@ -9,20 +9,105 @@ mod world;
 #[path = "../../../sterna-broker/tests/seeds/mod.rs"]
 mod seeds;
 
-use world::{World, play};
+use world::{Losses, World, play};
 
 #[test]
 fn a_session_has_one_owner_at_a_time_and_its_will_is_published_once() {
     seeds::play("the owners' model", 0..150, |seed| {
-        let found = play(seed, true);
+        let found = play(seed, true, Losses::None);
         assert_eq!(found, None, "seed {seed}");
     });
+}
+
+/// NATS loses the records of all sessions at times, and each node writes its own again.
+#[test]
+fn a_session_has_one_owner_at_a_time_where_its_record_is_lost() {
+    seeds::play("the owners' model with losses", 0..150, |seed| {
+        let found = play(seed, true, Losses::Some);
+        assert_eq!(found, None, "seed {seed}");
+    });
+}
+
+/// The same where nodes do not notice: somebody must.
+#[test]
+fn who_goes_on_without_records_is_found() {
+    let found = (0..40)
+        .filter(|&seed| play(seed, true, Losses::Unnoticed).is_some())
+        .count();
+    assert!(found > 1, "only {found} of 40 seeds have found it");
+}
+
+#[test]
+fn who_comes_while_records_are_lost_waits_for_who_may_be_sure_of_them() {
+    let mut world = World::calm(5);
+    world.losses_are_noticed();
+    world.run_for(5_000);
+    world.connect(0, 7, true);
+    world.run_for(1_000);
+    // The first node cannot hear of it.
+    world.cut(0);
+    world.lose();
+    world.run_for(1_000);
+    world.connect(1, 7, true);
+    world.run_for(100);
+    assert_ne!(world.owners_of(7), [1], "the first may be sure of it");
+    world.run_for(3_000);
+    world.connect(1, 7, true);
+    world.run_for(100);
+    assert_eq!(world.owners_of(7), [1]);
+    world.mend(0);
+    world.run_for(5_000);
+    assert_eq!(world.owners_of(7), [1], "whoever comes later stays");
+    assert_eq!(world.settled(), None);
+}
+
+#[test]
+fn sessions_go_on_when_nats_has_lost_everything() {
+    let mut world = World::calm(6);
+    world.losses_are_noticed();
+    world.run_for(5_000);
+    for client in 0..6 {
+        world.connect(client as usize % 3, client, true);
+    }
+    world.run_for(1_000);
+    world.lose();
+    world.run_for(4_000);
+    for client in 0..6 {
+        assert_eq!(world.owners_of(client), [client as usize % 3]);
+    }
+    assert_eq!(world.settled(), None);
+}
+
+/// Silence counts from when a node hears again.
+#[test]
+fn nobody_is_given_up_because_nats_was_away() {
+    let mut world = World::calm(7);
+    world.run_for(5_000);
+    for node in 0..3 {
+        world.connect(node, node as u32, true);
+    }
+    world.run_for(1_000);
+    for node in 0..3 {
+        world.cut(node);
+    }
+    world.run_for(30_000);
+    for node in [2, 0, 1] {
+        world.mend(node);
+        world.run_for(700);
+    }
+    world.run_for(5_000);
+    for node in 0..3 {
+        assert_eq!(world.owners_of(node as u32), [node]);
+    }
+    assert_eq!(world.settled(), None);
 }
 
 /// The same world where owners go on after their lease: somebody must notice.
 #[test]
 fn without_the_fence_two_owners_are_found() {
-    let found = (0..40).filter(|&seed| play(seed, false).is_some()).count();
+    let found = (0..40)
+        .filter(|&seed| play(seed, false, Losses::None).is_some())
+        .count();
     assert!(found > 1, "only {found} of 40 seeds have found two owners");
 }
 

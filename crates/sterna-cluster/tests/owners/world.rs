@@ -38,6 +38,17 @@ impl Dice {
     }
 }
 
+/// What NATS does with the stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Losses {
+    /// It keeps it.
+    None,
+    /// It loses it at times.
+    Some,
+    /// The same, and nodes go on as if it had not.
+    Unnoticed,
+}
+
 /// What is in the stream.
 #[derive(Clone)]
 enum Item {
@@ -60,6 +71,7 @@ enum Event {
     Goes(usize, u64),
     Mends(usize),
     Starts(usize),
+    TellsAgain(usize, u64),
 }
 
 /// A connection of a client, and the session that it has.
@@ -82,6 +94,8 @@ struct Node {
     stands_still: bool,
     is_cut: bool,
     next: usize,
+    /// The stream that it reads.
+    era: u64,
     live: HashMap<Key, Live>,
     /// Connections that wait for their claim.
     waiting: HashMap<u64, (Key, bool)>,
@@ -98,6 +112,8 @@ struct Fate {
     is_due: bool,
     /// Who took it out of its record may have died with it.
     may_be_lost: bool,
+    /// Nobody may know any more that it was published.
+    may_be_doubled: bool,
 }
 
 pub(crate) struct World {
@@ -105,6 +121,12 @@ pub(crate) struct World {
     dice: Dice,
     is_calm: bool,
     with_fence: bool,
+    /// How often the stream is lost, and whether nodes notice.
+    losses: Losses,
+    era: u64,
+    /// When the stream was made, and its first place.
+    made_ms: u64,
+    base: usize,
     nodes: Vec<Node>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     /// By their numbers.
@@ -141,8 +163,9 @@ fn will_bytes(connection: u64) -> Arc<[u8]> {
 }
 
 /// Plays a seed, and returns what was found.
-pub(crate) fn play(seed: u64, with_fence: bool) -> Option<String> {
+pub(crate) fn play(seed: u64, with_fence: bool, losses: Losses) -> Option<String> {
     let mut world = World::new(seed, false, with_fence);
+    world.losses = losses;
     world.run_for(4_000);
     for _ in 0..150 {
         world.step();
@@ -170,6 +193,7 @@ impl World {
                 stands_still: false,
                 is_cut: false,
                 next: 0,
+                era: 0,
                 live: HashMap::new(),
                 waiting: HashMap::new(),
                 later: Vec::new(),
@@ -181,6 +205,10 @@ impl World {
             dice,
             is_calm,
             with_fence,
+            losses: Losses::None,
+            era: 0,
+            made_ms: 0,
+            base: 0,
             nodes,
             events: BinaryHeap::new(),
             bodies: HashMap::new(),
@@ -211,8 +239,12 @@ impl World {
         known.start += 1;
         known.owners = Some(Owners::new(process, TERMS));
         known.next = self.stream.len();
+        known.era = self.era;
         known.stands_still = false;
         let start = known.start;
+        if self.losses == Losses::Some && self.now_ms < self.made_ms + 2 * TERMS.lease_ms {
+            self.with(node, start, Owners::records_lost);
+        }
         self.schedule(0, Event::Tick(node, start));
     }
 
@@ -233,6 +265,10 @@ impl World {
     fn clock(&self, node: usize) -> u64 {
         let node = &self.nodes[node];
         node.offset_ms + self.now_ms * node.rate / 1_000
+    }
+
+    pub(crate) const fn losses_are_noticed(&mut self) {
+        self.losses = Losses::Some;
     }
 
     pub(crate) fn run_for(&mut self, for_ms: u64) {
@@ -261,6 +297,7 @@ impl World {
             | Event::Follow(node, _)
             | Event::Ended(node, ..)
             | Event::Adopted(node, ..)
+            | Event::TellsAgain(node, _)
             | Event::Tick(node, _) => self.nodes[*node].stands_still.then_some(*node),
             _ => None,
         };
@@ -388,6 +425,7 @@ impl World {
             }
             Event::Mends(node) => self.mend(node),
             Event::Starts(node) => self.start(node),
+            Event::TellsAgain(node, start) => self.tell_again(node, start),
         }
     }
 
@@ -416,6 +454,17 @@ impl World {
         if self.nodes[node].start != start || self.nodes[node].is_cut {
             return;
         }
+        if self.nodes[node].era != self.era {
+            // What it had not read of the stream before it never reads.
+            self.nodes[node].era = self.era;
+            self.nodes[node].next = self.nodes[node].next.max(self.base);
+            if self.losses == Losses::Some {
+                self.doubt_wills();
+                self.with(node, start, Owners::records_lost);
+                let in_ms = self.delay_ms();
+                self.schedule(in_ms, Event::TellsAgain(node, start));
+            }
+        }
         while self.nodes[node].next < self.stream.len() {
             let at = self.nodes[node].next;
             self.nodes[node].next += 1;
@@ -436,6 +485,49 @@ impl World {
                     }
                 }
             }
+        }
+    }
+
+    /// NATS loses the stream, and another is made.
+    pub(crate) fn lose(&mut self) {
+        self.era += 1;
+        self.made_ms = self.now_ms;
+        self.base = self.stream.len();
+        self.last.clear();
+        self.doubt_wills();
+        for node in 0..NODES {
+            let start = self.nodes[node].start;
+            let in_ms = self.dice.below(200);
+            self.schedule(in_ms, Event::Follow(node, start));
+        }
+    }
+
+    /// Who has taken a will out of its record was not heard, and may have published it or died.
+    fn doubt_wills(&mut self) {
+        for fate in self.wills.values_mut() {
+            fate.may_be_lost = true;
+            fate.may_be_doubled = true;
+        }
+    }
+
+    /// A node's shards tell of their sessions again, until none is missing.
+    fn tell_again(&mut self, node: usize, start: u64) {
+        if self.nodes[node].start != start {
+            return;
+        }
+        let mut lives: Vec<(Key, Live)> = (self.nodes[node].live.iter())
+            .map(|(key, live)| (*key, *live))
+            .collect();
+        lives.sort_unstable_by_key(|(key, _)| *key);
+        for (key, live) in lives {
+            let will = live.has_will.then(|| will_bytes(live.connection));
+            self.with(node, start, |owners, now_ms| {
+                owners.renew(now_ms, key, name_of(key), will);
+            });
+        }
+        let owners = self.nodes[node].owners.as_ref();
+        if owners.is_some_and(|owners| owners.forgotten() > 0) {
+            self.schedule(300, Event::TellsAgain(node, start));
         }
     }
 
@@ -555,7 +647,7 @@ impl World {
         let connection = u64::from_be_bytes(will.try_into().expect("a number"));
         let fate = self.wills.entry(connection).or_default();
         fate.published += 1;
-        if fate.published > 1 {
+        if fate.published > 1 && !fate.may_be_doubled {
             self.found = Some(format!(
                 "the will of connection {connection} is published again"
             ));
@@ -724,6 +816,7 @@ impl World {
                 self.kill(node);
                 self.schedule(long_ms, Event::Starts(node));
             }
+            17 if self.losses != Losses::None && self.dice.one_in(4) => self.lose(),
             _ => {}
         }
         let for_ms = if self.dice.one_in(4) {

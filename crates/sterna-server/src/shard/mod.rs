@@ -474,7 +474,11 @@ impl Handler for Shard {
                     doors.admin.committed(&mut doors.cx);
                     self.stop_if_drained(net);
                 }
-                Mail::Cluster(letter) => Member::mail(&mut self.broker, now_ms, *letter),
+                Mail::Cluster(letter) => {
+                    if let Some(member) = &self.cluster {
+                        member.mail(&mut self.broker, now_ms, *letter);
+                    }
+                }
                 Mail::Admin(letter) => match letter.0 {
                     Body::Question { from, number, ask } => {
                         self.answer(net, from, number, ask);

@@ -18,8 +18,8 @@ use std::time::Duration;
 use sterna_broker::{Change, Message, Once};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use super::connection::LOG;
 use super::outgoing::Charge;
+use super::streams::LOG;
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::owners::Key;
@@ -108,10 +108,7 @@ impl Core {
 
     /// The number of the last entry, as the leader of the stream knows it.
     pub(in crate::engine) async fn last_of_log(&self) -> Result<u64, String> {
-        let stream = self.settings.stream(LOG);
-        let stream = self.jetstream.get_stream(stream).await;
-        let stream = stream.map_err(|error| error.to_string())?;
-        Ok(stream.cached_info().state.last_sequence)
+        Ok(self.look_at_stream(LOG).await?.state.last_sequence)
     }
 
     /// Whether nothing waits for the log.

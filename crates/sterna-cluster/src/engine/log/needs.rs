@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::sequence;
 use crate::engine::Core;
-use crate::engine::connection::LOG;
+use crate::engine::streams::LOG;
 
 /// How often is looked how large the log is, and what nobody needs of it.
 const LOOK: Duration = Duration::from_secs(1);

@@ -8,8 +8,8 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use sterna_broker::Message;
 
 use super::{MOST_IN_ENTRY, position};
-use crate::engine::connection::LOG;
 use crate::engine::incoming::Pace;
+use crate::engine::streams::LOG;
 use crate::engine::{Core, Retry};
 use crate::port::ToShard;
 
@@ -39,6 +39,16 @@ impl Core {
         let start_sequence = *next;
         let start = DeliverPolicy::ByStartSequence { start_sequence };
         let mut entries = self.follow(LOG, None, start).await?;
+        // Another stream begins above all that was in the one before.
+        let first = self.look_at_stream(LOG).await?.state.first_sequence;
+        if first > *next {
+            tracing::error!(
+                entries = first - *next,
+                "the log begins behind where this node has read"
+            );
+            self.pass_log(Vec::new(), first - 1);
+            *next = first;
+        }
         let mut pace = Pace::default();
         let mut given = 0;
         loop {

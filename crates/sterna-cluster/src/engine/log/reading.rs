@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use sterna_broker::{ReadAnswer, ReadRequest};
 
 use super::{position, sequence};
-use crate::engine::connection::LOG;
+use crate::engine::streams::LOG;
 use crate::engine::{Core, Retry, retained};
 use crate::port::ToShard;
 use crate::subject;

@@ -1,0 +1,350 @@
+//! This cluster's streams in NATS: making them, and making them again where NATS has lost them.
+//!
+//! NATS loses a stream when most of its servers come back without their data, or when somebody deletes it. The
+//! first node that notices makes all that are missing, and each node writes again what it knows: what its readers
+//! want, retained messages, its sessions' records, and what it keeps of them. What was in an inbox or in the log is
+//! lost.
+//!
+//! The first sequence number of a stream is the time of its making in microseconds. So numbers are higher than in
+//! the stream before it, and incarnations, epochs, cursors and places to read on from go on: nobody's place is ahead
+//! of a new stream, and none in the old one is taken for one in the new.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::stream::{self, DiscardPolicy, Info, StorageType};
+use tokio::sync::Notify;
+
+use super::Core;
+use crate::port::{ToShard, Told};
+
+/// What nodes want.
+pub(super) const NODES: &str = "NODES";
+/// Nodes' inboxes.
+pub(super) const INBOX: &str = "INBOX";
+/// Retained messages.
+pub(super) const RETAINED: &str = "RETAINED";
+/// Messages that somebody wants who outlives a connection.
+pub(super) const LOG: &str = "LOG";
+/// What is kept of sessions.
+pub(super) const KEPT: &str = "KEPT";
+/// Sessions' records, and nodes' marks.
+pub(super) const SESSIONS: &str = "SESSIONS";
+
+/// Time for which NATS knows a batch again that it has. Nodes know them longer.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+
+/// Time for which NATS says that a stream is not there before it is made again. A server that has just begun may
+/// not know of it yet.
+const LOST_AFTER: Duration = Duration::from_secs(3);
+
+/// How often is looked for the stream that nobody follows.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Sessions with something under way before more are told again.
+const WINDOW: usize = 256;
+
+/// The pause after something is told again, and before all is told once more because something was missed.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(300));
+
+/// What is known of one stream.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// When it was made, in nanoseconds since the Unix epoch by NATS' clock: another stream of the name has another.
+    made: Cell<Option<i128>>,
+    /// The highest sequence number that was seen.
+    highest: Cell<u64>,
+    /// Since when NATS says that it is not there.
+    lacking_since_ms: Cell<Option<u64>>,
+}
+
+impl Known {
+    pub(super) fn saw(&self, sequence: u64) {
+        self.highest.set(self.highest.get().max(sequence));
+    }
+}
+
+/// What is known of all streams.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    known: RefCell<HashMap<String, Rc<Known>>>,
+    /// Shards that tell something again.
+    telling: Cell<usize>,
+    /// Whether what is kept of sessions is to be written again.
+    is_kept_lost: Cell<bool>,
+    /// What is known of others' filters is to be told again.
+    pub(super) is_interest_lost: Notify,
+}
+
+impl Core {
+    pub(super) fn known_stream(&self, stream: &str) -> Rc<Known> {
+        let mut known = self.streams.known.borrow_mut();
+        Rc::clone(known.entry(stream.to_owned()).or_default())
+    }
+
+    /// Makes the streams that are not there.
+    ///
+    /// # Errors
+    /// NATS's words, for the log.
+    pub(super) async fn make_streams(&self) -> Result<(), String> {
+        for (stream, config) in self.wanted_streams() {
+            let name = config.name.clone();
+            let info = self
+                .make_stream(config)
+                .await
+                .map_err(|error| format!("stream {name}: {error}"))?;
+            let replicas = info.config.num_replicas;
+            if replicas != self.settings.replicas {
+                tracing::warn!(
+                    stream = name,
+                    replicas,
+                    wanted = self.settings.replicas,
+                    "the stream was made with another cluster.replicas"
+                );
+            }
+            self.found_stream(stream, &info);
+        }
+        Ok(())
+    }
+
+    /// What is there, or what is made where there is nothing.
+    async fn make_stream(&self, config: stream::Config) -> Result<Info, String> {
+        let name = config.name.clone();
+        let made = match self.jetstream.get_or_create_stream(config).await {
+            Err(error) if was_made_by_another(&error.kind()) => {
+                let found = self.jetstream.get_stream(&name).await;
+                found.map_err(|error| error.to_string())
+            }
+            made => made.map_err(|error| error.to_string()),
+        };
+        Ok(made?.cached_info().clone())
+    }
+
+    fn wanted_streams(&self) -> [(&'static str, stream::Config); 6] {
+        let settings = &self.settings;
+        let base = |stream: &str, subjects: &[&str]| stream::Config {
+            name: settings.stream(stream),
+            subjects: subjects
+                .iter()
+                .map(|subject| settings.subject(subject))
+                .collect(),
+            storage: StorageType::File,
+            num_replicas: settings.replicas,
+            duplicate_window: DUPLICATE_WINDOW,
+            allow_direct: true,
+            first_sequence: Some(self.first_sequence(stream)),
+            ..stream::Config::default()
+        };
+        let last_of_subject = |stream: &str, subjects: &[&str]| stream::Config {
+            max_messages_per_subject: 1,
+            allow_message_ttl: true,
+            ..base(stream, subjects)
+        };
+        // Nobody is waited for that long.
+        let kept = Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000);
+        let inbox = stream::Config {
+            discard: DiscardPolicy::New,
+            max_bytes: i64::try_from(settings.inbox_bytes).unwrap_or(i64::MAX),
+            max_age: kept,
+            duplicate_window: DUPLICATE_WINDOW.min(kept),
+            ..base(INBOX, &["inbox.>"])
+        };
+        let log = stream::Config {
+            discard: DiscardPolicy::New,
+            max_bytes: i64::try_from(settings.log_bytes).unwrap_or(i64::MAX),
+            ..base(LOG, &["log.>"])
+        };
+        [
+            (NODES, last_of_subject(NODES, &["node.>"])),
+            (INBOX, inbox),
+            (RETAINED, last_of_subject(RETAINED, &["retained.>"])),
+            (LOG, log),
+            (KEPT, last_of_subject(KEPT, &["kept.*"])),
+            (
+                SESSIONS,
+                last_of_subject(SESSIONS, &["session.*", "mark.*"]),
+            ),
+        ]
+    }
+
+    /// Above all numbers that this node knows of, also where its clock was set back.
+    fn first_sequence(&self, stream: &str) -> u64 {
+        let mut before = self.known_stream(stream).highest.get();
+        if stream == NODES {
+            before = before.max(self.incarnation.get());
+        }
+        (since_epoch().as_micros() as u64).max(before + 1)
+    }
+
+    /// NATS says that a stream is not there. It is made again where that stays so.
+    pub(super) async fn lacks_stream(&self, stream: &str) {
+        let (now_ms, known) = (self.now_ms(), self.known_stream(stream));
+        let Some(since_ms) = known.lacking_since_ms.get() else {
+            tracing::error!(stream, "NATS has a stream of this cluster no more");
+            known.lacking_since_ms.set(Some(now_ms));
+            return self.note_lacking();
+        };
+        if now_ms - since_ms < LOST_AFTER.as_millis() as u64 {
+            return;
+        }
+        if let Err(why) = self.make_streams().await {
+            tracing::warn!(why, "streams cannot be made again yet");
+        }
+    }
+
+    /// A stream is there. Where it is another than before, this node writes again what it knows.
+    pub(super) fn found_stream(&self, stream: &str, info: &Info) {
+        let known = self.known_stream(stream);
+        known.lacking_since_ms.set(None);
+        self.note_lacking();
+        known.saw(info.state.last_sequence);
+        let made = Some(info.created.unix_timestamp_nanos());
+        let before = known.made.replace(made);
+        if before.is_some() && before != made {
+            tracing::warn!(
+                stream,
+                "NATS has another stream: what this node knows is written again"
+            );
+            self.renew(stream);
+        }
+    }
+
+    fn note_lacking(&self) {
+        let known = self.streams.known.borrow();
+        let lacks = (known.values()).any(|known| known.lacking_since_ms.get().is_some());
+        (self.status.lacks_streams).store(lacks, Ordering::Release);
+    }
+
+    /// Looks whether a stream is there, and is the one that is known.
+    ///
+    /// # Errors
+    /// NATS' words, for the log.
+    pub(super) async fn look_at_stream(&self, stream: &str) -> Result<Info, String> {
+        let found = (self.jetstream)
+            .get_stream(self.settings.stream(stream))
+            .await;
+        match found {
+            Ok(found) => {
+                let info = found.cached_info();
+                self.found_stream(stream, info);
+                Ok(info.clone())
+            }
+            Err(error) => {
+                if let GetStreamErrorKind::JetStream(answer) = error.kind()
+                    && answer.error_code() == ErrorCode::STREAM_NOT_FOUND
+                {
+                    self.lacks_stream(stream).await;
+                }
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// Looks after the stream that nobody follows.
+    pub(super) async fn look_after_kept(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.status.is_connected() {
+                let _ = self.look_at_stream(KEPT).await;
+            }
+            if self.streams.is_kept_lost.replace(false) {
+                self.keep_all_again().await;
+            }
+        }
+    }
+
+    fn renew(&self, stream: &str) {
+        match stream {
+            NODES => {
+                let filters: Vec<_> = self.own.borrow().keys().cloned().collect();
+                self.untold.borrow_mut().extend(filters);
+                self.untold_arrived.notify_one();
+                self.streams.is_interest_lost.notify_one();
+            }
+            LOG => {
+                tracing::error!("messages that waited in NATS for sessions are lost");
+            }
+            KEPT => self.streams.is_kept_lost.set(true),
+            INBOX => {
+                tracing::error!("messages of QoS 1 and 2 that waited in NATS for nodes are lost");
+            }
+            RETAINED => self.tell_again(0, Told::Retained(0)),
+            SESSIONS => {
+                (self.owners.borrow_mut()).records_lost(self.fence.now_ms());
+                self.owners_changed.notify_one();
+                for shard in 0..self.settings.shards {
+                    self.tell_again(shard, Told::Sessions(0));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the stream of sessions' records is so young that an earlier one may have had others.
+    pub(super) fn has_young_records(&self, age: Duration) -> bool {
+        let Some(made) = self.known_stream(SESSIONS).made.get() else {
+            return true;
+        };
+        let since = since_epoch().as_nanos() as i128 - made;
+        since < age.as_nanos() as i128
+    }
+
+    fn tell_again(&self, shard: usize, told: Told) {
+        self.set_telling(self.streams.telling.get() + 1);
+        self.post(shard, ToShard::TellAgain(told));
+    }
+
+    fn set_telling(&self, telling: usize) {
+        self.streams.telling.set(telling);
+        (self.status.tells_again).store(telling > 0, Ordering::Release);
+    }
+
+    /// A shard has told some of what was lost. It goes on when that is with NATS, and begins again as long as
+    /// sessions are missing: they may have moved to another shard meanwhile.
+    pub(super) async fn told_again(self: Rc<Self>, shard: usize, told: Told, next: Option<Told>) {
+        tokio::time::sleep(PAUSES.0).await;
+        let next = match told {
+            Told::Retained(_) => {
+                while !self.retained.borrow().is_empty() {
+                    tokio::time::sleep(PAUSES.0).await;
+                }
+                next
+            }
+            Told::Sessions(_) => {
+                while self.owners.borrow().busy() > WINDOW {
+                    tokio::time::sleep(PAUSES.0).await;
+                }
+                if next.is_none() {
+                    tokio::time::sleep(PAUSES.1).await;
+                }
+                let is_complete = self.owners.borrow().forgotten() == 0;
+                next.or_else(|| (!is_complete).then_some(Told::Sessions(0)))
+            }
+        };
+        if let Some(next) = next {
+            self.post(shard, ToShard::TellAgain(next));
+        } else {
+            self.set_telling(self.streams.telling.get().saturating_sub(1));
+        }
+    }
+}
+
+fn since_epoch() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+/// Nodes propose different first numbers: the first has its way.
+fn was_made_by_another(kind: &CreateStreamErrorKind) -> bool {
+    match kind {
+        CreateStreamErrorKind::JetStream(error) => {
+            error.error_code() == ErrorCode::STREAM_NAME_EXIST
+        }
+        _ => false,
+    }
+}
