@@ -14,6 +14,9 @@ from harness import Failure
 from mqtt_client import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Connection
 
 
+QUOTA_EXCEEDED = 0x97
+
+
 class Keeper(Client):
     """A client of MQTT 5.0 whose session outlives its connection, at QoS 2."""
 
@@ -323,7 +326,40 @@ def a_drain(cluster: Cluster) -> None:
     end(cluster, "drained")
 
 
+def too_much(cluster: Cluster) -> None:
+    """A session gets no more subscriptions than NATS keeps of it, and those that it got hold at another node."""
+    first, second, third = cluster.nodes
+    reader = Keeper(first, "much")
+    long = "x" * 900
+    taken = 0
+    while taken < 2_000:
+        reader.send(wire.subscribe(1, [(f"much/{taken + one}/{long}", 1) for one in range(10)]))
+        answer = reader.expect(SUBACK)[-10:]
+        taken += sum(code <= 2 for code in answer)
+        if any(code == QUOTA_EXCEEDED for code in answer):
+            break
+        if any(code > 2 for code in answer):
+            raise Failure(f"SUBSCRIBE was answered with {answer}")
+    else:
+        raise Failure("nothing was refused")
+    if taken < 500:
+        raise Failure(f"only {taken} filters were taken")
+    writer = Keeper(second, "much-writer", expiry_s=0)
+    known_elsewhere(cluster, first, taken)
+    reader.close()
+    first.kill()
+    writer.publish(f"much/{taken - 1}/{long}", "m0", 2)
+    back_at(third, "much", ["m0"]).close()
+    writer.close()
+    first.start()
+    cluster.settle()
+    if any(node.figure("sterna_cluster_unkept_sessions_total") != 0 for node in cluster.nodes):
+        raise Failure("a session had too much")
+    end(cluster, "much")
+
+
 ROWS = [
+    ("kept: more than NATS takes of a session", too_much),
     ("kept: a living node hands a session over", a_handover),
     ("kept: the session's node is killed", a_kill),
     ("kept: a publisher's node is killed at QoS 2", received_once),

@@ -232,7 +232,8 @@ pub enum SubscribeError {
     InvalidFilter,
     /// No Local on a shared subscription (MQTT: Protocol Error). [MQTT-3.8.3-4]
     NoLocalOnShared,
-    /// A limit on subscriptions, or on members of a group, is reached (MQTT: Quota exceeded).
+    /// A limit on subscriptions, or on members of a group, is reached, or a cluster keeps no more of one session
+    /// (MQTT: Quota exceeded).
     TooMany,
     /// The session is gone or its key outdated.
     NoSession,
@@ -485,6 +486,8 @@ pub enum EvictReason {
     ClusterAway,
     /// The session was to begin, and another node has one of another user by that name.
     OtherUser,
+    /// What the session has is more than the cluster keeps of one (MQTT: Quota exceeded).
+    TooLarge,
 }
 
 /// The content of a queue.

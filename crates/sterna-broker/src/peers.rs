@@ -285,8 +285,12 @@ impl PeerGate {
         self.waiting_bytes() < self.maximum_bytes
     }
 
+    pub(crate) fn largest_body_bytes(&self) -> u64 {
+        self.largest_body_bytes.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_small(&self, message: &Message) -> bool {
-        message.body_bytes() as u64 <= self.largest_body_bytes.load(Ordering::Relaxed)
+        message.body_bytes() as u64 <= self.largest_body_bytes()
     }
 
     fn takes(&self, message: &Message) -> bool {

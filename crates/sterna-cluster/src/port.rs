@@ -58,6 +58,12 @@ pub enum ToShard {
         /// The client identifier.
         client_id: Arc<str>,
     },
+    /// What a session has cannot be kept:
+    /// [`Broker::drop_unkept_session`](sterna_broker::Broker::drop_unkept_session).
+    Unkept {
+        /// The client identifier.
+        client_id: Arc<str>,
+    },
     /// A will is to be published:
     /// [`Broker::publish_owned_will`](sterna_broker::Broker::publish_owned_will).
     Will {

@@ -247,6 +247,7 @@ impl Member {
                 broker.adopt(now_ms, &client_id, &records);
             }
             ToShard::Lost { client_id } => broker.lose_session(now_ms, &client_id),
+            ToShard::Unkept { client_id } => broker.drop_unkept_session(now_ms, &client_id),
             ToShard::Will { will } => {
                 if !broker.publish_owned_will(now_ms, &will) {
                     tracing::warn!("a will that another node has written cannot be read");

@@ -13,6 +13,13 @@ use crate::records::split_key;
 use crate::session::State;
 use crate::store::{Change, Record};
 
+/// Subscriptions after which it is summed up what they have, and the longest filter that may come between.
+const SUMMED: usize = 16;
+const SHORT_FILTER: usize = 256;
+
+/// Bytes of a subscription's record beside its filter and the client identifier.
+const SUBSCRIPTION_BYTES: usize = 32;
+
 impl<P: DoorState> Broker<P> {
     fn owned(&mut self) -> Option<&mut Owned> {
         Some(&mut self.peers.as_mut()?.owned)
@@ -67,6 +74,25 @@ impl<P: DoorState> Broker<P> {
     /// Whether a message cannot be in a record that other nodes keep.
     pub(super) fn is_too_large_for_peers(&self, message: &Message) -> bool {
         (self.peers.as_ref()).is_some_and(|peers| !peers.gate.is_small(message))
+    }
+
+    /// Whether another subscription would make what a session has more than other nodes can be brought. A quarter of
+    /// that is for everything that is no subscription.
+    pub(super) fn is_too_much_for_peers(&self, slot: u32, filter: &str) -> bool {
+        let Some(peers) = &self.peers else {
+            return false;
+        };
+        let session = &self.queues.sessions[slot];
+        // Summing up takes its time: for short filters there is room until the next time.
+        let is_due =
+            session.subscriptions.len().is_multiple_of(SUMMED) || filter.len() > SHORT_FILTER;
+        if !session.is_stored || !is_due {
+            return false;
+        }
+        let each = session.client_id.len() + SUBSCRIPTION_BYTES;
+        let filters = session.subscriptions.iter().map(|(filter, _)| filter.len());
+        let bytes: usize = filters.chain([filter.len()]).map(|len| len + each).sum();
+        bytes as u64 > peers.gate.largest_body_bytes() / 4 * 3
     }
 
     pub(super) const fn is_in_cluster(&self) -> bool {
@@ -235,6 +261,16 @@ impl<P: DoorState> Broker<P> {
     /// Another node has a session now. It ends here, without its will, which is the other's. To be called on
     /// all shards; [`Ownership::Ended`] follows when that is done.
     pub fn lose_session(&mut self, now_ms: u64, client_id: &Arc<str>) {
+        self.end_for(now_ms, client_id, EvictReason::TakenOver);
+    }
+
+    /// What a session has cannot be kept. It ends here as it was kept last, and its client is told why; to be called
+    /// on all shards, as [`lose_session`](Self::lose_session).
+    pub fn drop_unkept_session(&mut self, now_ms: u64, client_id: &Arc<str>) {
+        self.end_for(now_ms, client_id, EvictReason::TooLarge);
+    }
+
+    fn end_for(&mut self, now_ms: u64, client_id: &Arc<str>, reason: EvictReason) {
         let owner = self.directory.owner(client_id);
         if owner.is_some_and(|owner| owner.shard != self.shard)
             || (owner.is_none() && self.shard != 0)
@@ -254,10 +290,10 @@ impl<P: DoorState> Broker<P> {
             match state {
                 // What was lost has ended already: this is another that is to begin.
                 Some(State::Claiming) if is_claimed => {}
-                Some(State::Claiming) => self.evict_claimer(slot, true, EvictReason::TakenOver),
+                Some(State::Claiming) => self.evict_claimer(slot, true, reason),
                 Some(State::Active | State::Moving) => {
                     self.take_will(slot);
-                    self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
+                    self.evict_consumer(now_ms, slot, reason);
                     self.leave_kept(slot);
                     self.end_here(now_ms, slot);
                 }

@@ -48,6 +48,9 @@ impl<P: DoorState> Broker<P> {
         let existed = known.is_some();
         let (is_full, attendance) = (session.subscriptions.len() >= limit, session.attendance);
         let permit = (self.permit(slot, filter)).ok_or(SubscribeError::NotAllowed)?;
+        if !existed && self.is_too_much_for_peers(slot, filter) {
+            return Err(SubscribeError::TooMany);
+        }
         if !existed && (is_full || !self.directory.add_subscription(Admission::Limited)) {
             return Err(SubscribeError::TooMany);
         }

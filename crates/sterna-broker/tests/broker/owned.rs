@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    ClaimRefusal, Close, ConsumerId, Event, EvictReason, Limits, NoStore, OpenError, OpenSession,
-    Opened, Ownership, PeerGate, Qos, SessionKey, Will,
+    ClaimRefusal, Close, ConsumerId, Event, EvictReason, Keeping, Limits, NoStore, OpenError,
+    OpenSession, Opened, Ownership, PeerGate, Qos, SessionKey, SubscribeError, Will,
 };
+use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster, message, qos};
 
@@ -371,4 +372,47 @@ fn while_a_node_is_not_sure_only_sessions_that_end_with_their_connection_are_ask
     assert!(matches!(try_open("b", 0, 903), Ok(Opened::Pending { .. })));
     assert_eq!(told(&mut node), ["claim b false false"]);
     assert!(!node.broker(0).owner_exists("a"));
+}
+
+#[test]
+fn a_session_has_no_more_subscriptions_than_other_nodes_can_be_brought() {
+    let store = MemoryStore::new();
+    let mut node = Cluster::with(2, Limits::default(), |_| Box::new(store.clone()));
+    let gate = Arc::new(PeerGate::new(10_000));
+    gate.set_open(true);
+    gate.set_largest_body_bytes(8_000);
+    for shard in [0, 1] {
+        node.broker(shard).join_cluster(Arc::clone(&gate));
+        node.broker(shard).set_keeping(Keeping::Synced);
+        node.broker(shard).restore(0);
+    }
+    let kept = node.open_with(0, "kept", false, 3600, None);
+    let other = node.open_with(0, "ends with its connection", true, 0, None);
+    let mut subscribe = |client: Client, number: usize| {
+        let filter = format!("some/filter/of/a/client/{number}");
+        let broker = node.broker(client.shard);
+        broker.subscribe(0, client.key, &filter, qos(Qos::AtLeastOnce))
+    };
+    let taken = (0..200)
+        .take_while(|number| subscribe(kept, *number).is_ok())
+        .count();
+    assert!((60..120).contains(&taken), "{taken} subscriptions");
+    let refused = subscribe(kept, taken).unwrap_err();
+    assert_eq!(refused, SubscribeError::TooMany);
+    assert!(subscribe(kept, 0).is_ok(), "one of them again");
+    assert!((0..200).all(|number| subscribe(other, number).is_ok()));
+}
+
+#[test]
+fn who_has_more_than_is_kept_is_told_so_and_what_is_kept_stays() {
+    let mut node = node();
+    let client = node.open_with(0, "a", false, 3600, None);
+    told(&mut node);
+    let (now_ms, client_id) = (node.now_ms, Arc::from("a"));
+    for shard in [0, 1] {
+        node.broker(shard).drop_unkept_session(now_ms, &client_id);
+        node.collect(shard);
+    }
+    assert_eq!(told(&mut node), ["ended a"]);
+    assert_eq!(evicted(&node, client.consumer), Some(EvictReason::TooLarge));
 }

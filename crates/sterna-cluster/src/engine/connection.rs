@@ -15,7 +15,7 @@ use crate::status::Status;
 use crate::wire;
 
 /// Room for the headers of a message to NATS.
-const HEADER_BYTES: usize = 512;
+pub(super) const HEADER_BYTES: usize = 512;
 
 /// A client that connects in the background.
 pub(super) async fn connect(

@@ -8,10 +8,12 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sterna_broker::{Change, Record, name_of};
 
+use super::connection::HEADER_BYTES;
 use super::sessions::{hex, key_of};
 use super::streams::{KEPT, SESSIONS};
 use super::{Core, Retry};
@@ -31,6 +33,9 @@ const WINDOW: usize = 256;
 /// How often is looked whether an earlier write is done.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// The longest two lengths, as numbers.
+const LENGTHS_BYTES: usize = 2 * 5;
+
 type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// What is kept of a session of this node.
@@ -46,6 +51,22 @@ pub(super) struct Kept {
     is_writing: bool,
     /// Whether the session has gone to another node, which waits until everything is written.
     is_leaving: bool,
+    /// Whether it is more than NATS takes. Its session ends here, and goes on as it was kept last.
+    is_too_large: bool,
+}
+
+impl Kept {
+    /// Bytes that it takes in NATS, at most.
+    fn bytes(&self) -> usize {
+        let each = self.records.iter();
+        let each = each.map(|(key, value)| key.len() + value.len() + LENGTHS_BYTES);
+        1 + LENGTHS_BYTES + each.sum::<usize>()
+    }
+
+    fn client_id(&self) -> Option<Arc<str>> {
+        let (key, _) = self.records.first_key_value()?;
+        name_of(key).map(Arc::from)
+    }
 }
 
 impl Core {
@@ -94,8 +115,9 @@ impl Core {
     }
 
     fn begin_writing(self: &Rc<Self>, key: Key) {
-        let begins = (self.kept.borrow_mut().get_mut(&key))
-            .is_some_and(|kept| !std::mem::replace(&mut kept.is_writing, true));
+        let begins = (self.kept.borrow_mut().get_mut(&key)).is_some_and(|kept| {
+            !kept.is_too_large && !std::mem::replace(&mut kept.is_writing, true)
+        });
         if begins {
             self.spawn(Rc::clone(self).write_kept(key));
         }
@@ -110,6 +132,9 @@ impl Core {
             // It is written under the epoch of a record that is there.
             while self.owners.borrow().is_forgotten(key) {
                 tokio::time::sleep(PAUSE).await;
+            }
+            if self.is_too_large(key, &mut parts) {
+                return;
             }
             let (payload, is_empty, sequence) = {
                 let mut all = self.kept.borrow_mut();
@@ -183,13 +208,65 @@ impl Core {
         }
     }
 
+    /// Whether what is kept of a session does not fit a message of NATS. Its shard ends it then; nothing that waits for
+    /// it is acknowledged before that is done.
+    fn is_too_large(&self, key: Key, parts: &mut Vec<Part>) -> bool {
+        let most = self.client.max_payload().saturating_sub(HEADER_BYTES);
+        let mut all = self.kept.borrow_mut();
+        let Some(kept) = all.get_mut(&key) else {
+            return false;
+        };
+        let bytes = kept.bytes();
+        let Some(client_id) = kept.client_id().filter(|_| bytes > most) else {
+            return false;
+        };
+        kept.is_too_large = true;
+        kept.is_writing = false;
+        kept.parts.append(parts);
+        drop(all);
+        self.status.unkept_sessions.add(1);
+        tracing::error!(
+            client = &*client_id,
+            bytes,
+            most,
+            "what the session has is more than NATS takes (max_payload): it ends, and goes on as it was kept last"
+        );
+        for shard in 0..self.settings.shards {
+            let client_id = Arc::clone(&client_id);
+            self.post(shard, ToShard::Unkept { client_id });
+        }
+        true
+    }
+
+    /// Shards have ended a session of which too much was to be kept: it is this node's as one that is away.
+    fn forget_too_large(&self, key: Key) -> bool {
+        let mut all = self.kept.borrow_mut();
+        if !all.get(&key).is_some_and(|kept| kept.is_too_large) {
+            return false;
+        }
+        let Some(kept) = all.remove(&key) else {
+            return false;
+        };
+        drop(all);
+        if let Some(client_id) = kept.client_id() {
+            let now_ms = self.fence.now_ms();
+            self.owners.borrow_mut().put_aside(now_ms, key, client_id);
+        }
+        for part in kept.parts {
+            self.close(part);
+        }
+        true
+    }
+
     /// A session of this node is another's. Says so when all is written that this node had of it.
     pub(super) fn leave_kept(self: &Rc<Self>, key: Key) {
         let is_writing = (self.kept.borrow_mut().get_mut(&key)).is_some_and(|kept| {
             kept.is_leaving = true;
-            kept.is_writing || kept.is_changed
+            kept.is_writing || kept.is_changed || kept.is_too_large
         });
-        if is_writing {
+        if is_writing && self.forget_too_large(key) {
+            self.left(key);
+        } else if is_writing {
             self.begin_writing(key);
         } else {
             self.kept.borrow_mut().remove(&key);
@@ -318,8 +395,8 @@ impl Core {
     pub(super) async fn adopt_session(
         self: Rc<Self>,
         key: Key,
-        client_id: std::sync::Arc<str>,
-        will: Option<std::sync::Arc<[u8]>>,
+        client_id: Arc<str>,
+        will: Option<Arc<[u8]>>,
     ) {
         let records = self.take_kept(key).await.unwrap_or_default();
         self.wait_for_end_of_log().await;

@@ -758,6 +758,14 @@ impl<S: Copy> Owners<S> {
         self.finish(now_ms, key);
     }
 
+    /// No shard has a session any more that is this node's: it is brought to one as one that is away.
+    pub fn put_aside(&mut self, now_ms: u64, key: Key, client_id: Arc<str>) {
+        if self.held.contains_key(&key) {
+            let will = None;
+            self.enqueue(now_ms, key, Op::Adopt { client_id, will });
+        }
+    }
+
     /// A shard has a session that was adopted, or the session has ended.
     pub fn was_adopted(&mut self, now_ms: u64, key: Key) {
         if (self.work.get(&key)).is_some_and(|work| work.stage == Stage::Adopting) {

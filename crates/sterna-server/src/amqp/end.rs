@@ -171,6 +171,10 @@ impl Door {
                 (Condition::DETACH_FORCED, "an administrator ended the link")
             }
             EvictReason::ClusterAway => cluster_away(),
+            EvictReason::TooLarge => (
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "the cluster does not keep so much of one link",
+            ),
             EvictReason::OtherUser => other_user(),
         };
         self.with_client(cx, connection, |door, cx, client| {

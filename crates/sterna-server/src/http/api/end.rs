@@ -220,6 +220,10 @@ impl Api {
             ),
             EvictReason::Administrative => (Kind::NoSession, "the session was ended"),
             EvictReason::ClusterAway => (Kind::ClusterAway, CLUSTER_AWAY),
+            EvictReason::TooLarge => (
+                Kind::TooManySubscriptions,
+                "the cluster does not keep so much of one session",
+            ),
             EvictReason::OtherUser => (Kind::Forbidden, OTHER_USER),
         };
         self.end_subscription(cx, peer, out, consumer, &Trouble::new(kind, detail));
