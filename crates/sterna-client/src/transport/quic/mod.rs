@@ -22,6 +22,7 @@ use sterna_quic::{CongestionControl, Meter, Role, SavedPath};
 
 use super::Settings;
 use crate::error::ConnectError;
+use crate::options::random_bytes;
 use crate::path::PathStatistics;
 use crate::tls::{self, Preference};
 use crate::url::{Protocol, Url};
@@ -46,6 +47,8 @@ const PADDING_BYTES: usize = 800;
 /// Unidirectional streams that an HTTP/3 server may have open: the three of RFC 9114, section 6.2, and
 /// some that mean nothing.
 const HTTP3_STREAMS: VarInt = VarInt::from_u32(8);
+/// Part of the assumed round trip that chance adds at the most.
+const SPREAD: f64 = 0.5;
 /// Where the control stream stands among streams that have something to send.
 pub(crate) const CONTROL_PRIORITY: i32 = 16;
 
@@ -118,6 +121,7 @@ pub(super) fn attempt(
     let mut transport = quic
         .transport_config(Role::Client)
         .map_err(|problems| ConnectError::Quic(problems.join("; ")))?;
+    transport.initial_rtt(spread(quic.initial_rtt_ms));
     if url.scheme().protocol() == Protocol::Http {
         transport.max_concurrent_uni_streams(HTTP3_STREAMS);
     }
@@ -139,6 +143,16 @@ pub(super) fn attempt(
         bind: settings.link.bind,
         max_ack_delay: Duration::from_millis(quic.max_ack_delay_ms.into()),
     })
+}
+
+/// The round trip that is assumed before the first measurement: these milliseconds, and at random up to
+/// [`SPREAD`] more. Clients that power brings back at one moment lose their first datagrams in one full
+/// queue. Without chance all their probes would meet there again, at each doubled timeout.
+fn spread(initial_rtt_ms: u32) -> Duration {
+    let mut random = [0; 4];
+    random_bytes(&mut random);
+    let part = f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX);
+    Duration::from_millis(initial_rtt_ms.into()).mul_f64(SPREAD.mul_add(part, 1.0))
 }
 
 /// Where and how to connect.
@@ -494,4 +508,37 @@ pub(crate) async fn close(connection: &Connection, code: VarInt) {
     }
     // The socket takes nothing, or the machine is busy.
     tokio::time::sleep(CLOSE_PAUSE).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::link::LinkOptions;
+
+    #[test]
+    fn a_crowds_first_probes_leave_at_many_moments_and_none_too_early() {
+        let url: Url = "mqtt+quic://localhost:14567".parse().unwrap();
+        let settings = Settings {
+            link: LinkOptions::new(url.clone()),
+            keep_alive_s: 0,
+            quic_pings: false,
+            max_packet_bytes: 1_000,
+        };
+        let assumed = |_| {
+            let attempt = attempt(&settings, "localhost".into(), &url, None).unwrap();
+            // The library has no other way to tell.
+            let text = format!("{:?}", attempt.config);
+            let value = text.split_once("initial_rtt: ").unwrap().1;
+            let value = value.split_once("ms").unwrap().0.parse::<f64>().unwrap();
+            assert!((333.0..=499.5).contains(&value), "{value}");
+            // In microseconds.
+            (value * 1_000.0) as u32
+        };
+        let crowd: BTreeSet<u32> = (0..64).map(assumed).collect();
+        // Two of 64 may meet by chance; with one value for all there would be one.
+        assert!(crowd.len() > 56, "{crowd:?}");
+        assert!(crowd.last().unwrap() - crowd.first().unwrap() > 80_000);
+    }
 }
