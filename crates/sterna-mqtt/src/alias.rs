@@ -56,8 +56,8 @@ impl IncomingAliases {
     ///
     /// # Errors
     ///
-    /// `TopicAliasInvalid` for an alias of 0 or above `maximum`; `ProtocolError` for an alias that
-    /// was not set; `QuotaExceeded` if the names would take more than `max_topic_bytes`.
+    /// `TopicAliasInvalid` for an alias of 0 or above `maximum`. `ProtocolError` for an alias that
+    /// was not set. `QuotaExceeded` if the names would take more than `max_topic_bytes`.
     pub fn resolve<'a>(
         &mut self,
         lane: Lane,
@@ -149,17 +149,17 @@ impl Default for OutgoingAliases {
 /// The form in which a PUBLISH names its topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AliasUse {
-    /// By Topic Name only.
+    /// The Topic Name only.
     Name,
-    /// By Topic Name, and it sets this alias.
+    /// The Topic Name, which sets this alias.
     Set(u16),
-    /// By this alias only.
+    /// This alias only.
     Alias(u16),
 }
 
 impl OutgoingAliases {
-    /// Chooses the form of a topic, with aliases up to `maximum` that stand for names of up to
-    /// `max_topic_bytes` in all. After the packet is written, [`AliasUse::Set`] has to be confirmed
+    /// Chooses the form of a topic, with aliases up to `maximum`. All names with an alias take at
+    /// most `max_topic_bytes`. After the packet is written, [`AliasUse::Set`] has to be confirmed
     /// with [`OutgoingAliases::set`].
     pub fn choose(&mut self, topic: &str, maximum: u16, max_topic_bytes: usize) -> AliasUse {
         // [MQTT-3.1.2-26] [MQTT-3.1.2-27] [MQTT-3.3.2-11]

@@ -107,7 +107,7 @@ impl Error for Violation {}
 /// The answer to the peer after a [`Violation`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Nothing: the connection is closed without a packet.
+    /// No packet: the connection is only closed.
     Nothing,
     /// A CONNACK that refuses, written for this version.
     ConnAck(Version),

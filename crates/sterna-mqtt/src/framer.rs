@@ -54,7 +54,7 @@ impl<'a> Frame<'a> {
         self.shared
     }
 
-    /// Where `part`, a slice of this frame's body, lies within the body.
+    /// Place of `part`, a slice of this frame's body, within the body.
     ///
     /// `None` if it is not a slice of the body.
     #[must_use]
@@ -87,11 +87,11 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Cuts the bytes of one lane into frames, however they were split on the way ([MQTT-6.0.0-2]).
+/// Cuts the bytes of one lane into frames ([MQTT-6.0.0-2]).
 ///
 /// A packet that lies whole in the input is borrowed from it. Only a partial packet is buffered.
-/// The buffer grows with the bytes that arrive, never by the claimed length, and is released with
-/// the call after the packet. An idle framer holds no heap memory.
+/// The buffer grows with the bytes that arrive, never by the claimed length. The call after the
+/// packet releases it. An idle framer holds no heap memory.
 #[derive(Debug, Default)]
 pub struct Framer {
     state: State,
@@ -132,8 +132,8 @@ impl Framer {
         Self::default()
     }
 
-    /// The next whole packet, or `None` when `input` is used up. `input` is advanced past the taken
-    /// bytes; after `None` it is empty.
+    /// The next whole packet, or `None` without one. `input` is advanced past the taken bytes;
+    /// after `None` it is empty.
     ///
     /// # Errors
     ///

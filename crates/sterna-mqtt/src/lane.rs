@@ -29,8 +29,8 @@ impl Lane {
         self.0 & 2 == 0
     }
 
-    /// Where answers to a packet that arrived here go: the lane itself if it is bidirectional,
-    /// else the control lane. Use it for the lane hint of a subscription, too.
+    /// Lane for answers to a packet that arrived here: this one if it is bidirectional, else the
+    /// control lane. Use it for the lane hint of a subscription, too.
     #[must_use]
     pub const fn reply(self) -> Self {
         if self.is_bidirectional() {

@@ -1,5 +1,5 @@
-//! MQTT 3.1, 3.1.1 and 5.0 packets and session state, sans-IO: bytes and time in, events out;
-//! commands in, bytes out. No sockets, no clock, no tasks, no locks.
+//! Packets and session state of MQTT 3.1, 3.1.1 and 5.0, without input, output, clock, tasks or
+//! locks. Bytes and time go in, events come out; commands go in, bytes come out.
 //!
 //! # From bytes to events
 //!

@@ -48,7 +48,7 @@ reason_codes! {
     DisconnectWithWill = 0x04, "Disconnect with Will Message";
     /// Accepted, without a subscriber.
     NoMatchingSubscribers = 0x10, "No matching subscribers";
-    /// No such subscription existed.
+    /// The subscription did not exist.
     NoSubscriptionExisted = 0x11, "No subscription existed";
     /// The authentication goes on.
     ContinueAuthentication = 0x18, "Continue authentication";
@@ -68,7 +68,7 @@ reason_codes! {
     ClientIdentifierNotValid = 0x85, "Client Identifier not valid";
     /// User name or password are wrong.
     BadUserNameOrPassword = 0x86, "Bad User Name or Password";
-    /// Not authorised.
+    /// The client is not authorised.
     NotAuthorized = 0x87, "Not authorized";
     /// The server is not available.
     ServerUnavailable = 0x88, "Server unavailable";
@@ -80,7 +80,7 @@ reason_codes! {
     ServerShuttingDown = 0x8b, "Server shutting down";
     /// The authentication method is not supported or does not match.
     BadAuthenticationMethod = 0x8c, "Bad authentication method";
-    /// Nothing arrived for one and a half times the Keep Alive time.
+    /// No packet arrived for one and a half times the Keep Alive time.
     KeepAliveTimeout = 0x8d, "Keep Alive timeout";
     /// Another connection uses the same Client Identifier.
     SessionTakenOver = 0x8e, "Session taken over";

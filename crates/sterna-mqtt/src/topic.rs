@@ -17,11 +17,11 @@ pub const SHARE_PREFIX: &str = "$share/";
 /// Fault of a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TopicError {
-    /// It has no character.
+    /// The topic is empty.
     Empty,
-    /// It has more than [`MAX_TOPIC_BYTES`].
+    /// The topic has more than [`MAX_TOPIC_BYTES`].
     TooLong,
-    /// It contains U+0000.
+    /// The topic contains U+0000.
     Null,
     /// A Topic Name contains a wildcard.
     WildcardInName,

@@ -133,17 +133,17 @@ pub struct Connection {
 impl Connection {
     /// Writes a CONNECT and starts a connection with it.
     ///
-    /// `holds_session` is true if the client has state of this session, even if only the knowledge
-    /// that nothing is in flight. A client without state, with Clean Start off and `holds_session`
-    /// false, must close if the server has a session for it, and does. With Clean Start the session
-    /// is emptied. Otherwise its content is sent again after the CONNACK.
+    /// `holds_session` is true if the client has state of this session, even if that is empty. A
+    /// client without state, with Clean Start off, must close if the server has a session for it,
+    /// and does. With Clean Start the session is emptied. Otherwise its content is sent again after
+    /// the CONNACK.
     ///
-    /// `expected` are the server's limits on an earlier connection, or [`ServerLimits::EARLY`]:
-    /// packets before the CONNACK keep within them.
+    /// `expected` are the server's limits on an earlier connection, or [`ServerLimits::EARLY`].
+    /// Packets before the CONNACK keep within them.
     ///
     /// # Errors
     ///
-    /// When the CONNECT cannot be written; nothing was written then.
+    /// When the CONNECT cannot be written. The buffer is then unchanged.
     pub fn open(
         connect: &Connect<'_>,
         holds_session: bool,
@@ -498,7 +498,7 @@ impl Connection {
     }
 
     /// Takes over a message with QoS 1 or 2 that came with [`Event::Publish`], or refuses it with
-    /// an error code: writes PUBACK or PUBREC. Servers before MQTT 5.0 do not get the code.
+    /// an error code. Writes PUBACK or PUBREC. Servers before MQTT 5.0 do not get the code.
     ///
     /// Messages may be acknowledged in any order. The packets leave in the order in which the
     /// messages came, so one that stays unacknowledged holds up the others.
@@ -713,7 +713,8 @@ impl Connection {
         self.last_heard_ms = now_ms;
     }
 
-    /// When [`Connection::on_timeout`] is due, if nothing is sent or received until then.
+    /// Time at which [`Connection::on_timeout`] is due, if no packet passes until then. In
+    /// milliseconds on the clock of `now_ms`; `None` for never.
     #[must_use]
     pub fn deadline_ms(&self) -> Option<u64> {
         if self.state != State::Connected || self.keep_alive_ms == 0 {
@@ -740,8 +741,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The server has not answered a PINGREQ in half the Keep Alive time (at least 5 s), and sent no other
-    /// packet. The connection is dead: close it.
+    /// When the server has sent no packet in half the Keep Alive time (at least 5 s) after a
+    /// PINGREQ. The connection is dead: close it.
     pub fn on_timeout(&mut self, now_ms: u64, out: &mut BytesMut) -> Result<(), Violation> {
         if self
             .deadline_ms()

@@ -12,10 +12,9 @@ use crate::{
 };
 
 impl Connection {
-    /// A lane other than control is lost, with its aliases. Its unacknowledged messages may be sent again
-    /// on another with [`Connection::resend`] and [`Connection::release_again`]. The rule that nothing is
-    /// sent again within a connection ([MQTT-4.4.0-1]) is for networks that lose nothing while the
-    /// connection lasts.
+    /// A lane other than control is lost, with its aliases. Its unacknowledged messages may be sent
+    /// again on another lane with [`Connection::resend`] and [`Connection::release_again`].
+    /// [MQTT-4.4.0-1] forbids repetitions within a connection, but means networks without loss.
     pub fn lane_closed(&mut self, session: &mut MqttSession, lane: Lane) {
         self.peer_aliases.lane_closed(lane);
         session.lane_closed(lane);
@@ -34,13 +33,13 @@ impl Connection {
         );
     }
 
-    /// Writes a message with QoS 0 as a datagram of its own, of at most `max_bytes`: one PUBLISH
-    /// packet without Topic Alias.
+    /// Writes a message with QoS 0 as a datagram of its own, of at most `max_bytes`. The datagram
+    /// is one PUBLISH packet without Topic Alias.
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] before the CONNACK; [`SendError::Encode`] when it is too large. It may
-    /// be possible to send it on a lane then.
+    /// [`SendError::Later`] before the CONNACK. [`SendError::Encode`] if the message is too large
+    /// for a datagram; a lane may still take it.
     pub fn publish_datagram(
         &self,
         publication: &Publication<'_>,
@@ -67,12 +66,12 @@ impl Connection {
         Ok(publish.encode(self.version, max_bytes, out)?)
     }
 
-    /// Decodes a message that came as a datagram of its own: exactly one PUBLISH with QoS 0 and
-    /// without Topic Alias. `None` stands for bytes that are no whole packet.
+    /// Decodes a datagram, which has to be exactly one PUBLISH with QoS 0 and without Topic Alias.
+    /// `None` stands for bytes that are no whole packet.
     ///
     /// # Errors
     ///
-    /// When it is anything else, or comes where no message is due.
+    /// When the datagram is another packet, or comes while no message is due.
     pub fn receive_datagram<'a>(
         &mut self,
         frame: Option<&Frame<'a>>,

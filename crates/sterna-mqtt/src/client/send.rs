@@ -46,13 +46,13 @@ pub struct Publication<'a> {
 pub enum SendError {
     /// The connection is at its end, or authentication was not negotiated.
     Closed,
-    /// Not now: try again when the server has answered something.
+    /// The message has to wait. Try again after an answer of the server.
     Later,
     /// The server has declared that it does not support this. The code is that of its answer.
     Unsupported(ReasonCode),
     /// Too large for the server or for the protocol.
     Encode(EncodeError),
-    /// Not valid in itself.
+    /// The message is invalid.
     Invalid(DecodeError),
 }
 
@@ -139,16 +139,16 @@ impl Connection {
         !qos.is_acknowledged() || session.in_flight() < usize::from(self.limits.receive_maximum)
     }
 
-    /// Publishes a message on `lane`, whose buffer is `out`. `tag` is the caller's own name of the
-    /// message, which comes back with [`Event::Delivered`](super::Event::Delivered). With QoS 1 and
-    /// 2 the caller keeps the message until then, or until
+    /// Publishes a message on `lane`, whose buffer is `out`. `tag` is the caller's name of the
+    /// message, and comes back with [`Event::Delivered`](super::Event::Delivered). With QoS 1 and 2
+    /// the caller keeps the message until then, or until
     /// [`Event::HandedOver`](super::Event::HandedOver).
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] if the server's Receive Maximum is reached, if older messages are yet
-    /// to be sent again, or if it is too early. Otherwise the message can never be sent on this
-    /// connection.
+    /// [`SendError::Later`] if the server's Receive Maximum is reached, or older messages are yet
+    /// to be sent again. Also before the CONNACK. With other errors the message can never be sent
+    /// on this connection.
     pub fn publish(
         &mut self,
         session: &mut MqttSession,

@@ -7,14 +7,14 @@ use crate::property::{Properties, PropertyContext, value};
 use crate::wire::{Reader, put_binary};
 use crate::{DecodeError, EncodeError, PacketId, PacketType, QoS, ReasonCode, Version, topic};
 
-/// Which retained messages a subscription gets when it is made (MQTT 5.0 section 3.8.3.1).
+/// Retained messages that a new subscription gets (MQTT 5.0, section 3.8.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum RetainHandling {
-    /// All that match.
+    /// All retained messages that match.
     #[default]
     Send = 0,
-    /// All that match, if the subscription did not exist before.
+    /// All retained messages that match, if the subscription did not exist before.
     SendIfNew = 1,
     /// None.
     DoNotSend = 2,

@@ -162,7 +162,7 @@ impl<'a> PublishProperties<'a> {
         self.has_identifier
     }
 
-    /// The properties passed on to subscribers, unaltered and in order: all except Topic Alias,
+    /// The properties passed on to subscribers, unaltered and in order. Left out are Topic Alias,
     /// Message Expiry Interval, Subscription Identifiers and Will Delay Interval.
     #[must_use]
     pub const fn forward(&self) -> Forward<'a> {

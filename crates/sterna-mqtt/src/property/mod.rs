@@ -89,7 +89,7 @@ pub enum Property<'a> {
     MessageExpiryInterval(u32),
     /// Content type of the payload.
     ContentType(&'a str),
-    /// Where a response is to be published.
+    /// Topic for the response.
     ResponseTopic(&'a str),
     /// Data by which the requester assigns a response to its request.
     CorrelationData(&'a [u8]),
@@ -139,7 +139,7 @@ pub enum Property<'a> {
     SharedSubscriptionAvailable(bool),
 }
 
-/// Where properties stand: each place allows properties of its own.
+/// Place of properties: a packet or a will. Each place allows properties of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum PropertyContext {
@@ -281,7 +281,7 @@ impl<'a> Properties<'a> {
     ///
     /// # Errors
     ///
-    /// `MalformedPacket` for an identifier that is unknown or not allowed there, and for a value
+    /// `MalformedPacket` for an identifier that is unknown or not allowed there. Also for a value
     /// that is not of its type. `ProtocolError` for a value out of range, and for a second
     /// occurrence of a property that may occur once.
     pub fn parse(raw: &'a [u8], context: PropertyContext) -> Result<Self, DecodeError> {

@@ -37,7 +37,7 @@ pub struct Accept<'a> {
 pub struct Refuse<'a> {
     /// Text for a human; left out if it does not fit.
     pub reason_string: Option<&'a str>,
-    /// Where else to connect; with `UseAnotherServer` and `ServerMoved`.
+    /// Another server to connect to; with `UseAnotherServer` and `ServerMoved`.
     pub server_reference: Option<&'a str>,
 }
 
@@ -101,10 +101,10 @@ impl Connection {
         }
     }
 
-    /// Goes on with an extended authentication: `ContinueAuthentication` awaits another AUTH;
-    /// `Success` ends a re-authentication. (The first authentication ends with
-    /// [`Connection::accept`] or [`Connection::refuse`], a failed re-authentication with
-    /// [`Connection::disconnect`].) Does nothing if no AUTH is due.
+    /// Continues an extended authentication. `ContinueAuthentication` awaits another AUTH, and
+    /// `Success` ends a re-authentication. The first authentication ends with
+    /// [`Connection::accept`] or [`Connection::refuse`]. A failed re-authentication ends with
+    /// [`Connection::disconnect`]. Has no effect if no AUTH is due.
     pub fn auth(&mut self, reason: ReasonCode, data: Option<&[u8]>, out: &mut impl LaneWriter) {
         let next = match (self.phase, reason) {
             // [MQTT-4.12.0-2] [MQTT-4.12.0-3]

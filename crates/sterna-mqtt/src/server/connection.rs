@@ -121,7 +121,7 @@ impl Connection {
     }
 
     /// Whether bytes of this lane may be handed in now. Otherwise keep them (within a limit) until
-    /// the CONNACK is sent: clients may send packets that follow it at once ([MQTT-3.1.4-6]).
+    /// the CONNACK is sent. Clients may send packets right behind the CONNECT ([MQTT-3.1.4-6]).
     #[must_use]
     pub const fn accepts_input(&self, lane: Lane) -> bool {
         match self.phase {
@@ -149,8 +149,8 @@ impl Connection {
         self.keep_alive_s
     }
 
-    /// Checks the first byte of an incomplete packet ([`Framer::partial`](crate::Framer::partial)),
-    /// so that a packet that can only be refused is not waited for. Optional.
+    /// Checks the first byte of an incomplete packet ([`Framer::partial`](crate::Framer::partial)).
+    /// So a packet that can only be refused is not waited for. Optional.
     ///
     /// # Errors
     ///
@@ -257,9 +257,9 @@ impl Connection {
         }
     }
 
-    /// Time at which [`Connection::on_timeout`] is due, in milliseconds since the Unix epoch; `None`
-    /// without one. It is the end of one and a half times the Keep Alive time, or of the time for CONNECT
-    /// and authentication.
+    /// Time at which [`Connection::on_timeout`] is due, in milliseconds since the Unix epoch.
+    /// `None` for never. One and a half times the Keep Alive time ends then, or the time for
+    /// CONNECT and authentication.
     #[must_use]
     pub fn deadline_ms(&self) -> Option<u64> {
         let allowed_ms = match self.phase {

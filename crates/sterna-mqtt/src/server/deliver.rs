@@ -30,7 +30,7 @@ pub struct OutgoingPublish<'a> {
     /// Properties as [`PublishProperties::forward`](crate::PublishProperties::forward) gives them,
     /// in their encoding.
     pub properties: &'a [u8],
-    /// When the message expires, in milliseconds since the Unix epoch.
+    /// Time at which the message expires, in milliseconds since the Unix epoch.
     pub expires_at_ms: Option<u64>,
     /// Subscription Identifiers of the subscriptions that matched.
     pub identifiers: &'a [u32],
@@ -41,10 +41,10 @@ pub struct OutgoingPublish<'a> {
 /// A PUBLISH that was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// Its identifier; `None` with QoS 0.
+    /// Packet Identifier; `None` with QoS 0.
     pub packet_id: Option<PacketId>,
-    /// Whether the payload is left to the caller: it has to follow the buffer directly, before
-    /// anything else on that lane.
+    /// Whether the payload is left to the caller. It then has to follow the buffer directly, before
+    /// other bytes on that lane.
     pub append_payload: bool,
 }
 
@@ -62,11 +62,11 @@ pub enum NotSent {
 /// A delivery of an earlier connection that is to be sent again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resend {
-    /// Its identifier.
+    /// Packet Identifier.
     pub packet_id: PacketId,
     /// The caller's name of the delivery.
     pub tag: u64,
-    /// Its QoS: 1 or 2.
+    /// QoS of the delivery: 1 or 2.
     pub qos: QoS,
 }
 
@@ -79,9 +79,9 @@ struct Head<'a> {
 }
 
 impl Connection {
-    /// Whether a new message of this QoS may be sent now: the connection is up. Above QoS 0, the
-    /// client's Receive Maximum must also leave room, and all messages of an earlier connection
-    /// must have been sent again. Ask again after each `Event::Delivered`.
+    /// Whether a new message of this QoS may be sent now. The connection must be up. Above QoS 0,
+    /// the client's Receive Maximum must leave room. All messages of an earlier connection must
+    /// have been sent again, too. Ask again after each `Event::Delivered`.
     #[must_use]
     pub fn can_send(&self, session: &MqttSession, qos: QoS) -> bool {
         if !qos.is_acknowledged() {
@@ -151,8 +151,8 @@ impl Connection {
     /// `None` if there is none, or if the client's Receive Maximum leaves no room for it now.
     /// PUBREL packets due before it are written to `out`, the buffer of the control lane.
     ///
-    /// Answer with [`Connection::resend`], or [`MqttSession::forget_outgoing`] if there is no such
-    /// message any more.
+    /// Answer with [`Connection::resend`], or with [`MqttSession::forget_outgoing`] if the message
+    /// is gone.
     pub fn next_resend(&self, session: &mut MqttSession, out: &mut BytesMut) -> Option<Resend> {
         // [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.8.2-4] [MQTT311-2.3.1-3] [MQTT311-4.4.0-1]
         // [MQTT311-4.6.0-1]

@@ -22,7 +22,7 @@ pub struct Limits {
     pub min_version: Version,
     /// Largest packet that is accepted, in bytes, with its fixed header (Maximum Packet Size).
     pub max_packet_bytes: u32,
-    /// The same for the time before the CONNACK, when nothing is known of the client.
+    /// Largest packet before the CONNACK, in bytes, while the client is unknown.
     pub max_connect_bytes: u32,
     /// QoS 1 and 2 messages that a 5.0 client may have unacknowledged (Receive Maximum).
     pub receive_maximum: NonZeroU16,
@@ -45,8 +45,8 @@ pub struct Limits {
     pub connect_timeout_ms: u32,
     /// Payloads of at least this many bytes are not copied into the buffer of the connection.
     pub share_payload_bytes: u32,
-    /// Whether a violation on a lane other than control ends that lane only, as some servers of
-    /// MQTT over QUIC do. The specification wants the connection closed ([MQTT-4.13.1-1]).
+    /// Whether a violation on a lane other than control ends that lane only. Some servers of MQTT
+    /// over QUIC do that. The specification wants the connection closed ([MQTT-4.13.1-1]).
     pub isolate_lanes: bool,
 }
 
@@ -119,8 +119,8 @@ pub enum Event<'a> {
     /// [`Connection::refuse`] or [`Connection::auth`] no more bytes are to be handed in
     /// ([`Connection::accepts_input`]).
     Connect(Connect<'a>),
-    /// A step of an extended authentication, before the CONNACK (answer as for `Connect`) or as
-    /// re-authentication (answer with [`Connection::auth`] or [`Connection::disconnect`]).
+    /// A step of an extended authentication. Before the CONNACK, answer as for `Connect`. In a
+    /// re-authentication, answer with [`Connection::auth`] or [`Connection::disconnect`].
     Auth(Auth<'a>),
     /// A message was published. Answer QoS 1 with [`Connection::puback`] and QoS 2 with
     /// [`Connection::pubrec`], on the lane on which it arrived.
@@ -142,9 +142,9 @@ pub enum Event<'a> {
     HandedOver {
         /// The tag of the delivery; `None` where the client has said it before, or there is none.
         tag: Option<u64>,
-        /// Its identifier.
+        /// Packet Identifier.
         packet_id: PacketId,
-        /// What to answer.
+        /// Reason code of the answer.
         reason: ReasonCode,
     },
     /// The client will not send a QoS 2 message again: its identifier is free. Answer with
@@ -152,13 +152,13 @@ pub enum Event<'a> {
     Released {
         /// The identifier.
         packet_id: PacketId,
-        /// What to answer.
+        /// Reason code of the answer.
         reason: ReasonCode,
     },
     /// A QoS 2 message that was accepted has come again. Answer with [`Connection::pubrec`] and success,
     /// behind the answers to the messages before it.
     Repeated {
-        /// Its identifier.
+        /// Packet Identifier.
         packet_id: PacketId,
     },
     /// The client ends the connection; nothing more is processed. The will is discarded if the

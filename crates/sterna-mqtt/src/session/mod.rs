@@ -1,12 +1,13 @@
-//! Session state that outlives connections (MQTT 5.0 section 4.1): Packet Identifiers and where
-//! each delivery stands. One type for both ends.
+//! Session state that outlives connections (MQTT 5.0, section 4.1): Packet Identifiers and the
+//! state of each delivery. One type for both ends.
 //!
-//! *Outgoing*: every identifier that this end uses, in the order of sending, each with the caller's
-//! `tag` (a broker's delivery, a client's publication or request). *Incoming*: the identifiers of
-//! QoS 2 messages that were received and not yet released.
+//! *Outgoing* are all identifiers that this end uses, in the order of sending. Each has the
+//! caller's `tag`: a broker's delivery, a client's publication or request. *Incoming* are
+//! identifiers of QoS 2 messages that were received and not yet released.
 //!
-//! It lasts as long as the caller keeps it ([MQTT-4.1.0-1], [MQTT-3.1.2-23], [MQTT311-3.1.2-5]).
-//! [`MqttSession::restored`] makes it anew from what a caller has written down.
+//! The state lasts as long as the caller keeps it ([MQTT-4.1.0-1], [MQTT-3.1.2-23],
+//! [MQTT311-3.1.2-5]). [`MqttSession::restored`] makes it anew from identifiers that the caller has
+//! stored.
 //!
 //! An empty session holds no heap memory after [`MqttSession::compact`].
 
@@ -36,9 +37,10 @@ impl MqttSession {
         Self::default()
     }
 
-    /// A session as it was written down. `received` are the identifiers of QoS 2 messages that were
-    /// received and not released. The second list has those that the peer has and whose PUBCOMP is due,
-    /// with their tags, in the order of sending. Of two with one identifier the first counts.
+    /// A session from stored state. `received` are the identifiers of QoS 2 messages that were
+    /// received and not released. The second list has messages that the peer has and whose PUBCOMP
+    /// is due. It has their tags, in the order of sending. Of two with one identifier the first
+    /// counts.
     #[must_use]
     pub fn restored(
         received: impl Iterator<Item = PacketId>,
@@ -110,7 +112,7 @@ impl MqttSession {
         self.outgoing.get(packet_id)
     }
 
-    /// Everything unacknowledged in the order in which it was first sent.
+    /// All unacknowledged packets, in the order in which they were first sent.
     pub fn unacknowledged(&self) -> impl Iterator<Item = AwaitedAck> + '_ {
         self.outgoing.iter()
     }
@@ -135,8 +137,8 @@ impl MqttSession {
         self.outgoing.span()
     }
 
-    /// The next delivery of an earlier connection that is to be sent again, in the original order;
-    /// `None` when all have been. Follow it with [`MqttSession::mark_resent`] or
+    /// The next delivery of an earlier connection that is to be sent again, in the original order.
+    /// `None` when all have been sent. Follow it with [`MqttSession::mark_resent`] or
     /// [`MqttSession::forget_outgoing`].
     pub fn next_resend(&mut self) -> Option<AwaitedAck> {
         self.outgoing.next_resend()
@@ -213,8 +215,8 @@ impl MqttSession {
         self.incoming.mark_received(lane, packet_id);
     }
 
-    /// A PUBREC with an error was sent (or the message could not be accepted): the next PUBLISH
-    /// with the identifier is a new message.
+    /// Forgets a received message that was answered by a PUBREC with an error, or could not be
+    /// accepted. The next PUBLISH with the identifier is a new message.
     pub fn forget_received(&mut self, lane: Lane, packet_id: PacketId) {
         // [MQTT-4.3.3-9]
         self.incoming.release(lane, packet_id);
