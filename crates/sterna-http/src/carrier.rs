@@ -1,4 +1,4 @@
-//! A connection, whichever version of HTTP it speaks.
+//! A connection of any version of HTTP.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::exchange::{Application, Responses};
 use crate::limits::Limits;
 use crate::{http3, tcp};
 
-/// What holds for a connection.
+/// Settings of a connection.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What the client may make the connection hold or do; one for all connections.
+    /// Limits of the client's demands; one value for all connections.
     pub limits: Arc<Limits>,
     /// Whether the listener takes unreliable datagrams (RFC 9221), without which there is no
     /// WebTransport.
@@ -22,8 +22,8 @@ pub struct Settings {
     pub http3_port: Option<u16>,
 }
 
-/// A connection that carries requests and responses. A step of it is [`begin`](Self::begin), what
-/// happened, [`settle`](Self::settle) and [`flush`](Self::flush).
+/// A connection that carries requests and responses. A step consists of [`begin`](Self::begin), one
+/// or more events, [`settle`](Self::settle) and [`flush`](Self::flush).
 #[derive(Debug)]
 pub struct Carrier {
     id: ConnectionId,
@@ -45,7 +45,7 @@ pub(crate) struct Moment {
     pub(crate) unsent_bytes: usize,
 }
 
-/// Calls a carrier, whichever it is.
+/// Calls the carrier of the connection's version.
 macro_rules! of_version {
     ($version:expr, $carrier:ident => $call:expr) => {
         match $version {
@@ -124,12 +124,13 @@ impl Carrier {
         }
     }
 
-    /// The transport has taken over what was queued.
+    /// The transport has taken over the queued bytes.
     pub fn writable(&mut self, app: &mut dyn Application) {
         of_version!(&mut self.version, carrier => carrier.writable(app));
     }
 
-    /// When [`timeout`](Self::timeout) is to be called, in milliseconds since the Unix epoch.
+    /// Time at which [`timeout`](Self::timeout) is to be called, in milliseconds since the Unix
+    /// epoch. `None` for never.
     #[must_use]
     pub fn deadline_ms(&self) -> Option<u64> {
         of_version!(&self.version, carrier => carrier.deadline_ms())
@@ -140,7 +141,7 @@ impl Carrier {
         of_version!(&mut self.version, carrier => carrier.timeout(app));
     }
 
-    /// Has the application end what is open, and ends the connection.
+    /// Has the application end open exchanges, and ends the connection.
     pub fn stop(&mut self, app: &mut dyn Application) {
         of_version!(&mut self.version, carrier => carrier.stop(app));
     }
@@ -158,7 +159,7 @@ impl Carrier {
         of_version!(&mut self.version, carrier => carrier.settle(app));
     }
 
-    /// Hands over to the transport what the step has written; returns its size in bytes.
+    /// Hands the bytes that the step has written over to the transport. Returns their number.
     ///
     /// A client that `is_paced` is not read.
     pub fn flush(&mut self, net: &mut dyn Network, is_paced: bool) -> u64 {

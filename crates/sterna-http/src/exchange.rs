@@ -23,12 +23,12 @@ pub struct Request {
     pub early: bool,
 }
 
-/// What is asked for, in the form in which it came.
+/// The head of a request, in the form in which it came.
 #[derive(Debug)]
 pub enum Head {
-    /// By HTTP/3.
+    /// A request by HTTP/3.
     Http3(RequestHead),
-    /// By HTTP/2 or HTTP/1.1.
+    /// A request by HTTP/2 or HTTP/1.1.
     Tcp(Box<Parts>),
 }
 
@@ -95,7 +95,7 @@ impl Head {
     }
 }
 
-/// Why a request is turned away by what carries it, before it is complete.
+/// Reason for which the carrier turns a request away before it is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// Status 400: the message is malformed.
@@ -121,12 +121,12 @@ pub enum Content<'a> {
     Whole(&'a [u8]),
     /// All of it, without a copy: the response is complete.
     Shared(Bytes),
-    /// What follows with [`Responses::send`].
+    /// Content that follows with [`Responses::send`].
     Open,
 }
 
-/// Where the responses of one connection go. Nothing here fails: what is for an exchange that is gone
-/// is dropped.
+/// Takes the responses of one connection. No call fails: a response to an exchange that is gone is
+/// dropped.
 pub trait Responses {
     /// Begins a response, or gives all of it. Names of fields are in lower case; `content-length`,
     /// `date` and what frames the response come by themselves. For HEAD the content is left out.
@@ -180,8 +180,8 @@ pub trait Responses {
     fn close_session(&mut self, session: ExchangeId, code: u32, reason: &str);
 }
 
-/// What answers the requests of one connection. `out` takes the responses to this and to earlier
-/// requests. What is for an exchange that is gone does nothing.
+/// Answers the requests of one connection. `out` takes the responses to this and to earlier
+/// requests. A response to an exchange that is gone has no effect.
 pub trait Application {
     /// Answers a request, now or later.
     fn request(&mut self, out: &mut dyn Responses, request: Request);

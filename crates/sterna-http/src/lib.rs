@@ -1,16 +1,16 @@
 //! HTTP/3, HTTP/2 and HTTP/1.1 for a server on the shards of [`sterna_net`]: complete requests up,
-//! responses down. What the requests are about is the business of an [`Application`].
+//! responses down. An [`Application`] gives them their meaning.
 //!
-//! A [`Carrier`] is one connection, whichever version it speaks. HTTP/3 is the engine
-//! [`sterna_h3`], with WebTransport. HTTP/2 and HTTP/1.1 are a library's, whose futures are polled
-//! within the shard's turn. No carrier waits, reads a clock or starts a task.
+//! A [`Carrier`] is one connection of any version. HTTP/3 is the engine [`sterna_h3`], with
+//! WebTransport. HTTP/2 and HTTP/1.1 are a library's, whose futures are polled within the shard's
+//! turn. No carrier waits, reads a clock or starts a task.
 //!
 //! # A step
 //!
-//! What happens to a connection is handled in a step: [`Carrier::begin`], what happened, then
-//! [`Carrier::settle`] and [`Carrier::flush`]. The network belongs to the application while it works,
-//! so its responses are gathered and handed over at the end of the step. An application that answers
-//! later does so in a step of its own, through [`Carrier::responses`].
+//! Each event of a connection is handled in a step: [`Carrier::begin`], the event,
+//! [`Carrier::settle`], [`Carrier::flush`]. The network belongs to the application while it works.
+//! So its responses are gathered and handed over at the end of the step. An application that
+//! answers later does so in a step of its own, through [`Carrier::responses`].
 //!
 //! ```
 //! use sterna_http::{

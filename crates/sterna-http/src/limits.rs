@@ -1,4 +1,4 @@
-//! What a client may make a connection hold or do.
+//! Limits of a client's demands on a connection.
 
 /// Limits of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

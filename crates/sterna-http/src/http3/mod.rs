@@ -1,7 +1,7 @@
 //! Requests and responses on QUIC: between the engine of HTTP/3 and the application.
 //!
-//! `receive.rs` gathers requests, `respond.rs` sends what the application says, `wire.rs` keeps what a
-//! step writes until its end.
+//! `receive.rs` gathers requests, `respond.rs` sends the application's responses, `wire.rs` keeps
+//! the bytes of a step until its end.
 
 mod receive;
 mod respond;
@@ -44,15 +44,16 @@ pub(crate) struct Carrier {
     date: [u8; date::BYTES],
     /// Bytes that were queued towards the client before this step.
     unsent_bytes: usize,
-    /// How often nothing was queued when a step began: then all was taken.
+    /// Number of steps that began with an empty queue: the transport had taken everything.
     emptied: u32,
-    /// When streams were last asked for what is queued on each.
+    /// Time at which the queue of each stream was last read, in milliseconds since the Unix epoch.
     counted_ms: u64,
     /// The application was told that there is no room.
     is_full: bool,
     /// The client is not read: too much is queued towards it.
     is_paused: bool,
-    /// When the connection is closed unless a request has come; `None` after the first one.
+    /// Time at which the connection is closed unless a request has come; `None` after the first
+    /// one.
     connect_deadline_ms: Option<u64>,
     /// Early data can no longer be a replay.
     is_confirmed: bool,
@@ -100,7 +101,7 @@ struct Asked {
 struct Sent {
     bytes: u64,
     queued_bytes: usize,
-    /// How often the connection had been emptied when the above was noted.
+    /// Value of `emptied` of the connection when the above was noted.
     emptied: u32,
 }
 

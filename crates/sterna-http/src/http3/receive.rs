@@ -1,4 +1,4 @@
-//! Requests, from what arrives.
+//! Makes requests of arriving events.
 
 use bytes::Bytes;
 use sterna_h3::{Chunk, ErrorCode, Event, RequestHead, Scope, StreamId, Violation};

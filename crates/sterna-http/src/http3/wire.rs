@@ -1,5 +1,5 @@
-//! What a step writes, in order. It is handed to the transport at the step's end: while the application
-//! answers, the transport belongs to the application.
+//! The writes of a step, in order. They are handed to the transport at the step's end. While the
+//! application answers, the transport belongs to the application.
 
 use std::ops::Range;
 

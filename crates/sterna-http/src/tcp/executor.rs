@@ -1,6 +1,6 @@
-//! What drives the library's futures: one executor for each connection, within the shard's turn. A
-//! future is polled when its waker was called, which is when bytes arrived, the application
-//! has answered, or there is room to write again.
+//! Drives the library's futures: one executor for each connection, within the shard's turn. A
+//! future is polled when its waker was called. That is when bytes arrived, the application has
+//! answered, or there is room to write again.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -1,8 +1,8 @@
-//! Requests and responses on TCP: HTTP/2 and HTTP/1.1 by a library, whose futures are driven within the
-//! shard's turn.
+//! Requests and responses on TCP. A library has HTTP/2 and HTTP/1.1; its futures are driven within
+//! the shard's turn.
 //!
-//! `pipe.rs` is what the library reads and writes, `service.rs` what it calls, `executor.rs` what polls
-//! it, `respond.rs` what the application says.
+//! The library reads and writes `pipe.rs`, and calls `service.rs`. `executor.rs` polls it,
+//! `respond.rs` has the application's responses.
 
 mod executor;
 mod pipe;
@@ -64,22 +64,22 @@ pub(crate) struct Carrier {
     alternative: Option<HeaderValue>,
     /// The application was told that there is no room.
     is_full: bool,
-    /// When a head that has begun has to be complete; HTTP/1.1 only.
+    /// Time at which a head that has begun must be complete; HTTP/1.1 only.
     head_deadline_ms: Option<u64>,
-    /// When the connection is closed unless a request is open.
+    /// Time at which the connection is closed unless a request is open.
     idle_deadline_ms: u64,
     /// There was a request.
     is_used: bool,
     /// Bytes that the client had not taken when the last step began.
     untaken_bytes: usize,
-    /// When the library's buffers are given back unless a request is open.
+    /// Time at which the library's buffers are given back unless a request is open.
     rest_ms: u64,
     /// Requests that were given up, less those that time has made up for.
     resets: u64,
     resets_ms: u64,
-    /// The client has ended its side, and still gets what it was answered.
+    /// The client has ended its side, and still gets its answers.
     is_ending: bool,
-    /// What the transport had taken over when it was last seen to take anything, and when that was.
+    /// Bytes that the transport had taken over at its last progress, and the time of that.
     taken_over_bytes: u64,
     taken_over_ms: u64,
     is_over: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Carrier {
 
 /// The library, by what the client speaks.
 enum Engine {
-    /// The client has not said yet. What it did say.
+    /// The version is still open. Has the bytes received so far.
     Unknown(Vec<u8>),
     /// HTTP/1.1, between two requests that are far apart: the library would keep its buffers.
     Resting,

@@ -1,4 +1,4 @@
-//! The bytes of a connection, between the transport and the library: both ends are in memory, and
+//! The bytes of a connection, between the transport and the library. Both ends are in memory, and
 //! neither waits for the other.
 
 use std::cell::RefCell;
@@ -21,14 +21,14 @@ const KEPT_BYTES: usize = 4 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     incoming: Vec<u8>,
-    /// How much of it the library has taken.
+    /// Number of bytes that the library has taken.
     taken: usize,
     is_ended: bool,
     reader: Option<Waker>,
     outgoing: Vec<u8>,
-    /// Bytes that the transport had queued before this step, and what the step has added.
+    /// Bytes that the transport had queued before this step, and those that the step has added.
     unsent_bytes: usize,
-    /// All that was ever handed over.
+    /// Number of bytes ever handed over.
     written_bytes: u64,
     high_watermark_bytes: usize,
     writer: Option<Waker>,

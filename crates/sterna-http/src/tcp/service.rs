@@ -1,4 +1,4 @@
-//! What the library calls for each request, and the content of the responses that it sends.
+//! The library's calls for each request, and the content of the responses that it sends.
 #![expect(clippy::future_not_send, reason = "they stay on their shard")]
 
 use std::cell::{Cell, RefCell};
@@ -100,7 +100,7 @@ pub(super) struct Answer {
     queue: VecDeque<Bytes>,
     tail: BytesMut,
     queued_bytes: usize,
-    /// The same of all responses of the connection.
+    /// Bytes of all responses of the connection, counted in the same way.
     of_connection: Rc<Cell<usize>>,
     /// Bytes of content that the library has taken.
     pub(super) taken_bytes: u64,
