@@ -31,7 +31,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Where fields come from, whichever version of HTTP brought them.
+/// The fields of a request or response, of any version of HTTP.
 pub trait FieldSource {
     /// Hands over every value of the field of this name, in lower case, in order.
     fn each(&self, name: &str, each: &mut dyn FnMut(&[u8]));
@@ -231,7 +231,8 @@ pub struct ToFields<'a> {
 
 /// Hands over the fields of a message whose payload is the content.
 ///
-/// Names are in lower case, values visible ASCII and spaces. A content type that is no such value ([`is_field_value`]) is left out.
+/// Names are in lower case, values visible ASCII and spaces. A content type with other characters
+/// ([`is_field_value`]) is left out.
 pub fn to_fields(message: &ToFields<'_>, mut put: impl FnMut(&'static str, &str)) {
     let properties = &message.properties;
     if let Some(content_type) = properties.content_type()

@@ -69,7 +69,7 @@ pub struct Head<'a> {
     pub id: u64,
     /// Level of delivery and the like.
     pub flags: Flags,
-    /// A topic name, or for what clients send none: the last one.
+    /// Topic name. Empty in a client's frame for the name of the frame before.
     pub topic: &'a str,
     /// Becomes the property Message Expiry Interval, in seconds.
     pub expiry_s: Option<u32>,
@@ -132,13 +132,13 @@ fn put_varint(value: u64, out: &mut BytesMut) {
 /// A fault in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameError {
-    /// Its Length is above the limit.
+    /// The frame's Length is above the limit.
     TooLarge,
-    /// Its fields are longer than itself, or something follows that has no place.
+    /// The frame's fields are longer than the frame, or unexpected bytes follow them.
     Fields,
-    /// Its Flags have unknown bits, or a level of delivery that is none.
+    /// The frame's Flags have unknown bits, or an unknown level of delivery.
     Flags,
-    /// Its Topic is not UTF-8.
+    /// The frame's Topic is not UTF-8.
     Topic,
 }
 
@@ -254,8 +254,8 @@ impl<B: Deref<Target = [u8]>> Frame<B> {
     }
 }
 
-/// Cuts a stream of bytes into frames. It keeps what has come of a frame that is not complete, and
-/// nothing between frames.
+/// Cuts a stream of bytes into frames. It keeps the bytes of an incomplete frame, and none between
+/// frames.
 #[derive(Debug)]
 pub struct FrameReader {
     limit_bytes: usize,

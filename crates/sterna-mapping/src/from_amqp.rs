@@ -30,8 +30,8 @@ pub struct FromAmqp<'a> {
 }
 
 impl FromAmqp<'_> {
-    /// Time at which the message expires, in milliseconds since the Unix epoch, as `now_ms`: the
-    /// earlier of `ttl` from now and `absolute-expiry-time`. `None` for never.
+    /// Time at which the message expires: the earlier of `ttl` from now and `absolute-expiry-time`.
+    /// In milliseconds since the Unix epoch, as `now_ms`; `None` for never.
     #[must_use]
     pub fn expires_at_ms(&self, now_ms: u64) -> Option<u64> {
         let by_ttl = self.ttl_ms.map(|ttl_ms| now_ms + u64::from(ttl_ms));

@@ -189,8 +189,8 @@ pub fn to_amqp<'m>(
     payload
 }
 
-/// Appends a map of annotations: those of `base`, and those of `over`, which replace entries with
-/// the same key (AMQP 1.0, part 3, section 3.4.4).
+/// Appends a map of annotations: those of `base` and those of `over`. Entries of `over` replace
+/// those of `base` with the same key (AMQP 1.0, part 3, section 3.4.4).
 pub fn merge_annotations(base: Option<Map<'_>>, over: Map<'_>, out: &mut BytesMut) {
     // Keys are symbols, and ulongs that are reserved.
     let names: HashSet<&str> = over.iter().filter_map(|(key, _)| key.as_text()).collect();

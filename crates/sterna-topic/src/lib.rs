@@ -1,4 +1,4 @@
-//! Which topics a filter is about (MQTT 5.0, section 4.7): the definition that every crate uses.
+//! Matching of topic filters (MQTT 5.0, section 4.7): the definition that every crate uses.
 //!
 //! A filter is read level by level ([`split`]), so nothing here allocates or recurses. The levels
 //! may also come from elsewhere: the broker's rules have levels that stand for a client's name.
