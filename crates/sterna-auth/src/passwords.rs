@@ -7,8 +7,8 @@ use crate::record::{
     DEFAULT_ITERATIONS, DecoySecret, MAX_USER_BYTES, Record, RecordError, prepared,
 };
 
-/// Most users in one file. A million records take about 300 MB in memory; larger sets of users
-/// belong in a database behind the server's own interface.
+/// Largest number of users in one file. A million records take about 300 MB of memory. Larger sets
+/// of users belong in a database behind the server's webhook.
 pub const MAX_USERS: usize = 1_000_000;
 
 /// Why a password file was refused, and where. The text never contains any part of the file.
@@ -50,7 +50,7 @@ enum Line {
     /// A comment or an empty line, kept as it is.
     Other(String),
     User(String),
-    /// Where a removed user stood.
+    /// The place of a removed user.
     Removed,
 }
 
@@ -74,8 +74,8 @@ impl PasswordFile {
     /// Reads the text of a password file.
     ///
     /// # Errors
-    /// If a line is neither a comment, nor empty, nor a valid `user:record`; if a user occurs
-    /// twice; if there are more than [`MAX_USERS`].
+    /// If a line is neither a comment, nor empty, nor a valid `user:record`. Also if a user occurs
+    /// twice, or the file has more than [`MAX_USERS`].
     pub fn parse(text: &str) -> Result<Self, PasswordFileError> {
         let mut file = Self::default();
         for (at, content) in text.lines().enumerate() {
@@ -133,8 +133,7 @@ impl PasswordFile {
         self.users.get(user).map(|(_, record)| record)
     }
 
-    /// The record of a user, or a decoy that looks the same from outside when there is no such
-    /// user.
+    /// The record of a user. For an unknown user it is a decoy, which looks the same from outside.
     #[must_use]
     pub fn get_or_decoy(&self, user: &str, secret: &DecoySecret) -> Record {
         // The decoy is made in either case, so that the time for it tells nothing.

@@ -35,7 +35,7 @@ const PREFIX: &str = "SCRAM-SHA-256$";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// Not of the form `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`.
+    /// The text does not have the form `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`.
     Form,
     /// Iterations below [`MIN_ITERATIONS`] or above [`MAX_ITERATIONS`].
     Iterations,
@@ -268,9 +268,9 @@ impl DecoySecret {
         Self(secret)
     }
 
-    /// The record that stands for an unknown `user`: always the same one for the same name, and no
-    /// password matches it. `iterations` should be those of the real records; it is clamped to the
-    /// limits of a record.
+    /// The record that stands for an unknown `user`. A name always has the same record, and no
+    /// password matches it. `iterations` should be those of the real records; the number is clamped
+    /// to the limits of a record.
     #[must_use]
     pub fn record(&self, user: &str, iterations: u32) -> Record {
         let salt = keys::hmac(&self.0, &[b"salt", user.as_bytes()]);

@@ -69,7 +69,7 @@ impl FromStr for TokenDigest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenFault {
-    /// It is not `user:digest` or `user:digest:expiry`.
+    /// The line is not `user:digest` or `user:digest:expiry`.
     Form,
     /// The user name is empty, too long, or has control characters, a colon, or a leading `#`.
     User,
@@ -131,11 +131,11 @@ impl std::error::Error for TokenFileError {}
 /// A token as the file knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
-    /// Whose it is.
+    /// User whom the token proves.
     pub user: String,
-    /// Its digest.
+    /// Digest of the token.
     pub digest: TokenDigest,
-    /// When it ceases to be valid, in seconds since 1970; `None` for never.
+    /// End of validity, in seconds since the Unix epoch; `None` for a token without an end.
     pub expires_at_s: Option<u64>,
 }
 
@@ -144,13 +144,13 @@ enum Line {
     /// A comment or an empty line, kept as it is.
     Other(String),
     Token(TokenRecord),
-    /// Where a removed token stood.
+    /// The place of a removed token.
     Removed,
 }
 
 /// Tokens, in the order of the file, with the file's comments. A user may have several.
 ///
-/// The text form is UTF-8; lines that start with `#` and empty lines are kept when the file is
+/// The text form is UTF-8. Lines that start with `#` and empty lines are kept when the file is
 /// written again.
 #[derive(Clone, Debug, Default)]
 pub struct TokenFile {
@@ -169,8 +169,8 @@ impl TokenFile {
     /// Reads the text of a token file.
     ///
     /// # Errors
-    /// If a line is neither a comment, nor empty, nor a token; if a token occurs twice; if there
-    /// are more than [`MAX_TOKENS`].
+    /// If a line is neither a comment, nor empty, nor a token. Also if a token occurs twice, or the
+    /// file has more than [`MAX_TOKENS`].
     pub fn parse(text: &str) -> Result<Self, TokenFileError> {
         let mut file = Self::default();
         for (at, content) in text.lines().enumerate() {
@@ -232,8 +232,9 @@ impl TokenFile {
         Some(&*self.find(token, now_s)?.user)
     }
 
-    /// What the file has of a token, unless it has expired; `now_s` counts from 1970. The time of the search depends
-    /// on the token only through its digest, which does not help to find one.
+    /// The record of a token. `None` for an unknown or expired one; `now_s` is in seconds since the
+    /// Unix epoch. The time of the search depends on the token only through its digest, which does
+    /// not help to find one.
     #[must_use]
     pub fn find(&self, token: &[u8], now_s: u64) -> Option<&TokenRecord> {
         let digest = TokenDigest::of(token);

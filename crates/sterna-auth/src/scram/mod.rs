@@ -1,7 +1,7 @@
 //! SCRAM-SHA-256 (RFC 5802, RFC 7677): the four messages, and the code that both sides share.
 //!
-//! Channel binding is not offered: the mechanism is `SCRAM-SHA-256`, not `SCRAM-SHA-256-PLUS`, and
-//! a client that demands a binding (`p=…`) is refused.
+//! Channel binding is not offered: the mechanism is `SCRAM-SHA-256`, not `SCRAM-SHA-256-PLUS`. A
+//! client that demands a binding (`p=…`) is refused.
 
 mod client;
 mod server;
@@ -46,7 +46,7 @@ pub enum ScramError {
     /// The server asks for fewer iterations than [`MIN_ITERATIONS`](crate::MIN_ITERATIONS) or more
     /// than [`MAX_CLIENT_ITERATIONS`].
     Iterations,
-    /// The client's proof is wrong: a wrong password, or no such user.
+    /// The client's proof is wrong: a wrong password, or an unknown user.
     Proof,
     /// The server's signature is wrong: it doesn't know the password and is not who it claims to
     /// be.

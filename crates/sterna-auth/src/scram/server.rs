@@ -114,11 +114,11 @@ impl ServerStart {
         )
     }
 
-    /// Checks the client's proof; the value is the last message to send, with which the server
-    /// proves itself in turn.
+    /// Checks the client's proof. Returns the last message to send, with which the server proves
+    /// itself in turn.
     ///
     /// # Errors
-    /// [`ScramError::Proof`] for a wrong password and for an unknown user; others when the message
+    /// [`ScramError::Proof`] for a wrong password and for an unknown user. Others when the message
     /// is malformed or belongs to another exchange.
     pub fn verify(self, message: &[u8]) -> Result<String, ScramError> {
         let text = message_text(message)?;
