@@ -20,7 +20,7 @@ macro_rules! conditions {
 conditions! {
     /// The peer met an error of its own.
     INTERNAL_ERROR = "amqp:internal-error";
-    /// There is no such node.
+    /// The node does not exist.
     NOT_FOUND = "amqp:not-found";
     /// The peer may not do this.
     UNAUTHORIZED_ACCESS = "amqp:unauthorized-access";
@@ -68,7 +68,7 @@ conditions! {
     LINK_REDIRECT = "amqp:link:redirect";
     /// The link was attached elsewhere.
     STOLEN = "amqp:link:stolen";
-    /// There is no such transaction.
+    /// The transaction does not exist.
     TRANSACTION_UNKNOWN_ID = "amqp:transaction:unknown-id";
     /// The transaction was rolled back.
     TRANSACTION_ROLLBACK = "amqp:transaction:rollback";
@@ -175,9 +175,9 @@ impl std::error::Error for Violation {}
 pub enum CommandError {
     /// The connection is not open (any more).
     NotOpen,
-    /// There is no such session, or it has ended.
+    /// The session does not exist, or has ended.
     NoSession,
-    /// There is no such link, or it is detached.
+    /// The link does not exist, or is detached.
     NoLink,
     /// The link has the other role.
     WrongRole,
@@ -191,8 +191,8 @@ pub enum CommandError {
     MessageTooLarge,
     /// The frame would be larger than the peer takes.
     FrameTooLarge,
-    /// An argument is out of range: a delivery tag of more than 32 bytes, or a settlement that the
-    /// link's settle mode excludes.
+    /// An argument is out of range. Examples are a delivery tag of more than 32 bytes, and a
+    /// settlement that the link's settle mode excludes.
     Argument,
 }
 

@@ -110,11 +110,11 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Cuts the bytes of one lane into protocol headers and frames, however they were split on the way.
+/// Cuts the bytes of one lane into protocol headers and frames.
 ///
 /// A frame that lies whole in the input is borrowed from it. Only a partial frame is buffered. The
-/// buffer grows with the bytes that arrive, never by the claimed size, and is released with the
-/// call after the frame. An idle framer holds no heap memory.
+/// buffer grows with the bytes that arrive, never by the claimed size. The call after the frame
+/// releases it. An idle framer holds no heap memory.
 #[derive(Debug, Default)]
 pub struct Framer {
     state: State,
@@ -141,9 +141,9 @@ enum State {
 /// Content of the first eight bytes of a frame.
 #[derive(Clone, Copy, Debug)]
 struct Head {
-    /// Of the extended header.
+    /// Size of the extended header.
     extension_bytes: usize,
-    /// Of extended header and body.
+    /// Size of extended header and body.
     rest_bytes: usize,
     frame_type: u8,
     channel: u16,

@@ -1,5 +1,6 @@
-//! AMQP 1.0 (OASIS, ISO/IEC 19464) types, frames, and connection, session and link state, sans-IO.
-//! Bytes and time in, events out; commands in, bytes out. No sockets, no clock, no tasks, no locks.
+//! Types and frames of AMQP 1.0 (OASIS, ISO/IEC 19464), and the state of connections, sessions and
+//! links. Bytes and time go in, events come out; commands go in, bytes come out. There are no
+//! sockets, clocks, tasks or locks.
 //!
 //! # From bytes to events
 //!

@@ -18,7 +18,7 @@ pub enum ProtocolId {
 /// Eight bytes at the start of a protocol layer: `AMQP`, an id, and a version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProtocolHeader {
-    /// Which layer begins.
+    /// Layer that begins.
     pub id: ProtocolId,
     /// Major, minor, revision.
     pub version: [u8; 3],

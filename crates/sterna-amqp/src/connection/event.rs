@@ -7,7 +7,7 @@ use crate::link::{DeliveryTag, Recovery, Unsettled};
 use crate::messaging::DeliveryStateBuf;
 use crate::performatives::{Attach, Begin, Error, Open, ReceiverSettleMode};
 
-/// Something that happened.
+/// An event of a connection.
 ///
 /// The event of a frame borrows from the frame.
 /// [`Connection::next_event`](super::Connection::next_event) has the events that follow from it.
@@ -96,8 +96,8 @@ pub enum Event<'a> {
     },
     /// A whole message.
     Delivery(Delivery<'a>),
-    /// Receiver: a delivery came to nothing. The sender has given it up when only parts had come, or
-    /// has resumed one that nothing is known of here. Its credit is used up.
+    /// Receiver: a delivery has failed. The sender has given it up after a part of it, or has
+    /// resumed one that is unknown here. Its credit is used up.
     Aborted {
         /// The link.
         link: LinkId,
@@ -110,7 +110,7 @@ pub enum Event<'a> {
         delivery_id: u32,
         /// The caller's value; the delivery-id for a received one.
         token: u64,
-        /// Its state at the peer.
+        /// State of the delivery at the peer.
         state: Option<DeliveryStateBuf>,
         /// Whether it is settled. If so it is forgotten here.
         settled: bool,
@@ -124,8 +124,8 @@ pub enum Event<'a> {
         /// The required action.
         recovery: Recovery,
     },
-    /// A link is gone, by whichever end. Every link that was surfaced ends with this event; so does
-    /// one whose attach was a violation, and that was never surfaced.
+    /// A link has ended, by either end. Every link that had an event ends with this one. So does a
+    /// link without an event whose attach was a violation.
     Detached {
         /// The link.
         link: LinkId,
@@ -133,10 +133,10 @@ pub enum Event<'a> {
         closed: bool,
         /// Why, if not as planned.
         error: Option<ErrorBuf>,
-        /// Its unsettled deliveries, which a suspended link is attached again with.
+        /// Unsettled deliveries of the link. A suspended link is attached again with them.
         unsettled: Vec<Unsettled>,
     },
-    /// A session is gone, by whichever end; the events of its links came before.
+    /// A session has ended, by either end. The events of its links came before.
     Ended {
         /// The session.
         session: SessionId,
@@ -156,15 +156,15 @@ pub enum Event<'a> {
 pub struct Delivery<'a> {
     /// The link.
     pub link: LinkId,
-    /// Its number, for the disposition.
+    /// Delivery number, for the disposition.
     pub delivery_id: u32,
-    /// Its name.
+    /// Delivery tag.
     pub tag: DeliveryTag,
     /// Format of the payload; 0 is a message of part 3.
     pub message_format: u32,
     /// Whether the sender has settled: then there is no disposition.
     pub settled: bool,
-    /// Which end settles first.
+    /// The end that settles first.
     pub settle_mode: ReceiverSettleMode,
     /// The state at the sender: a transaction, as a rule.
     pub state: Option<DeliveryStateBuf>,

@@ -84,8 +84,8 @@ impl Connection {
         this
     }
 
-    /// The server's open on an earlier connection, from the client's memory. With it the client may
-    /// use more than channel 0 and 512 bytes a frame before the server's open has come.
+    /// Assumes the limits of the server's open on an earlier connection. Then the client may use
+    /// more than channel 0 and 512 bytes a frame before the server's open has come.
     pub fn assume_peer(&mut self, max_frame_bytes: u32, channel_max: u16) {
         if !matches!(self.phase, Phase::Opened) {
             self.peer.max_frame_bytes = max_frame_bytes.max(crate::MIN_MAX_FRAME_BYTES);

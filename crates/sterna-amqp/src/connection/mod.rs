@@ -42,7 +42,7 @@ pub struct LinkId {
     pub handle: u32,
 }
 
-/// Which end of the connection this is.
+/// An end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The end that opened the transport.
@@ -105,7 +105,7 @@ struct Peer {
 pub(crate) enum Fault {
     Connection(DecodeError),
     Session(DecodeError),
-    /// Of the link with this (own) handle.
+    /// The violation of the link with this (own) handle.
     Link(u32, DecodeError),
 }
 
@@ -142,7 +142,7 @@ pub struct Connection {
     hostname: Option<Box<str>>,
     /// Client: the open frame until it is sent.
     open_frame: Option<BytesMut>,
-    /// By the channel in the direction of sending.
+    /// Sessions by the channel in the direction of sending.
     sessions: Vec<Option<Box<AmqpSession>>>,
     /// From the peer's channels to own ones.
     channels: FxHashMap<u16, SessionId>,
@@ -151,7 +151,7 @@ pub struct Connection {
     /// The latest time that was passed in.
     now_ms: u64,
     last_received_ms: u64,
-    /// Something was written since the last look.
+    /// Whether bytes were written since the last look.
     wrote: bool,
     heartbeat_ms: u64,
     closing_since_ms: u64,
@@ -192,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// Which end this is.
+    /// The end that this connection is.
     #[must_use]
     pub const fn side(&self) -> Side {
         self.side
@@ -204,7 +204,7 @@ impl Connection {
         self.phase == Phase::Opened && self.open_sent
     }
 
-    /// Whether the connection is over: nothing is processed any more, and the transport is to be
+    /// Whether the connection is over. It then processes no more input. The transport is to be
     /// closed when the output is sent.
     #[must_use]
     pub fn is_closed(&self) -> bool {

@@ -9,7 +9,8 @@ use crate::{Condition, DecodeError, Lane, LaneWriter, Violation};
 const HEARTBEAT_PARTS: u64 = 3;
 
 impl Connection {
-    /// When [`Connection::on_timeout`] is due, in milliseconds since the Unix epoch.
+    /// Time at which [`Connection::on_timeout`] is due, in milliseconds since the Unix epoch;
+    /// `None` for never.
     #[must_use]
     pub fn deadline_ms(&self) -> Option<u64> {
         let patience_ms = u64::from(self.limits.open_timeout_ms);
@@ -45,8 +46,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The violation, if the peer has been silent for too long, or has not come to its open or
-    /// close in time.
+    /// The violation, if the peer has been silent for too long. Also if its open or close has not
+    /// come in time.
     pub fn on_timeout(&mut self, now_ms: u64, out: &mut impl LaneWriter) -> Result<(), Violation> {
         self.now_ms = self.now_ms.max(now_ms);
         let due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now_ms);

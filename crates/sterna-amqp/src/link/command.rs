@@ -324,8 +324,8 @@ impl Connection {
         session.write(&flow, context.peer_frame_bytes, buffer)
     }
 
-    /// Sender: reports the number of ready messages, and gives the rest of the credit back if the
-    /// receiver drains: there is nothing more to send now.
+    /// Sender: has no more messages to send now. Reports the number of ready messages. If the
+    /// receiver drains, the rest of the credit is given back.
     ///
     /// # Errors
     ///
@@ -374,11 +374,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Receiver: takes a delivery of before, whose recovery waits, as settled.
+    /// Receiver: settles an earlier delivery whose recovery waits.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Argument`] if there is no such delivery.
+    /// [`CommandError::Argument`] if the delivery does not exist.
     pub fn forget(&mut self, id: LinkId, delivery: &Unsettled) -> Result<(), CommandError> {
         let (session, _) = self.session(id.session)?;
         let recovering = &mut session.link(id.handle)?.recovering;

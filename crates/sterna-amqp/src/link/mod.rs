@@ -157,9 +157,9 @@ pub struct AttachOptions<'a> {
     pub snd_settle_mode: SenderSettleMode,
     /// Settle mode of the receiver.
     pub rcv_settle_mode: ReceiverSettleMode,
-    /// Where messages come from.
+    /// Source of messages.
     pub source: Option<Source<'a>>,
-    /// Where they go.
+    /// Target of messages.
     pub target: Option<TargetArchetype<'a>>,
     /// A sender's first delivery-count.
     pub initial_delivery_count: u32,

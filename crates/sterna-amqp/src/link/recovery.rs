@@ -1,5 +1,5 @@
-//! The state that survives a link endpoint, and its comparison at both ends when the link is
-//! attached again (AMQP 1.0, part 2, sections 2.6.5 and 2.6.13).
+//! The state that survives a link endpoint (AMQP 1.0, part 2, sections 2.6.5 and 2.6.13). Both ends
+//! compare it when the link is attached again.
 
 use rustc_hash::FxHashMap;
 
@@ -11,11 +11,12 @@ use crate::types::{Encoded, Field as _, Map, MapWriter, Value};
 /// A delivery that was not settled when its link was suspended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsettled {
-    /// Its name.
+    /// Delivery tag.
     pub tag: DeliveryTag,
     /// The caller's value; the delivery-id for a received one.
     pub token: u64,
-    /// Its last state: a sender's as the receiver told it, a receiver's own.
+    /// Last state of the delivery. A sender has the state that the receiver told, a receiver its
+    /// own.
     pub state: Option<DeliveryStateBuf>,
 }
 
@@ -33,12 +34,12 @@ pub enum Recovery {
     /// Sender: it was decided here, and the receiver has only a part. Send it as a resumed,
     /// aborted delivery.
     Abort,
-    /// It is settled, with this state if one is known. There is nothing to be done.
+    /// The delivery is settled, with this state if one is known. No action is due.
     Settled(Option<DeliveryStateBuf>),
     /// Receiver: the sender has taken it up again with this delivery-id. The state from before has
     /// been told again; the sender will settle.
     Resumed {
-        /// Its new number.
+        /// New number of the delivery.
         delivery_id: u32,
     },
     /// The peer's map was incomplete and did not have it. Keep it until the link is attached with
@@ -49,7 +50,7 @@ pub enum Recovery {
 /// Entry of a delivery in the peer's unsettled map.
 #[derive(Clone, Debug)]
 enum Entry<'a> {
-    /// Nothing.
+    /// The end has no such delivery.
     Absent,
     /// That it is there; its state, if one is known.
     Present(Option<DeliveryState<'a>>),

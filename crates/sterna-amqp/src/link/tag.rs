@@ -24,7 +24,7 @@ impl DeliveryTag {
         })
     }
 
-    /// Its bytes.
+    /// Bytes of the tag, at most 32.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]

@@ -13,7 +13,7 @@ use crate::{CommandError, LaneWriter};
 /// A delivery that is to be sent.
 #[derive(Clone, Debug)]
 pub struct OutgoingTransfer<'a> {
-    /// Its name, unique among the unsettled ones of the link; at most 32 bytes.
+    /// Delivery tag of at most 32 bytes, unique among the unsettled deliveries of the link.
     pub tag: &'a [u8],
     /// The caller's, for the events about it.
     pub token: u64,
@@ -23,7 +23,7 @@ pub struct OutgoingTransfer<'a> {
     pub settled: bool,
     /// Settle mode of the receiver, if not that of the link.
     pub rcv_settle_mode: Option<ReceiverSettleMode>,
-    /// Its state: a transaction, as a rule.
+    /// State of the delivery, mostly a transaction.
     pub state: Option<DeliveryState<'a>>,
     /// Whether it is one from before the link was suspended
     /// ([`Recovery::Resume`](super::Recovery), [`Recovery::Settle`](super::Recovery)).
@@ -52,7 +52,7 @@ impl<'a> OutgoingTransfer<'a> {
 /// The written part of a delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// Its number in the session.
+    /// Number of the delivery in the session.
     pub delivery_id: u32,
     /// Written bytes of the payload. [`Connection::transfer_more`] sends the rest when the window
     /// has opened.
@@ -191,18 +191,19 @@ impl Connection {
             })
     }
 
-    /// Sender: sends a delivery, in as many transfers as it needs. `payload` is given in pieces so
-    /// that it need not be put together; `more` says that there will be more of it.
+    /// Sender: sends a delivery, in one or more transfers. `payload` is given in pieces, which need
+    /// not be put together. With `more`, further pieces follow in later calls.
     ///
     /// The part that exceeds the session's window is left: see [`Sent`].
     ///
     /// # Errors
     ///
     /// [`CommandError::NoCredit`] if the link has no credit or the session no window.
-    /// [`CommandError::State`] while another delivery is incomplete, or while unsettled maps are
-    /// incomplete and this one is not resumed. [`CommandError::Argument`] for a tag that is too
-    /// long, or a settlement that the settle mode excludes. [`CommandError::MessageTooLarge`];
-    /// [`CommandError::Limit`] with the most unsettled deliveries.
+    /// [`CommandError::State`] while another delivery is incomplete. Also while unsettled maps are
+    /// incomplete and this delivery is not resumed. [`CommandError::Argument`] for a tag that is
+    /// too long, or a settlement that the settle mode excludes. [`CommandError::MessageTooLarge`]
+    /// above the peer's limit. [`CommandError::Limit`] with the largest number of unsettled
+    /// deliveries.
     pub fn transfer(
         &mut self,
         id: LinkId,

@@ -16,7 +16,7 @@ pub mod descriptor {
         0x0000_468c_0000_0000,
         "apache.org:legacy-amqp-direct-binding:string",
     );
-    /// Nothing that came over the same connection.
+    /// No messages that came over the same connection.
     pub const NO_LOCAL: (u64, &str) = (0x0000_468c_0000_0003, "apache.org:no-local-filter:list");
 }
 
@@ -29,7 +29,7 @@ pub enum Filter<'a> {
     Topic(&'a str),
     /// An exact subject.
     Direct(&'a str),
-    /// Nothing that came over the same connection.
+    /// No messages that came over the same connection.
     NoLocal,
     /// Any other. A source that is attached without it tells the peer that it is not applied.
     Other(Value<'a>),

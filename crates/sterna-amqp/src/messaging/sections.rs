@@ -9,7 +9,7 @@ composite! {
     /// Treatment of a message on its way (section 3.2.1).
     #[derive(Copy)]
     Header = 0x70, "amqp:header:list" {
-        /// Not to be lost when a node restarts.
+        /// Whether the message must survive restarts of nodes.
         durable: bool, default false;
         /// Higher goes first.
         priority: u8, default 4;
@@ -44,7 +44,7 @@ composite! {
         user_id: &'a [u8], optional;
         /// The node it is for.
         to: Value<'a>, optional;
-        /// Its subject.
+        /// Subject of the message.
         subject: &'a str, optional;
         /// The node for answers.
         reply_to: Value<'a>, optional;
@@ -54,13 +54,13 @@ composite! {
         content_type: Symbol<'a>, optional;
         /// Encodings of the body on top of its type.
         content_encoding: Symbol<'a>, optional;
-        /// When it becomes useless.
+        /// Time at which the message becomes useless.
         absolute_expiry_time: Timestamp, optional;
-        /// When it was made.
+        /// Time of creation.
         creation_time: Timestamp, optional;
         /// The group it belongs to.
         group_id: &'a str, optional;
-        /// Its place in the group.
+        /// Place of the message in its group.
         group_sequence: u32, optional;
         /// The group of answers.
         reply_to_group_id: &'a str, optional;

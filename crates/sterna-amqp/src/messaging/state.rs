@@ -33,18 +33,18 @@ composite! {
 }
 
 composite! {
-    /// Not taken, as if it had never been sent (section 3.4.4).
+    /// The message was not taken, and is as if it had never been sent (section 3.4.4).
     #[derive(Copy)]
     Released = 0x26, "amqp:released:list" {}
 }
 
 composite! {
-    /// Not taken, and to be changed (section 3.4.5).
+    /// The message was not taken, and is to be changed (section 3.4.5).
     #[derive(Copy)]
     Modified<'a> = 0x27, "amqp:modified:list" {
         /// Counts as an attempt to deliver it.
         delivery_failed: bool, default false;
-        /// Not to be sent to this receiver again.
+        /// Whether the message is not to be sent to this receiver again.
         undeliverable_here: bool, default false;
         /// Message annotations to set.
         message_annotations: Map<'a>, optional;

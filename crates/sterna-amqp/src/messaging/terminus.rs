@@ -14,9 +14,9 @@ use crate::types::{
 symbolic! {
     /// The surviving part of a terminus (section 3.5.5).
     TerminusDurability: u32 {
-        /// Nothing.
+        /// Neither configuration nor unsettled state survives.
         None = 0,
-        /// That it is there, and how it is set up.
+        /// Existence and settings of the terminus.
         Configuration = 1,
         /// The state of unsettled deliveries, too.
         UnsettledState = 2,
@@ -24,15 +24,15 @@ symbolic! {
 }
 
 symbolic! {
-    /// When the time of a terminus begins to run out (section 3.5.6).
+    /// Event with which the expiry of a terminus begins (section 3.5.6).
     TerminusExpiryPolicy: Symbol<'a> {
-        /// With the detach of the link.
+        /// The detach of the link.
         LinkDetach = Symbol("link-detach"),
-        /// With the end of the session.
+        /// The end of the session.
         SessionEnd = Symbol("session-end"),
-        /// With the close of the connection.
+        /// The close of the connection.
         ConnectionClose = Symbol("connection-close"),
-        /// It doesn't.
+        /// No event: the terminus does not expire.
         Never = Symbol("never"),
     }
 }
@@ -40,21 +40,21 @@ symbolic! {
 symbolic! {
     /// The effect of sending on a message at its source (section 3.5.7).
     DistributionMode: Symbol<'a> {
-        /// It is for no other link.
+        /// The message goes to no other link.
         Move = Symbol("move"),
-        /// It stays for others.
+        /// The message stays for other links.
         Copy = Symbol("copy"),
     }
 }
 
 composite! {
-    /// Where messages of a link come from (section 3.5.3).
+    /// Source of a link's messages (section 3.5.3).
     Source<'a> = 0x28, "amqp:source:list" {
         /// The node: a string, as a rule.
         address: Value<'a>, optional;
         /// The surviving part.
         durable: TerminusDurability, default TerminusDurability::None;
-        /// When it begins to expire.
+        /// Event with which the terminus begins to expire.
         expiry_policy: TerminusExpiryPolicy, default TerminusExpiryPolicy::SessionEnd;
         /// Time until it expires, in seconds.
         timeout: u32, default 0;
@@ -64,7 +64,7 @@ composite! {
         dynamic_node_properties: Map<'a>, optional;
         /// Moved or copied.
         distribution_mode: DistributionMode, optional;
-        /// Which messages.
+        /// Filters that choose messages.
         filter: Map<'a>, optional;
         /// The state of a delivery that is settled without one.
         default_outcome: Outcome<'a>, optional;
@@ -76,13 +76,13 @@ composite! {
 }
 
 composite! {
-    /// Where messages of a link go (section 3.5.4).
+    /// Target of a link's messages (section 3.5.4).
     Target<'a> = 0x29, "amqp:target:list" {
         /// The node: a string, as a rule.
         address: Value<'a>, optional;
         /// The surviving part.
         durable: TerminusDurability, default TerminusDurability::None;
-        /// When it begins to expire.
+        /// Event with which the terminus begins to expire.
         expiry_policy: TerminusExpiryPolicy, default TerminusExpiryPolicy::SessionEnd;
         /// Time until it expires, in seconds.
         timeout: u32, default 0;
@@ -129,13 +129,13 @@ impl<'a> Source<'a> {
         self.address.as_ref().and_then(Value::as_text)
     }
 
-    /// Its filters.
+    /// Filters of the source.
     #[must_use]
     pub fn filters(&self) -> Filters<'a> {
         Filters::new(self.filter.unwrap_or(Map::EMPTY))
     }
 
-    /// When a dynamic node goes.
+    /// Event that ends a dynamic node.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl<'a> Target<'a> {
         self.address.as_ref().and_then(Value::as_text)
     }
 
-    /// When a dynamic node goes.
+    /// Event that ends a dynamic node.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ impl<'a> Field<'a> for TargetArchetype<'a> {
     }
 }
 
-/// When a dynamic node goes (sections 3.5.10 to 3.5.13).
+/// Event that ends a dynamic node (sections 3.5.10 to 3.5.13).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LifetimePolicy {
     /// With the link that made it.

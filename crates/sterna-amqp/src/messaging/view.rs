@@ -72,11 +72,11 @@ impl SectionKind {
 /// One section of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Section<'a> {
-    /// Which one.
+    /// Kind of the section.
     pub kind: SectionKind,
-    /// Its value, without its descriptor.
+    /// Value of the section, without its descriptor.
     pub value: Value<'a>,
-    /// Where it lies in the payload, with its descriptor.
+    /// Range of the section in the payload, with its descriptor.
     pub range: Range<usize>,
 }
 
@@ -148,8 +148,8 @@ impl<'a> MessageView<'a> {
     ///
     /// # Errors
     ///
-    /// `amqp:decode-error` for anything that is not such a message. A message without a body, which
-    /// the specification does not know but some clients send, is let through.
+    /// `amqp:decode-error` for other bytes. A message without a body is accepted: the specification
+    /// does not know it, but some clients send it.
     pub fn parse(payload: &'a [u8]) -> Result<Self, DecodeError> {
         let mut view = Self {
             payload,
@@ -278,7 +278,7 @@ impl<'a> MessageView<'a> {
         self.bare.clone()
     }
 
-    /// Where the sections of the body lie in the payload.
+    /// Range of the body's sections in the payload.
     #[must_use]
     pub fn body_range(&self) -> Range<usize> {
         self.body.clone()
@@ -308,9 +308,9 @@ impl<'a> MessageView<'a> {
         }
     }
 
-    /// Checks the parts that [`MessageView::parse`] leaves for later. These are the fields of header and
-    /// properties, the keys of every map (section 3.2.10), and the types of application properties (section
-    /// 3.2.5).
+    /// Checks the parts that [`MessageView::parse`] leaves for later. These are the fields of
+    /// header and properties, and the keys of every map (section 3.2.10). Also the types of
+    /// application properties (section 3.2.5).
     ///
     /// # Errors
     ///
@@ -344,7 +344,8 @@ impl<'a> MessageView<'a> {
         Ok(())
     }
 
-    /// Where in the payload a delivery goes on of which this much has been received.
+    /// Offset in the payload at which a delivery continues after `received`. `None` if the payload
+    /// does not have that place.
     #[must_use]
     pub fn offset_of(&self, received: Received) -> Option<usize> {
         let section = Sections::new(self.payload)

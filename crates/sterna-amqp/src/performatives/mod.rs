@@ -40,9 +40,9 @@ macro_rules! performatives {
             ///
             /// # Errors
             ///
-            /// `amqp:decode-error` for bytes that are not a frame body, for bytes after one without
-            /// a payload, and for missing or mistyped fields. `amqp:invalid-field` for a field out
-            /// of its range.
+            /// `amqp:decode-error` for bytes that are not a frame body, and for bytes after one
+            /// without a payload. Also for missing or mistyped fields. `amqp:invalid-field` for a
+            /// field out of its range.
             pub fn decode(body: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
                 let mut reader = Reader::new(body);
                 let performative = match reader.descriptor()? {

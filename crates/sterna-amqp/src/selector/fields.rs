@@ -6,7 +6,7 @@ use super::eval::Operand;
 use crate::messaging::{Header, MessageId, MessageView, Properties};
 use crate::types::{Timestamp, Value, uuid_text};
 
-/// Where the values of names come from.
+/// Source of the values of names.
 pub trait Fields {
     /// The value of a name; [`Operand::Null`] if there is none.
     fn field(&self, name: &str) -> Operand<'_>;

@@ -39,7 +39,7 @@ impl Default for SelectorLimits {
 /// Why a text is not a selector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SelectorError {
-    /// Where in the text, in bytes.
+    /// Position in the text, in bytes.
     pub position: usize,
     /// Text for people.
     pub detail: &'static str,

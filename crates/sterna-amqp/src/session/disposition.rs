@@ -66,13 +66,13 @@ impl AmqpSession {
 }
 
 impl Connection {
-    /// Receiver: reports the state of the deliveries of a session from `first` to `last`, both
-    /// included, on any links, and settles them or not. Deliveries that are settled already are
-    /// skipped.
+    /// Receiver: reports the state of deliveries of a session from `first` to `last`, both
+    /// included, on any links. With `settled`, they are settled. Deliveries that are settled
+    /// already are skipped.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Argument`] if `last` is before `first`, or if the sender has to settle one
+    /// [`CommandError::Argument`] if `last` is before `first`. Also if the sender has to settle one
     /// of the deliveries first (receiver settle mode second).
     pub fn dispose(
         &mut self,
@@ -156,12 +156,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Sender: tells a state of its own without settling, such as an outcome that it has come to by
-    /// itself.
+    /// Sender: tells a state of its own without settling, for example an outcome of its own.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Argument`] if there is no such unsettled delivery.
+    /// [`CommandError::Argument`] if the delivery does not exist or is settled.
     pub fn update(
         &mut self,
         session: SessionId,

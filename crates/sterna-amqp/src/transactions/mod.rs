@@ -74,8 +74,8 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads the payload of a delivery on a link to a coordinator: a message whose body is one
-    /// value (section 4.2).
+    /// Reads the payload of a delivery on a link to a coordinator. It is a message whose body is
+    /// one value (section 4.2).
     ///
     /// # Errors
     ///

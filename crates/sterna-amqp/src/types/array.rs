@@ -36,7 +36,7 @@ impl<'a> Array<'a> {
         self.data
     }
 
-    /// Its elements in order.
+    /// Elements of the array in order.
     #[must_use]
     pub const fn iter(&self) -> ArrayIter<'a> {
         ArrayIter {

@@ -147,7 +147,7 @@ impl<'o> ListWriter<'o> {
         self.nulls += 1;
     }
 
-    /// Where the next entry is to be appended: exactly one encoded value.
+    /// Buffer for the next entry, to which exactly one encoded value is to be appended.
     pub fn entry(&mut self) -> &mut BytesMut {
         self.out.put_bytes(code::NULL, self.nulls as usize);
         self.count += self.nulls + 1;

@@ -42,7 +42,7 @@ impl Encoded {
         Value::decode(&self.0).unwrap_or(Value::Null)
     }
 
-    /// Its bytes.
+    /// The encoded bytes.
     #[must_use]
     pub const fn bytes(&self) -> &Bytes {
         &self.0

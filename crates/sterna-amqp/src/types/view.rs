@@ -35,7 +35,7 @@ impl<'a> List<'a> {
         self.count == 0
     }
 
-    /// Its entries in order.
+    /// Entries in order.
     #[must_use]
     pub const fn iter(&self) -> ValueIter<'a> {
         ValueIter {
@@ -113,7 +113,7 @@ impl<'a> Map<'a> {
         self.count == 0
     }
 
-    /// Its entries in order.
+    /// Entries in order.
     #[must_use]
     pub const fn iter(&self) -> MapIter<'a> {
         MapIter(ValueIter {
