@@ -69,7 +69,7 @@ pub struct Head<'a> {
     pub id: u64,
     /// Level of delivery and the like.
     pub flags: Flags,
-    /// Topic name. Empty in a client's frame for the name of the frame before.
+    /// Topic name.
     pub topic: &'a str,
     /// Becomes the property Message Expiry Interval, in seconds.
     pub expiry_s: Option<u32>,
