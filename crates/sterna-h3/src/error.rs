@@ -146,7 +146,7 @@ impl std::error::Error for Violation {}
 pub enum CommandError {
     /// The connection was ended by a violation.
     Closed,
-    /// There is no such stream, or it is over.
+    /// The stream does not exist, or is over.
     NoStream,
     /// The command does not fit the state or the kind of the stream.
     State,

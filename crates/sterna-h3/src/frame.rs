@@ -25,7 +25,7 @@ impl FrameType {
     pub const PRIORITY_UPDATE_REQUEST: Self = Self(0xf_0700);
     /// Priority of a push (RFC 9218, section 7.2).
     pub const PRIORITY_UPDATE_PUSH: Self = Self(0xf_0701);
-    /// Not a frame, but the first integer of a bidirectional stream of a WebTransport session. The
+    /// The first integer of a bidirectional stream of a WebTransport session. It is no frame: the
     /// session identifier follows, not a length.
     pub const WEBTRANSPORT_STREAM: Self = Self(0x41);
 

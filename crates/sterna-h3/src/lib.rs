@@ -1,7 +1,7 @@
-//! HTTP/3 (RFC 9114) for servers and clients, sans-IO: bytes of numbered streams and time in, events
-//! out; commands in, bytes out. No sockets, no clock, no tasks, no locks. With it come QPACK (RFC
-//! 9204), extended CONNECT (RFC 9220), HTTP datagrams and capsules (RFC 9297) and WebTransport
-//! (draft-ietf-webtrans-http3).
+//! HTTP/3 (RFC 9114) for servers and clients. Bytes of numbered streams and time go in, events come
+//! out; commands go in, bytes come out. There are no sockets, clocks, tasks or locks. With it come
+//! QPACK (RFC 9204), extended CONNECT (RFC 9220), HTTP datagrams and capsules (RFC 9297) and
+//! WebTransport (draft-ietf-webtrans-http3).
 //!
 //! It is made for small requests. QPACK uses only the static table. A message with its content is
 //! one write, and so mostly one packet. An idle connection holds no buffer.

@@ -27,9 +27,9 @@ pub struct Limits {
     pub max_held_bytes: u32,
     /// Most pairs in SETTINGS.
     pub max_settings: u32,
-    /// Most bytes within [`Limits::window_ms`] that are read for nothing: frames, streams and
-    /// capsules of unknown type, frames that carry nothing, repeated announcements. A frame counts
-    /// with its header, a stream of unknown type for 64 bytes.
+    /// Largest number of bytes without use within [`Limits::window_ms`]. These are frames, streams
+    /// and capsules of unknown type, empty frames, and repeated announcements. A frame counts with
+    /// its header, a stream of unknown type for 64 bytes.
     pub max_idle_bytes: u32,
     /// Most requests within [`Limits::window_ms`] that were given up before they were answered, by
     /// the peer or because of its behaviour. The measure against rapid reset (RFC 9114, section

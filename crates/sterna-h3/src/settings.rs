@@ -52,8 +52,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// The code and the fault: a pair that is cut off, repeated, of HTTP/2 or out of range; more
-    /// pairs than `max_pairs`.
+    /// The code and the fault. A pair may be cut off, repeated, of HTTP/2 or out of range. More
+    /// pairs than `max_pairs` are a fault, too.
     pub fn decode(mut payload: &[u8], max_pairs: u32) -> Result<Self, (ErrorCode, &'static str)> {
         const WRONG: ErrorCode = ErrorCode::H3_SETTINGS_ERROR;
         let mut settings = Self::INITIAL;

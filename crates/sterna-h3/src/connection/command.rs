@@ -18,9 +18,10 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`CommandError::State`] at a server; [`CommandError::GoingAway`]; the error of a request
-    /// that is malformed or larger than the server takes; [`CommandError::NotNegotiated`] for an
-    /// extended CONNECT that the server's settings do not allow, or not yet.
+    /// [`CommandError::State`] at a server. [`CommandError::GoingAway`] if the server takes no more
+    /// requests. [`CommandError::NotNegotiated`] for an extended CONNECT that the server's settings
+    /// do not allow, or not yet. Others for a request that is malformed or larger than the server
+    /// takes.
     pub fn request(
         &mut self,
         line: &RequestLine<'_>,
@@ -59,13 +60,13 @@ impl Connection {
     }
 
     /// Server: sends the final response of a request, in one write if its content is small. The
-    /// request need not be complete: its later events are still reported, unless
+    /// request need not be complete. Its later events are still reported, unless
     /// [`Connection::stop_receiving`] ends it.
     ///
     /// # Errors
     ///
-    /// [`CommandError::NoStream`] if the request was given up; [`CommandError::State`] if it has a
-    /// response; the error of a response that is malformed or larger than the client takes.
+    /// [`CommandError::NoStream`] if the request was given up. [`CommandError::State`] if it has a
+    /// response. Others for a response that is malformed or larger than the client takes.
     pub fn respond(
         &mut self,
         id: StreamId,
@@ -151,8 +152,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`CommandError::NoStream`] where the stream is over, [`CommandError::State`] where this
-    /// end's message has no head yet, is complete, or belongs to a session.
+    /// [`CommandError::NoStream`] if the stream is over. [`CommandError::State`] if this end's
+    /// message has no head yet, is complete, or belongs to a session.
     pub fn send(
         &mut self,
         id: StreamId,
@@ -179,7 +180,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The same without a copy, for some kilobytes and more.
+    /// Sends content as [`Connection::send`] does, without a copy; for contents from some kilobytes
+    /// on.
     ///
     /// # Errors
     ///

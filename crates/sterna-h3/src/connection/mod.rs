@@ -126,8 +126,8 @@ struct Peer {
 }
 
 impl Connection {
-    /// A server's end. Opens the control stream and sends SETTINGS, which is best done before the
-    /// first byte of the client is looked at.
+    /// A server's end. Opens the control stream and sends SETTINGS. Call it before the first byte
+    /// of the client is read.
     pub fn server(limits: &Limits, features: Features, out: &mut dyn Output) -> Self {
         Self::new(true, limits, features, None, out)
     }
@@ -319,8 +319,8 @@ impl Connection {
             .map_or(0, |stream| stream.held.len())
     }
 
-    /// Takes back the memory of fields that are no longer needed, for those to come: with it a
-    /// request allocates nothing.
+    /// Takes back the memory of fields that are no longer needed, for later ones. With it a request
+    /// allocates nothing.
     pub fn recycle(&mut self, fields: Fields) {
         self.scratch.recycle(fields);
     }

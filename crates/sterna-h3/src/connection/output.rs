@@ -11,8 +11,8 @@ pub struct Chunk<'a> {
     pub stream: StreamId,
     /// Bytes that the engine has not taken yet.
     pub bytes: &'a [u8],
-    /// Whether the bytes are early data (0-RTT) that an attacker may have replayed: they arrived as
-    /// early data, and the handshake is not complete.
+    /// Whether the bytes are early data (0-RTT), and the handshake is not complete. An attacker may
+    /// have replayed them.
     pub early: bool,
     /// Whether the peer's side of the stream ends after them.
     pub fin: bool,

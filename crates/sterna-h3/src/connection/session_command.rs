@@ -12,14 +12,14 @@ use crate::{CommandError, Content, Field, RequestLine, StreamId, capsule, varint
 use super::session::WebTransportSession;
 
 impl Connection {
-    /// Client: asks for a WebTransport session with a resource of the scheme `https`. It is open
-    /// when an [`Event::Response`](super::Event::Response) says success. Streams and datagrams may
-    /// be sent before, at the risk that they are lost where it does not.
+    /// Client: requests a WebTransport session with a resource of the scheme `https`. The session
+    /// is open when an [`Event::Response`](super::Event::Response) says success. Streams and
+    /// datagrams may be sent before. They are lost if the server refuses.
     ///
     /// # Errors
     ///
-    /// As [`Connection::request`]; [`CommandError::NotNegotiated`] where an end's settings do not
-    /// allow it, [`CommandError::Limit`] where the server has as many sessions as it takes.
+    /// As [`Connection::request`]. [`CommandError::NotNegotiated`] if an end's settings do not
+    /// allow sessions. [`CommandError::Limit`] if the server takes no more sessions.
     pub fn connect_session(
         &mut self,
         authority: &str,
@@ -130,13 +130,13 @@ impl Connection {
         Ok(id)
     }
 
-    /// Sends an HTTP datagram of an extended CONNECT; of a WebTransport session for one. False where
-    /// the transport does not take one of this size.
+    /// Sends an HTTP datagram (RFC 9297) of an extended CONNECT, for example of a WebTransport
+    /// session. Returns false if the transport does not take one of this size.
     ///
     /// # Errors
     ///
-    /// [`CommandError::NotNegotiated`] where the peer takes none; [`CommandError::NoStream`] and
-    /// [`CommandError::State`] where there is no such request or its method has no datagrams.
+    /// [`CommandError::NotNegotiated`] if the peer takes no datagrams. [`CommandError::NoStream`]
+    /// if the request does not exist. [`CommandError::State`] if its method has no datagrams.
     pub fn send_datagram(
         &mut self,
         id: StreamId,

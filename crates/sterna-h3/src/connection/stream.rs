@@ -28,7 +28,7 @@ pub(super) struct Stream {
 /// Purpose of a stream.
 #[derive(Debug, Default)]
 pub(super) enum Kind {
-    /// It has not said yet.
+    /// The end has not decided yet.
     #[default]
     Undecided,
     Exchange(Exchange),
@@ -93,11 +93,11 @@ pub(super) enum Item {
     /// Between frames.
     #[default]
     Between,
-    /// In content, with N bytes to come.
+    /// Within content, with N bytes to come.
     Content(u64),
-    /// In a payload that is handled as a whole.
+    /// Within a payload that is handled as a whole.
     Whole(FrameType, usize),
-    /// In a payload that is ignored.
+    /// Within a payload that is ignored.
     Skip(u64),
 }
 
@@ -177,9 +177,9 @@ pub(super) fn whole<'a>(
 /// A payload that is there as a whole.
 #[derive(Debug)]
 pub(super) enum Whole<'a> {
-    /// It lay so in the input.
+    /// A payload that lay whole in the input.
     Borrowed(&'a [u8]),
-    /// It was put together.
+    /// A payload that was put together.
     Together(Vec<u8>),
 }
 

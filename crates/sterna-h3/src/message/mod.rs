@@ -27,9 +27,9 @@ pub enum Content<'a> {
     Empty,
     /// These bytes, and then the message ends.
     Whole(&'a [u8]),
-    /// The same without a copy, for contents of some kilobytes and more.
+    /// Whole content without a copy, for some kilobytes and more.
     Shared(bytes::Bytes),
-    /// It follows with later commands.
+    /// Content that follows with later commands.
     Streamed,
 }
 
