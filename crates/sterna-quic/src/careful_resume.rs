@@ -1,4 +1,4 @@
-//! Starting from the congestion window of an earlier connection (Careful Resume, RFC 9959).
+//! Careful Resume (RFC 9959): a connection starts with the congestion window of an earlier one.
 //!
 //! Without it, a connection that returns with a ticket learns the capacity of the path again, in slow
 //! start. At a round trip of 2 s that takes many seconds. Careful Resume spends one round trip to check
@@ -7,12 +7,12 @@
 //!
 //! [`CarefulResume`] wraps the library's congestion controllers. They cannot be given a window. So
 //! where RFC 9959 sets one, the wrapper replaces the inner controller by a new one that *begins*
-//! with that window. It recognises packets by the time they were sent, not by their number: numbers
+//! with that window. It recognises packets by the time of sending, not by their number. Numbers
 //! start again in each of QUIC's three packet number spaces.
 //!
-//! A server learns only from the ClientHello which ticket is used, when the connection already has
-//! its controller. Each controller therefore comes with a [`PathMemory`], which the driver takes from
-//! the connection and fills when it knows.
+//! A server learns the ticket from the ClientHello, when the connection already has its controller.
+//! Each controller therefore comes with a [`PathMemory`]. The driver takes it from the connection
+//! and fills it later.
 
 use std::any::Any;
 use std::fmt;
@@ -27,7 +27,7 @@ use quinn_proto::{Connection, RttEstimator};
 use crate::choice::CongestionControl;
 use crate::saved_path::SavedPath;
 
-/// Where a connection is with its memory of the path (RFC 9959, section 3).
+/// Phase of a connection that remembers its path (RFC 9959, section 3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Phase {
     /// The first flight is out, or there has not been enough to send yet to need more. Section 3.2.
@@ -39,7 +39,7 @@ pub enum Phase {
     /// The jump was too much. The window is half of the acknowledged bytes until the rest has
     /// drained. Section 3.5.
     SafeRetreat,
-    /// As if nothing had been remembered. Section 3.6.
+    /// Congestion control without a memory. Section 3.6.
     Normal,
 }
 
@@ -54,9 +54,9 @@ impl Phase {
 /// Why a memory was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Refused {
-    /// It is older than its lifetime, or from the future.
+    /// The memory is older than its lifetime, or from the future.
     Stale,
-    /// No path has such values, or it knows of no window.
+    /// The memory has impossible values, or no window.
     Implausible,
     /// The connection has one already.
     Filled,

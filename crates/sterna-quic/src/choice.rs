@@ -124,9 +124,9 @@ pub enum KeyShare {
     X25519,
     /// NIST P-256: 65 bytes each way, for devices with hardware for that curve only.
     P256,
-    /// X25519 with ML-KEM-768, safe against recorded traffic being read by a later quantum computer.
-    /// 1,216 bytes up and 1,120 down: the ClientHello takes two datagrams (measured: 2.4 kB and one
-    /// datagram each way more than X25519).
+    /// X25519 with ML-KEM-768. A later quantum computer cannot read recorded traffic. It has 1,216
+    /// bytes up and 1,120 down, so the ClientHello takes two datagrams. Measured: 2.4 kB and one
+    /// datagram each way more than X25519.
     X25519MlKem768,
 }
 
@@ -149,12 +149,12 @@ impl KeyShare {
         }
     }
 
-    /// The position of this group among those that a TLS library offers, given by their registered
-    /// numbers. The caller that builds a TLS configuration puts that one first.
+    /// The position of this group among those of a TLS library, given by their registered numbers.
+    /// The caller that builds a TLS configuration puts that group first.
     ///
     /// # Errors
     ///
-    /// When the library has no such group: `ring` has no post-quantum one.
+    /// When the library does not have the group: `ring` has no post-quantum one.
     pub fn position(self, offered: &[u16]) -> Result<usize, KeyShareUnavailable> {
         offered
             .iter()

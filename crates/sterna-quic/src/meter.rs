@@ -1,5 +1,5 @@
-//! Values that a congestion controller gets and quinn-proto's statistics leave out: the variation
-//! of the round-trip time and the bytes in flight.
+//! The variation of the round-trip time and the bytes in flight. A congestion controller gets these
+//! values, and quinn-proto's statistics leave them out.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Meter {
         self.in_flight_bytes
     }
 
-    /// When the last acknowledgement came.
+    /// Time of the last acknowledgement; `None` before the first one.
     #[must_use]
     pub const fn acknowledged(&self) -> Option<Instant> {
         self.acknowledged

@@ -23,7 +23,7 @@ pub enum Profile {
     Satellite,
     /// NB-IoT and other links with round trips of seconds and some tens of kbit/s.
     NbIot,
-    /// A device on such a link that sleeps for hours and keeps its connection meanwhile.
+    /// A device on an NB-IoT link that sleeps for hours and keeps its connection meanwhile.
     Sleepy,
 }
 

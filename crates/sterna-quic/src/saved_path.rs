@@ -29,13 +29,13 @@ pub struct SavedPath {
     pub rtt_us: u32,
     /// Shortest round trip seen, in microseconds.
     pub min_rtt_us: u32,
-    /// Congestion window that the path was seen to carry, in bytes. 0 when the connection never
-    /// filled its window, so that nothing is known.
+    /// Congestion window that the path has carried, in bytes. 0 if unknown, because the connection
+    /// never filled its window.
     pub congestion_window_bytes: u64,
     /// Largest UDP payload known to pass, in bytes.
     pub mtu_bytes: u16,
-    /// When the window was last filled, or, without one, when this was written: milliseconds since
-    /// the Unix epoch.
+    /// Time at which the window was last filled, in milliseconds since the Unix epoch. Without a
+    /// window: time at which the memory was written.
     pub saved_at_ms: u64,
 }
 
@@ -127,10 +127,9 @@ impl SavedPath {
 }
 
 impl Settings {
-    /// These settings for a connection on a remembered path. It starts with the last connection's
-    /// round trip and datagram size (RFC 9000, section 14.1). RFC 9002, section 6.2.2: a resumed
-    /// connection may use the final smoothed round trip of the previous one. Unchanged if the
-    /// memory is stale or implausible.
+    /// These settings for a connection on a remembered path. The connection starts with the last
+    /// one's round trip (RFC 9002, section 6.2.2) and datagram size (RFC 9000, section 14.1). The
+    /// settings are unchanged if the memory is stale or implausible.
     ///
     /// The datagrams of the handshake keep 1,200 bytes in any case, so it succeeds on a path that
     /// has become narrower. Later datagrams fall back after a few losses.

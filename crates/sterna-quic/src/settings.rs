@@ -94,12 +94,12 @@ macro_rules! settings {
             $($(#[$doc])+ pub $name: $type,)+
         }
 
-        /// A profile and changes on top of it: a configuration's `[quic]` table, or flags.
+        /// A profile and changes to it: a configuration's `[quic]` table, or flags.
         ///
-        /// All of it is optional, so that layers can be put on each other ([`Overrides::or`]) before
+        /// All of it is optional. So layers can be put on each other ([`Overrides::or`]) before
         /// [`Overrides::settings`] makes [`Settings`] of them.
         ///
-        /// The table may have other fields beside: with `#[serde(flatten)]` in a structure that has
+        /// The table may have other fields beside. With `#[serde(flatten)]` in a structure that has
         /// `deny_unknown_fields`, unknown names stay errors.
         #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
         #[serde(default, deny_unknown_fields)]
@@ -118,7 +118,7 @@ macro_rules! settings {
             /// The names of all settings, in the order of the documentation.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
-            /// A setting's value as TOML writes it; `None` when there is no such setting.
+            /// A setting's value as TOML writes it; `None` for an unknown setting.
             #[must_use]
             pub fn value(&self, name: &str) -> Option<String> {
                 match name {
@@ -163,13 +163,13 @@ macro_rules! settings {
                 }
             }
 
-            /// Changes one setting by its name, or the `profile`: for flags such as
-            /// `--quic initial_rtt_ms=1500`.
+            /// Changes one setting by its name, or the `profile`: for flags like `--quic
+            /// initial_rtt_ms=1500`.
             ///
             /// # Errors
             ///
-            /// If there is no such setting, or the value is not of its type; the text names the
-            /// right form. [`Settings::check`] checks bounds.
+            /// If the setting is unknown, or the value is not of its type. The text names the right
+            /// form. [`Settings::check`] checks bounds.
             pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
                 match name {
                     "profile" => self.profile = Some(value.parse()?),

@@ -12,7 +12,7 @@ use crate::careful_resume::{CarefulResume, plain_factory};
 use crate::meter::Metering;
 use crate::settings::Settings;
 
-/// Which end of the connection the settings are for.
+/// End of the connection that the settings are for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
     /// The one that connects. It lets the server open no streams; a protocol whose servers do raises

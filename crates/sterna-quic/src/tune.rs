@@ -44,11 +44,11 @@ pub struct PathDescription {
 pub struct Reason {
     /// The setting.
     pub name: &'static str,
-    /// Its value, as TOML writes it.
+    /// Value of the setting, as TOML writes it.
     pub value: String,
     /// Why, in a sentence.
     pub because: String,
-    /// Where that comes from.
+    /// Source of the advice.
     pub source: &'static str,
 }
 
