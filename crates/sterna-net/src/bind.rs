@@ -219,7 +219,7 @@ impl Opening<'_> {
 }
 
 impl<M: Send + 'static> BoundShard<M> {
-    /// Which shard this is, from 0.
+    /// Number of the shard, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index

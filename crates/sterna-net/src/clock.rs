@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Wall clock at the start plus monotonic time since: it never goes back, and all shards that share
+/// Wall clock at the start plus monotonic time since. It never goes back, and all shards that share
 /// a copy agree.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

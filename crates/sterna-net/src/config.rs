@@ -44,8 +44,8 @@ pub struct WebSocketConfig {
     pub paths: Vec<String>,
     /// Subprotocols this listener speaks, the preferred one first.
     pub subprotocols: Vec<String>,
-    /// Whether a client must offer one of the subprotocols. Without it a client that offers none is
-    /// taken in with an empty protocol; one that offers only foreign ones never is.
+    /// Whether a client must offer one of the subprotocols. If false, a client that offers none is
+    /// admitted with an empty protocol. A client that offers only foreign ones is never admitted.
     pub require_subprotocol: bool,
     /// The names by which requests may address the listener, and the pages that may connect.
     pub pages: SharedPages,
@@ -80,7 +80,7 @@ pub struct ShardConfig {
     pub connections_per_address: usize,
     /// Most byte-stream connections at a time that have not finished TLS or the WebSocket upgrade.
     pub half_open: usize,
-    /// Of these, most from one peer address (IPv6: from one /64).
+    /// Largest number of half-open connections from one peer address (IPv6: from one /64).
     pub half_open_per_address: usize,
     /// Most connections taken from one listener's queue in one turn. So a flood of connects does
     /// not delay established connections.
@@ -100,8 +100,8 @@ pub struct ShardConfig {
     /// queue. All waits together take at most ten times this. It waits as long again for the peer's
     /// end of the stream.
     pub linger_ms: u64,
-    /// Milliseconds a connection stays open for writing after the peer ended its side. Also how long it stays
-    /// open after that where a pause hides it: what is still unread then is lost.
+    /// Milliseconds for which a connection stays open for writing after the peer ended its side. A
+    /// paused connection stays open for as long, too; bytes that are still unread then are lost.
     pub half_closed_timeout_ms: u64,
     /// Most bytes read from one connection in one turn (the size of the shard's read buffer).
     pub read_bytes_per_turn: usize,

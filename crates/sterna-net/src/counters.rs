@@ -37,7 +37,7 @@ pub struct ListenerFigures {
     pub refused: [u64; RefusedConnection::ALL.len()],
     /// Handshakes of TLS and QUIC that were finished, those that resumed a session included.
     pub handshakes: u64,
-    /// Of these, those that resumed a session.
+    /// Number of handshakes that resumed a session.
     pub resumed: u64,
     /// Handshakes and WebSocket upgrades that were not finished.
     pub failed_handshakes: u64,
@@ -184,7 +184,7 @@ impl ListenerCounters {
     }
 }
 
-/// Where a shard counts.
+/// Counters of one shard.
 #[derive(Debug, Default)]
 pub struct ShardCounters {
     pub(crate) half_open: Count,

@@ -97,7 +97,7 @@ pub struct ConnectionInfo {
     pub peer_certificates: Vec<Box<[u8]>>,
 }
 
-/// How a peer has ended one side of a stream.
+/// End of one side of a stream by the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamEnd {
     /// It ended its sending side in order (FIN, or the end of a TCP stream).
@@ -214,7 +214,7 @@ pub trait TraceSink: Send {
 pub struct Trace {
     /// The receiver of the records.
     pub sink: Box<dyn TraceSink>,
-    /// Title of the trace in its header, such as the client's identifier.
+    /// Title of the trace in its header, for example the client's identifier.
     pub title: String,
     /// Maximum size of the trace in bytes; a last record says that it is reached.
     pub max_bytes: u64,

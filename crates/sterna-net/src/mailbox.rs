@@ -147,8 +147,8 @@ impl<M> Mailbox<M> {
     }
 }
 
-/// One thread's way to all shards. Letters are kept per target until [`Courier::flush`], which
-/// costs one lock and at most one wake-up for each target with letters.
+/// One thread's way to all shards. Letters are kept per target until [`Courier::flush`]. That costs
+/// one lock and at most one wake-up for each target with letters.
 pub struct Courier<M> {
     targets: Vec<Target<M>>,
 }
@@ -198,7 +198,7 @@ impl<M> Courier<M> {
     ///
     /// # Panics
     ///
-    /// When there is no such shard.
+    /// When the shard does not exist.
     pub fn post(&mut self, shard: usize, letter: M) {
         self.targets[shard].bag.push(letter);
     }
@@ -214,7 +214,7 @@ impl<M> Courier<M> {
     ///
     /// # Panics
     ///
-    /// When there is no such shard.
+    /// When the shard does not exist.
     #[must_use]
     pub fn backlog(&self, shard: usize) -> usize {
         self.targets[shard].mailbox.backlog()

@@ -27,7 +27,7 @@ impl SharedPages {
         Self(Arc::new(RwLock::new(Arc::new(pages))))
     }
 
-    /// Those in force.
+    /// The settings in force.
     #[must_use]
     pub fn current(&self) -> Arc<Pages> {
         let pages = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -67,9 +67,9 @@ fn is_same(origin: &str, authority: &str) -> bool {
 }
 
 impl Pages {
-    /// Whether a request may address the server by this authority (RFC 9110, section 7.4). A page that
-    /// makes its own name resolve to this host (DNS rebinding) cannot pass on loopback, nor where
-    /// [`Pages::hosts`] is set.
+    /// Whether a request may address the server by this authority (RFC 9110, section 7.4). A page
+    /// may make its own name resolve to this host (DNS rebinding). It is refused on loopback, and
+    /// where [`Pages::hosts`] is set.
     #[must_use]
     pub fn is_host(&self, on_loopback: bool, authority: &str) -> bool {
         let (host, _) = split_port(authority);

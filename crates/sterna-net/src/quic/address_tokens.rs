@@ -25,9 +25,9 @@ pub struct AddressTokens {
 }
 
 impl AddressTokens {
-    /// With a key derived from a secret of at least 32 random bytes. Tokens survive a restart, and every
-    /// node with the same secret takes them. A token in NEW_TOKEN may then be used once at each node, and
-    /// once more after a restart.
+    /// Makes tokens with a key derived from a secret of at least 32 random bytes. Tokens survive a
+    /// restart, and every node with the same secret takes them. A token in NEW_TOKEN may then be
+    /// used once at each node, and once more after a restart.
     #[must_use]
     pub fn with_secret(secret: &[u8]) -> Self {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"sterna address tokens");

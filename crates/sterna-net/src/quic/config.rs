@@ -31,11 +31,11 @@ pub struct QuicConfig {
 
     /// Whether early data (0-RTT) is accepted. Default: yes. It needs tickets.
     pub early_data: bool,
-    /// Bytes that may answer early data before the handshake is confirmed; the rest follows then.
-    /// Default: 6,000. At least 4,800 less than the initial congestion window.
+    /// Largest answer to early data before the handshake is confirmed, in bytes. The rest follows
+    /// then. Default: 6,000. At least 4,800 less than the initial congestion window.
     ///
     /// The library (quinn-proto 0.11.19) sets no loss timer at the end of the handshake. A full
-    /// congestion window of answers may be lost until then, or not be decrypted because the
+    /// congestion window of answers may be lost until then. Or it cannot be decrypted, because the
     /// server's first datagram was lost. Then the connection would stop for ever.
     pub early_answer_bytes: usize,
     /// Seals the tokens that prove addresses. Drivers with the same clients share one.
@@ -50,12 +50,14 @@ pub struct QuicConfig {
     /// Connections in their handshake at a time, failed ones that still drain included. Default:
     /// 8,192. Above it first packets stay unanswered, so that clients try again later.
     pub max_half_open: usize,
-    /// The same per peer address (IPv6: per /64 network). Default: 1,024.
+    /// Largest number of half-open connections per peer address (IPv6: per /64 network). Default:
+    /// 1,024.
     pub max_half_open_per_address: usize,
     /// From this number of half-open connections on, clients must prove their address with a Retry.
     /// It costs them a round trip, and the server no memory. Default: 2,048.
     pub retry_half_open: usize,
-    /// The same per peer address. Default: 256.
+    /// Number of half-open connections per peer address from which newcomers get a Retry. Default:
+    /// 256.
     pub retry_half_open_per_address: usize,
     /// Most handshakes begun in one turn. Each takes about 150 us of CPU: this limits the delay
     /// that new connections add for all clients. Default: 16.
@@ -65,7 +67,8 @@ pub struct QuicConfig {
     /// Bytes that a client may send as early data, without its first datagram. Default: 16 KiB. More
     /// is dropped; the client sends it again, and after the handshake it is welcome.
     pub max_early_bytes: usize,
-    /// The same for all clients of the driver in their handshake. Default: 16 MiB.
+    /// Largest amount of early data of all clients of the driver in their handshake, in bytes.
+    /// Default: 16 MiB.
     pub max_early_bytes_total: usize,
     /// Most 1-RTT datagrams per connection that are held back because they overtook the end of the
     /// handshake. Default: 8. 0 drops them as the QUIC library would, which costs the client a

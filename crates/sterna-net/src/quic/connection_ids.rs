@@ -58,7 +58,7 @@ impl ServerId {
         })
     }
 
-    /// Its bytes.
+    /// Bytes of the server ID.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]

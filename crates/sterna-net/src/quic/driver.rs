@@ -36,7 +36,7 @@ const TRANSMITS_PER_VISIT: usize = 16;
 /// The bit that long headers have (RFC 9000, section 17.2) and 1-RTT packets lack.
 const LONG_HEADER: u8 = 0x80;
 
-/// Where a driver stands among its siblings.
+/// Place of a driver among its siblings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     /// Index of the listener in the order of the configuration.
@@ -427,8 +427,8 @@ impl Driver {
         }
     }
 
-    /// When [`Driver::timeout`] wants to be called next. In the past while there are events to poll
-    /// or datagrams to send that the socket didn't refuse.
+    /// Time of the next call of [`Driver::timeout`]; `None` for never. In the past while there are
+    /// events to poll, or datagrams to send that the socket didn't refuse.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let to_poll =
@@ -723,8 +723,8 @@ impl Driver {
         self.live == 0
     }
 
-    /// Bytes that connections hold: copies that wait to be sent or to be acknowledged, and what has come and is not
-    /// read.
+    /// Bytes that connections hold: copies that wait to be sent or to be acknowledged, and received
+    /// bytes that are not read.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.shared.pool.held.bytes() + self.shared.unread_bytes

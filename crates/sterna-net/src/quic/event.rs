@@ -24,7 +24,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Something that happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Debug)]
 pub struct DriverEvent {
     /// The connection it happened to.
@@ -105,7 +105,7 @@ pub enum EventKind {
 /// Datagrams of one destination to hand to the socket in one call.
 #[derive(Clone, Copy, Debug)]
 pub struct DatagramBatch<'a> {
-    /// Where to.
+    /// Address and port of the receiver.
     pub destination: SocketAddr,
     /// The local address to send from, where the socket is bound to several.
     pub source_ip: Option<IpAddr>,
@@ -142,7 +142,7 @@ pub struct Counters {
     pub accepted: u64,
     /// Connections that finished their handshake.
     pub confirmed: u64,
-    /// Of these, connections that resumed an earlier session.
+    /// Number of handshakes that resumed an earlier session.
     pub resumed: u64,
     /// Connections that opened with early data.
     pub opened_early: u64,

@@ -53,8 +53,8 @@ pub struct TicketStoreUse {
     pub bytes: usize,
     /// Sessions that made room for newer ones so far.
     pub evicted: u64,
-    /// Tickets that clients showed and that named no session: used before, as in a replay, pushed
-    /// out, or of before a restart.
+    /// Number of shown tickets without a session. They were used before, as in a replay, pushed
+    /// out, or older than the process.
     pub unknown: u64,
 }
 

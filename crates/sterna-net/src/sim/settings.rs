@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 /// load.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// When the simulation begins, in milliseconds since the Unix epoch.
+    /// Start of the simulation, in milliseconds since the Unix epoch.
     pub start_ms: u64,
     /// Grain of time.
     pub tick_us: u64,

@@ -70,11 +70,11 @@ impl ClientAuthority {
         }))
     }
 
-    /// As [`ClientAuthority::new`], from PEM.
+    /// Makes an authority as [`ClientAuthority::new`] does, from PEM.
     ///
     /// # Errors
     ///
-    /// When something is malformed or there is no anchor.
+    /// When the PEM is malformed or has no anchor.
     pub fn from_pem(
         anchors: &[u8],
         revocation_lists: &[u8],
@@ -103,11 +103,11 @@ impl ClientAuthority {
         Ok(())
     }
 
-    /// As [`ClientAuthority::replace`], from PEM.
+    /// Replaces the anchors as [`ClientAuthority::replace`] does, from PEM.
     ///
     /// # Errors
     ///
-    /// When something is malformed or there is no anchor.
+    /// When the PEM is malformed or has no anchor.
     pub fn replace_pem(
         &self,
         anchors: &[u8],

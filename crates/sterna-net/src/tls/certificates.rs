@@ -77,12 +77,12 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Takes one identity per group of names; the first is presented to clients that name no server
-    /// or none of these.
+    /// Takes one identity per group of names. Clients that name no server, or another one, get the
+    /// first.
     ///
     /// # Errors
     ///
-    /// If there is none, or a key does not fit its certificate.
+    /// If `identities` is empty, or a key does not fit its certificate.
     pub fn new(identities: Vec<Identity>) -> Result<Arc<Self>, CertificateError> {
         Ok(Arc::new(Self {
             keys: RwLock::new(certify(identities)?),
