@@ -120,7 +120,7 @@ struct List {
     logins: Table<u64, Logins>,
 }
 
-/// See the module.
+/// The list of bans, one for all shards.
 #[derive(Debug)]
 pub struct Bans {
     list: Mutex<List>,

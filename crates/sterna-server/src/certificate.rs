@@ -27,7 +27,7 @@ const AUTHORITY: &str = "development-ca.pem";
 const CERTIFICATE: &str = "development-certificate.pem";
 const KEY: &str = "development-key.pem";
 
-/// What people need to know of the certificate in force.
+/// Facts about the certificate in force.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     /// SHA-256 of the end-entity certificate in hexadecimal, bytes joined by colons.
@@ -38,11 +38,11 @@ pub struct Certificate {
     pub file: PathBuf,
     /// Whether it is one of `tls.client_ca`, which is not shown to anybody.
     pub is_authority: bool,
-    /// When the end-entity certificate expires, in seconds since the Unix epoch; 0 where it does not
-    /// say so in a form that is known.
+    /// End of the end-entity certificate, in seconds since the Unix epoch; 0 if its form is
+    /// unknown.
     pub expires_s: i64,
-    /// What a client takes as trust anchor: the development authority, or the operator's chain.
-    /// Empty for certificates that are chosen by name.
+    /// Trust anchor for clients: the development authority, or the operator's chain. Empty for
+    /// certificates that are chosen by name.
     pub trust_anchor: PathBuf,
     /// Whether it was made by the broker itself.
     pub development: bool,
@@ -51,7 +51,7 @@ pub struct Certificate {
 /// Reads the operator's certificate, `None` where the configuration names none.
 ///
 /// # Errors
-/// A sentence that names the file and what is wrong with it.
+/// A sentence that names the file and its fault.
 pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
     let (Some(chain), Some(key)) = (&tls.certificate, &tls.key) else {
         return Ok(None);
@@ -72,11 +72,11 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
 
 /// Reads the development certificate of a data directory, or makes one.
 ///
-/// It is valid for this host's names and loopback addresses, and for the addresses that are given; one that
-/// lacks any of these is replaced.
+/// It is valid for this host's names and loopback addresses, and for the given addresses. A
+/// certificate that lacks any of these is replaced.
 ///
 /// # Errors
-/// A sentence that names the file and what is wrong with it.
+/// A sentence that names the file and its fault.
 pub fn development(
     directory: &DataDirectory,
     addresses: &[IpAddr],
@@ -99,7 +99,7 @@ pub fn development(
 /// Reads the development certificate of a data directory. `None` where another has to be made.
 ///
 /// # Errors
-/// A sentence that names the file and what is wrong with it.
+/// A sentence that names the file and its fault.
 pub fn existing(directory: &DataDirectory) -> Result<Option<(Certificate, Identity)>, String> {
     let files = Files::new(directory.path());
     let Some(Pair { chain, key }) = files.read(directory)? else {
@@ -132,7 +132,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, String> {
 /// Reads a certificate and its key.
 ///
 /// # Errors
-/// A sentence that names the file and what is wrong with it.
+/// A sentence that names the file and its fault.
 pub(crate) fn read_pair(pair: &AdditionalCertificate) -> Result<Identity, String> {
     let (chain, key) = (&pair.certificate, &pair.key);
     Identity::from_pem(&read(chain)?, &read(key)?)

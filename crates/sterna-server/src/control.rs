@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 /// Orders that may wait for the process; more are refused.
 const MAXIMUM_WAITING: usize = 16;
 
-/// What the process is to do.
+/// An order to the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Read the configuration and the files that it names again, and put them in force.
@@ -16,13 +16,13 @@ pub enum Order {
     Drain,
 }
 
-/// The result of an order: names of sections of the configuration that stay unchanged until a restart, or
-/// why it was refused.
+/// The result of an order. `Ok` has the names of sections of the configuration that stay unchanged
+/// until a restart. `Err` has the reason of a refusal.
 pub type Obeyed = Result<Vec<&'static str>, String>;
 
 /// An order, and the way to answer it.
 pub struct OrderLetter {
-    /// What to do.
+    /// The order.
     pub order: Order,
     reply: Box<dyn FnOnce(Obeyed) + Send>,
 }
@@ -42,7 +42,7 @@ impl OrderLetter {
         Self { order, reply }
     }
 
-    /// Tells who has given the order what came of it.
+    /// Tells the result to the sender of the order.
     pub fn answer(self, obeyed: Obeyed) {
         (self.reply)(obeyed);
     }

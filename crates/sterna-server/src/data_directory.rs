@@ -25,11 +25,11 @@ pub struct DataDirectory {
 }
 
 impl DataDirectory {
-    /// Makes the directory where it is missing, checks that nobody else can change what is in it, and
+    /// Makes the directory if it is missing, checks that no other user can change its files, and
     /// locks it.
     ///
     /// # Errors
-    /// A sentence that names the directory, what is wrong with it and what to do.
+    /// A sentence that names the directory, its fault and the remedy.
     pub fn claim(path: &Path) -> Result<Self, String> {
         let refused = |why: String| refused(path, &why);
         let failed = |error: io::Error| refused(error.to_string());
@@ -72,7 +72,7 @@ impl DataDirectory {
         Ok(None)
     }
 
-    /// Where it is, without symbolic links.
+    /// Path of the directory, without symbolic links.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -81,7 +81,7 @@ impl DataDirectory {
     /// Reads a file that lies in the directory, `None` where there is none.
     ///
     /// # Errors
-    /// When it is not this user's, or others can change it; and whatever the system says.
+    /// When the file is not this user's, or others can change it. Also errors of the system.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let path = self.path.join(name);
         match fs::symlink_metadata(&path) {

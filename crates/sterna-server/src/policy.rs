@@ -17,11 +17,11 @@ use crate::identity::{Identity, Issuer, Tokens, Trust, Users, Webhook};
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// What MQTT clients are granted. A client that is connected keeps what it was granted.
+    /// Limits and settings of MQTT clients. A connected client keeps its own.
     pub mqtt: Mqtt,
-    /// What AMQP clients are granted. A client that is connected keeps what it was granted.
+    /// Limits and settings of AMQP clients. A connected client keeps its own.
     pub amqp: Amqp,
-    /// What HTTP clients are granted. A subscription that is open keeps what it was granted.
+    /// Limits and settings of HTTP clients. An open subscription keeps its own.
     pub http: Http,
     /// Metrics and health.
     pub admin: Admin,
@@ -31,25 +31,25 @@ pub struct Policy {
     pub tokens: Arc<Tokens>,
     /// The issuer of JSON web tokens.
     pub issuer: Arc<Issuer>,
-    /// The service that says who clients are and what they may do.
+    /// The service that decides about clients and their actions.
     pub webhook: Arc<Webhook>,
-    /// Whom the files of client certificates vouch for.
+    /// Client certificates that the files vouch for.
     pub trust: Arc<Trust>,
-    /// What is said of connected clients beside their names; it outlives policies.
+    /// Attributes of connected clients beside their names. They outlive policies.
     pub standings: Arc<Standings>,
     /// Whether a file says which tokens there are.
     pub has_token_file: bool,
     /// Whether clients may show certificates.
     pub takes_certificates: bool,
-    /// How passwords are checked.
+    /// Checks of passwords.
     pub passwords: Passwords,
-    /// What wrong credentials cost.
+    /// Delays after wrong credentials.
     pub guessing: Guessing,
     /// Bans by behaviour, and how many bans there may be.
     pub bans: Bans,
-    /// Which client identifiers users may have.
+    /// Client identifiers that users may have.
     pub client_ids: Vec<ClientIds>,
-    /// Who may publish and subscribe where.
+    /// Rights of clients.
     pub rules: Rules,
     /// Per listener, in the order of the configuration.
     pub listeners: Vec<ListenerPolicy>,
@@ -59,8 +59,8 @@ pub struct Policy {
     pub certificate_as_username: bool,
     /// The broker's names, and the web pages that may use it.
     pub pages: Arc<Pages>,
-    /// Bytes that clients may send as early data and that a copy may bring again. 0 if none is taken, or
-    /// everything is done at once.
+    /// Largest early data of a client, in bytes, that a copy may bring again. 0 if none is taken,
+    /// or everything is done at once.
     pub early_bytes: u32,
     /// Time from a connection's first moment to a client's first word, in milliseconds.
     pub connect_timeout_ms: u64,
@@ -70,15 +70,16 @@ pub struct Policy {
     pub wills_at_shutdown: bool,
     /// Acknowledgements of one connection that may wait for the store.
     pub waiting_acknowledgements: usize,
-    /// What deliveries at QoS 2 wait for.
+    /// Durability for which deliveries at QoS 2 wait.
     pub exactly_once: Keeping,
-    /// What queues that say so, and take the topic of their name, wait for at least, by name.
+    /// Least durability of queues with a setting of their own that take the topic of their name, by
+    /// name.
     pub queue_durability: HashMap<Box<str>, Durability>,
-    /// The same of queues that take other topics, by their filters.
+    /// Least durability of queues that take other topics, by their filters.
     pub filter_durability: Vec<(Box<str>, Durability)>,
 }
 
-/// Whose connections are traced.
+/// Clients whose connections are traced.
 #[derive(Clone, Debug, Default)]
 pub struct TracePolicy {
     /// Client identifiers.
@@ -89,16 +90,16 @@ pub struct TracePolicy {
     pub max_bytes: u64,
 }
 
-/// What clients of one listener may do.
+/// Settings of one listener's clients.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListenerPolicy {
     /// Whether clients without credentials enter.
     pub anonymous: bool,
-    /// What early data may do.
+    /// Effect of early data.
     pub early_data: EarlyData,
     /// Keep alive told to every client, in seconds.
     pub server_keep_alive_s: Option<u16>,
-    /// What is spoken where nothing else was negotiated.
+    /// Protocol of connections that negotiate none.
     pub protocol: Protocol,
     /// Whether only this host can reach the listener.
     pub loopback: bool,
@@ -106,20 +107,20 @@ pub struct ListenerPolicy {
     pub datagrams: bool,
     /// The UDP port at which clients find HTTP/3, for those that may be told (RFC 7838).
     pub http3_port: Option<u16>,
-    /// What acknowledgements wait for.
+    /// Durability for which acknowledgements wait.
     pub durability: Durability,
 }
 
 impl Policy {
-    /// What holds for a listener, by its index in the configuration.
+    /// Settings of a listener, by its index in the configuration.
     #[must_use]
     pub fn listener(&self, index: u16) -> ListenerPolicy {
         let known = self.listeners.get(usize::from(index));
         known.copied().unwrap_or_default()
     }
 
-    /// What the acknowledgement of a message waits for. It is the strictest of what is said by its
-    /// publisher's listener, the rule that allows it, and the queues that take its topic.
+    /// Durability for which the acknowledgement of a message waits. It is the strictest of three:
+    /// its publisher's listener, the rule that allows it, and the queues that take its topic.
     #[must_use]
     pub fn durability(
         &self,
@@ -178,7 +179,7 @@ impl Policy {
             || (self.certificate_as_username && self.takes_certificates)
     }
 
-    /// Reads what a configuration asks for, the password file and the token file included.
+    /// Reads a configuration and its files, the password file and the token file included.
     ///
     /// # Errors
     /// A sentence that names the file and its fault.

@@ -11,7 +11,7 @@ type User = Option<Arc<str>>;
 /// Users that are kept before any is looked at again.
 const LEAST_USERS: usize = 64;
 
-/// See the module.
+/// Connections of limited users, over all shards.
 #[derive(Debug, Default)]
 pub struct Seats {
     users: Mutex<Users>,

@@ -61,7 +61,7 @@ impl Server {
     /// Binds every listener and starts the shards. When it returns, everything listens.
     ///
     /// # Errors
-    /// A sentence for the operator: which setting, file or address, and what is wrong with it.
+    /// A sentence for the operator that names the setting, file or address, and its fault.
     pub fn start(config: &Config) -> Result<Self, String> {
         config.check().map_err(|problems| problems.join("\n"))?;
         warn_of(config);
@@ -251,12 +251,12 @@ impl Server {
         locked(&self.live.in_force)
     }
 
-    /// Puts a new configuration in force as far as that goes without a restart: certificates, client
-    /// authorities, users, rules, and what clients are granted. Connections go on.
+    /// Puts a new configuration in force as far as possible without a restart. That includes
+    /// certificates, client authorities, users, rules and limits of clients. Connections continue.
     ///
-    /// It is in force as a whole or not at all. It is judged together with what stays: the open listeners,
-    /// with the authentication that would be new. Whatever would let clients in that are refused now needs
-    /// a word of its own.
+    /// It is in force as a whole or not at all. It is checked together with the open listeners,
+    /// which stay, and the new authentication. A change that would admit clients that are refused
+    /// now needs an explicit setting.
     ///
     /// Returns the names of sections that changed and need a restart.
     ///
@@ -270,9 +270,9 @@ impl Server {
         tell_all(&self.live.courier, letter);
     }
 
-    /// Where shards that have failed are told of, each in one line; `None` from the second call on. A
-    /// broker of which a shard has failed serves nobody of that shard and may serve others wrongly: the
-    /// process should end. When all shards have ended as asked the other end hangs up.
+    /// Receives one line for each shard that has failed; `None` from the second call on. A failed
+    /// shard serves no client, and others may be served wrongly. So the process should end. When
+    /// all shards have ended in order, the other end hangs up.
     pub fn take_failures(&mut self) -> Option<Receiver<String>> {
         self.failures
             .get_mut()
@@ -280,8 +280,8 @@ impl Server {
             .take()
     }
 
-    /// Where orders of operators arrive (`docs/admin.md`); `None` from the second call on. Without anybody
-    /// who takes them they are not obeyed, and whoever gave them is told so.
+    /// Receives the orders of operators (`docs/admin.md`); `None` from the second call on. If
+    /// nobody takes them, they are refused.
     pub fn take_orders(&mut self) -> Option<Receiver<OrderLetter>> {
         self.orders
             .get_mut()
@@ -299,11 +299,11 @@ impl Server {
         Duration::from_millis(self.in_force().config.network.drain_notice_ms)
     }
 
-    /// Takes no new connections, sends the acknowledgements that wait for the store, tells every client
-    /// goodbye, and has the disk take everything. Returns when that is done, or
+    /// Takes no new connections, and sends the acknowledgements that wait for the store. Tells
+    /// every client goodbye, and syncs the store. Returns when that is done, or
     /// [`shutdown_timeout_ms`](crate::config::Network::shutdown_timeout_ms) is over.
     ///
-    /// Returns false where not everything was kept: the log says why.
+    /// Returns false if not everything was stored; the log says why.
     pub fn shutdown(self) -> bool {
         let within_ms = self.in_force().config.network.shutdown_timeout_ms;
         let until = Instant::now() + Duration::from_millis(within_ms);

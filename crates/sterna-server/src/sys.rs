@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// What one shard counts, summed over all shards for `$SYS`.
+/// Counts of one shard, summed over all shards for `$SYS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sessions with a connection.
@@ -66,7 +66,7 @@ impl Counts {
     }
 }
 
-/// Where every shard leaves its counts; the first shard sums them up.
+/// Counts of all shards, each written by its shard; the first shard sums them up.
 #[derive(Debug)]
 pub struct Board {
     shards: Mutex<Vec<Counts>>,

@@ -15,16 +15,16 @@ use crate::config::{AddressPrefix, Authorization, Rule, TransportName};
 /// From where a client speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Origin {
-    /// Its address; `None` if that is not known.
+    /// Address of the client; `None` if unknown.
     pub address: Option<IpAddr>,
-    /// Its transport; `None` if that is not known.
+    /// Transport of the client; `None` if unknown.
     pub transport: Option<TransportName>,
 }
 
-/// What rules ask of a message beside its topic.
+/// Properties of a message that rules look at beside its topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessageKind {
-    /// Its quality of service, from 0 to 2; `None` if that is not known.
+    /// Quality of service, from 0 to 2; `None` if unknown.
     pub qos: Option<u8>,
     /// Whether it is to be retained; `None` if that is not known.
     pub retain: Option<bool>,
@@ -33,13 +33,13 @@ pub struct MessageKind {
 }
 
 impl Origin {
-    /// Nobody knows from where.
+    /// An unknown origin.
     pub const UNKNOWN: Self = Self {
         address: None,
         transport: None,
     };
 
-    /// The same for the broker, which keeps it with a session.
+    /// The origin in the broker's form, which the broker keeps with a session.
     #[must_use]
     pub fn endpoint(self) -> Endpoint {
         let octets = |address| match address {
@@ -52,7 +52,7 @@ impl Origin {
         }
     }
 
-    /// What the broker has kept.
+    /// The origin from the broker's form.
     #[must_use]
     pub fn of_endpoint(endpoint: Option<Endpoint>) -> Self {
         const ALL: [TransportName; 5] = [

@@ -3,18 +3,18 @@
 use super::{By, Compiled, MessageKind, Reading, Rules, Subject};
 use crate::config::ActionName;
 
-/// What the rules say to an action, and why.
+/// Answer of the rules to an action, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// Whether it is allowed; of a subscription, whether wholly or in part.
     pub reading: Reading,
-    /// What decides.
+    /// Reason of a decision.
     pub reason: Reason,
     /// Rules that deny some topics of a subscription which is allowed otherwise, in order.
     pub denied_in_part: Vec<Reason>,
 }
 
-/// What decides.
+/// Reason of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// A rule of the configuration, counted from 0.
@@ -59,8 +59,8 @@ pub fn check_topic(action: ActionName, topic: &str) -> Result<(), String> {
 }
 
 impl Rules {
-    /// What becomes of an action on a topic name, or of a subscription to a filter, and why. `kind` is that of
-    /// a message that is published.
+    /// Explains the decision about an action on a topic name, or about a subscription to a filter.
+    /// `kind` is that of a published message.
     #[must_use]
     pub fn explain<'a>(
         &'a self,

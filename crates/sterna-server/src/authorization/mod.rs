@@ -51,11 +51,11 @@ pub struct Subject<'a> {
     pub client: &'a str,
     /// From where it speaks.
     pub origin: Origin,
-    /// What its token or the webhook has said of it beside the name.
+    /// Further attributes of the client, from its token or the webhook.
     pub standing: Option<&'a Standing>,
 }
 
-/// What becomes of a subscription.
+/// Decision about a subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
     /// It is refused.
@@ -97,7 +97,7 @@ struct Lists {
     look_at_early_data: bool,
     /// Whether a rule asks.
     has_questions: bool,
-    /// What they were made from.
+    /// Configuration that the rules were made from.
     source: Authorization,
 }
 
@@ -198,14 +198,14 @@ impl Rules {
         self.lists.admins.have(subject)
     }
 
-    /// Whether a client is of one of some groups, by the configuration or by what is said of it.
+    /// Whether a client is in one of some groups, by the configuration, its token or the webhook.
     #[must_use]
     pub fn is_of(&self, subject: Subject<'_>, groups: &[String]) -> bool {
         let config = &self.lists.source;
         !groups.is_empty() && Users::of(&[], groups, config).have(subject)
     }
 
-    /// What they were made from.
+    /// Configuration that the rules were made from.
     #[must_use]
     pub fn source(&self) -> &Authorization {
         &self.lists.source
@@ -217,7 +217,7 @@ impl Rules {
         self.lists.source == other.lists.source
     }
 
-    /// What a client may use at most, by its user and what is said of it; `None` for any amount.
+    /// Limits of a client, by its user and its groups; `None` without limits.
     #[must_use]
     pub fn limit_of(&self, subject: Subject<'_>) -> Option<&Arc<Limit>> {
         let mut limits = self.lists.limits.iter();
@@ -236,14 +236,14 @@ impl Rules {
         self.lists.look_at_messages
     }
 
-    /// Whether a rule asks for early data: then what is refused there waits for the handshake.
+    /// Whether a rule asks for early data. If so, refused early data waits for the handshake.
     #[must_use]
     pub fn look_at_early_data(&self) -> bool {
         self.lists.look_at_early_data
     }
 
-    /// Whether the subject may publish such a message to a topic name. What the server tells of itself
-    /// nobody may, but the state of a bridge.
+    /// Whether the subject may publish a message of this kind to a topic name. Of the server's own
+    /// topics, only the state of a bridge can be allowed.
     #[must_use]
     pub fn may_publish(&self, subject: Subject<'_>, topic: &str, kind: MessageKind) -> bool {
         match self.decide_publish(subject, topic, kind).0 {
@@ -278,7 +278,7 @@ impl Rules {
         }
     }
 
-    /// Whether a PUBLISH of QoS 0 to a topic name may be done twice without harm: the rule that
+    /// Whether a PUBLISH of QoS 0 to a topic name may be done twice without harm. The rule that
     /// allows it says so.
     #[must_use]
     pub fn is_idempotent(&self, subject: Subject<'_>, topic: &str, kind: MessageKind) -> bool {
@@ -287,8 +287,8 @@ impl Rules {
             .is_some_and(|rule| rule.effect == Effect::Allow && rule.is_idempotent)
     }
 
-    /// What the acknowledgement of the subject's message to a topic name waits for at least: the rule that
-    /// allows it says so.
+    /// Least durability for which the acknowledgement of the subject's message to a topic name
+    /// waits. The rule that allows the message says so.
     #[must_use]
     pub fn durability(
         &self,
@@ -303,8 +303,8 @@ impl Rules {
         deciding(own, &self.lists.publish, subject, topic, kind).and_then(|rule| rule.durability)
     }
 
-    /// What becomes of the subject's subscription to a filter (of a shared subscription: what follows
-    /// the share name).
+    /// Decision about the subject's subscription to a filter. For a shared subscription, give the
+    /// filter behind the share name.
     #[must_use]
     pub fn reading(&self, subject: Subject<'_>, filter: &str) -> Reading {
         self.read(subject, filter, false).0
@@ -373,8 +373,8 @@ impl Rules {
         }
     }
 
-    /// Whether the subject may subscribe to a filter (of a shared subscription: what follows the
-    /// share name), wholly or in part.
+    /// Whether the subject may subscribe to a filter, wholly or in part. For a shared subscription,
+    /// give the filter behind the share name.
     #[must_use]
     pub fn may_subscribe(&self, subject: Subject<'_>, filter: &str) -> bool {
         self.reading(subject, filter) != Reading::Refused

@@ -29,7 +29,7 @@ impl AddressPrefix {
         Self(prefix.map_or_else(|_| IpNet::from(address), |prefix| prefix.trunc()))
     }
 
-    /// Its first address.
+    /// First address of the prefix.
     #[must_use]
     pub fn first(self) -> IpAddr {
         self.0.network()

@@ -11,8 +11,8 @@ pub struct Admin {
     pub viewers: Vec<String>,
     /// Groups whose users have the role `viewer`, too.
     pub viewer_groups: Vec<String>,
-    /// Users with the role `operator`: they also read messages, and change what is in the broker. The role
-    /// `admin` have the users in `authorization.admins` and of `authorization.admin_groups`.
+    /// Users with the role `operator`, who also read messages, and change sessions and queues.
+    /// Users in `authorization.admins` and of `authorization.admin_groups` have the role `admin`.
     pub operators: Vec<String>,
     /// Groups whose users have the role `operator`, too.
     pub operator_groups: Vec<String>,
@@ -22,8 +22,8 @@ pub struct Admin {
     pub maximum_gathers: u32,
     /// Entries of one page of a list.
     pub maximum_page: u32,
-    /// Places of sessions or connections that a shard looks at for one page, and retained messages that a
-    /// page may come after.
+    /// Number of places of sessions or connections that a shard looks at for one page. Also the
+    /// number of retained messages before a page.
     pub maximum_scan: u32,
     /// Messages of a queue that one request purges or moves.
     pub maximum_changes: u32,

@@ -1,10 +1,10 @@
-//! What the broker grants to AMQP clients.
+//! Limits and settings of AMQP clients.
 
 use serde::{Deserialize, Serialize};
 
 use super::Durability;
 
-/// What the broker grants to AMQP clients.
+/// Limits and settings of AMQP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Amqp {
@@ -33,10 +33,10 @@ pub struct Amqp {
     pub incoming_window: u32,
     /// Credit that each sending link is given, and renewed when half of it is used.
     pub link_credit: u32,
-    /// Milliseconds that a client on TCP, TLS or WebSocket should not stay silent (idle-time-out); after
-    /// twice this it is disconnected. 0: any. On QUIC the transport says whether the client lives.
+    /// Longest silence of a client on TCP, TLS or WebSocket, in milliseconds (idle-time-out). After
+    /// twice this it is disconnected. 0: any. On QUIC the transport notices a dead client.
     pub idle_timeout_ms: u32,
-    /// Bytes of one connection that wait for a decision about what came before them.
+    /// Bytes of one connection that wait for a decision about earlier ones.
     pub maximum_held_bytes: u32,
     /// Further prefixes of addresses that name topics; `topic://` always does.
     pub topic_prefixes: Vec<String>,
@@ -48,8 +48,8 @@ pub struct Amqp {
     pub maximum_queues: u32,
     /// Failed deliveries after which a queue's message goes to its dead letters. 0: any number.
     pub queue_maximum_deliveries: u16,
-    /// The queue that takes the dead letters of queues: messages that receivers reject, or that too
-    /// many deliveries of have failed. Without it they are dropped.
+    /// The queue for the dead letters of queues. These are messages that receivers reject, or whose
+    /// deliveries failed too often. Without this queue they are dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_dead_letter: Option<String>,
     /// The longest time that a queue holds a message until it is due, in seconds; longer ones are
@@ -85,9 +85,9 @@ pub struct Amqp {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Queue {
-    /// Its name, which is its address after `queue/`.
+    /// Name of the queue: its address after `queue/`.
     pub name: String,
-    /// What it takes, instead of the topic `queue/NAME`: a topic filter.
+    /// Topic filter of the queue, instead of the topic `queue/NAME`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// Overrides `amqp.queue_maximum_deliveries`.
@@ -99,8 +99,8 @@ pub struct Queue {
     /// Overrides `amqp.queue_priorities`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priorities: Option<bool>,
-    /// What acknowledgements of messages that the queue takes wait for at least, whatever the listener
-    /// says.
+    /// Least durability for which acknowledgements of the queue's messages wait. The stricter of
+    /// this and the listener's holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
 }

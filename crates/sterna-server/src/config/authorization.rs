@@ -7,15 +7,15 @@ use super::{AddressPrefix, Durability, Limit};
 /// In a list of administrators: clients without a user name.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
-/// Who may publish and subscribe where. The first rule that names the client and the topic decides.
+/// Rights of clients. The first rule that names the client and the topic decides.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Authorization {
-    /// Whether what no rule names is allowed.
+    /// Whether actions are allowed that no rule names.
     pub default_allow: bool,
-    /// Allow what no rule names also on addresses that other hosts reach.
+    /// Permits `default_allow` also on addresses that other hosts reach.
     pub allow_default_beyond_loopback: bool,
-    /// Users who may read what is told of single clients (`$SYS/sterna/`), and delete topics in HTTP.
+    /// Users who may read topics about single clients (`$SYS/sterna/`), and delete topics in HTTP.
     /// `anonymous` stands for clients without a user name.
     pub admins: Vec<String>,
     /// Groups whose users are administrators, too.
@@ -23,7 +23,7 @@ pub struct Authorization {
     /// Groups of users, by which rules name them.
     #[serde(rename = "group")]
     pub groups: Vec<Group>,
-    /// What users may use at most; the first that names the user holds.
+    /// Limits of users; the first one that names the user holds.
     #[serde(rename = "limit")]
     pub limits: Vec<Limit>,
     /// Users whose rates are remembered while they are away, at most.
@@ -52,7 +52,7 @@ impl Default for Authorization {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Group {
-    /// Its name in rules.
+    /// Name of the group in rules.
     pub name: String,
     /// User names.
     pub users: Vec<String>,
@@ -90,8 +90,8 @@ pub struct Rule {
     /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm. As early data it
     /// then does not wait for the handshake.
     pub idempotent: bool,
-    /// What acknowledgements of messages that this rule allows wait for at least, whatever the listener
-    /// says.
+    /// Least durability for which acknowledgements of messages wait that this rule allows. The
+    /// stricter of this and the listener's holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
 }
@@ -112,7 +112,7 @@ pub enum TransportName {
     Quic,
 }
 
-/// What a rule does.
+/// Effect of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
@@ -125,7 +125,7 @@ pub enum Effect {
     Ask,
 }
 
-/// What a client does with a topic.
+/// Action of a client on a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActionName {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Who may not come in for a while. Bans by hand are made by the admin API.
+/// Bans by behaviour. The admin API makes bans by hand.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bans {
@@ -12,14 +12,14 @@ pub struct Bans {
     pub flapping_logins: u32,
     /// See `flapping_logins`, in seconds.
     pub flapping_window_s: u32,
-    /// How long a client that flaps is banned, in seconds.
+    /// Length of the ban of a client that flaps, in seconds.
     pub flapping_ban_s: u32,
     /// Clients whose logins are counted; the one that has not come for longest is forgotten.
     pub maximum_flapping_entries: u32,
     /// Wrong credentials of one address, for any users, with which it is banned. They are forgotten as
     /// `guessing` says. 0: any number.
     pub guessing_failures: u32,
-    /// How long such an address is banned, in seconds.
+    /// Length of the ban of an address that guesses, in seconds.
     pub guessing_ban_s: u32,
 }
 

@@ -31,12 +31,12 @@ pub struct Cluster {
     pub ca: Option<PathBuf>,
     /// Certificate chain in PEM that this node shows to the servers; goes with `key`.
     pub certificate: Option<PathBuf>,
-    /// Its key in PEM.
+    /// Key of that certificate, in PEM.
     pub key: Option<PathBuf>,
     /// Speak to servers beyond loopback without TLS.
     pub allow_plaintext_beyond_loopback: bool,
-    /// Copies that NATS keeps of each message that waits for a node, and of retained messages. 1 to 5, and
-    /// at most the number of servers.
+    /// Number of copies that NATS keeps of retained messages and of each message that waits for a
+    /// node. 1 to 5, and at most the number of servers.
     pub replicas: u8,
     /// Time without a word of a node after which it gets no messages of QoS 0, in milliseconds.
     pub lease_ms: u64,
@@ -60,8 +60,8 @@ pub struct Cluster {
     pub maximum_waiting_bytes: u64,
     /// Bytes of messages that may wait in NATS for all nodes together.
     pub maximum_inbox_bytes: u64,
-    /// Bytes of messages that NATS may keep for sessions that outlive their connections. Where seven eighths of it are
-    /// taken, publishers of what such a session wants are refused.
+    /// Bytes of messages that NATS may keep for sessions that outlive their connections. Above
+    /// seven eighths of it, messages that such a session wants are refused.
     pub maximum_log_bytes: u64,
     /// Bytes of one batch of messages to a node. One larger message is a batch of its own.
     pub batch_bytes: u32,

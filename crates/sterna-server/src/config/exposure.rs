@@ -113,7 +113,7 @@ impl Config {
             .collect()
     }
 
-    /// What is better not left as it is, in a sentence each that names the file. These are secrets that
+    /// Warnings for the operator, each a sentence that names a file. The files have secrets that
     /// other users of this host can read or change.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {

@@ -1,14 +1,14 @@
-//! What the broker grants to HTTP clients.
+//! Limits and settings of HTTP clients.
 
 use serde::{Deserialize, Serialize};
 
-/// What the broker grants to HTTP clients.
+/// Limits and settings of HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
-    /// What a request without credentials may rely on.
+    /// Meaning of earlier credentials for a request without any.
     pub authentication: HttpAuthentication,
-    /// What becomes of a request in early data that may not be done at once.
+    /// Answer to a request in early data that may not be done at once.
     pub early_data_refusal: HttpEarlyDataRefusal,
     /// Origins of pages that may use the API and WebSocket, as browsers write them (`https://example.org`); `*` is
     /// every one.
@@ -73,7 +73,7 @@ pub struct Http {
     pub maximum_webtransport_streams: u32,
 }
 
-/// What a request without credentials may rely on.
+/// Meaning of earlier credentials for a request without any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HttpAuthentication {
@@ -84,7 +84,7 @@ pub enum HttpAuthentication {
     Connection,
 }
 
-/// What becomes of a request in early data that may not be done at once.
+/// Answer to a request in early data that may not be done at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HttpEarlyDataRefusal {

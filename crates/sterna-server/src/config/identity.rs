@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How passwords are kept and checked.
+/// Records and checks of passwords.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Passwords {
@@ -31,16 +31,17 @@ impl Default for Passwords {
     }
 }
 
-/// What wrong credentials cost their sender.
+/// Delays after wrong credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Guessing {
     /// Wrong credentials of one address for one user before it has to wait; 0: any number.
     pub free_failures: u32,
-    /// Wrong credentials of one address, for whatever users, before it has to wait; 0: any number.
+    /// Number of wrong credentials of one address, for any users, before it has to wait; 0: any
+    /// number.
     pub free_failures_per_address: u32,
-    /// Wrong credentials for one user, from any addresses. After this many, the user's checks wait for all
-    /// others, except from addresses that the user has come in from. 0: any number.
+    /// Number of wrong credentials for one user, from any addresses. Above it, the user's checks
+    /// wait for all others, except from addresses of earlier logins. 0: any number.
     pub free_failures_per_user: u32,
     /// The first wait, in milliseconds; each further failure doubles it.
     pub first_delay_ms: u64,
@@ -66,13 +67,14 @@ impl Default for Guessing {
     }
 }
 
-/// Client identifiers that some users may have. Where there is any such entry, nobody may have another.
+/// Client identifiers that some users may have. If there is an entry, no client may have an
+/// identifier without one.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientIds {
     /// User names; `*` is every client with a name, empty is every client.
     pub users: Vec<String>,
-    /// What their identifiers are like: `%u` stands for the user's name, `*` at the end for anything.
+    /// Patterns of the identifiers. `%u` stands for the user's name, `*` at the end for any text.
     pub patterns: Vec<String>,
 }
 

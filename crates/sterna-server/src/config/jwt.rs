@@ -17,7 +17,8 @@ pub struct Jwt {
     /// The issuer's keys: JWK sets (RFC 7517), single JWKs, or public keys in PEM. Without any, no token is
     /// accepted.
     pub key_files: Vec<PathBuf>,
-    /// Where the issuer publishes its keys, as a JWK set: an `https://` URL. Secrets from there are not taken.
+    /// URL (`https://`) of the issuer's keys, a JWK set (RFC 7517, section 5). Secrets from there
+    /// are ignored.
     pub keys_url: Option<String>,
     /// Certificates in PEM that sign the certificate of `keys_url`; by default, those that the system trusts.
     pub keys_ca: Option<PathBuf>,
@@ -30,7 +31,8 @@ pub struct Jwt {
     pub keys_timeout_ms: u64,
     /// Longest answer of `keys_url`, in bytes.
     pub maximum_keys_bytes: u32,
-    /// Accepted algorithms. A key serves the one algorithm of its type, whatever a token says.
+    /// Accepted algorithms. A key serves the one algorithm of its type only, also if a token names
+    /// another.
     pub algorithms: Vec<JwtAlgorithm>,
     /// The claim `iss` of each token.
     pub issuer: Option<String>,

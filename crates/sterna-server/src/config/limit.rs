@@ -27,13 +27,14 @@ pub struct Limit {
     pub bytes_per_s: Option<u32>,
     /// Seconds whose worth of messages and bytes may come at once.
     pub burst_s: u32,
-    /// Seconds that a user's debt may last: what comes beyond is refused. A connection alone may make half of it.
+    /// Longest debt of a user, in seconds. Messages beyond it are refused. A single connection may
+    /// make half of it.
     pub debt_s: u32,
-    /// What becomes of a client that publishes faster.
+    /// Treatment of a client that publishes faster.
     pub exceeded: Exceeded,
 }
 
-/// What becomes of a client that publishes faster than it may.
+/// Treatment of a client that publishes faster than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exceeded {

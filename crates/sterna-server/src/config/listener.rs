@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// What is spoken on a connection.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// MQTT.
@@ -127,7 +127,7 @@ impl Scheme {
         matches!(self, Self::MqttQuic | Self::AmqpQuic | Self::H3)
     }
 
-    /// What is spoken where nothing else was negotiated.
+    /// Protocol of connections that negotiate none.
     #[must_use]
     pub const fn protocol(self) -> Protocol {
         match self {
@@ -198,7 +198,7 @@ impl ListenerUrl {
     }
 }
 
-/// What is wrong with a listener's URL.
+/// Fault of a listener's URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenerUrlError {
     /// No `scheme://`.

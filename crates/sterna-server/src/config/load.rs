@@ -39,8 +39,8 @@ impl std::error::Error for ConfigError {}
 /// Reads the configuration from an optional file and the given environment.
 ///
 /// # Errors
-/// [`ConfigError`] says where and what; unknown keys come with the nearest known one. The values are
-/// not yet checked against each other: that is [`Config::check`], after flags were applied.
+/// [`ConfigError`] has place and fault; for unknown keys also the nearest known one.
+/// [`Config::check`] checks values against each other, after flags were applied.
 pub fn load(
     file: Option<&Path>,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -138,8 +138,8 @@ pub fn parse(source: &str, text: &str) -> Result<Config, ConfigError> {
         .map_err(|e| ConfigError::Invalid(source.to_owned(), with_nearest(&e.to_string())))
 }
 
-/// The lines at which the rules of a configuration file begin, counted from 1; none where the text is not a
-/// configuration.
+/// The lines at which the rules of a configuration file begin, counted from 1. Empty if the text is
+/// not a configuration.
 #[must_use]
 pub fn rule_lines(text: &str) -> Vec<usize> {
     #[derive(Default, Deserialize)]

@@ -13,7 +13,7 @@ pub struct Log {
     pub level: String,
     /// `text` or `json`.
     pub format: LogFormat,
-    /// Level of the audit log, whatever `level` says.
+    /// Level of the audit log, which does not depend on `level`.
     pub audit: AuditLevel,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Broker;
 
-/// The memory that the process may take: so many bytes, or a share of what the system gives it.
+/// The memory that the process may take: N bytes, or a share of the system's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryCeiling {
     /// Bytes.
@@ -98,7 +98,7 @@ impl<'de> Deserialize<'de> for MemoryCeiling {
 const LEAST_CEILING_BYTES: u64 = 64 << 20;
 
 impl Broker {
-    /// Where the stages of short memory begin, in percent of the ceiling, in their order.
+    /// Beginnings of the stages of short memory, in percent of the ceiling, in their order.
     #[must_use]
     pub const fn memory_stages_percent(&self) -> [u8; 4] {
         [

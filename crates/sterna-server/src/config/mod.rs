@@ -65,37 +65,37 @@ pub use webhook::Webhook;
 pub struct Config {
     /// Number of shards (threads that serve connections); 0 means one per processor.
     pub shards: u16,
-    /// Where the broker keeps what it makes, the development certificate among it. Default: what
-    /// systemd gives (`$STATE_DIRECTORY`), else `sterna` in the user's state directory.
+    /// Directory for the store and the development certificate. Default: that of systemd
+    /// (`$STATE_DIRECTORY`), else `sterna` in the user's state directory.
     pub data_directory: Option<PathBuf>,
-    /// What to listen on; without any, [`Config::default_listeners`].
+    /// Listeners; without any, [`Config::default_listeners`].
     #[serde(rename = "listener")]
     pub listeners: Vec<Listener>,
     /// Certificates of every listener that encrypts.
     pub tls: Tls,
-    /// Who may connect.
+    /// Credentials of clients.
     pub authentication: Authentication,
-    /// How passwords are kept and checked.
+    /// Records and checks of passwords.
     pub passwords: Passwords,
-    /// What wrong credentials cost.
+    /// Delays after wrong credentials.
     pub guessing: Guessing,
-    /// Who may not come in for a while.
+    /// Bans by behaviour.
     pub bans: Bans,
-    /// A service that says who clients are and what they may do.
+    /// A service that decides about clients and their actions.
     pub webhook: Webhook,
-    /// Who may publish and subscribe where.
+    /// Rights of clients.
     pub authorization: Authorization,
-    /// What the broker grants to MQTT clients.
+    /// Limits and settings of MQTT clients.
     pub mqtt: Mqtt,
-    /// What the broker grants to AMQP clients.
+    /// Limits and settings of AMQP clients.
     pub amqp: Amqp,
-    /// What the broker grants to HTTP clients.
+    /// Limits and settings of HTTP clients.
     pub http: Http,
     /// Metrics and health.
     pub admin: Admin,
     /// Sessions, queues, subscriptions and retained messages.
     pub broker: Broker,
-    /// What survives a restart, and when an acknowledgement may leave.
+    /// Storage and the durability of acknowledgements.
     pub store: Store,
     /// Other nodes.
     pub cluster: Cluster,
@@ -185,7 +185,7 @@ impl Config {
             .collect()
     }
 
-    /// Directory of what the broker keeps.
+    /// Directory for the broker's files.
     ///
     /// # Errors
     /// When neither the configuration nor the environment names one.
@@ -206,8 +206,8 @@ impl Config {
             .map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX).min(256))
     }
 
-    /// The files that the configuration names and the broker reads, those of `[cluster]` aside, each with
-    /// the setting that names it.
+    /// The files that the configuration names and the broker reads, each with its setting. Those of
+    /// `[cluster]` are left out.
     #[must_use]
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         let single = [
@@ -243,7 +243,7 @@ impl Config {
             .collect()
     }
 
-    /// Checks what single values cannot tell: combinations, files that must exist, and exposure.
+    /// Checks combinations of values, the existence of files, and exposure.
     ///
     /// # Errors
     /// Every problem found, each a sentence that names the setting.
@@ -377,7 +377,8 @@ pub struct Listener {
     /// profile it changes about this one too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// What acknowledgements to clients of this listener wait for; overrides `store.durability`.
+    /// Durability for which acknowledgements to clients of this listener wait; overrides
+    /// `store.durability`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
     /// Balancers that connect here for clients, and nobody else.
@@ -385,8 +386,8 @@ pub struct Listener {
     pub proxy_protocol: Option<ProxyProtocol>,
 }
 
-/// What packets that arrive as early data (0-RTT) may do before the handshake has shown that they
-/// are not a replay. What may not be done waits for that, in order.
+/// Packets of early data (0-RTT) that take effect before the handshake has shown that they are no
+/// replay. All others wait for that, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EarlyData {
@@ -442,7 +443,7 @@ impl Listener {
     }
 }
 
-/// Who may connect.
+/// Credentials of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Authentication {
@@ -459,7 +460,7 @@ pub struct Authentication {
     pub allow_anonymous_beyond_loopback: bool,
     /// Take passwords and tokens in the clear on addresses that other hosts reach.
     pub allow_plaintext_passwords_beyond_loopback: bool,
-    /// Which client identifiers users may have; without any entry, all.
+    /// Client identifiers that users may have; without an entry, all.
     pub client_ids: Vec<ClientIds>,
 }
 
@@ -470,7 +471,7 @@ impl Authentication {
     }
 }
 
-/// What the broker grants to MQTT clients.
+/// Limits and settings of MQTT clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mqtt {
@@ -480,7 +481,8 @@ pub struct Mqtt {
     pub maximum_connect_bytes: u32,
     /// Unacknowledged QoS 1 and 2 PUBLISH packets a client may have in flight (Receive Maximum).
     pub receive_maximum: u16,
-    /// Cap on unacknowledged PUBLISH packets sent to one client, below what it asks for.
+    /// Largest number of unacknowledged PUBLISH packets sent to one client, also if its Receive
+    /// Maximum is higher.
     pub send_maximum: u16,
     /// Topic aliases a client may set (Topic Alias Maximum).
     pub topic_alias_maximum: u16,
@@ -604,7 +606,7 @@ pub struct Broker {
     pub memory_drop_percent: u8,
     /// From here on new clients are refused, and those that hold most are ended, in percent of the ceiling.
     pub memory_refuse_percent: u8,
-    /// How far below its beginning each of these ends, in percent of the ceiling.
+    /// Distance between the beginning of a stage and its end below that, in percent of the ceiling.
     pub memory_hysteresis_percent: u8,
     /// Time that memory may be short before the clients that hold most are ended in any stage, in
     /// milliseconds.

@@ -15,8 +15,8 @@ pub struct Network {
     pub proxy_header_timeout_ms: u64,
     /// Longest header of a balancer, in bytes.
     pub maximum_proxy_header_bytes: u16,
-    /// Time from the accept of a connection to the CONNECT of MQTT, the open of AMQP or the first request
-    /// of HTTP, in milliseconds. It bounds a close of AMQP that waits for its answer, too.
+    /// Time from the accept of a connection to the CONNECT of MQTT, open of AMQP or first request
+    /// of HTTP. In milliseconds. It bounds a close of AMQP that waits for its answer, too.
     pub connect_timeout_ms: u64,
     /// Handshakes under way at once on one shard.
     pub maximum_half_open: u32,
@@ -28,7 +28,7 @@ pub struct Network {
     pub maximum_connections_per_address: u32,
     /// Bytes queued towards one client at which its queue is no longer drained.
     pub high_watermark_bytes: u32,
-    /// Time that a closing connection may take to send what is queued, in milliseconds.
+    /// Time that a closing connection may take to send queued bytes, in milliseconds.
     pub linger_ms: u64,
     /// Milliseconds for which a broker that is to stop still takes new clients. `/readyz` says that it
     /// drains, so that balancers choose others.

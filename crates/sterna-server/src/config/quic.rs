@@ -20,19 +20,19 @@ const IDLE_TIMEOUT_MS: u64 = 120_000;
 pub struct Quic {
     /// Half-open handshakes of a shard from which on addresses are validated by Retry.
     pub retry_half_open: u32,
-    /// What early data (0-RTT) may do.
+    /// Effect of early data (0-RTT).
     pub early_data: EarlyData,
     /// Bytes that a QUIC client may send before its handshake is complete.
     pub maximum_early_bytes: u32,
-    /// The same of all clients of a shard together.
+    /// Largest amount of early data of all clients of a shard in their handshake, in bytes.
     pub maximum_early_bytes_total: u32,
-    /// The node's server ID in connection identifiers, 1 to 6 bytes in hexadecimal, for balancers in front of
-    /// several nodes (draft-ietf-quic-load-balancers).
+    /// The node's server ID in connection identifiers, 1 to 6 bytes in hexadecimal. For balancers
+    /// in front of several nodes (draft-ietf-quic-load-balancers).
     pub server_id: Option<String>,
     /// The config rotation beside it, from 0 to 6.
     pub config_rotation: u8,
-    /// A file with a secret, from which the key of address tokens (Retry, NEW_TOKEN) is derived; all nodes
-    /// behind a balancer have the same.
+    /// A file with the secret for the key of address tokens (Retry, NEW_TOKEN). All nodes behind a
+    /// balancer have the same.
     pub address_token_key_file: Option<PathBuf>,
     /// The profile, and the settings that differ from it, each by its name.
     #[serde(flatten)]
@@ -121,8 +121,8 @@ impl Config {
         problems
     }
 
-    /// The settings of QUIC that are in force on a listener: its profile, else that of `[quic]`, with
-    /// what `[quic]` changes on top, within what `[mqtt]` grants.
+    /// The settings of QUIC in force on a listener. They are its profile, else that of `[quic]`,
+    /// with the changes of `[quic]`. The limits of `[mqtt]` bound them.
     #[must_use]
     pub fn quic_settings(&self, listener: &Listener) -> Settings {
         let mut overrides = self.quic.transport.clone();

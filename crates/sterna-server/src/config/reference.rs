@@ -15,19 +15,19 @@ const LINE_CHARACTERS: usize = 100;
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Its section, such as `mqtt` or `authentication.jwt`; empty at the top level.
+    /// Section of the setting, for example `authentication.jwt`; empty at the top level.
     pub section: String,
     /// Whether the section may be repeated (`[[listener]]`).
     pub repeats: bool,
-    /// Its name in the section.
+    /// Name of the setting in its section.
     pub key: String,
     /// The default, in words.
     pub default: String,
-    /// What it means.
+    /// Meaning of the setting.
     pub meaning: String,
 }
 
-/// What a value may be.
+/// Kind of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
@@ -99,7 +99,7 @@ impl Setting {
         })
     }
 
-    /// What its value may be.
+    /// Kind of the setting's value.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.kind_of(str::to_owned).unwrap_or(Kind::Table) {
@@ -314,8 +314,8 @@ pub fn find(name: &str) -> Result<Vec<Setting>, String> {
     })
 }
 
-/// A configuration file with every setting as a comment: its meaning, and its default as a line that is in
-/// force without its first character.
+/// A configuration file with every setting as a comment. It has the meaning, and the default as a
+/// line. Remove the line's first character to put it in force.
 #[must_use]
 pub fn template() -> String {
     let mut text = String::from(

@@ -36,7 +36,7 @@ pub struct Store {
     /// Whether anything survives the process: sessions, queues and retained messages, in `store` in the
     /// data directory.
     pub enabled: bool,
-    /// What acknowledgements wait for.
+    /// Durability for which acknowledgements wait.
     pub durability: Durability,
     /// Time between two syncs under `interval`, in milliseconds.
     pub sync_interval_ms: u64,
@@ -44,7 +44,7 @@ pub struct Store {
     pub write_delay_ms: u64,
     /// Size of one file of the log, in bytes.
     pub segment_bytes: u64,
-    /// Size of the log, in bytes, above which messages are refused. 0: what the disk has.
+    /// Size of the log, in bytes, above which messages are refused. 0: the disk's size.
     pub maximum_bytes: u64,
     /// Bytes that stay free on the disk: messages are refused before it is full.
     pub minimum_free_bytes: u64,
@@ -54,7 +54,7 @@ pub struct Store {
     pub cursor_interval_ms: u64,
     /// Messages that wait in memory for a session which reads the log, in number.
     pub read_ahead_messages: u64,
-    /// The same in bytes of their bodies; one message may have more.
+    /// Largest size of the bodies that are read ahead, in bytes; a single message may have more.
     pub read_ahead_bytes: u64,
     /// Time between two checkpoints of the small records, in milliseconds.
     pub checkpoint_interval_ms: u64,

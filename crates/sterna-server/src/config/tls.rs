@@ -32,8 +32,8 @@ pub struct Tls {
     pub allow_development_certificate_beyond_loopback: bool,
     /// Certificates beside `certificate`, for clients that ask for one of their names.
     pub additional: Vec<AdditionalCertificate>,
-    /// Time between two looks at the files of this section, in seconds: what has changed is read again as at a
-    /// reload. 0: only a reload reads them.
+    /// Time between two looks at the files of this section, in seconds. Changed files are read
+    /// again as at a reload. 0: only a reload reads them.
     pub watch_interval_s: u32,
     /// Days before the end of a certificate at which the log warns of it.
     pub expiry_warning_days: Vec<u32>,

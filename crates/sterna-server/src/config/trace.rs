@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Trace {
     /// Client identifiers whose connections are traced.
     pub clients: Vec<String>,
-    /// Where the traces go, a file for each connection. Default: `traces` in the data directory.
+    /// Folder for traces, with a file for each connection. Default: `traces` in the data directory.
     pub directory: Option<PathBuf>,
     /// Bytes after which a trace ends.
     pub maximum_bytes: u64,
@@ -26,7 +26,7 @@ impl Default for Trace {
     }
 }
 
-/// Where spans of messages go that carry a trace context. Needs the feature `otlp`.
+/// Collector for spans of messages that carry a trace context. Needs the feature `otlp`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Otlp {

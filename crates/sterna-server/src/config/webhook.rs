@@ -23,7 +23,8 @@ pub struct Webhook {
     pub allow_plaintext_beyond_loopback: bool,
     /// Time that a question may take, with its wait for others, in milliseconds.
     pub timeout_ms: u64,
-    /// How long a connection waits for the next question, in seconds; 0: each question has its own.
+    /// Time that a connection waits for the next question, in seconds; 0: each question has a
+    /// connection of its own.
     pub keep_alive_s: u32,
     /// Requests under way, each on a thread of its own.
     pub maximum_concurrent: u16,

@@ -174,8 +174,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Checks passwords on threads of their own, which end with the last copy of this handle, and counts
-/// wrong credentials of all shards.
+/// Checks passwords, and counts wrong credentials of all shards. The threads for that end with the
+/// last copy of this handle.
 #[derive(Clone, Debug)]
 pub struct Checker {
     shared: Arc<Shared>,

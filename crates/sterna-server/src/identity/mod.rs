@@ -37,7 +37,7 @@ use crate::authorization;
 /// What came of a claim that took longer: who it is, or nothing where that is who was claimed.
 pub(crate) type Outcome = Result<Option<Identity>, Refusal>;
 
-/// Who a client is: a user, or nobody in particular, and how that was shown.
+/// Identity of a client: a user or nobody, with the proof that was shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Identity {
     user: Option<Arc<str>>,

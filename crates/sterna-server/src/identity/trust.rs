@@ -12,8 +12,8 @@ use crate::config::Tls;
 
 type Bytes = Box<[u8]>;
 
-/// Whom the files of `tls` vouch for now. It looks names up and verifies nothing: the TLS library has
-/// verified the chain in its handshake, by the files of that time.
+/// Certificates that the files of `tls` vouch for now. Names are only looked up. The TLS library
+/// has verified the chain in its handshake, by the files of that time.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     /// The public keys of the authorities by their subjects; `None` without authorities.

@@ -14,7 +14,7 @@ use sterna_auth::{DecoySecret, PasswordFile, Record, TokenFile};
 /// Random bytes in the salt of a record.
 const SALT_BYTES: usize = 16;
 
-/// The users in force, and a secret from which unknown users get a decoy, so that nobody can tell from
+/// The users in force, and a secret from which unknown users get a decoy. So nobody can tell from
 /// outside whether a user exists.
 #[derive(Debug)]
 pub struct Users {
@@ -244,8 +244,8 @@ impl Tokens {
         names(self) == names(other)
     }
 
-    /// Whose a token is, unless it has expired, and when it does; times are in milliseconds since the Unix epoch. It
-    /// costs a digest, so that a shard can do it.
+    /// User and end of a token; `None` for an unknown or expired one. Times are in milliseconds
+    /// since the Unix epoch. The search costs a digest, so a shard can do it.
     #[must_use]
     pub fn find(&self, token: &[u8], now_ms: u64) -> Option<(&str, Option<u64>)> {
         let record = self.file.find(token, now_ms / 1000)?;

@@ -121,7 +121,7 @@ const LOOK_TURNS: u64 = 64;
 /// Bytes more or less than at its last look after which a shard looks.
 const LOOK_BYTES: u64 = 256 << 10;
 
-/// See the module.
+/// The account of the process's memory, its ceiling, and the stage in force.
 #[derive(Debug)]
 pub struct Memory {
     ceiling_bytes: Option<u64>,
@@ -226,7 +226,7 @@ impl Memory {
         self.ceiling_bytes
     }
 
-    /// How short memory is.
+    /// The stage of short memory in force.
     #[must_use]
     pub fn stage(&self) -> Stage {
         Stage::of_number(self.stage.load(Ordering::Relaxed))
@@ -313,7 +313,8 @@ impl Memory {
         is_due
     }
 
-    /// Asks for what changes slowly. `resident_bytes` is what the system says of the process.
+    /// Reads the parts that change slowly. `resident_bytes` is the process's resident memory, as
+    /// the system tells it.
     pub fn refresh(&self, resident_bytes: Option<u64>) {
         let (retained, retained_body_bytes) = self.directory.retained();
         // The bodies of small ones are in no other count.

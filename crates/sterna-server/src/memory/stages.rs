@@ -4,7 +4,7 @@ use std::fmt;
 
 use sterna_broker::Pressure;
 
-/// How short memory is. Each stage does what those before it do, too.
+/// A stage of short memory. Each stage includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 #[repr(u8)]
 pub enum Stage {
@@ -30,7 +30,7 @@ impl Stage {
         Self::RefuseNewcomers,
     ];
 
-    /// Its name in the log and in metrics.
+    /// Name of the stage in the log and in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Stage {
         }
     }
 
-    /// Its number: 0 for the normal one.
+    /// Number of the stage: 0 for the normal one.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8

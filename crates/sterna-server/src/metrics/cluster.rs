@@ -7,12 +7,12 @@ use sterna_cluster::{Asker, Status};
 
 use super::page::Page;
 
-/// How the engine of a cluster is, and what waits for it.
+/// State of the engine of a cluster, and its backlog.
 #[derive(Clone, Debug)]
 pub struct ClusterSource {
-    /// How the engine is.
+    /// State of the engine.
     pub status: Arc<Status>,
-    /// What waits for it.
+    /// Backlog of the engine.
     pub gate: Arc<PeerGate>,
     /// The way of questions about it.
     pub asker: Asker,

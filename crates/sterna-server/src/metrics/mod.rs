@@ -78,8 +78,8 @@ impl Sources {
         }
     }
 
-    /// The same with transports: their counters by shard, the URLs of the listeners, and the tickets of
-    /// QUIC. `maximum_connections` is what all shards together may have.
+    /// Adds transports: their counters by shard, the URLs of the listeners, and the tickets of
+    /// QUIC. `maximum_connections` is the limit of all shards together.
     #[must_use]
     pub fn with_transports(
         self,
@@ -97,13 +97,13 @@ impl Sources {
         }
     }
 
-    /// The same with a store.
+    /// Adds a store.
     #[must_use]
     pub fn with_store(self, store: Option<UsageReader>) -> Self {
         Self { store, ..self }
     }
 
-    /// The same with other nodes.
+    /// Adds other nodes.
     #[must_use]
     pub fn with_cluster(self, cluster: Option<ClusterSource>) -> Self {
         Self { cluster, ..self }
@@ -127,7 +127,7 @@ impl Sources {
             .unwrap_or_else(PoisonError::into_inner) = certificates;
     }
 
-    /// The same with a process that takes orders, and where it gets them.
+    /// Adds a process that takes orders. The second value receives them.
     #[must_use]
     pub fn with_orders(self) -> (Self, Waiting) {
         let (orders, receiver) = Orders::new();

@@ -8,7 +8,7 @@ pub(crate) use crate::config::QUEUE_LEVEL;
 /// Topics below this are made for links that ask for a node of their own.
 pub(crate) const DYNAMIC: &str = "amqp/dynamic/";
 
-/// What a receiver's link was attached with, so that it can be attached again.
+/// Terms of a receiver's link, by which it can be attached again.
 #[derive(Clone, Debug)]
 pub struct Terminus {
     /// The source as it was answered.

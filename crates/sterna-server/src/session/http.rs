@@ -11,11 +11,11 @@ use super::{HTTP_PREFIX, SessionState};
 /// Most entries that an empty window keeps room for.
 const SPARE_ENTRIES: usize = 64;
 
-/// What was sent to a client and not acknowledged, by the ids that the client knows. They count up
-/// from 1 and mean the same as long as the session lives, on whichever connection.
+/// Messages that were sent to a client and not acknowledged, by the ids that the client knows. Ids
+/// count up from 1, and mean the same on each connection as long as the session lives.
 ///
-/// The broker's ledger has the messages, by its tags, and in the same order. It may have fewer: what
-/// a shared subscription has taken back, for instance, so ids have gaps.
+/// The broker's ledger has the messages, by its tags, and in the same order. It may have fewer, for
+/// example if a shared subscription has taken some back. So ids have gaps.
 #[derive(Debug, Default)]
 pub struct HttpSession {
     /// The id that was given last.

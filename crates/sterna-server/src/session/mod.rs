@@ -8,8 +8,8 @@ use sterna_broker::{Broker, DoorState, SessionKey};
 pub use amqp::Terminus;
 pub use http::HttpSession;
 
-/// What the front door keeps of a session, by the protocol that opened it. Client identifiers of
-/// different protocols never meet.
+/// State that the front door keeps of a session, by the protocol that opened it. Client identifiers
+/// of different protocols never meet.
 #[derive(Debug)]
 pub enum SessionState {
     /// Packet identifiers and what is in flight.

@@ -123,26 +123,26 @@ struct Sys {
     retained: Arc<sterna_broker::Directory>,
 }
 
-/// What a shard is made of.
+/// Parts of a shard.
 #[derive(Debug)]
 pub struct Parts {
     /// Number of the shard, from 0.
     pub number: usize,
-    /// What all shards share.
+    /// The broker's part that all shards share.
     pub directory: Arc<sterna_broker::Directory>,
     /// This shard's handle on the store.
     pub store: Box<dyn sterna_broker::Store>,
-    /// What all shards know of AMQP.
+    /// The state of AMQP that all shards share.
     pub amqp: Arc<amqp::Registry>,
-    /// What all shards know of HTTP.
+    /// The state of HTTP that all shards share.
     pub http: Arc<http::Registry>,
-    /// What all shards know of messages that may come twice.
+    /// Messages that may come twice, for all shards.
     pub repetitions: Arc<mqtt::Repetitions>,
-    /// What clients may do.
+    /// Settings and rights of clients.
     pub policy: Arc<Policy>,
     /// Checks passwords; without it nobody with a password gets in.
     pub checker: Option<Checker>,
-    /// Who may not come in for a while, at all shards.
+    /// Bans, for all shards.
     pub bans: Arc<Bans>,
     /// Connections of users that have a limit of them, of all shards.
     pub seats: Arc<Seats>,
@@ -152,7 +152,7 @@ pub struct Parts {
     pub outbox: Box<dyn Outbox>,
     /// The shard's part in a cluster; `None` where there are no other nodes.
     pub cluster: Option<Member>,
-    /// Where counts are gathered.
+    /// Gathers the counts of all shards.
     pub board: Arc<Board>,
     /// Sources of metrics.
     pub sources: Arc<Sources>,
@@ -164,7 +164,7 @@ pub struct Parts {
     pub high_watermark_bytes: usize,
 }
 
-/// What a shard has found in its store.
+/// State that a shard has found in its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// Number of sessions.
@@ -258,7 +258,7 @@ impl Shard {
         }
     }
 
-    /// What it has found in its store.
+    /// State that the shard has found in its store.
     #[must_use]
     pub const fn found(&self) -> Found {
         self.found

@@ -25,7 +25,7 @@ use crate::config::{self, JwtAlgorithm};
 /// The method of SASL, and of MQTT's authentication, that carries a token (RFC 7628).
 pub(crate) const OAUTHBEARER: &str = "OAUTHBEARER";
 
-/// The issuer whose tokens are accepted: its keys, and what its tokens have to say.
+/// The issuer whose tokens are accepted: its keys, and the required claims.
 #[derive(Debug, Default)]
 pub struct Issuer {
     config: Arc<config::Jwt>,

@@ -38,7 +38,7 @@ pub(crate) enum Known {
     Refused,
 }
 
-/// The service, and what it has said of late.
+/// The service, and its recent answers.
 #[derive(Debug)]
 pub struct Webhook {
     config: config::Webhook,
@@ -74,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Webhook {
-    /// Reads what the settings name; nothing is asked yet.
+    /// Reads the files that the settings name. No question is sent yet.
     ///
     /// # Errors
     /// A sentence that names the setting, or the file, and its fault.
