@@ -274,8 +274,7 @@ impl Grid {
             .find(|bytes| **bytes < MIN_PAYLOAD_BYTES)
         {
             return Err(format!(
-                "messages of {short} bytes: number and time alone take {}",
-                MIN_PAYLOAD_BYTES
+                "messages of {short} bytes: number and time alone take {MIN_PAYLOAD_BYTES}"
             ));
         }
         let workload = &self.workload;
