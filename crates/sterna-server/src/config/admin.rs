@@ -18,7 +18,7 @@ pub struct Admin {
     pub operator_groups: Vec<String>,
     /// Time that all shards have to answer a request, in milliseconds.
     pub gather_timeout_ms: u32,
-    /// Such requests that one shard may have open; more are refused.
+    /// Largest number of open requests of one shard; more are refused.
     pub maximum_gathers: u32,
     /// Entries of one page of a list.
     pub maximum_page: u32,

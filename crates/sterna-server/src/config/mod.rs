@@ -368,7 +368,7 @@ pub struct Listener {
     /// Whether clients without credentials are admitted here; overrides `[authentication]`. Default of
     /// an admin listener: only where it is on loopback.
     pub anonymous: Option<bool>,
-    /// What early data may do here; overrides `quic.early_data`.
+    /// Effect of early data on this listener; overrides `quic.early_data`.
     pub early_data: Option<EarlyData>,
     /// Keep alive told to every client of this listener instead of its own, in seconds; overrides
     /// `mqtt.server_keep_alive_s`. 0 turns keep alive off: the transport alone says who lives.
