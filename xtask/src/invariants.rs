@@ -117,6 +117,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
             text::machine_paths(workspace, &tracked),
         ),
         prose::long_sentences(workspace, &tracked)?,
+        Rule::new(
+            "public documentation begins with the thing",
+            prose::open_subjects(&files),
+        ),
     ])
 }
 

@@ -1,9 +1,10 @@
-//! The length of sentences in the pages of `docs/`.
+//! Words: the length of sentences in the pages of `docs/`, and the beginnings of public documentation.
 
 use std::path::Path;
 
 use super::Rule;
 use crate::Failure;
+use crate::sources::SourceFile;
 use crate::workspace::{Workspace, read};
 
 /// Most words of a sentence in a page. A page aims at 20; enumerations may need more.
@@ -11,6 +12,57 @@ const LONG_SENTENCE_WORDS: usize = 25;
 
 /// Words that a warning quotes from the start of a sentence.
 const QUOTED_WORDS: usize = 6;
+
+/// Crates whose public items have been gone over for [`OPEN_SUBJECTS`].
+const NAMED_FIRST: [&str; 11] = [
+    "sterna-amqp",
+    "sterna-auth",
+    "sterna-client",
+    "sterna-h3",
+    "sterna-http",
+    "sterna-mapping",
+    "sterna-mqtt",
+    "sterna-net",
+    "sterna-quic",
+    "sterna-server",
+    "sterna-topic",
+];
+
+/// Beginnings that put off the thing that an item is.
+const OPEN_SUBJECTS: [&str; 8] = [
+    "What", "Whatever", "Who", "Whoever", "Whom", "Whose", "Such", "So",
+];
+
+/// The public items whose documentation does not begin with the thing.
+pub(super) fn open_subjects(files: &[SourceFile]) -> Vec<String> {
+    let gone_over = files
+        .iter()
+        .filter(|file| !file.only_tests && NAMED_FIRST.contains(&file.crate_name()));
+    gone_over.flat_map(open_subjects_of).collect()
+}
+
+fn open_subjects_of(file: &SourceFile) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut first: Option<(usize, &str)> = None;
+    let mut offset = 0;
+    for (index, whole) in file.text.split_inclusive('\n').enumerate() {
+        let line = whole.trim();
+        let is_test = file.is_test(offset);
+        offset += whole.len();
+        if let Some(text) = line.strip_prefix("///") {
+            first.get_or_insert_with(|| (index + 1, text.trim()));
+        } else if !line.starts_with('#') {
+            let Some((number, text)) = first.take() else {
+                continue;
+            };
+            let word = text.split(' ').next().unwrap_or_default();
+            if line.starts_with("pub ") && !is_test && OPEN_SUBJECTS.contains(&word) {
+                found.push(format!("{}:{number}: {text}", file.name));
+            }
+        }
+    }
+    found
+}
 
 /// Warns of long sentences in the pages of `docs/`. Results of campaigns, in folders below, are left
 /// out.
@@ -121,9 +173,39 @@ fn without_code(paragraph: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::divide;
 
     fn words(count: usize) -> String {
         vec!["word"; count].join(" ")
+    }
+
+    #[test]
+    fn documentation_that_puts_its_thing_off_is_found() {
+        let text = "\
+/// What a client may use.
+#[derive(Debug)]
+pub struct Limits {
+    /// Whose they are.
+    pub user: String,
+    /// Number of them.
+    pub count: u32,
+    /// What nobody outside reads.
+    hidden: u32,
+}
+#[cfg(test)]
+mod tests {
+    /// Such a test.
+    pub fn helper() {}
+}
+";
+        let files = ["crates/sterna-net/src/a.rs", "crates/other/src/a.rs"];
+        let files = divide(files.map(|name| (name.to_owned(), text.to_owned())).into());
+        let found = open_subjects(&files);
+        let expected = [
+            "crates/sterna-net/src/a.rs:1: What a client may use.",
+            "crates/sterna-net/src/a.rs:4: Whose they are.",
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
