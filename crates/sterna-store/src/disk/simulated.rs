@@ -29,6 +29,8 @@ pub enum Fault {
     Sync,
     /// Files cannot be made.
     Create,
+    /// Nothing can be changed, as on a file system that has become read-only.
+    Change,
 }
 
 #[derive(Debug)]
@@ -326,6 +328,9 @@ impl State {
 
     /// Counts a change, and fails where the power does.
     fn change(&mut self) -> io::Result<()> {
+        if self.fails(Fault::Change) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
         match &mut self.changes_left {
             None => return Ok(()),
             Some(0) => {}
@@ -517,6 +522,9 @@ impl DiskFile for SimulatedFile {
         let offset = offset as usize;
         if state.fails(Fault::Write) {
             return Err(io::Error::other("a write was made to fail"));
+        }
+        if state.fails(Fault::Change) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
         if let Err(error) = state.change() {
             // The write that the power failed in may be there in part.

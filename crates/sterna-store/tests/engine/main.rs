@@ -5,6 +5,7 @@ mod budgets;
 mod damage;
 mod files;
 mod full;
+mod interrupted;
 mod reads;
 mod threads;
 
