@@ -146,7 +146,7 @@ impl Default for ShardConfig {
             accepts_per_turn: 64,
             handshakes_per_turn: 16,
             backlog: 1_024,
-            handshake_timeout_ms: 10_000,
+            handshake_timeout_ms: 30_000,
             proxy_header_timeout_ms: 2_000,
             proxy_header_bytes: 4_096,
             linger_ms: 2_000,

@@ -64,7 +64,7 @@ impl Default for Limits {
             outgoing_topic_aliases: 32,
             maximum_qos: QoS::ExactlyOnce,
             features: Features::ALL,
-            connect_timeout_ms: 10_000,
+            connect_timeout_ms: 30_000,
             share_payload_bytes: 2048,
             isolate_lanes: false,
         }

@@ -40,10 +40,10 @@ pub struct Network {
 impl Default for Network {
     fn default() -> Self {
         Self {
-            handshake_timeout_ms: 10_000,
+            handshake_timeout_ms: 30_000,
             proxy_header_timeout_ms: 2_000,
             maximum_proxy_header_bytes: 4_096,
-            connect_timeout_ms: 10_000,
+            connect_timeout_ms: 30_000,
             maximum_half_open: 10_000,
             maximum_half_open_per_address: 5_000,
             maximum_connections: 1_000_000,

@@ -173,7 +173,7 @@ mod tests {
         let now = settings("");
         let expected = Settings {
             idle_timeout_ms: 120_000,
-            handshake_timeout_ms: 10_000,
+            handshake_timeout_ms: 30_000,
             max_bidirectional_streams: 129,
             max_unidirectional_streams: 128,
             ..Settings::default()
@@ -186,8 +186,8 @@ mod tests {
     fn a_handshake_has_time_for_a_probe() {
         let now = settings("[network]\nhandshake_timeout_ms = 500\n");
         assert_eq!(now.handshake_timeout_ms, 999);
-        let now = settings("[quic]\ninitial_rtt_ms = 5000\n");
-        assert_eq!(now.handshake_timeout_ms, 15_000);
+        let now = settings("[quic]\ninitial_rtt_ms = 12000\n");
+        assert_eq!(now.handshake_timeout_ms, 36_000);
     }
 
     #[test]
