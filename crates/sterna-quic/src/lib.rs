@@ -18,7 +18,7 @@
 //! };
 //! overrides.set("initial_rtt_ms", "1_800")?;
 //! let settings = overrides.settings();
-//! assert_eq!(settings.max_ack_delay_ms, 750);
+//! assert_eq!(settings.max_ack_delay_ms, 100);
 //!
 //! // What the QUIC library takes.
 //! let transport = settings.transport_config(Role::Server).map_err(|wrong| wrong.join("; "))?;

@@ -139,7 +139,9 @@ const NB_IOT: Settings = Settings {
     idle_timeout_ms: 24 * HOUR_MS,
     ack_frequency: true,
     ack_eliciting_threshold_packets: 9,
-    max_ack_delay_ms: 750,
+    // The device's radio listens until it has acknowledged the last answer: with 750 ms a message costs 8 %
+    // more energy, and fifty at 100 ms from each other only 1.5 % less.
+    max_ack_delay_ms: 100,
     max_bidirectional_streams: 32,
     max_unidirectional_streams: 32,
     stream_receive_window_bytes: 32 * KIB,
@@ -152,6 +154,8 @@ const NB_IOT: Settings = Settings {
 
 const SLEEPY: Settings = Settings {
     idle_timeout_ms: 0,
+    // It sends a message and sleeps: nothing comes that its acknowledgement could wait for.
+    max_ack_delay_ms: 25,
     initial_bidirectional_streams: 2,
     stream_receive_window_bytes: 16 * KIB,
     receive_window_bytes: 32 * KIB,
