@@ -15,6 +15,8 @@ from mqtt_client import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBAC
 
 
 QUOTA_EXCEEDED = 0x97
+# Messages of a long absence.
+BACKLOG = 20_000
 
 
 class Keeper(Client):
@@ -358,7 +360,53 @@ def too_much(cluster: Cluster) -> None:
     end(cluster, "much")
 
 
+def restarted(cluster: Cluster, more: str) -> dict[Node, str]:
+    """Starts all nodes again with more settings. What they had before."""
+    before = {node: node.config.read_text() for node in cluster.nodes}
+    for node, text in before.items():
+        node.stop()
+        node.config.write_text(text + more)
+        node.start()
+    cluster.settle()
+    return before
+
+
+def a_backlog(cluster: Cluster) -> None:
+    """Many messages wait for a session that comes to another node, which asks NATS for many at once."""
+    first, second, third = cluster.nodes
+    before = restarted(cluster, f"\n[broker]\nmaximum_queued_messages = {5 * BACKLOG}\n")
+    try:
+        reader = Keeper(first, "backlog")
+        reader.want("backlog/#")
+        known_elsewhere(cluster, first)
+        reader.close()
+        writer = Keeper(second, "backlog-writer", expiry_s=0)
+        for begin in range(0, BACKLOG, 500):
+            for number in range(begin, begin + 500):
+                # Each of another topic than those before, so that there are many entries.
+                writer.offer(1 + number % 500, f"backlog/{number % 250}", f"m{number}", 1)
+            for _ in range(500):
+                writer.check(writer.expect(PUBACK))
+        asked = third.figure("sterna_cluster_log_requests_total")
+        back = Keeper(third, "backlog")
+        got = back.receive(BACKLOG)
+        asked = third.figure("sterna_cluster_log_requests_total") - asked
+        if sorted(got) != sorted(numbered(0, BACKLOG)):
+            raise Failure(f"there came {len(set(got))} messages")
+        if not 0 < asked <= BACKLOG / 20:
+            raise Failure(f"NATS was asked {asked} times")
+        back.nothing_more()
+        back.close()
+        writer.close()
+        end(cluster, "backlog")
+    finally:
+        for node, text in before.items():
+            node.config.write_text(text)
+        restarted(cluster, "")
+
+
 ROWS = [
+    ("kept: a long backlog comes in batches", a_backlog),
     ("kept: more than NATS takes of a session", too_much),
     ("kept: a living node hands a session over", a_handover),
     ("kept: the session's node is killed", a_kill),

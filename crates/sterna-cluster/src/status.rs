@@ -66,6 +66,8 @@ pub struct Status {
     pub repeated_batches: Figure,
     /// Batches that could not be read.
     pub unreadable_batches: Figure,
+    /// Requests to NATS for entries of the log that readers have not come to.
+    pub log_requests: Figure,
     /// Times that a session had more than NATS takes in one message.
     pub unkept_sessions: Figure,
     /// Attempts to hand something to NATS that failed, and were made again.

@@ -125,6 +125,11 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             status.failed_attempts.get(),
         ),
         (
+            "sterna_cluster_log_requests",
+            "Requests to NATS for entries of the log that readers have not come to",
+            status.log_requests.get(),
+        ),
+        (
             "sterna_cluster_unkept_sessions",
             "Times that a session had more than NATS takes in one message, and was ended as it was kept last",
             status.unkept_sessions.get(),

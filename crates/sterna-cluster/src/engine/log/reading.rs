@@ -1,12 +1,14 @@
 //! Reading what is behind, for readers that have not come so far.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use async_nats::jetstream;
-use async_nats::jetstream::message::StreamMessage;
+use async_nats::header::NATS_SEQUENCE;
 use async_nats::jetstream::stream::RawMessageErrorKind;
+use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::future::join_all;
 use sterna_broker::{ReadAnswer, ReadRequest};
 
@@ -18,6 +20,35 @@ use crate::subject;
 
 /// Patterns of subjects that NATS is asked for. A reader with more looks at every entry.
 const MOST_PATTERNS: usize = 16;
+
+/// Entries that NATS is asked for at once.
+const MOST_IN_BATCH: usize = 256;
+
+/// An entry of the log as NATS has it.
+#[derive(Clone, Debug)]
+struct Entry {
+    sequence: u64,
+    payload: Bytes,
+}
+
+/// What is read next of a pattern of subjects.
+#[derive(Debug)]
+struct Head {
+    pattern: String,
+    entries: VecDeque<Entry>,
+    /// Whether there is nothing more.
+    is_at_end: bool,
+}
+
+impl Head {
+    const fn new(pattern: String) -> Self {
+        Self {
+            pattern,
+            entries: VecDeque::new(),
+            is_at_end: false,
+        }
+    }
+}
 
 impl Core {
     /// Reads for a shard, and answers when everything was found.
@@ -40,37 +71,38 @@ impl Core {
         self.post(shard, ToShard::Committed);
     }
 
-    /// Goes on with an answer, from entry to entry that a pattern fits, and asks the leader of the stream for each:
-    /// another server may not have the latest.
+    /// Goes on with an answer, from entry to entry that a pattern fits.
     async fn read_log_once(
         &self,
         request: &ReadRequest,
         answer: &mut ReadAnswer,
     ) -> Result<(), String> {
-        let stream = self.settings.stream(LOG);
-        let stream = self.jetstream.get_stream_no_info(stream).await;
-        let stream = stream.map_err(|error| error.to_string())?;
         let patterns = self.patterns(&request.filters);
         let from = sequence(answer.next).max(1);
-        let mut heads = join_all(patterns.iter().map(|one| entry_from(&stream, one, from))).await;
+        let mut heads: Vec<Head> = patterns.into_iter().map(Head::new).collect();
+        // Each has its part of what the reader takes.
+        let most_entries = (request.most_messages / heads.len().max(1)).clamp(1, MOST_IN_BATCH);
         let (mut messages, mut bytes) = (answer.messages.len(), 0);
+        let mut next = from;
         loop {
-            let mut lowest = u64::MAX;
-            for head in &heads {
-                if let Some(entry) = head.as_ref().map_err(Clone::clone)? {
-                    lowest = lowest.min(entry.sequence);
-                }
-            }
-            if position(lowest, 0) >= request.to || lowest == u64::MAX {
+            let most_bytes = request.most_bytes.saturating_sub(bytes).max(1);
+            let filled = heads
+                .iter_mut()
+                .map(|head| self.fill(head, next, most_entries, most_bytes));
+            join_all(filled)
+                .await
+                .into_iter()
+                .collect::<Result<(), _>>()?;
+            let first = heads.iter().filter_map(|head| head.entries.front());
+            let Some(entry) = first.min_by_key(|entry| entry.sequence).cloned() else {
+                answer.next = request.to;
+                return Ok(());
+            };
+            if position(entry.sequence, 0) >= request.to {
                 answer.next = request.to;
                 return Ok(());
             }
-            let entry = heads.iter().find_map(|head| {
-                let entry = head.as_ref().ok()?.as_ref()?;
-                (entry.sequence == lowest).then_some(entry)
-            });
-            let payload = entry.map(|entry| entry.payload.clone()).unwrap_or_default();
-            for (at, message) in self.messages_of(lowest, &payload) {
+            for (at, message) in self.messages_of(entry.sequence, &entry.payload) {
                 if at < answer.next || at >= request.to {
                     continue;
                 }
@@ -84,12 +116,97 @@ impl Core {
                     return Ok(());
                 }
             }
-            answer.next = position(lowest + 1, 0).min(request.to);
-            for (head, pattern) in heads.iter_mut().zip(&patterns) {
-                if matches!(head, Ok(Some(entry)) if entry.sequence == lowest) {
-                    *head = entry_from(&stream, pattern, lowest + 1).await;
+            next = entry.sequence + 1;
+            answer.next = position(next, 0).min(request.to);
+            for head in &mut heads {
+                if (head.entries.front()).is_some_and(|known| known.sequence == entry.sequence) {
+                    head.entries.pop_front();
                 }
             }
+        }
+    }
+
+    /// Has a head have the next entries of its pattern, if there are any.
+    ///
+    /// Any server of NATS may answer for many at once. It has all entries up to some number, but may not have the
+    /// latest: so the leader of the stream is asked where it has none.
+    async fn fill(
+        &self,
+        head: &mut Head,
+        from: u64,
+        most_entries: usize,
+        most_bytes: usize,
+    ) -> Result<(), String> {
+        if head.is_at_end || !head.entries.is_empty() {
+            return Ok(());
+        }
+        let limits = (most_entries, most_bytes);
+        head.entries = self.entries_from(&head.pattern, from, limits).await?;
+        if head.entries.is_empty() {
+            head.entries
+                .extend(self.entry_from(&head.pattern, from).await?);
+        }
+        head.is_at_end = head.entries.is_empty();
+        Ok(())
+    }
+
+    /// Entries from a number on that a pattern of subjects fits, by one request (NATS' ADR-31).
+    async fn entries_from(
+        &self,
+        pattern: &str,
+        from: u64,
+        (most_entries, most_bytes): (usize, usize),
+    ) -> Result<VecDeque<Entry>, String> {
+        self.status.log_requests.add(1);
+        let inbox = self.client.new_inbox();
+        let answers = self.client.subscribe(inbox.clone()).await;
+        let mut answers = answers.map_err(|error| error.to_string())?;
+        let subject = format!("$JS.API.DIRECT.GET.{}", self.settings.stream(LOG));
+        let request = format!(
+            r#"{{"seq":{from},"next_by_subj":{},"batch":{most_entries},"max_bytes":{most_bytes}}}"#,
+            quoted(pattern)
+        );
+        let asked = self
+            .client
+            .publish_with_reply(subject, inbox, request.into());
+        asked.await.map_err(|error| error.to_string())?;
+        let patience = Duration::from_millis(self.settings.answer_timeout_ms);
+        let mut entries = VecDeque::new();
+        loop {
+            let answer = tokio::time::timeout(patience, answers.next()).await;
+            let Ok(Some(answer)) = answer else {
+                return Err("NATS does not send all entries of the log".to_owned());
+            };
+            match answer.status.map(|status| status.as_u16()) {
+                // The end of the batch, and nothing at all.
+                Some(204 | 404) => return Ok(entries),
+                Some(200) | None => {}
+                Some(status) => return Err(format!("NATS answers {status}")),
+            }
+            let headers = answer.headers.as_ref();
+            let sequence = headers.and_then(|headers| headers.get(NATS_SEQUENCE));
+            let sequence = sequence.and_then(|number| number.as_str().parse().ok());
+            let payload = answer.payload;
+            let sequence = sequence.ok_or("an entry of the log has no number")?;
+            entries.push_back(Entry { sequence, payload });
+        }
+    }
+
+    /// The first entry from a number on that a pattern of subjects fits, as the leader of the stream knows it; `None`
+    /// where there is none.
+    async fn entry_from(&self, pattern: &str, from: u64) -> Result<Option<Entry>, String> {
+        self.status.log_requests.add(1);
+        let stream = self.settings.stream(LOG);
+        let stream = self.jetstream.get_stream_no_info(stream).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let asked = stream.raw_message_builder().sequence(from);
+        match asked.next_by_subject(pattern).send().await {
+            Ok(entry) => Ok(Some(Entry {
+                sequence: entry.sequence,
+                payload: entry.payload,
+            })),
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -117,16 +234,18 @@ impl Core {
     }
 }
 
-/// The first entry from a number on that a pattern of subjects fits; `None` where there is none.
-async fn entry_from(
-    stream: &jetstream::stream::Stream<()>,
-    pattern: &str,
-    from: u64,
-) -> Result<Option<StreamMessage>, String> {
-    let asked = stream.raw_message_builder().sequence(from);
-    match asked.next_by_subject(pattern).send().await {
-        Ok(entry) => Ok(Some(entry)),
-        Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
-        Err(error) => Err(error.to_string()),
+/// Text as JSON has it. Subjects have no control characters.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_pattern_is_a_text_of_json() {
+        assert_eq!(quoted("t.a.>"), r#""t.a.>""#);
+        assert_eq!(quoted(r#"t.a"b\c"#), r#""t.a\"b\\c""#);
     }
 }
