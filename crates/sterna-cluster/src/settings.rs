@@ -38,6 +38,10 @@ pub struct Settings {
     pub patience_ms: u64,
     /// Bytes of one batch of messages to a node; one larger message is a batch of its own.
     pub batch_bytes: usize,
+    /// Entries, records and filters of a kind that are handed to NATS at once, before it has answered.
+    pub maximum_in_flight: usize,
+    /// Readers that read the log at once.
+    pub maximum_log_reads: usize,
     /// Bytes that may wait in all nodes' inboxes together.
     pub inbox_bytes: u64,
     /// Bytes that the log may have.

@@ -149,6 +149,8 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         answer_timeout_ms: cluster.answer_timeout_ms,
         patience_ms: cluster.patience_ms,
         batch_bytes: cluster.batch_bytes as usize,
+        maximum_in_flight: cluster.maximum_in_flight as usize,
+        maximum_log_reads: cluster.maximum_log_reads as usize,
         inbox_bytes: cluster.maximum_inbox_bytes,
         log_bytes: cluster.maximum_log_bytes,
         maximum_backoff_ms: cluster.maximum_backoff_ms,

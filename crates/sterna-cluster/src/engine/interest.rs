@@ -12,9 +12,6 @@ use sterna_broker::Interest;
 use super::{Core, Retry};
 use crate::owners::WriteError;
 
-/// Filters that are told at once.
-const WINDOW: usize = 256;
-
 /// How often is looked whether something is to be told that could wait.
 const LATER: Duration = Duration::from_millis(500);
 
@@ -60,7 +57,7 @@ impl Core {
         loop {
             let filters: Vec<Arc<str>> = {
                 let mut untold = self.untold.borrow_mut();
-                let count = untold.len().min(WINDOW);
+                let count = untold.len().min(self.settings.maximum_in_flight);
                 let mut filters: Vec<_> = untold.drain(..count).collect();
                 // Each is told as it is now.
                 filters.sort_unstable();

@@ -27,9 +27,6 @@ const VERSION: u8 = 1;
 /// Time for which NATS keeps that nothing is kept of a session.
 const OVER: Duration = Duration::from_secs(60);
 
-/// Sessions that are written at once when all are.
-const WINDOW: usize = 256;
-
 /// How often is looked whether an earlier write is done.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -238,40 +235,39 @@ impl Core {
         true
     }
 
-    /// Shards have ended a session of which too much was to be kept: it is this node's as one that is away.
-    fn forget_too_large(&self, key: Key) -> bool {
-        let mut all = self.kept.borrow_mut();
-        if !all.get(&key).is_some_and(|kept| kept.is_too_large) {
-            return false;
-        }
-        let Some(kept) = all.remove(&key) else {
-            return false;
-        };
-        drop(all);
-        if let Some(client_id) = kept.client_id() {
-            let now_ms = self.fence.now_ms();
-            self.owners.borrow_mut().put_aside(now_ms, key, client_id);
-        }
-        for part in kept.parts {
+    /// Has nothing more of a session. Who waits for its records waits no longer.
+    fn forget_kept(&self, key: Key) -> Option<Kept> {
+        let mut kept = self.kept.borrow_mut().remove(&key)?;
+        for part in std::mem::take(&mut kept.parts) {
             self.close(part);
         }
-        true
+        Some(kept)
+    }
+
+    /// No shard has a session any more that is this node's. Where it was ended because it could not be kept, or not be
+    /// restored, it is brought to a shard as one that is away.
+    fn put_aside(&self, key: Key, kept: Option<&Kept>) {
+        let unrestored = self.unrestored.borrow_mut().remove(&key);
+        let too_large = kept.filter(|kept| kept.is_too_large);
+        let too_large = too_large.and_then(|kept| Some((kept.client_id()?, kept.epoch)));
+        if let Some((client_id, epoch)) = unrestored.or(too_large) {
+            let now_ms = self.fence.now_ms();
+            (self.owners.borrow_mut()).put_aside(now_ms, key, epoch, client_id);
+        }
     }
 
     /// A session of this node is another's. Says so when all is written that this node had of it.
     pub(super) fn leave_kept(self: &Rc<Self>, key: Key) {
-        let is_writing = (self.kept.borrow_mut().get_mut(&key)).is_some_and(|kept| {
+        let is_to_write = (self.kept.borrow_mut().get_mut(&key)).is_some_and(|kept| {
             kept.is_leaving = true;
-            kept.is_writing || kept.is_changed || kept.is_too_large
+            kept.is_writing || (kept.is_changed && !kept.is_too_large)
         });
-        if is_writing && self.forget_too_large(key) {
-            self.left(key);
-        } else if is_writing {
-            self.begin_writing(key);
-        } else {
-            self.kept.borrow_mut().remove(&key);
-            self.left(key);
+        if is_to_write {
+            return self.begin_writing(key);
         }
+        let kept = self.forget_kept(key);
+        self.put_aside(key, kept.as_ref());
+        self.left(key);
     }
 
     /// Whether everything is written that shards have handed over.
@@ -307,7 +303,7 @@ impl Core {
             }
             kept.keys().copied().collect()
         };
-        for keys in keys.chunks(WINDOW) {
+        for keys in keys.chunks(self.settings.maximum_in_flight) {
             for key in keys {
                 if self.kept.borrow().contains_key(key) {
                     self.begin_writing(*key);
@@ -342,7 +338,7 @@ impl Core {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
-            self.kept.borrow_mut().remove(&key);
+            self.forget_kept(key);
             match self.get_kept(key).await {
                 Ok(found) => {
                     let (sequence, before, records) = found.unwrap_or_default();
@@ -370,23 +366,38 @@ impl Core {
         }
     }
 
-    /// Brings a session that was claimed what is kept of it.
+    /// Brings a session that was claimed what is kept of it. Its client is refused where NATS does not have it in time;
+    /// then the session is this node's as one that is away.
     pub(super) async fn restore_session(
         self: Rc<Self>,
-        shard: usize,
-        session: sterna_broker::SessionKey,
+        (shard, session): (usize, sterna_broker::SessionKey),
         key: Key,
+        client_id: Arc<str>,
     ) {
-        let records = self.take_kept(key).await;
-        // What its earlier owner has seen of the log is to come by here first.
-        self.wait_for_end_of_log().await;
-        let is_own = self.owners.borrow().epoch(key).is_some();
-        let letter = match records {
-            Some(records) if is_own => ToShard::Restored { session, records },
-            _ => ToShard::Claimed {
-                session,
-                result: Err(sterna_broker::ClaimRefusal::TakenOver),
-            },
+        let restored = async {
+            let records = self.take_kept(key).await;
+            // What its earlier owner has seen of the log is to come by here first.
+            self.wait_for_end_of_log().await;
+            records
+        };
+        let limit = Duration::from_millis(self.settings.claim_timeout_ms);
+        let records = tokio::time::timeout(limit, restored).await;
+        let own = self.owners.borrow().epoch(key);
+        let refused = |why| ToShard::Claimed {
+            session,
+            result: Err(why),
+        };
+        let letter = match (records, own) {
+            (Ok(Some(records)), Some(_)) => ToShard::Restored { session, records },
+            (Err(_), Some(epoch)) => {
+                tracing::warn!(
+                    client = &*client_id,
+                    "NATS does not say what the session has: its client is refused"
+                );
+                (self.unrestored.borrow_mut()).insert(key, (client_id, epoch));
+                refused(sterna_broker::ClaimRefusal::Away)
+            }
+            _ => refused(sterna_broker::ClaimRefusal::TakenOver),
         };
         self.post(shard, letter);
     }

@@ -86,6 +86,8 @@ struct Core {
     lane_arrived: Notify,
     log: log::Log,
     kept: RefCell<HashMap<Key, kept::Kept>>,
+    /// Sessions that were claimed and could not be given what is kept of them in time, with the epochs.
+    unrestored: RefCell<HashMap<Key, (Arc<str>, u64)>>,
     /// Retained messages that wait for the engine.
     retained: RefCell<VecDeque<retained::Waiting>>,
     retained_arrived: Notify,
@@ -239,6 +241,7 @@ impl Engine {
             absence_ms: settings.absence_ms,
             claim_timeout_ms: settings.claim_timeout_ms,
         };
+        let reads = settings.maximum_log_reads;
         Core {
             owners: RefCell::new(Owners::new(own, terms)),
             owners_changed: Notify::new(),
@@ -261,8 +264,9 @@ impl Engine {
             lanes: RefCell::default(),
             new_lanes: RefCell::default(),
             lane_arrived: Notify::new(),
-            log: log::Log::new(log),
+            log: log::Log::new(log, reads),
             kept: RefCell::default(),
+            unrestored: RefCell::default(),
             retained: RefCell::default(),
             retained_arrived: Notify::new(),
             unechoed: RefCell::default(),

@@ -26,9 +26,6 @@ use crate::port::ToShard;
 use crate::subject;
 use crate::wire::{self, EncodedRun};
 
-/// Retained messages that are handed over at once, each of another topic.
-const WINDOW: usize = 256;
-
 /// Time for which NATS keeps that a topic has no retained message. Who was cut off for longer still has it.
 const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
 
@@ -83,12 +80,13 @@ impl Core {
 
     /// The first that wait, up to the second of one topic.
     fn next_of_each_topic(&self) -> Vec<Waiting> {
+        let most = self.settings.maximum_in_flight;
         let mut waiting = self.retained.borrow_mut();
         let count = {
             let mut topics = HashSet::new();
-            let mut all = waiting.iter().take(WINDOW);
+            let mut all = waiting.iter().take(most);
             let second = all.position(|one| !topics.insert(one.message.topic()));
-            second.unwrap_or_else(|| waiting.len().min(WINDOW))
+            second.unwrap_or_else(|| waiting.len().min(most))
         };
         waiting.drain(..count).collect()
     }

@@ -20,9 +20,6 @@ use crate::port::{ToShard, Waiting};
 /// Time for which NATS keeps that a session has ended.
 const OVER: Duration = Duration::from_secs(60);
 
-/// Sessions with something under way before more records of nodes that are gone are looked at.
-const SWEEP_WINDOW: usize = 256;
-
 /// How often, 10 ms apart, is looked whether everything is written before a node leaves.
 const LAST_WRITES: usize = 60;
 
@@ -203,10 +200,10 @@ impl Core {
             Action::Settled {
                 session: (shard, session),
                 key,
-                result: Ok(Begin::Kept),
+                result: Ok(Begin::Kept(client_id)),
             } => {
                 let core = Rc::clone(self);
-                self.spawn(core.restore_session(shard, session, key));
+                self.spawn(core.restore_session((shard, session), key, client_id));
             }
             Action::Adopt {
                 key,
@@ -459,7 +456,7 @@ impl Core {
             if record.pending == 0 {
                 return Ok(());
             }
-            while self.owners.borrow().busy() > SWEEP_WINDOW {
+            while self.owners.borrow().busy() > self.settings.maximum_in_flight {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }

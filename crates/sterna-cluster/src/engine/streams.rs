@@ -46,9 +46,6 @@ const LOST_AFTER: Duration = Duration::from_secs(3);
 /// How often is looked for the stream that nobody follows.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Sessions with something under way before more are told again.
-const WINDOW: usize = 256;
-
 /// The pause after something is told again, and before all is told once more because something was missed.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(300));
 
@@ -316,7 +313,7 @@ impl Core {
                 next
             }
             Told::Sessions(_) => {
-                while self.owners.borrow().busy() > WINDOW {
+                while self.owners.borrow().busy() > self.settings.maximum_in_flight {
                     tokio::time::sleep(PAUSES.0).await;
                 }
                 if next.is_none() {

@@ -702,7 +702,7 @@ impl<S: Copy> Owners<S> {
         };
         let session = claim.request.session;
         let begin = if claim.goes_on {
-            Begin::Kept
+            Begin::Kept(Arc::clone(&claim.request.client_id))
         } else {
             Begin::Anew
         };
@@ -759,8 +759,9 @@ impl<S: Copy> Owners<S> {
     }
 
     /// No shard has a session any more that is this node's: it is brought to one as one that is away.
-    pub fn put_aside(&mut self, now_ms: u64, key: Key, client_id: Arc<str>) {
-        if self.held.contains_key(&key) {
+    /// `epoch` is that of the ownership whose session has ended: what was claimed since is left alone.
+    pub fn put_aside(&mut self, now_ms: u64, key: Key, epoch: u64, client_id: Arc<str>) {
+        if self.epoch(key) == Some(epoch) && !self.work.contains_key(&key) {
             let will = None;
             self.enqueue(now_ms, key, Op::Adopt { client_id, will });
         }

@@ -158,12 +158,12 @@ pub enum Action<S> {
 }
 
 /// How a session begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Begin {
     /// As a new one.
     Anew,
-    /// With what is kept of it, if anything is.
-    Kept,
+    /// With what is kept of this client's, if anything is. Where that cannot be had: [`Owners::put_aside`].
+    Kept(Arc<str>),
 }
 
 /// What a mark says.

@@ -28,6 +28,15 @@ fn a_session_has_one_owner_at_a_time_where_its_record_is_lost() {
     });
 }
 
+/// What cannot be restored is its owner's as a session that is away.
+#[test]
+fn a_session_that_cannot_be_restored_is_not_forgotten() {
+    seeds::play("the owners' model without some records", 0..150, |seed| {
+        let found = play(seed, true, Losses::Unrestored);
+        assert_eq!(found, None, "seed {seed}");
+    });
+}
+
 /// The same where nodes do not notice: somebody must.
 #[test]
 fn who_goes_on_without_records_is_found() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
 use sterna_cluster::owners::{
-    Action, Key, Mark, Owners, Process, Record, Request, Terms, WriteError,
+    Action, Begin, Key, Mark, Owners, Process, Record, Request, Terms, WriteError,
 };
 
 const NODES: usize = 3;
@@ -47,6 +47,8 @@ pub(crate) enum Losses {
     Some,
     /// The same, and nodes go on as if it had not.
     Unnoticed,
+    /// It keeps it, and does not say in time what is kept of some sessions.
+    Unrestored,
 }
 
 /// What is in the stream.
@@ -67,6 +69,7 @@ enum Event {
     Follow(usize, u64),
     Ended(usize, u64, Key, Option<u64>),
     Adopted(usize, u64, Key),
+    PutAside(usize, u64, Key, u64, Arc<str>),
     Tick(usize, u64),
     Goes(usize, u64),
     Mends(usize),
@@ -123,6 +126,8 @@ pub(crate) struct World {
     with_fence: bool,
     /// How often the stream is lost, and whether nodes notice.
     losses: Losses,
+    /// Whether some sessions that were claimed cannot be restored, and nobody has them then.
+    fails_to_restore: bool,
     era: u64,
     /// When the stream was made, and its first place.
     made_ms: u64,
@@ -166,6 +171,7 @@ fn will_bytes(connection: u64) -> Arc<[u8]> {
 pub(crate) fn play(seed: u64, with_fence: bool, losses: Losses) -> Option<String> {
     let mut world = World::new(seed, false, with_fence);
     world.losses = losses;
+    world.fails_to_restore = losses == Losses::Unrestored;
     world.run_for(4_000);
     for _ in 0..150 {
         world.step();
@@ -174,6 +180,10 @@ pub(crate) fn play(seed: u64, with_fence: bool, losses: Losses) -> Option<String
         }
     }
     world.rest();
+    if losses == Losses::Unrestored {
+        // Who has a session is looked at then, and not what becomes of wills.
+        world.doubt_wills();
+    }
     world.settled()
 }
 
@@ -206,6 +216,7 @@ impl World {
             is_calm,
             with_fence,
             losses: Losses::None,
+            fails_to_restore: false,
             era: 0,
             made_ms: 0,
             base: 0,
@@ -297,6 +308,7 @@ impl World {
             | Event::Follow(node, _)
             | Event::Ended(node, ..)
             | Event::Adopted(node, ..)
+            | Event::PutAside(node, ..)
             | Event::TellsAgain(node, _)
             | Event::Tick(node, _) => self.nodes[*node].stands_still.then_some(*node),
             _ => None,
@@ -407,6 +419,11 @@ impl World {
                 }
                 self.with(node, start, |owners, now_ms| {
                     owners.was_adopted(now_ms, key);
+                });
+            }
+            Event::PutAside(node, start, key, epoch, client_id) => {
+                self.with(node, start, |owners, now_ms| {
+                    owners.put_aside(now_ms, key, epoch, client_id);
                 });
             }
             Event::Tick(node, start) => {
@@ -595,6 +612,19 @@ impl World {
                 let Some((key, outlives)) = known.waiting.remove(&session) else {
                     return;
                 };
+                if let Ok(Begin::Kept(client_id)) = &result
+                    && self.fails_to_restore
+                    && self.dice.one_in(3)
+                {
+                    let owners = self.nodes[node].owners.as_ref();
+                    if let Some(epoch) = owners.and_then(|owners| owners.epoch(key)) {
+                        let client_id = Arc::clone(client_id);
+                        let event = Event::PutAside(node, start, key, epoch, client_id);
+                        self.schedule(in_ms, event);
+                    }
+                    return;
+                }
+                let known = &mut self.nodes[node];
                 if result.is_ok() {
                     let live = Live {
                         connection: session,
@@ -816,7 +846,11 @@ impl World {
                 self.kill(node);
                 self.schedule(long_ms, Event::Starts(node));
             }
-            17 if self.losses != Losses::None && self.dice.one_in(4) => self.lose(),
+            17 if matches!(self.losses, Losses::Some | Losses::Unnoticed)
+                && self.dice.one_in(4) =>
+            {
+                self.lose()
+            }
             _ => {}
         }
         let for_ms = if self.dice.one_in(4) {

@@ -65,6 +65,11 @@ pub struct Cluster {
     pub maximum_log_bytes: u64,
     /// Bytes of one batch of messages to a node. One larger message is a batch of its own.
     pub batch_bytes: u32,
+    /// Entries of the log, retained messages, records and filters, of each kind, that are handed to NATS before it has
+    /// answered.
+    pub maximum_in_flight: u32,
+    /// Sessions that read the log in NATS at once, on this node.
+    pub maximum_log_reads: u32,
 }
 
 impl Default for Cluster {
@@ -92,6 +97,8 @@ impl Default for Cluster {
             maximum_inbox_bytes: 1 << 30,
             maximum_log_bytes: 1 << 30,
             batch_bytes: 256 << 10,
+            maximum_in_flight: 256,
+            maximum_log_reads: 16,
         }
     }
 }
@@ -209,6 +216,8 @@ impl Cluster {
             ("maximum_inbox_bytes", self.maximum_inbox_bytes),
             ("maximum_log_bytes", self.maximum_log_bytes),
             ("batch_bytes", u64::from(self.batch_bytes)),
+            ("maximum_in_flight", u64::from(self.maximum_in_flight)),
+            ("maximum_log_reads", u64::from(self.maximum_log_reads)),
         ] {
             if value == 0 {
                 problems.push(format!("cluster.{name} is at least 1"));

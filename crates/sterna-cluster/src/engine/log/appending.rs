@@ -12,9 +12,6 @@ use super::{Item, MOST_IN_ENTRY, Waiting};
 use crate::engine::{Core, retained};
 use crate::wire::{self, EncodedRun};
 
-/// Entries that are handed to NATS at once.
-const WINDOW: usize = 256;
-
 /// Messages of one topic on their way into the log.
 struct Entry {
     subject: String,
@@ -80,7 +77,7 @@ impl Core {
                     waiting.push_front(Item::Message(one));
                     break;
                 }
-                None if entries.len() == WINDOW => {
+                None if entries.len() == self.settings.maximum_in_flight => {
                     waiting.push_front(Item::Message(one));
                     break;
                 }

@@ -33,9 +33,6 @@ const PLACE_BITS: u32 = 10;
 /// Messages of one entry.
 const MOST_IN_ENTRY: usize = 1 << PLACE_BITS;
 
-/// Readers that NATS is asked for at once.
-const MOST_READING: usize = 16;
-
 /// What waits for the log.
 #[derive(Debug)]
 pub(in crate::engine) enum Item {
@@ -73,12 +70,13 @@ pub(in crate::engine) struct Log {
 }
 
 impl Log {
-    pub(in crate::engine) fn new(view: Arc<LogView>) -> Self {
+    /// `reads` is how many readers may read at once.
+    pub(in crate::engine) fn new(view: Arc<LogView>, reads: usize) -> Self {
         Self {
             view,
             waiting: RefCell::default(),
             arrived: Notify::new(),
-            reading: Semaphore::new(MOST_READING),
+            reading: Semaphore::new(reads),
             needs: RefCell::default(),
             knows_needs: Cell::new(false),
         }
