@@ -153,6 +153,48 @@ def deleted(cluster: Cluster) -> None:
     end(cluster, "lost", "lost-away", "lost-writer")
 
 
+def a_full_log(cluster: Cluster) -> None:
+    """NATS takes nothing more for the log: who reads on makes room, and the publisher is acknowledged then."""
+    first, second, third = cluster.nodes
+    reader = Keeper(first, "full")
+    reader.want("full/#")
+    away = Keeper(second, "full-away")
+    away.want("full/#")
+    known_elsewhere(cluster, first)
+    writer = Keeper(second, "full-writer", expiry_s=0)
+    for payload in numbered(0, 3):
+        writer.publish("full/a", payload, 1)
+    name = "STERNA_sterna_LOG"
+    info = ask_nats(cluster, f"$JS.API.STREAM.INFO.{name}")
+    config = info["config"]
+
+    def room(most_bytes: int) -> None:
+        wanted = json.dumps({**config, "max_bytes": most_bytes}).encode()
+        if "error" in (answer := ask_nats(cluster, f"$JS.API.STREAM.UPDATE.{name}", wanted)):
+            raise Failure(f"the stream is not changed: {answer}")
+
+    room(info["state"]["bytes"] + 10)
+    try:
+        writer.offer(7, "full/a", "m3", 1)
+        wait_until("NATS refuses it", lambda: second.figure("sterna_cluster_failed_attempts_total") > 0)
+        # What a session of that node settles meanwhile is kept: it does not come again at another.
+        if away.receive(3) != numbered(0, 3):
+            raise Failure(f"who is to go got {away.seen}")
+        away.nothing_more()
+        back_at(third, "full-away", []).close()
+        if reader.receive(3) != numbered(0, 3):
+            raise Failure(f"there came {reader.seen}")
+    finally:
+        room(config["max_bytes"])
+    writer.check(writer.expect(0x40))
+    if reader.receive(1) != ["m3"]:
+        raise Failure(f"there came {reader.seen}")
+    reader.nothing_more()
+    reader.close()
+    writer.close()
+    end(cluster, "full", "full-away")
+
+
 def all_disks(cluster: Cluster) -> None:
     """All servers of NATS come back with empty disks: nodes make the streams again, and write what they know."""
     first, second, third = cluster.nodes
@@ -194,6 +236,7 @@ def all_disks(cluster: Cluster) -> None:
 
 
 ROWS = [
+    ("lost: NATS takes nothing more for the log", a_full_log),
     ("lost: streams are deleted while nodes run", deleted),
     ("lost: all servers of NATS lose their disks", all_disks),
 ]

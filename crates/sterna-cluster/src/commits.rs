@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// What a shard handed over at the end of one turn, or a message of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Part {
     /// The shard.
     pub shard: usize,

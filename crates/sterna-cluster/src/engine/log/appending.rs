@@ -1,15 +1,18 @@
 //! Appending what shards hand over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use async_nats::jetstream::message::PublishMessage;
 use futures_util::future::join_all;
 use ring::digest;
-use sterna_broker::{Message, Once};
+use sterna_broker::{Message, Once, name_of as name_of_key};
 
 use super::{Item, MOST_IN_ENTRY, Waiting};
+use crate::commits::Part;
+use crate::engine::sessions::key_of;
 use crate::engine::{Core, retained};
+use crate::owners::Key;
 use crate::wire::{self, EncodedRun};
 
 /// Messages of one topic on their way into the log.
@@ -21,31 +24,95 @@ struct Entry {
     messages: Vec<Waiting>,
 }
 
+/// What does not get into the log: turns with messages for it, and sessions with records of such turns.
+struct Stuck {
+    turns: HashSet<Part>,
+    sessions: HashSet<Key>,
+}
+
+impl Stuck {
+    /// Whether what comes next may go before that. Records of one session stay in their order.
+    fn lets_pass(&mut self, item: &Item) -> bool {
+        match item {
+            Item::Message(waiting) => {
+                self.turns.insert(waiting.part);
+                false
+            }
+            Item::Records { changes, part } => {
+                let names = changes.iter().filter_map(|change| name_of_key(&change.key));
+                let keys: Vec<Key> = names.map(key_of).collect();
+                let is_stuck =
+                    self.turns.contains(part) || keys.iter().any(|key| self.sessions.contains(key));
+                if is_stuck {
+                    self.sessions.extend(keys);
+                }
+                !is_stuck
+            }
+            Item::Left(key) => !self.sessions.contains(key),
+            Item::Mark(_) => false,
+        }
+    }
+}
+
 impl Core {
     /// Appends what waits, in its order: what comes after it begins when NATS has all of it.
     pub(in crate::engine) async fn send_log(self: Rc<Self>) {
         let mut serial = 0;
         loop {
-            let (entries, records) = self.next_entries(&mut serial);
+            let (entries, mut records) = self.next_entries(&mut serial);
             if entries.is_empty() && records.is_empty() {
                 self.log.arrived.notified().await;
                 continue;
             }
             if !entries.is_empty() {
                 self.hand_over_all("the log", entries, async |entries| {
-                    self.append_to_log(entries).await
+                    let missing = self.append_to_log(entries).await;
+                    self.let_pass(&missing, &mut records);
+                    missing
                 })
                 .await;
             }
             for item in records {
-                match item {
-                    Item::Records { changes, part } => self.keep(changes, part),
-                    Item::Left(key) => self.leave_kept(key),
-                    // Who waits may have given up.
-                    Item::Mark(waiting) => drop(waiting.send(())),
-                    Item::Message(_) => {}
-                }
+                self.pass(item);
             }
+        }
+    }
+
+    /// Does what was waiting for messages before it.
+    fn pass(self: &Rc<Self>, item: Item) {
+        match item {
+            Item::Records { changes, part } => self.keep(changes, part),
+            Item::Left(key) => self.leave_kept(key),
+            // Who waits may have given up.
+            Item::Mark(waiting) => drop(waiting.send(())),
+            Item::Message(_) => {}
+        }
+    }
+
+    /// Has records overtake messages that NATS does not take, and that they do not belong to. A full log gets room only
+    /// when cursors move on.
+    fn let_pass(self: &Rc<Self>, missing: &[Entry], records: &mut Vec<Item>) {
+        if missing.is_empty() {
+            return;
+        }
+        let messages = missing.iter().flat_map(|entry| &entry.messages);
+        let mut stuck = Stuck {
+            turns: messages.map(|waiting| waiting.part).collect(),
+            sessions: HashSet::new(),
+        };
+        let mut passing: Vec<Item> = records
+            .extract_if(.., |item| stuck.lets_pass(item))
+            .collect();
+        let waiting = std::mem::take(&mut *self.log.waiting.borrow_mut());
+        for item in waiting {
+            if stuck.lets_pass(&item) {
+                passing.push(item);
+            } else {
+                self.log.waiting.borrow_mut().push_back(item);
+            }
+        }
+        for item in passing {
+            self.pass(item);
         }
     }
 
@@ -156,4 +223,35 @@ fn name_of(once: Once, message: &Message) -> String {
         packet_id,
     } = once;
     format!("once.{session}.{round}.{packet_id}.{content:x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use sterna_broker::Change;
+
+    use super::*;
+    use crate::commits::Commits;
+
+    #[test]
+    fn records_overtake_messages_of_other_turns_and_not_each_other() {
+        let mut commits = Commits::default();
+        let [full, later] = [1, 2].map(|token| commits.open(0, token));
+        let records = |part, name: u8| Item::Records {
+            changes: vec![Change {
+                key: [b'c', 1, name].into(),
+                value: None,
+            }],
+            part,
+        };
+        let mut stuck = Stuck {
+            turns: HashSet::from([full]),
+            sessions: HashSet::new(),
+        };
+        assert!(stuck.lets_pass(&records(later, b'a')));
+        assert!(!stuck.lets_pass(&records(full, b'a')), "its own turn's");
+        assert!(!stuck.lets_pass(&records(later, b'a')), "it would overtake");
+        assert!(stuck.lets_pass(&records(later, b'b')));
+        assert!(!stuck.lets_pass(&Item::Left(key_of("a"))));
+        assert!(stuck.lets_pass(&Item::Left(key_of("b"))));
+    }
 }
