@@ -88,15 +88,15 @@ impl Core {
             })
         };
         let patience = Duration::from_millis(self.settings.answer_timeout_ms) * 2;
-        let begun: Result<_, (bool, String)> = tokio::time::timeout(patience, begin)
+        let answer: Result<_, (bool, String)> = tokio::time::timeout(patience, begin)
             .await
             .unwrap_or_else(|_| Err((false, "NATS does not answer".to_owned())));
-        match begun {
+        match answer {
             Err((true, why)) => {
                 self.lacks_stream(stream).await;
                 Err(why)
             }
-            begun => begun.map_err(|(_, why)| why),
+            answer => answer.map_err(|(_, why)| why),
         }
     }
 }

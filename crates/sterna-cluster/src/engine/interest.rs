@@ -90,9 +90,10 @@ impl Core {
                 let subject = format!("node.{node}.want.{}", digest_of(&filter));
                 let mut retry = Retry::new();
                 // Where there is one, the node has said it by itself.
-                while let Err(WriteError::Unknown) = self
+                while self
                     .compare_and_set(subject.clone(), 0, line.clone().into_bytes(), None)
                     .await
+                    == Err(WriteError::Unknown)
                 {
                     retry.wait().await;
                 }

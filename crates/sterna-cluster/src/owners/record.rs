@@ -50,9 +50,9 @@ impl Record {
     /// The bytes that NATS keeps.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let flags = u8::from(self.is_over) * IS_OVER
-            | u8::from(self.is_kept) * IS_KEPT
-            | u8::from(self.since.is_some()) * HAS_SINCE;
+        let flags = (u8::from(self.is_over) * IS_OVER)
+            | (u8::from(self.is_kept) * IS_KEPT)
+            | (u8::from(self.since.is_some()) * HAS_SINCE);
         let mut out = vec![VERSION, flags];
         put_bytes(&mut out, self.owner.node.as_bytes());
         put_number(&mut out, self.owner.incarnation);

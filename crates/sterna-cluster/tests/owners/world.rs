@@ -849,7 +849,7 @@ impl World {
             17 if matches!(self.losses, Losses::Some | Losses::Unnoticed)
                 && self.dice.one_in(4) =>
             {
-                self.lose()
+                self.lose();
             }
             _ => {}
         }
