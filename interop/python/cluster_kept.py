@@ -5,6 +5,8 @@ Standard library only.
 
 from __future__ import annotations
 
+import http.client
+import json
 import time
 
 import wire
@@ -360,6 +362,60 @@ def too_much(cluster: Cluster) -> None:
     end(cluster, "much")
 
 
+def http_reading(node: Node, count: int) -> tuple[list[str], list[int]]:
+    """What an HTTP session gets next, and the ids of these messages."""
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["http"], timeout=PATIENCE_S)
+    connection.request("GET", "/v1/topics/kept-http?session=kept-http&qos=1")
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise Failure(f"{node.name} answered {answer.status}: {answer.read()!r}")
+    got = []
+    while len(got) < count:
+        if line := answer.readline().strip():
+            got.append(json.loads(line))
+    connection.close()
+    return [message["payload"] for message in got], [message["id"] for message in got]
+
+
+def http_asks(node: Node, method: str, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["http"], timeout=PATIENCE_S)
+    connection.request(method, path)
+    if (status := connection.getresponse().status) != 204:
+        raise Failure(f"{method} {path} was answered with {status}")
+    connection.close()
+
+
+def http_session(cluster: Cluster) -> None:
+    """A session of HTTP goes to another node when its node dies, with what it has not acknowledged."""
+    first, second, third = cluster.nodes
+    writer = Keeper(second, "kept-http-writer", expiry_s=0)
+    http_reading(first, 0)
+    known_elsewhere(cluster, first)
+    for payload in numbered(0, 4):
+        writer.publish("kept-http", payload, 1)
+    got, ids = http_reading(first, 4)
+    if got != numbered(0, 4):
+        raise Failure(f"first came {got}")
+    # An id is that of a node: another does not know it.
+    http_asks(first, "POST", f"/v1/sessions/kept-http/ack?id={ids[1]}")
+    time.sleep(0.5)
+    first.kill()
+    writer.publish("kept-http", "m4", 2)
+    got, ids = http_reading(third, 3)
+    if got != numbered(2, 5):
+        raise Failure(f"at the third node came {got}")
+    http_asks(third, "POST", f"/v1/sessions/kept-http/ack?id={ids[-1]}")
+    writer.publish("kept-http", "m5", 1)
+    got, _ = http_reading(second, 1)
+    if got != ["m5"]:
+        raise Failure(f"at the second node came {got}")
+    writer.close()
+    http_asks(second, "DELETE", "/v1/sessions/kept-http")
+    first.start()
+    cluster.settle()
+    end(cluster)
+
+
 def restarted(cluster: Cluster, more: str) -> dict[Node, str]:
     """Starts all nodes again with more settings. What they had before."""
     before = {node: node.config.read_text() for node in cluster.nodes}
@@ -406,6 +462,7 @@ def a_backlog(cluster: Cluster) -> None:
 
 
 ROWS = [
+    ("kept: a session of HTTP, whose node is killed", http_session),
     ("kept: a long backlog comes in batches", a_backlog),
     ("kept: more than NATS takes of a session", too_much),
     ("kept: a living node hands a session over", a_handover),
