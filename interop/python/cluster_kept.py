@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import subprocess
 import time
 
 import wire
@@ -416,6 +418,40 @@ def http_session(cluster: Cluster) -> None:
     end(cluster)
 
 
+def amqp_reading(node: Node, count: int) -> list[str]:
+    """What a durable subscription of AMQP gets next. The client accepts it, and goes without a word."""
+    command = [os.environ["STERNA_BIN"], "sub", node.url("amqp"), "-t", "kept-amqp", "-q", "1", "-c", "-i", "kept-amqp"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as client:
+        assert client.stdout
+        got = [client.stdout.readline().rstrip("\n") for _ in range(count)]
+        time.sleep(1.0)
+        client.kill()
+        return got
+
+
+def amqp_terminus(cluster: Cluster) -> None:
+    """A durable terminus of AMQP goes to another node when its node dies, and gets each message once."""
+    first, second, third = cluster.nodes
+    writer = Keeper(second, "kept-amqp-writer", expiry_s=0)
+    amqp_reading(first, 0)
+    known_elsewhere(cluster, first)
+    for payload in numbered(0, 2):
+        writer.publish("kept-amqp", payload, 1)
+    if (got := amqp_reading(first, 2)) != numbered(0, 2):
+        raise Failure(f"first came {got}")
+    first.kill()
+    for payload in numbered(2, 4):
+        writer.publish("kept-amqp", payload, 2)
+    if (got := amqp_reading(third, 2)) != numbered(2, 4):
+        raise Failure(f"at the third node came {got}")
+    writer.publish("kept-amqp", "m4", 1)
+    if (got := amqp_reading(second, 1)) != ["m4"]:
+        raise Failure(f"at the second node came {got}")
+    writer.close()
+    first.start()
+    cluster.settle()
+
+
 def restarted(cluster: Cluster, more: str) -> dict[Node, str]:
     """Starts all nodes again with more settings. What they had before."""
     before = {node: node.config.read_text() for node in cluster.nodes}
@@ -471,4 +507,6 @@ ROWS = [
     ("kept: a node stops in order", a_drain),
     ("kept: all nodes start again", all_nodes),
     ("kept: a node dies and does not come back", adopted),
+    # Its subscription stays: nothing that counts filters follows.
+    ("kept: a durable terminus of AMQP, whose node is killed", amqp_terminus),
 ]
