@@ -285,13 +285,6 @@ impl<S: Copy> Owners<S> {
         }
     }
 
-    /// The sequence number of this node's last record of a session that it holds; 0 where NATS has lost it.
-    fn last_own(&self, key: Key) -> Option<u64> {
-        let held = self.held.get(&key)?;
-        let is_forgotten = self.forgotten.contains(&key);
-        Some(if is_forgotten { 0 } else { held.epoch })
-    }
-
     /// Begins everything that is under way again, for nothing of it may be in the stream.
     pub(super) fn begin_all_again(&mut self, now_ms: u64) {
         let keys: Vec<Key> = self.work.keys().copied().collect();
@@ -756,15 +749,6 @@ impl<S: Copy> Owners<S> {
             work.ops.insert(1, next);
         }
         self.finish(now_ms, key);
-    }
-
-    /// No shard has a session any more that is this node's: it is brought to one as one that is away.
-    /// `epoch` is that of the ownership whose session has ended: what was claimed since is left alone.
-    pub fn put_aside(&mut self, now_ms: u64, key: Key, epoch: u64, client_id: Arc<str>) {
-        if self.epoch(key) == Some(epoch) && !self.work.contains_key(&key) {
-            let will = None;
-            self.enqueue(now_ms, key, Op::Adopt { client_id, will });
-        }
     }
 
     /// A shard has a session that was adopted, or the session has ended.
