@@ -295,7 +295,10 @@ impl Store for Surveyed {
         self.inner.committed()
     }
     fn read(&mut self, request: ReadRequest) {
-        self.asked.lock().unwrap().push(request.most_messages);
+        self.asked
+            .lock()
+            .expect("no thread panicked")
+            .push(request.most_messages);
         self.inner.read(request);
     }
     fn next_answer(&mut self) -> Option<ReadAnswer> {
