@@ -545,7 +545,7 @@ fn what_waits_behind_a_gap_is_counted_until_it_is_read() {
                 Fate::Deliver
             }
         });
-        let stream = world.open(client, Dir::Bi, &[7; 60_000], false);
+        let stream = world.open(client, Dir::Bi, &vec![7; 60_000], false);
         world.run_for(RTT / 2 + Duration::from_millis(2));
         assert!(world.arrived(key, stream).is_empty());
         let held = world.server.held_bytes();
