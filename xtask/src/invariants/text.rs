@@ -23,7 +23,7 @@ const SYSTEM_PATHS: [&str; 6] = [
 const CLOCKS: [&str; 2] = ["Instant::now", "SystemTime::now"];
 
 /// Modules that may hold unsafe code; the reason stands in the module.
-const UNSAFE_MODULES: [&str; 8] = [
+const UNSAFE_MODULES: [&str; 9] = [
     "crates/sterna-lab/src/bin/sterna-lab/allocations.rs",
     "crates/sterna-lab/src/bin/sterna-lab/process.rs",
     "crates/sterna-lab/src/kernel.rs",
@@ -31,6 +31,7 @@ const UNSAFE_MODULES: [&str; 8] = [
     "crates/sterna-net/src/steering.rs",
     "crates/sterna-net/src/tcp_info.rs",
     "crates/sterna-server/src/memory/allocator.rs",
+    "crates/sterna/src/allocator.rs",
     "crates/sterna/src/commands/clock.rs",
 ];
 

@@ -533,10 +533,9 @@ mod tests {
             let value = text.split_once("initial_rtt: ").unwrap().1;
             let value = value.split_once("ms").unwrap().0.parse::<f64>().unwrap();
             assert!((333.0..=499.5).contains(&value), "{value}");
-            // In microseconds.
-            (value * 1_000.0) as u32
+            Duration::from_secs_f64(value / 1_000.0).as_micros()
         };
-        let crowd: BTreeSet<u32> = (0..64).map(assumed).collect();
+        let crowd: BTreeSet<u128> = (0..64).map(assumed).collect();
         // Two of 64 may meet by chance; with one value for all there would be one.
         assert!(crowd.len() > 56, "{crowd:?}");
         assert!(crowd.last().unwrap() - crowd.first().unwrap() > 80_000);
