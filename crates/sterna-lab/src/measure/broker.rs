@@ -24,6 +24,9 @@ const SERVER_NAME: &str = "localhost";
 const CERTIFICATE: &str = "development-certificate.pem";
 const KEY: &str = "development-key.pem";
 const AUTHORITY: &str = "development-ca.pem";
+/// How long brokers wait for a handshake, and then for CONNECT, in milliseconds: with any transport as long
+/// as devices try. What is slow is a result, and no failure.
+const PATIENCE_MS: &str = "60000";
 /// Longest start of a program on a busy machine.
 pub(super) const START_LIMIT: Duration = Duration::from_secs(30);
 /// Interval of checks whether a broker listens.
@@ -93,6 +96,8 @@ impl Broker {
             .env("STERNA__LOG__LEVEL", "warn")
             .env("STERNA__SYS__INTERVAL_S", "0")
             .env("STERNA__QUIC__EARLY_DATA", "off")
+            .env("STERNA__NETWORK__HANDSHAKE_TIMEOUT_MS", PATIENCE_MS)
+            .env("STERNA__NETWORK__CONNECT_TIMEOUT_MS", PATIENCE_MS)
             // Nothing is kept on disk, as with the other brokers; and several run at once.
             .env("STERNA__STORE__ENABLED", "false")
             .envs(OPEN_TO_THE_CELL.map(|name| (name, "true")));
