@@ -170,7 +170,7 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
                 Some(out) => out.clone(),
                 None => default_folder(&campaign.name, args.quick),
             },
-            command: command(args, campaign),
+            command: command(args, campaign, named),
         })
         .collect();
     let outcomes = run_wanted(args, &wanted, &stop)?;
@@ -330,12 +330,23 @@ fn run_wanted(
     Ok(outcomes)
 }
 
-/// The command that repeats a campaign.
-fn command(args: &RunArgs, campaign: &Campaign) -> String {
-    let mut text = format!("sterna-lab run {}", shell_word(&args.name));
+/// A program as samples name it: results are published, and where programs were is nobody's business.
+fn named(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    shell_word(&name.to_string_lossy())
+}
+
+/// A file as this machine finds it.
+fn found(path: &Path) -> String {
+    shell_word(&path.to_string_lossy())
+}
+
+/// The command that repeats a campaign, with files as `show` writes them.
+fn command(args: &RunArgs, campaign: &Campaign, show: fn(&Path) -> String) -> String {
+    let mut text = format!("sterna-lab run {}", show(Path::new(&args.name)));
     if let Some(path) = args.sterna.given() {
         // Writing to a String does not fail, here and below.
-        let _ = write!(text, " --sterna {}", shell_word(&path.to_string_lossy()));
+        let _ = write!(text, " --sterna {}", show(path));
     }
     if args.quick {
         text.push_str(" --quick");
@@ -345,14 +356,22 @@ fn command(args: &RunArgs, campaign: &Campaign) -> String {
         let _ = write!(text, " --grid {}", shell_word(grid));
     }
     for broker in &args.broker {
-        let _ = write!(text, " --broker {}", shell_word(broker));
+        let broker = match broker.split_once("?ca=") {
+            Some((url, authority)) => format!("{url}?ca={}", show(Path::new(authority))),
+            None => broker.clone(),
+        };
+        let _ = write!(text, " --broker {}", shell_word(&broker));
     }
     for device in &args.device {
-        let device = format!("{}={}", device.scheme, device.program.display());
-        let _ = write!(text, " --device {}", shell_word(&device));
+        let _ = write!(
+            text,
+            " --device {}={}",
+            device.scheme,
+            show(&device.program)
+        );
     }
     if let Some(rival) = &args.rival {
-        let _ = write!(text, " --rival {}", shell_word(&rival.to_string_lossy()));
+        let _ = write!(text, " --rival {}", show(rival));
     }
     if let Some(jobs) = args.jobs {
         let _ = write!(text, " --jobs {jobs}");
@@ -368,7 +387,7 @@ fn command(args: &RunArgs, campaign: &Campaign) -> String {
 /// The command that goes on with an interrupted campaign; of several with all of them, of which those that
 /// are done have nothing left to do.
 fn resume_command(args: &RunArgs, campaign: &Campaign) -> String {
-    let mut text = command(args, campaign);
+    let mut text = command(args, campaign, found);
     if args.no_calibration {
         text.push_str(" --no-calibration");
     }
@@ -654,6 +673,28 @@ mod tests {
             "sterna-lab run mqtt-fernandez-2020 --quick --seed 7 --grid connect --grid stop-and-wait \
              --rival ./rivals --jobs 3 --emulator relay --no-calibration --out 'a folder'\\''s' --resume"
         );
+    }
+
+    #[test]
+    fn results_name_programs_without_their_folders() {
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: RunArgs,
+        }
+        let words = "x /home/me/my.toml --sterna /home/me/sterna --device /home/me/quic-go \
+                     --device mqtts=/home/me/other --rival /home/me/rivals \
+                     --broker mqtts://broker:8883?ca=/home/me/ca.pem";
+        let args = Line::parse_from(words.split_ascii_whitespace()).args;
+        let (campaign, _) = Campaign::find(PAPERS[0]).unwrap();
+        assert_eq!(
+            command(&args, &campaign, named),
+            "sterna-lab run my.toml --sterna sterna --seed 1 --broker 'mqtts://broker:8883?ca=ca.pem' \
+             --device mqtt+quic=quic-go --device mqtts=other --rival rivals"
+        );
+        let again = resume_command(&args, &campaign);
+        assert_eq!(again.matches("/home/me/").count(), 6, "{again}");
     }
 
     #[test]
