@@ -45,13 +45,22 @@ fn line(campaign: &Campaign, table: &Table<'_>, best: &Best, cell: &Cell) -> Opt
     let place: Vec<&str> = cell.iter().map(|(_, value)| value.as_str()).collect();
     let shown = |estimate: &Estimate| format!("{} {}", with_interval(estimate), best.unit);
     Some(Line {
-        what: [best.title.as_str(), &place.join(", ")].join(": "),
+        what: named(&best.title, &place),
         tcp: label(tcp),
         tcp_value: shown(&tcp_value),
         quic: label(quic),
         quic_value: shown(&quic_value),
         ratio: with_interval(&ratio),
     })
+}
+
+/// The title and the place of a cell, which a table without axes lacks.
+fn named(title: &str, place: &[&str]) -> String {
+    if place.is_empty() {
+        title.to_owned()
+    } else {
+        format!("{title}: {}", place.join(", "))
+    }
 }
 
 /// The transport with the lowest value.
@@ -73,4 +82,15 @@ fn lowest<'a>(
         .iter()
         .filter_map(of)
         .min_by(|one, other| one.2.value.total_cmp(&other.2.value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_without_a_cell_ends_with_its_title() {
+        assert_eq!(named("one message", &[]), "one message");
+        assert_eq!(named("one message", &["lte", "5%"]), "one message: lte, 5%");
+    }
 }

@@ -141,6 +141,9 @@ fn y_title(figure: &Figure) -> String {
         ("", _) => name.to_owned(),
         (statistic, _) => format!("{statistic} of the {name}"),
     };
+    if name.ends_with(&figure.unit) {
+        return name;
+    }
     format!("{name}, {}", figure.unit)
 }
 
@@ -229,12 +232,15 @@ fn content(
 fn mark(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Option<Mark> {
     if let Some([of, against]) = &figure.ratio {
         let ratios = ratios(figure, table, filter, of, against);
-        return Quantiles::of(&ratios).map(Mark::Box);
+        let both = [of, against].map(|name| filter.with(Axis::Transport, name));
+        let mean = table.ratio(&figure.grid, &both, &figure.metric);
+        return Quantiles::of(&ratios).map(|ratios| Mark::Box(ratios, mean));
     }
     match figure.form {
         Form::Box => {
             let values = table.pooled(&figure.grid, filter, &figure.metric);
-            Quantiles::of(&values).map(Mark::Box)
+            let mean = table.estimate(&figure.grid, filter, &figure.metric);
+            Quantiles::of(&values).map(|values| Mark::Box(values, mean))
         }
         // A bar begins at zero, which a logarithmic axis does not have.
         Form::Bars if !figure.log => table

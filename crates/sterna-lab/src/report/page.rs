@@ -30,7 +30,8 @@ const BRACKETS: &str = "In round brackets: 95 % confidence intervals. Repetition
 
 /// Text beside the figures.
 const FORMS: &str = "Boxes: quartiles, dot at the median, whiskers at the 5th and 95th percentile, circles outside of \
-                     them. Error bars: 95 % confidence intervals.";
+                     them, in black the 95 % confidence interval of the mean. Error bars of others: 95 % confidence \
+                     intervals.";
 
 /// The heading of the table of bests.
 const BEST: &str = "Each transport at its best";

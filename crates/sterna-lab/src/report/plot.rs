@@ -22,22 +22,25 @@ const PANEL_WIDTH: f64 = 250.0;
 /// Width of a box or bar.
 const SLOT_WIDTH: f64 = 15.0;
 const PANEL_HEIGHT: f64 = 200.0;
-const LEFT: f64 = 62.0;
+const LEFT: f64 = 76.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 52.0;
 /// Of a line of the title.
 const TITLE_HEIGHT: f64 = 20.0;
-/// About how wide a character of the title is.
-const TITLE_CHARACTER_WIDTH: f64 = 7.4;
+/// How wide a character of the title is in the widest of usual fonts (DejaVu Sans Bold), in the mean: readers'
+/// fonts differ, and what is too wide is cut off.
+const TITLE_CHARACTER_WIDTH: f64 = 10.0;
 /// Of a line of the legend.
 const LEGEND_HEIGHT: f64 = 24.0;
 /// Width of a picture beyond which panels go to the next row.
 const MAX_WIDTH: f64 = 1080.0;
 /// Points outside of the whiskers that are drawn of one box: the farthest ones.
 const MAX_OUTLIERS: usize = 60;
-/// About how wide a character is.
-const CHARACTER_WIDTH: f64 = 6.2;
+/// How wide a character is in the widest of usual fonts (DejaVu Sans), in the mean.
+const CHARACTER_WIDTH: f64 = 6.8;
+/// Of a line of the vertical axis' title.
+const LINE_HEIGHT: f64 = 13.0;
 
 /// A picture.
 #[derive(Clone, Debug)]
@@ -81,8 +84,8 @@ pub(super) enum Content {
 /// Marks over a category.
 #[derive(Clone, Debug)]
 pub(super) enum Mark {
-    /// Quartiles, whiskers at 5 and 95 %, and the values outside of them.
-    Box(Quantiles),
+    /// Quartiles, whiskers at 5 and 95 %, and the values outside of them; in black the interval of the mean.
+    Box(Quantiles, Option<Estimate>),
     /// From zero to a value, with its interval.
     Bar(Estimate),
     /// A value with its interval.
@@ -124,12 +127,13 @@ impl Mark {
     /// Range that must fit into the picture.
     fn range(&self) -> (f64, f64) {
         match self {
-            Self::Box(quantiles) => quantiles
-                .outliers
-                .iter()
-                .fold((quantiles.at[0], quantiles.at[4]), |(low, high), value| {
-                    (low.min(*value), high.max(*value))
-                }),
+            Self::Box(quantiles, mean) => {
+                let limits = mean.iter().flat_map(|mean| [mean.least(), mean.most()]);
+                let values = quantiles.outliers.iter().copied().chain(limits);
+                values.fold((quantiles.at[0], quantiles.at[4]), |(low, high), value| {
+                    (low.min(value), high.max(value))
+                })
+            }
             // Impossible values of a bar are not shown: an interval of few values may reach below
             // zero.
             Self::Bar(estimate) => (0.0_f64.min(estimate.value), estimate.most()),
@@ -365,17 +369,28 @@ impl Picture {
                 }
             );
         }
-        let (x, y) = (frame.x - 46.0, frame.y + PANEL_HEIGHT / 2.0);
         let _ = writeln!(
             svg,
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{PANEL_HEIGHT}\" fill=\"none\" \
-             stroke=\"#999\"/>\n<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\" fill=\"#444\" \
-             transform=\"rotate(-90 {x:.1} {y:.1})\">{}</text>",
-            frame.x,
-            frame.y,
-            frame.width,
-            escape(&self.y_title)
+             stroke=\"#999\"/>",
+            frame.x, frame.y, frame.width
         );
+        let y = frame.y + PANEL_HEIGHT / 2.0;
+        let most = (PANEL_HEIGHT + BOTTOM) / CHARACTER_WIDTH;
+        // From the axis to the left, and the last line is next to it.
+        for (index, line) in in_lines(&self.y_title, most as usize)
+            .iter()
+            .rev()
+            .enumerate()
+        {
+            let x = (index as f64).mul_add(-LINE_HEIGHT, frame.x - 52.0);
+            let _ = writeln!(
+                svg,
+                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\" fill=\"#444\" \
+                 transform=\"rotate(-90 {x:.1} {y:.1})\">{}</text>",
+                escape(line)
+            );
+        }
         if axis.is_cut() {
             let _ = writeln!(
                 svg,
@@ -399,7 +414,7 @@ impl Panel {
             } => {
                 let slots = names.len() as f64 * (marks.len() as f64 + 1.0);
                 // Each category is as wide as the longest name needs.
-                let lines = names.iter().flat_map(|name| in_lines(name));
+                let lines = names.iter().flat_map(|name| in_lines(name, LONG));
                 let longest = lines.map(|line| line.chars().count()).max();
                 let label = (longest.unwrap_or(0) as f64).mul_add(CHARACTER_WIDTH, 12.0);
                 let labels = names.len() as f64 * label;
@@ -411,13 +426,16 @@ impl Panel {
     }
 }
 
-/// A category's name in one line, or in two where it is long: divided at the blank next to its middle.
-fn in_lines(name: &str) -> Vec<&str> {
-    const LONG: usize = 16;
+/// Most characters of a category's name in one line.
+const LONG: usize = 16;
+
+/// A text in one line, or in two where it has more characters than that: divided at the blank next to its
+/// middle.
+fn in_lines(name: &str, most: usize) -> Vec<&str> {
     let middle = name.len() / 2;
     let blanks = name.match_indices(' ').map(|(at, _)| at);
     match blanks.min_by_key(|at| at.abs_diff(middle)) {
-        Some(at) if name.len() > LONG => vec![&name[..at], &name[at + 1..]],
+        Some(at) if name.len() > most => vec![&name[..at], &name[at + 1..]],
         _ => vec![name],
     }
 }
@@ -462,7 +480,7 @@ fn categories(
 ) {
     let step = frame.width / names.len().max(1) as f64;
     for (index, name) in names.iter().enumerate() {
-        for (line, text) in in_lines(name).into_iter().enumerate() {
+        for (line, text) in in_lines(name, LONG).into_iter().enumerate() {
             let _ = writeln!(
                 svg,
                 "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
@@ -534,7 +552,7 @@ fn draw(svg: &mut String, mark: &Mark, x: f64, width: f64, y: &impl Fn(f64) -> f
         );
     };
     match mark {
-        Mark::Box(quantiles) => {
+        Mark::Box(quantiles, mean) => {
             let [p5, p25, p50, p75, p95] = quantiles.at;
             vertical(svg, p5, p25, colour);
             vertical(svg, p75, p95, colour);
@@ -561,6 +579,9 @@ fn draw(svg: &mut String, mark: &Mark, x: f64, width: f64, y: &impl Fn(f64) -> f
                      stroke=\"{colour}\" stroke-opacity=\"0.7\"/>",
                     y(*outlier)
                 );
+            }
+            if let Some(mean) = mean {
+                error_bar(svg, mean, &vertical, &cap, "#222");
             }
         }
         Mark::Bar(estimate) => {
@@ -693,6 +714,53 @@ mod tests {
     }
 
     #[test]
+    fn a_box_has_the_interval_of_the_mean() {
+        let values: Vec<f64> = (0..9).map(f64::from).collect();
+        let mean = Estimate {
+            value: 4.0,
+            low: Some(-2.0),
+            high: Some(12.0),
+            repetitions: 5,
+        };
+        let mark = Mark::Box(Quantiles::of(&values).unwrap(), Some(mean));
+        assert_eq!(mark.range(), (-2.0, 12.0));
+        let mut svg = String::new();
+        draw(&mut svg, &mark, 5.0, 8.0, &|value| value, "#0072b2");
+        assert_eq!(svg.matches("stroke=\"#222\"").count(), 3, "{svg}");
+    }
+
+    #[test]
+    fn no_text_is_wider_than_its_place() {
+        let mut picture = picture(Mark::Point);
+        picture.title = "Figure 6b: The same with a client that waits for each answer".into();
+        picture.y_title = "variation of the one-way delay, standard deviation / mean".into();
+        let svg = picture.svg();
+        let width: f64 = svg
+            .split_once("width=\"")
+            .unwrap()
+            .1
+            .split_once('"')
+            .unwrap()
+            .0
+            .parse()
+            .unwrap();
+        let lines = picture.title_lines((width - LEFT).max(PANEL_WIDTH));
+        assert!(lines.len() > 1);
+        for line in lines {
+            assert!(
+                LEFT + line.len() as f64 * TITLE_CHARACTER_WIDTH <= width,
+                "{line}"
+            );
+        }
+        for line in svg.lines().filter(|line| line.contains("rotate(-90")) {
+            let text = line.split_once('>').unwrap().1.split_once('<').unwrap().0;
+            let long = text.len() as f64 * CHARACTER_WIDTH;
+            assert!(long <= TOP + PANEL_HEIGHT + BOTTOM, "{text}");
+        }
+        assert_eq!(svg.matches("rotate(-90").count(), 2);
+    }
+
+    #[test]
     fn panels_have_one_axis_of_time() {
         let mut picture = picture(Mark::Point);
         let panel = |last_s: f64| Panel {
@@ -705,13 +773,13 @@ mod tests {
 
     #[test]
     fn long_names_of_categories_take_two_lines() {
-        assert_eq!(in_lines("5%"), ["5%"]);
+        assert_eq!(in_lines("5%", LONG), ["5%"]);
         assert_eq!(
-            in_lines("TLS 1.3 on TCP, resumed"),
+            in_lines("TLS 1.3 on TCP, resumed", LONG),
             ["TLS 1.3 on", "TCP, resumed"]
         );
         assert_eq!(
-            in_lines("averylongnamewithoutblanks"),
+            in_lines("averylongnamewithoutblanks", LONG),
             ["averylongnamewithoutblanks"]
         );
     }

@@ -118,6 +118,16 @@ impl<'a> Table<'a> {
         Resamples::of(&[quantity])?.estimate(|values| values[0])
     }
 
+    /// The same of the samples that pass the first filter, by that of those that pass the second, both of
+    /// the same repetitions.
+    pub(super) fn ratio(&self, grid: &str, both: &[Filter; 2], name: &str) -> Option<Estimate> {
+        let quantities = [
+            self.quantity(grid, &both[0], name)?,
+            self.quantity(grid, &both[1], name)?,
+        ];
+        Resamples::of(&quantities)?.estimate(|values| values[0] / values[1])
+    }
+
     /// What a claim looks at in one cell; `None` where a metric's statistic is unknown.
     pub(super) fn term(
         &self,
