@@ -210,11 +210,12 @@ fn another_program_sees_a_wrong_row() {
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results.md");
 
 /// Results that are in the repository: a short run for this test, and the published ones.
-fn shipped() -> [PathBuf; 3] {
+fn shipped() -> [PathBuf; 4] {
     let folders = [
         "tests/shipped",
         "../../docs/results",
         "../../docs/results/other-stacks",
+        "../../docs/results/beyond-mqtt",
     ];
     folders.map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
 }
@@ -261,8 +262,8 @@ fn cited(page: &str) -> Vec<(String, String)> {
 
 #[test]
 fn the_page_cites_values_of_its_rows() {
-    let [_, papers, others] = shipped();
-    let reports = [papers, others].map(|folder| fs::read_to_string(folder.join("report.md")));
+    let [_, published @ ..] = shipped();
+    let reports = published.map(|folder| fs::read_to_string(folder.join("report.md")));
     let reports = reports.map(Result::unwrap).concat();
     let cited = cited(&fs::read_to_string(PAGE).unwrap());
     assert!(cited.len() > 50, "{}", cited.len());
@@ -273,6 +274,21 @@ fn the_page_cites_values_of_its_rows() {
             .unwrap_or_else(|| panic!("no row {id}"));
         for value in values.split("; ") {
             assert!(row.contains(value), "{id}: `{value}` is not in {row}");
+        }
+    }
+}
+
+#[test]
+fn published_samples_fit_and_name_no_folder_of_a_machine() {
+    let [_, published @ ..] = shipped();
+    let samples = published.map(|folder| folder.join("samples"));
+    assert!(samples.iter().map(|it| bytes_below(it)).sum::<u64>() < MOST_SHIPPED_BYTES);
+    for folder in samples {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let manifest = fs::read(entry.path().join("campaign.json")).unwrap();
+            let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+            let command = manifest["command"].as_str().unwrap();
+            assert!(!command.contains('/'), "{command}");
         }
     }
 }
@@ -353,7 +369,7 @@ fn the_notebook_reads_the_shipped_samples() {
     };
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = tempfile::tempdir().unwrap();
-    let [short, papers, _] = shipped();
+    let [short, papers, ..] = shipped();
     for folder in [short, papers] {
         let output = Command::new(&python)
             .args(["-c", NOTEBOOK])
