@@ -72,6 +72,12 @@ impl NodeSet {
         Self(self.0 & !other.0)
     }
 
+    /// Whether a node is in both.
+    #[must_use]
+    pub const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// Its nodes, the lowest number first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..Self::MAXIMUM).filter(move |&node| self.contains(node))
@@ -200,6 +206,7 @@ pub struct PeerGate {
     refused: AtomicU64,
     is_crowded: AtomicBool,
     is_log_full: AtomicBool,
+    full: AtomicU64,
 }
 
 impl PeerGate {
@@ -216,6 +223,7 @@ impl PeerGate {
             refused: AtomicU64::new(0),
             is_crowded: AtomicBool::new(false),
             is_log_full: AtomicBool::new(false),
+            full: AtomicU64::new(0),
         }
     }
 
@@ -264,6 +272,17 @@ impl PeerGate {
     #[must_use]
     pub fn is_log_full(&self) -> bool {
         self.is_log_full.load(Ordering::Relaxed)
+    }
+
+    /// Says for which nodes no more can wait: messages of QoS 1 and 2 that one of them wants are refused.
+    pub fn set_full(&self, nodes: NodeSet) {
+        self.full.store(nodes.0, Ordering::Relaxed);
+    }
+
+    /// The nodes for which no more can wait.
+    #[must_use]
+    pub fn full(&self) -> NodeSet {
+        NodeSet(self.full.load(Ordering::Relaxed))
     }
 
     /// Notes that bytes wait no longer.

@@ -25,6 +25,6 @@ pub mod wire;
 pub use engine::{Engine, Running};
 pub use owners::Fence;
 pub use port::{Asker, Port, Shards, ToShard, Told};
-pub use report::{FollowerView, NodeView, NodeWord, Report, StreamView};
-pub use settings::{Settings, is_name};
+pub use report::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};
+pub use settings::{Region, Remote, Settings, is_name};
 pub use status::{Figure, Status};

@@ -13,8 +13,24 @@ pub struct Report {
     pub nodes: Vec<NodeView>,
     /// The cluster's streams in NATS; empty where NATS does not answer.
     pub streams: Vec<StreamView>,
+    /// Other regions, in the order of the configuration.
+    pub regions: Vec<RegionView>,
     /// What could not be learnt, each a sentence.
     pub problems: Vec<String>,
+}
+
+/// Another region, as this one sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RegionView {
+    /// Its name.
+    pub region: String,
+    /// Entries of this region's messages that it has not said to have; `None` where NATS does not answer.
+    pub waiting: Option<u64>,
+    /// Milliseconds since it was last heard of; `None` where it was not since the node's start.
+    pub heard_ms: Option<u64>,
+    /// Entries of its messages that are still to come, as NATS knew when it last heard of them; `None` where it
+    /// does not say.
+    pub behind: Option<u64>,
 }
 
 /// A node as the reporting one sees it, with what it says of itself.

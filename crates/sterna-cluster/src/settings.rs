@@ -50,6 +50,32 @@ pub struct Settings {
     pub maximum_backoff_ms: u64,
     /// Number of this node's shards.
     pub shards: usize,
+    /// The region that the cluster is; `None` where it has no others to speak with.
+    pub region: Option<Region>,
+}
+
+/// A region: a cluster of its own, to which others bring messages.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Its name.
+    pub name: String,
+    /// Filters whose messages cross, out of this region and into it.
+    pub topics: Vec<String>,
+    /// The other regions.
+    pub remotes: Vec<Remote>,
+    /// Bytes of messages that may wait for other regions.
+    pub waiting_bytes: u64,
+    /// Whether publishers are refused when so much waits. Otherwise the oldest messages go.
+    pub refuses_when_full: bool,
+}
+
+/// Another region.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    /// Its name.
+    pub name: String,
+    /// The domain of its JetStream.
+    pub domain: String,
 }
 
 /// Whether a name may be that of a cluster or a node: 1 to 32 letters, digits, `-` and `_`. Names are parts of
@@ -61,20 +87,109 @@ pub fn is_name(name: &str) -> bool {
 }
 
 impl Settings {
-    /// A subject of this cluster.
+    /// A subject of this cluster. Regions share an account of NATS, and no subject.
     pub(crate) fn subject(&self, rest: &str) -> String {
-        format!("sterna.{}.{rest}", self.name)
+        match &self.region {
+            None => format!("sterna.{}.{rest}", self.name),
+            Some(region) => self.subject_of(&region.name, rest),
+        }
     }
 
     /// The name of one of this cluster's streams.
     pub(crate) fn stream(&self, rest: &str) -> String {
-        format!("STERNA_{}_{rest}", self.name)
+        match &self.region {
+            None => format!("STERNA_{}_{rest}", self.name),
+            Some(region) => self.stream_of(&region.name, rest),
+        }
+    }
+
+    /// A subject of a region.
+    pub(crate) fn subject_of(&self, region: &str, rest: &str) -> String {
+        format!("sterna.{}@{region}.{rest}", self.name)
+    }
+
+    /// The name of a region's stream.
+    pub(crate) fn stream_of(&self, region: &str, rest: &str) -> String {
+        format!("STERNA_{}@{region}_{rest}", self.name)
+    }
+
+    /// Whether messages of a topic cross between regions.
+    pub(crate) fn crosses(&self, topic: &str) -> bool {
+        let mut filters = self.region.iter().flat_map(|region| &region.topics);
+        !topic.starts_with('$') && filters.any(|filter| sterna_topic::matches(filter, topic))
+    }
+
+    /// Filters whose messages leave this region; none where there is no other.
+    pub(crate) fn exported(&self) -> &[String] {
+        match &self.region {
+            Some(region) if !region.remotes.is_empty() => &region.topics,
+            _ => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+impl Settings {
+    /// Settings of a node of the cluster `c` in a region.
+    pub(crate) fn sample(region: Option<Region>) -> Self {
+        Self {
+            servers: Vec::new(),
+            name: "c".to_owned(),
+            node: "a".to_owned(),
+            credentials_file: None,
+            user: None,
+            ca: None,
+            certificate: None,
+            requires_tls: false,
+            replicas: 1,
+            lease_ms: 4_000,
+            session_lease_ms: 1_500,
+            claim_timeout_ms: 6_000,
+            absence_ms: 60_000,
+            answer_timeout_ms: 2_000,
+            patience_ms: 15_000,
+            batch_bytes: 1 << 18,
+            inbox_bytes: 1 << 30,
+            log_bytes: 1 << 30,
+            maximum_backoff_ms: 2_000,
+            maximum_in_flight: 256,
+            maximum_log_reads: 16,
+            shards: 1,
+            region,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regions_share_no_subject_and_no_stream() {
+        let region = |name: &str| Region {
+            name: name.to_owned(),
+            topics: vec!["plant/#".to_owned()],
+            remotes: Vec::new(),
+            waiting_bytes: 1,
+            refuses_when_full: false,
+        };
+        let alone = Settings::sample(None);
+        let north = Settings::sample(Some(region("north")));
+        let south = Settings::sample(Some(region("south")));
+        for one in [Settings::subject, Settings::stream] {
+            assert_ne!(one(&alone, "x"), one(&north, "x"));
+            assert_ne!(one(&north, "x"), one(&south, "x"));
+            assert_eq!(
+                one(&north, "x").split('.').count(),
+                one(&alone, "x").split('.').count()
+            );
+        }
+        assert_eq!(north.subject("x"), south.subject_of("north", "x"));
+        assert_eq!(north.stream("x"), south.stream_of("north", "x"));
+        assert!(north.crosses("plant/1") && !north.crosses("other"));
+        assert!(!alone.crosses("plant/1"));
+        assert_eq!(north.exported(), [""; 0], "there is no other region");
+    }
 
     #[test]
     fn names_are_parts_of_subjects() {

@@ -52,6 +52,10 @@ pub struct Status {
     pub sessions_claimed: Figure,
     /// Bytes of the log in NATS.
     pub log_bytes: Figure,
+    /// Bytes of messages in NATS that wait for other regions.
+    pub region_bytes: Figure,
+    /// Entries of other regions' messages that have not come.
+    pub region_missed: Figure,
     /// Messages sent to other nodes; one for several nodes counts once for each.
     pub sent_messages: Figure,
     /// Batches that they were sent in.

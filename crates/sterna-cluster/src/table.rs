@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 use sterna_broker::{Interest, NodeSet, Wanted};
 
+/// The number of all other regions together, in sets of nodes. Where there are none, it may be a node's.
+pub const OUTSIDE: usize = NodeSet::MAXIMUM - 1;
+
 /// How a node is seen from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
@@ -79,6 +82,8 @@ pub struct Table {
     left_out: HashSet<Arc<str>>,
     /// Durable filters of earlier incarnations, by node: this one is among them.
     left: Left,
+    /// Filters whose messages go to other regions.
+    exported: HashSet<Arc<str>>,
     /// Filters for which the nodes that want them may have changed.
     changed: HashSet<Arc<str>>,
     events: Vec<Event>,
@@ -97,9 +102,24 @@ impl Table {
             peers: HashMap::new(),
             left_out: HashSet::new(),
             left: HashMap::new(),
+            exported: HashSet::new(),
             changed: HashSet::new(),
             events: Vec::new(),
         }
+    }
+
+    /// Has everything that some filters match go to other regions, too: to [`OUTSIDE`], which is as a node that is
+    /// always here. To be called before other nodes are known.
+    pub fn export(&mut self, filters: &[String]) {
+        self.exported = filters.iter().map(|filter| Arc::from(&**filter)).collect();
+        self.changed.extend(self.exported.iter().cloned());
+    }
+
+    /// Whether this node is the first by name of those that are here.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        let mut others = self.peers.iter();
+        others.all(|(name, peer)| peer.presence != Presence::Here || *self.own_name < **name)
     }
 
     /// Sets this node's own incarnation.
@@ -302,6 +322,10 @@ impl Table {
             }
             wanted.is_durable |= interest == Interest::Durable;
         }
+        if self.exported.contains(filter) {
+            wanted.any.insert(OUTSIDE);
+            wanted.acknowledged.insert(OUTSIDE);
+        }
         wanted.is_durable |= (self.left.values()).any(|left| left.contains_key(filter));
         wanted
     }
@@ -311,7 +335,12 @@ impl Table {
         let name: Arc<str> = Arc::from(node);
         if !self.peers.contains_key(node) {
             let is_taken = |number: &usize| self.peers.values().any(|peer| peer.number == *number);
-            let Some(number) = (0..NodeSet::MAXIMUM).find(|number| !is_taken(number)) else {
+            let numbers = if self.exported.is_empty() {
+                NodeSet::MAXIMUM
+            } else {
+                OUTSIDE
+            };
+            let Some(number) = (0..numbers).find(|number| !is_taken(number)) else {
                 if self.left_out.insert(Arc::clone(&name)) {
                     self.events.push(Event::TooMany { node: name });
                 }
@@ -521,6 +550,29 @@ mod tests {
         let node = Arc::from("late");
         assert_eq!(table.take_events(), [Event::TooMany { node }]);
         assert!(changes(&mut table).is_empty());
+    }
+
+    #[test]
+    fn what_leaves_the_region_is_wanted_by_a_node_that_is_always_here() {
+        let mut table = table();
+        table.export(&["x".to_owned(), "out/#".to_owned()]);
+        let outside = wanted(&[OUTSIDE], &[OUTSIDE]);
+        let both = [("out/#".to_owned(), outside), ("x".to_owned(), outside)];
+        assert_eq!(changes(&mut table), both);
+        assert!(table.is_first());
+        for node in 0..NodeSet::MAXIMUM {
+            table.heard(0, &format!("n{node}"), 1, false);
+            table.wants(0, &format!("n{node}"), 1, "x", Interest::AtMostOnce);
+        }
+        assert_eq!(table.count(Presence::Here), OUTSIDE, "one number is taken");
+        assert!(table.is_first(), "`a` is before all of them");
+        table.look(1_000_000);
+        assert_eq!(changes(&mut table), [("x".to_owned(), outside)]);
+        let mut later = Table::new("z", 4_000, 60_000);
+        later.heard(0, "b", 1, false);
+        assert!(!later.is_first());
+        later.look(4_000);
+        assert!(later.is_first(), "the other is away");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sterna_broker::{Broker, Ownership, PeerGate, Store};
-use sterna_cluster::{Engine, Fence, Port, Running, Settings, Shards, ToShard, Told};
+use sterna_cluster::{
+    Engine, Fence, Port, Region, Remote, Running, Settings, Shards, ToShard, Told,
+};
 use sterna_net::{Courier, Mailbox};
 
 use crate::config::{self, Config};
@@ -155,7 +157,22 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         log_bytes: cluster.maximum_log_bytes,
         maximum_backoff_ms: cluster.maximum_backoff_ms,
         shards,
+        region: cluster.region.as_ref().map(|name| region(cluster, name)),
     })
+}
+
+fn region(cluster: &config::Cluster, name: &str) -> Region {
+    let remotes = cluster.remote_regions.iter().map(|remote| Remote {
+        name: remote.name.clone(),
+        domain: remote.domain().to_owned(),
+    });
+    Region {
+        name: name.to_owned(),
+        topics: cluster.region_topics.clone(),
+        remotes: remotes.collect(),
+        waiting_bytes: cluster.maximum_region_bytes,
+        refuses_when_full: cluster.region_full == config::RegionFull::Refuse,
+    }
 }
 
 /// The engine's way to the shards.

@@ -6,7 +6,9 @@ use super::Broker;
 use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
 use crate::message::{Message, MessageHeader, Qos};
-use crate::peers::{Destination, FromPeer, Interest, Outgoing, PeerGate, Peers, Wanted, stays};
+use crate::peers::{
+    Destination, FromPeer, Interest, NodeSet, Outgoing, PeerGate, Peers, Wanted, stays,
+};
 use crate::route::RouteUpdate;
 use crate::store::Change;
 use crate::watch::Step;
@@ -94,10 +96,24 @@ impl<P: DoorState> Broker<P> {
         matches.is_some_and(|matches| matches.is_durable || matches.peers.is_durable)
     }
 
-    /// Whether a message is to go to the cluster's log, and that is full.
+    /// Whether a message is to go to the cluster's log, and that is full, or to a node for which no more can wait.
     pub(super) fn is_peers_log_full(&mut self, message: &Message) -> bool {
-        let is_full = (self.peers.as_ref()).is_some_and(|peers| peers.gate.is_log_full());
-        is_full && self.is_for_peers_log(message)
+        let Some(peers) = &self.peers else {
+            return false;
+        };
+        let (is_log_full, full) = (peers.gate.is_log_full(), peers.gate.full());
+        (is_log_full && self.is_for_peers_log(message))
+            || (!full.is_empty() && self.must_reach(message, full))
+    }
+
+    /// Whether one of some nodes is to have a message for sure.
+    fn must_reach(&mut self, message: &Message, nodes: NodeSet) -> bool {
+        if !message.qos().is_acknowledged() || stays(message.topic()) {
+            return false;
+        }
+        self.catch_up();
+        let matches = self.index.matches(message, &self.queues.limits);
+        matches.is_some_and(|matches| matches.peers.acknowledged.meets(nodes))
     }
 
     /// Sends a message to the cluster's log. All readers have it as it comes by, those of this node, too.

@@ -127,7 +127,9 @@ impl Core {
         if !self.status.is_connected() {
             return Err("no server of NATS is connected".to_owned());
         }
+        self.may_have_regions()?;
         self.make_streams().await?;
+        self.learn_what_came().await?;
         self.enter().await?;
         let payload = self.client.max_payload();
         let overhead = HEADER_BYTES + wire::RECORD_OVERHEAD_BYTES + wire::BATCH_OVERHEAD_BYTES;

@@ -198,7 +198,7 @@ impl Core {
     }
 
     /// Tells the shards what has changed, and the log who came and went.
-    fn tell_changes(&self) {
+    pub(super) fn tell_changes(&self) {
         let mut table = self.table.borrow_mut();
         let events = table.take_events();
         for event in &events {

@@ -15,6 +15,7 @@ mod log;
 mod membership;
 mod outgoing;
 pub(crate) mod refusals;
+mod regions;
 mod report;
 mod retained;
 mod sessions;
@@ -91,6 +92,7 @@ struct Core {
     /// Retained messages that wait for the engine.
     retained: RefCell<VecDeque<retained::Waiting>>,
     retained_arrived: Notify,
+    regions: regions::Regions,
     /// Retained messages of this node that have not come back, by topic.
     unechoed: RefCell<HashMap<Box<str>, u32>>,
     /// What this node's readers want, and what of it is not told yet.
@@ -269,6 +271,7 @@ impl Engine {
             unrestored: RefCell::default(),
             retained: RefCell::default(),
             retained_arrived: Notify::new(),
+            regions: regions::Regions::default(),
             unechoed: RefCell::default(),
             own: RefCell::default(),
             untold: RefCell::default(),
@@ -312,6 +315,9 @@ impl Core {
         // Shards are heard from the start: nothing may pile up unseen.
         self.spawn(Rc::clone(&self).take_from_shards());
         self.spawn(Rc::clone(&self).run_owners());
+        // What leaves the region is known before NATS is there.
+        (self.table.borrow_mut()).export(self.settings.exported());
+        self.tell_changes();
         let core = Rc::clone(&self);
         self.spawn(async move {
             core.join().await;
@@ -334,6 +340,9 @@ impl Core {
             core.spawn(Rc::clone(&core).look_after_kept());
             core.spawn(Rc::clone(&core).tell_interest_of_others());
             core.spawn(Rc::clone(&core).own_sessions());
+            core.spawn(Rc::clone(&core).send_to_regions());
+            core.spawn(Rc::clone(&core).look_after_regions());
+            core.spawn(Rc::clone(&core).hear_regions());
         });
         self.stopping.notified().await;
         self.gate.set_open(false);

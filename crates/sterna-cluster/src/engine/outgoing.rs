@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sterna_broker::{Change, Destination, Outgoing, PeerGate};
+use sterna_broker::{Change, Destination, Message, Outgoing, PeerGate};
 
-use super::{Core, lanes, log, retained};
+use super::{Core, lanes, log, regions, retained};
 use crate::commits::Part;
 use crate::port::FromShard;
+use crate::table::OUTSIDE;
 use crate::wire::{self, EncodedRun};
 
 /// Gives the room of a turn back when nothing of it waits any more.
@@ -104,11 +105,27 @@ impl Core {
             BTreeMap::<usize, Runs>::new(),
             BTreeMap::<usize, Runs>::new(),
         );
+        let has_outside = self.has_outside();
+        let is_inside = |node: &usize| !has_outside || *node != OUTSIDE;
+        let mut last_exported = None::<Arc<Message>>;
         for Outgoing {
             message,
             destination,
         } in outgoing
         {
+            let is_known = (last_exported.as_ref()).is_some_and(|last| Arc::ptr_eq(last, &message));
+            if has_outside && !is_known && self.leaves(&message, destination) {
+                let waits = message.qos().is_acknowledged();
+                self.export(regions::Waiting {
+                    message: Arc::clone(&message),
+                    shard: number,
+                    name: log::name_in(destination, &message),
+                    is_quiet: destination == Destination::RetainedQuietly,
+                    part: waits.then(|| self.another(part)),
+                    _charge: Rc::clone(&charge),
+                });
+                last_exported = Some(Arc::clone(&message));
+            }
             match destination {
                 Destination::Nodes {
                     acknowledged,
@@ -116,10 +133,10 @@ impl Core {
                 } => {
                     record.clear();
                     message.encode(&mut record);
-                    for node in at_most_once.iter() {
+                    for node in at_most_once.iter().filter(is_inside) {
                         (live_runs.entry(node).or_default()).push(number, &record, most_bytes);
                     }
-                    for node in acknowledged.iter() {
+                    for node in acknowledged.iter().filter(is_inside) {
                         (sure_runs.entry(node).or_default()).push(number, &record, most_bytes);
                     }
                 }
@@ -170,6 +187,21 @@ impl Core {
         }
         self.close(part);
         charge
+    }
+
+    /// Whether a message goes to other regions.
+    fn leaves(&self, message: &Message, destination: Destination) -> bool {
+        match destination {
+            Destination::Nodes {
+                acknowledged,
+                at_most_once,
+            } => acknowledged.contains(OUTSIDE) || at_most_once.contains(OUTSIDE),
+            Destination::Log { .. } | Destination::Retained | Destination::RetainedQuietly => {
+                self.settings.crosses(message.topic())
+            }
+            // Other regions keep what they have.
+            Destination::Restored => false,
+        }
     }
 
     fn another(&self, part: Part) -> Part {

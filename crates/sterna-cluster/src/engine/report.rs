@@ -108,6 +108,11 @@ impl Core {
         } else {
             (BTreeMap::new(), Err("no server is connected".to_owned()))
         };
+        let within = Duration::from_millis(self.settings.answer_timeout_ms);
+        let regions = tokio::time::timeout(within, self.region_views()).await;
+        if regions.is_err() {
+            problems.push("NATS does not tell of other regions in time".to_owned());
+        }
         let (streams, inboxes) = match streams {
             Ok((streams, inboxes)) => (streams, Some(inboxes)),
             Err(why) => {
@@ -146,6 +151,7 @@ impl Core {
             node: self.settings.node.clone(),
             nodes,
             streams,
+            regions: regions.unwrap_or_default(),
             problems,
         }
     }

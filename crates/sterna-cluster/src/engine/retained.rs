@@ -14,11 +14,13 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use futures_util::future::join_all;
 use sterna_broker::{FromPeer, Message};
 
 use super::interest::digest_of;
 use super::outgoing::Charge;
+use super::regions::{RETAINED_OF, Standing};
 use super::streams::RETAINED;
 use super::{Core, Retry};
 use crate::commits::Part;
@@ -27,7 +29,7 @@ use crate::subject;
 use crate::wire::{self, EncodedRun};
 
 /// Time for which NATS keeps that a topic has no retained message. Who was cut off for longer still has it.
-const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
+pub(super) const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// The longest subject; a server takes lines of 4,096 bytes by default.
 const LONGEST_SUBJECT: usize = 2_048;
@@ -35,7 +37,7 @@ const LONGEST_SUBJECT: usize = 2_048;
 /// Who set it: node and incarnation.
 const SOURCE: &str = "Sterna-Source";
 /// It is delivered to nobody.
-const QUIET: &str = "Sterna-Quiet";
+pub(super) const QUIET: &str = "Sterna-Quiet";
 
 /// A retained message that waits for NATS.
 #[derive(Debug)]
@@ -155,12 +157,20 @@ impl Core {
     }
 
     /// `next` is where to read on; `None` before the first message.
-    async fn follow_retained_once(&self, next: &mut Option<u64>) -> Result<Infallible, String> {
+    async fn follow_retained_once(
+        self: &Rc<Self>,
+        next: &mut Option<u64>,
+    ) -> Result<Infallible, String> {
         let start = match *next {
             Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
             None => DeliverPolicy::LastPerSubject,
         };
-        let mut messages = self.follow(RETAINED, Some("retained.>"), start).await?;
+        // Those of other regions lie beside this one's.
+        let filter = match &self.settings.region {
+            Some(_) => ">",
+            None => "retained.>",
+        };
+        let mut messages = self.follow(RETAINED, Some(filter), start).await?;
         // What is there already is news to nobody but this node.
         let knows_all = self.status.knows_retained.load(Ordering::Acquire);
         let mut old = if knows_all { 0 } else { messages.waiting };
@@ -170,7 +180,8 @@ impl Core {
         loop {
             let message = messages.next().await?;
             let is_old = old > 0;
-            self.retained_by(message.headers.as_ref(), &message.payload, is_old);
+            let region = self.region_of(&message.subject);
+            self.retained_by(region, message.headers.as_ref(), &message.payload, is_old);
             *next = Some(message.position + 1);
             if is_old {
                 old -= 1;
@@ -187,7 +198,14 @@ impl Core {
         }
     }
 
-    fn retained_by(&self, headers: Option<&HeaderMap>, payload: &[u8], is_old: bool) {
+    /// `region` is where the message is from; `None` for this region.
+    fn retained_by(
+        self: &Rc<Self>,
+        region: Option<&str>,
+        headers: Option<&HeaderMap>,
+        payload: &[u8],
+        is_old: bool,
+    ) {
         let header = |name: &str| headers.and_then(|headers| headers.get(name));
         let runs = match wire::read(payload) {
             Ok(runs) => runs,
@@ -204,17 +222,111 @@ impl Core {
         let is_quiet = header(QUIET).is_some();
         for run in runs {
             for message in run.messages {
+                let is_own = region.is_none() && source == Some(&*own);
                 let what = what_to_do(
                     &mut self.unechoed.borrow_mut(),
                     message.topic(),
-                    source == Some(&*own),
-                    is_old || is_quiet,
+                    is_own,
+                    // Those of other regions come by in the log, too.
+                    is_old || is_quiet || region.is_some(),
                 );
+                let what = self.among_regions(region, is_own, &message, what);
                 if let Some(what) = what {
                     let letter = ToShard::Messages(vec![(message, what)]);
                     self.post(usize::from(run.shard), letter);
                 }
             }
+        }
+    }
+}
+
+impl Core {
+    /// The region that a retained message is from; `None` for this one.
+    fn region_of<'a>(&self, subject: &'a str) -> Option<&'a str> {
+        self.settings.region.as_ref()?;
+        let mut tokens = subject.split('.').skip(2);
+        (tokens.next()? == RETAINED_OF)
+            .then(|| tokens.next())
+            .flatten()
+    }
+
+    /// What to do with it where other regions have one for its topic, too.
+    fn among_regions(
+        self: &Rc<Self>,
+        region: Option<&str>,
+        is_own: bool,
+        message: &Message,
+        what: Option<FromPeer>,
+    ) -> Option<FromPeer> {
+        let topic = message.topic();
+        let Some(here) = (self.settings.region.as_ref()).filter(|_| self.settings.crosses(topic))
+        else {
+            // What came when it was configured otherwise.
+            return what.filter(|_| region.is_none());
+        };
+        let standing = self
+            .regions
+            .note_version(region.unwrap_or(&here.name), message);
+        let stays = match standing {
+            Standing::Newest => return what,
+            Standing::Older => is_own.then(|| self.regions.newest_of(topic)).flatten(),
+            Standing::Overtaken(by) => Some(by),
+        };
+        if let Some(newest) = stays {
+            let core = Rc::clone(self);
+            self.spawn(core.retain_newest(topic.into(), newest));
+        }
+        match what {
+            Some(FromPeer::Publish | FromPeer::Deliver) => Some(FromPeer::Deliver),
+            Some(FromPeer::Retain) | None => None,
+        }
+    }
+
+    /// Retains a region's message of a topic, which an older one has taken the place of here.
+    async fn retain_newest(self: Rc<Self>, topic: Box<str>, newest: String) {
+        let own = self.settings.region.as_ref().map(|region| &*region.name);
+        let rest = if own == Some(&*newest) {
+            format!("retained.{}", place(&topic))
+        } else {
+            format!("{RETAINED_OF}.{newest}.{}", place(&topic))
+        };
+        let mut retry = Retry::new();
+        loop {
+            let stream = self.settings.stream(RETAINED);
+            let stream = self.jetstream.get_stream_no_info(stream).await.ok();
+            let found = match stream {
+                Some(stream) => {
+                    stream
+                        .get_last_raw_message_by_subject(&self.settings.subject(&rest))
+                        .await
+                }
+                None => {
+                    retry.wait().await;
+                    continue;
+                }
+            };
+            let payload = match found {
+                Ok(found) => found.payload,
+                // It has expired meanwhile.
+                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return,
+                Err(_) => {
+                    retry.wait().await;
+                    continue;
+                }
+            };
+            // A newer one may have come by meanwhile, and stays.
+            if self.regions.newest_of(&topic).as_deref() != Some(&*newest)
+                || self.unechoed.borrow().contains_key(&topic)
+            {
+                return;
+            }
+            for run in wire::read(&payload).unwrap_or_default() {
+                let messages = (run.messages.into_iter())
+                    .map(|message| (message, FromPeer::Retain))
+                    .collect();
+                self.post(usize::from(run.shard), ToShard::Messages(messages));
+            }
+            return;
         }
     }
 }

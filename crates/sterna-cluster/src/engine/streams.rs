@@ -20,7 +20,8 @@ use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, DiscardPolicy, Info, StorageType};
 use tokio::sync::Notify;
 
-use super::Core;
+use super::regions::OUT;
+use super::{Core, regions};
 use crate::port::{ToShard, Told};
 
 /// What nodes want.
@@ -92,9 +93,10 @@ impl Core {
         for (stream, config) in self.wanted_streams() {
             let name = config.name.clone();
             let info = self
-                .make_stream(config)
+                .make_stream(config.clone())
                 .await
                 .map_err(|error| format!("stream {name}: {error}"))?;
+            self.set_sources(&config, &info).await?;
             let replicas = info.config.num_replicas;
             if replicas != self.settings.replicas {
                 tracing::warn!(
@@ -122,7 +124,7 @@ impl Core {
         Ok(made?.cached_info().clone())
     }
 
-    fn wanted_streams(&self) -> [(&'static str, stream::Config); 6] {
+    fn wanted_streams(&self) -> Vec<(&'static str, stream::Config)> {
         let settings = &self.settings;
         let base = |stream: &str, subjects: &[&str]| stream::Config {
             name: settings.stream(stream),
@@ -154,19 +156,26 @@ impl Core {
         let log = stream::Config {
             discard: DiscardPolicy::New,
             max_bytes: i64::try_from(settings.log_bytes).unwrap_or(i64::MAX),
+            sources: regions::sources_of_log(settings),
             ..base(LOG, &["log.>"])
         };
-        [
+        let retained = stream::Config {
+            sources: regions::sources_of_retained(settings),
+            ..last_of_subject(RETAINED, &["retained.>"])
+        };
+        let mut wanted = vec![
             (NODES, last_of_subject(NODES, &["node.>"])),
             (INBOX, inbox),
-            (RETAINED, last_of_subject(RETAINED, &["retained.>"])),
+            (RETAINED, retained),
             (LOG, log),
             (KEPT, last_of_subject(KEPT, &["kept.*"])),
             (
                 SESSIONS,
                 last_of_subject(SESSIONS, &["session.*", "mark.*"]),
             ),
-        ]
+        ];
+        wanted.extend(regions::out(settings, base(OUT, &["out.>"])).map(|out| (OUT, out)));
+        wanted
     }
 
     /// Above all numbers that this node knows of, also where its clock was set back.
@@ -269,6 +278,9 @@ impl Core {
             KEPT => self.streams.is_kept_lost.set(true),
             INBOX => {
                 tracing::error!("messages of QoS 1 and 2 that waited in NATS for nodes are lost");
+            }
+            OUT => {
+                tracing::error!("messages that waited in NATS for other regions are lost");
             }
             RETAINED => self.tell_again(0, Told::Retained(0)),
             SESSIONS => {

@@ -70,6 +70,38 @@ pub struct Cluster {
     pub maximum_in_flight: u32,
     /// Sessions that read the log in NATS at once, on this node.
     pub maximum_log_reads: u32,
+    /// The region that this cluster is, where there are others: 1 to 32 letters, digits, `-` and `_`.
+    pub region: Option<String>,
+    /// Filters whose messages cross between regions, out of this one and into it. Default: none cross.
+    pub region_topics: Vec<String>,
+    /// The other regions.
+    pub remote_regions: Vec<RemoteRegion>,
+    /// Bytes of messages that may wait in NATS for other regions.
+    pub maximum_region_bytes: u64,
+    /// What happens when so much waits.
+    pub region_full: RegionFull,
+}
+
+/// Another region.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteRegion {
+    /// Its `cluster.region`.
+    pub name: String,
+    /// The domain of its JetStream. Default: its name.
+    #[serde(default)]
+    pub domain: Option<String>,
+}
+
+/// What happens when too much waits for other regions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegionFull {
+    /// The oldest messages go, and other regions miss them.
+    #[default]
+    DiscardOldest,
+    /// Publishers of QoS 1 and 2 of what crosses are refused at seven eighths, and QoS 0 does not cross.
+    Refuse,
 }
 
 impl Default for Cluster {
@@ -99,6 +131,11 @@ impl Default for Cluster {
             batch_bytes: 256 << 10,
             maximum_in_flight: 256,
             maximum_log_reads: 16,
+            region: None,
+            region_topics: Vec::new(),
+            remote_regions: Vec::new(),
+            maximum_region_bytes: 1 << 30,
+            region_full: RegionFull::default(),
         }
     }
 }
@@ -215,6 +252,7 @@ impl Cluster {
             ("maximum_waiting_bytes", self.maximum_waiting_bytes),
             ("maximum_inbox_bytes", self.maximum_inbox_bytes),
             ("maximum_log_bytes", self.maximum_log_bytes),
+            ("maximum_region_bytes", self.maximum_region_bytes),
             ("batch_bytes", u64::from(self.batch_bytes)),
             ("maximum_in_flight", u64::from(self.maximum_in_flight)),
             ("maximum_log_reads", u64::from(self.maximum_log_reads)),
@@ -223,7 +261,69 @@ impl Cluster {
                 problems.push(format!("cluster.{name} is at least 1"));
             }
         }
+        problems.extend(self.region_problems());
         problems.extend(Self::promises(config));
+        problems
+    }
+
+    /// What is wrong with the settings of regions.
+    fn region_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let names = "1 to 32 letters, digits, `-` and `_`";
+        let Some(own) = &self.region else {
+            for (name, is_set) in [
+                ("region_topics", !self.region_topics.is_empty()),
+                ("remote_regions", !self.remote_regions.is_empty()),
+            ] {
+                if is_set {
+                    problems.push(format!("cluster.{name} needs cluster.region"));
+                }
+            }
+            return problems;
+        };
+        if !is_name(own) {
+            problems.push(format!("cluster.region is {names}"));
+        }
+        let mut seen = vec![own.as_str()];
+        let mut domains = Vec::new();
+        for remote in &self.remote_regions {
+            let name = &remote.name;
+            if !is_name(name) {
+                problems.push(format!(
+                    "cluster.remote_regions: `{name}` is no name: {names}"
+                ));
+            } else if name == own {
+                problems.push(format!(
+                    "cluster.remote_regions: `{name}` is this region itself"
+                ));
+            } else if seen.contains(&name.as_str()) {
+                problems.push(format!("cluster.remote_regions: `{name}` is there twice"));
+            }
+            seen.push(name);
+            let domain = remote.domain();
+            if !is_name(domain) {
+                problems.push(format!(
+                    "cluster.remote_regions: the domain `{domain}` of `{name}` is no name: {names}"
+                ));
+            } else if domains.contains(&domain) {
+                problems.push(format!(
+                    "cluster.remote_regions: the domain `{domain}` is another region's, too"
+                ));
+            }
+            domains.push(domain);
+        }
+        for (at, filter) in self.region_topics.iter().enumerate() {
+            let why = if filter.starts_with('$') {
+                "begins with `$`: such topics stay on their node"
+            } else if sterna_mqtt::topic::check_filter(filter).is_err() {
+                "is no topic filter"
+            } else if self.region_topics[..at].contains(filter) {
+                "is there twice"
+            } else {
+                continue;
+            };
+            problems.push(format!("cluster.region_topics: `{filter}` {why}"));
+        }
         problems
     }
 
@@ -258,6 +358,13 @@ impl Cluster {
         ]
         .into_iter()
         .filter_map(|(name, path)| Some((name, path.as_deref()?)))
+    }
+}
+
+impl RemoteRegion {
+    /// The domain of its JetStream.
+    pub(crate) fn domain(&self) -> &str {
+        self.domain.as_deref().unwrap_or(&self.name)
     }
 }
 
@@ -398,6 +505,62 @@ mod tests {
         ] {
             let named = problems.iter().any(|problem| problem.starts_with(name));
             assert!(named, "{name}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_regions_is_named() {
+        let remote = |name: &str, domain: Option<&str>| RemoteRegion {
+            name: name.to_owned(),
+            domain: domain.map(str::to_owned),
+        };
+        let nowhere = Cluster {
+            region_topics: vec!["a/#".to_owned()],
+            remote_regions: vec![remote("south", None)],
+            ..at("nats://localhost:4222")
+        };
+        assert_eq!(
+            problems(&config(nowhere)),
+            [
+                "cluster.region_topics needs cluster.region",
+                "cluster.remote_regions needs cluster.region"
+            ]
+        );
+        let right = Cluster {
+            region: Some("north".to_owned()),
+            region_topics: vec!["a/#".to_owned(), "+/b".to_owned()],
+            remote_regions: vec![remote("south", None), remote("east", Some("hub"))],
+            ..at("nats://localhost:4222")
+        };
+        assert_eq!(problems(&config(right.clone())), [""; 0]);
+        let wrong = Cluster {
+            region: Some("n.1".to_owned()),
+            region_topics: ["a/#", "a/#/b", "$SYS/#", "a/#", ""]
+                .map(str::to_owned)
+                .to_vec(),
+            remote_regions: vec![
+                remote("south", None),
+                remote("south", Some("x.y")),
+                remote("n.1", Some("south")),
+                remote("", Some("z")),
+            ],
+            ..right
+        };
+        let problems = problems(&config(wrong));
+        for part in [
+            "cluster.region is 1 to 32",
+            "`south` is there twice",
+            "the domain `x.y` of `south`",
+            "the domain `south` is another",
+            "`n.1` is no name",
+            "`` is no name",
+            "region_topics: `a/#/b` is no topic filter",
+            "region_topics: `$SYS/#` begins",
+            "region_topics: `a/#` is there twice",
+            "region_topics: `` is no topic filter",
+        ] {
+            let is_there = problems.iter().any(|problem| problem.contains(part));
+            assert!(is_there, "{part}: {problems:?}");
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) use amqp::{QUEUE_LEVEL, is_queue_name, is_topic_name};
 pub(crate) use authorization::ANONYMOUS;
 pub use authorization::{ActionName, Authorization, Effect, Group, Rule, TransportName};
 pub use bans::Bans;
-pub use cluster::Cluster;
+pub use cluster::{Cluster, RegionFull, RemoteRegion};
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
 pub use identity::{ClientIds, Guessing, Passwords};
 pub use jwt::{Jwt, JwtAlgorithm};

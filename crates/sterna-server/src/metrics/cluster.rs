@@ -71,6 +71,11 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             status.log_bytes.get(),
         ),
         (
+            "sterna_cluster_region_bytes",
+            "Bytes of messages in NATS that other regions do not have yet",
+            status.region_bytes.get(),
+        ),
+        (
             "sterna_cluster_waiting_bytes",
             "Bytes of messages that wait in this process for NATS",
             gate(PeerGate::waiting_bytes),
@@ -118,6 +123,11 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             "sterna_cluster_unreadable_batches",
             "Batches of other nodes that could not be read",
             status.unreadable_batches.get(),
+        ),
+        (
+            "sterna_cluster_region_missed",
+            "Entries of other regions' messages that have not come",
+            status.region_missed.get(),
         ),
         (
             "sterna_cluster_failed_attempts",

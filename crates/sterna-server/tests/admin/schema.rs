@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use sterna_cluster::{FollowerView, NodeView, NodeWord, Report, StreamView};
+use sterna_cluster::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};
 use sterna_mqtt::QoS;
 
 use crate::page::HTTP;
@@ -96,11 +96,18 @@ fn report() -> Value {
         leader,
         followers: vec![follower(Some(1)), follower(None)],
     };
+    let region = |known| RegionView {
+        region: "r".to_owned(),
+        waiting: known,
+        heard_ms: known,
+        behind: known,
+    };
     let report = Report {
         cluster: "c".to_owned(),
         node: "a".to_owned(),
         nodes: vec![node(Some(told), Some(3)), node(None, None)],
         streams: vec![stream(Some("n1".to_owned())), stream(None)],
+        regions: vec![region(Some(1)), region(None)],
         problems: vec!["NATS: away".to_owned()],
     };
     serde_json::to_value(report).expect("JSON")

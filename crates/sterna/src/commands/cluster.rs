@@ -32,6 +32,13 @@ const STREAMS: [Column; 6] = [
     ("FOLLOWERS", "/shown_followers"),
 ];
 
+const REGIONS: [Column; 4] = [
+    ("REGION", "/region"),
+    ("WAITING entries", "/waiting"),
+    ("HEARD ms ago", "/heard_ms"),
+    ("BEHIND entries", "/behind"),
+];
+
 /// See the nodes of a cluster, by the admin listener of one of them.
 #[derive(ClapArgs, Debug)]
 #[command(after_help = exit::HELP, mut_args(|argument| argument.global(true)))]
@@ -88,6 +95,10 @@ fn describe(report: &Value) -> String {
     if !streams.is_empty() {
         let _ = write!(text, "\n{}", table(&STREAMS, &streams));
     }
+    let regions = items("regions");
+    if !regions.is_empty() {
+        let _ = write!(text, "\n{}", table(&REGIONS, &regions));
+    }
     for problem in items("problems") {
         let _ = write!(
             text,
@@ -134,6 +145,7 @@ mod tests {
                     { "server": "n4", "is_current": false, "is_offline": false, "lag": 5 },
                 ],
             }],
+            "regions": [{ "region": "south", "waiting": 12, "heard_ms": null, "behind": 0 }],
             "problems": ["NATS takes\u{1b} no messages"],
         });
         let text = describe(&report);
@@ -142,6 +154,8 @@ mod tests {
             "draining",
             "away",
             "n2, n3 (offline), n4 (5 behind)",
+            "south",
+            "WAITING entries",
             "problem: NATS takes\\u{1b} no messages",
         ] {
             assert!(text.contains(wanted), "{wanted}: {text}");

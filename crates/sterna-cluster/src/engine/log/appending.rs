@@ -6,7 +6,7 @@ use std::rc::Rc;
 use async_nats::jetstream::message::PublishMessage;
 use futures_util::future::join_all;
 use ring::digest;
-use sterna_broker::{Message, Once, name_of as name_of_key};
+use sterna_broker::{Destination, Message, Once, name_of as name_of_key};
 
 use super::{Item, MOST_IN_ENTRY, Waiting};
 use crate::commits::Part;
@@ -202,6 +202,14 @@ impl Core {
             }
         }
         failed
+    }
+}
+
+/// The name of a publication, where it has one.
+pub(in crate::engine) fn name_in(destination: Destination, message: &Message) -> Option<String> {
+    match destination {
+        Destination::Log { once: Some(once) } => Some(name_of(once, message)),
+        _ => None,
     }
 }
 

@@ -25,6 +25,7 @@ use crate::commits::Part;
 use crate::owners::Key;
 use crate::port::LogView;
 use crate::wire;
+pub(super) use appending::name_in;
 use needs::Needs;
 
 /// Bits of a position that are the place in an entry.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use sterna_broker::Message;
+use sterna_broker::{FromPeer, Message};
 
 use super::{MOST_IN_ENTRY, position};
 use crate::engine::incoming::Pace;
@@ -59,7 +59,13 @@ impl Core {
                     "entries of the log are missing: this node was away for longer than it was waited for"
                 );
             }
-            let messages = self.messages_of(entry.position, &entry.payload);
+            let arrival = self.note_arrival(entry.headers.as_ref());
+            let mut messages = self.messages_of(entry.position, &entry.payload);
+            let flashes = self.sort_arrived(arrival, &mut messages);
+            if !flashes.is_empty() {
+                let flashes = flashes.into_iter().map(|one| (one, FromPeer::Deliver));
+                self.post(0, ToShard::Messages(flashes.collect()));
+            }
             self.status.received_messages.add(messages.len() as u64);
             given += messages.len();
             self.pass_log(messages, entry.position);

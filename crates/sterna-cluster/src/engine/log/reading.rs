@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::HeaderMap;
 use async_nats::header::NATS_SEQUENCE;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use bytes::Bytes;
@@ -28,6 +29,7 @@ const MOST_IN_BATCH: usize = 256;
 #[derive(Clone, Debug)]
 struct Entry {
     sequence: u64,
+    headers: HeaderMap,
     payload: Bytes,
 }
 
@@ -102,7 +104,10 @@ impl Core {
                 answer.next = request.to;
                 return Ok(());
             }
-            for (at, message) in self.messages_of(entry.sequence, &entry.payload) {
+            let arrival = self.arrival(Some(&entry.headers));
+            let mut found = self.messages_of(entry.sequence, &entry.payload);
+            self.sort_arrived(arrival, &mut found);
+            for (at, message) in found {
                 if at < answer.next || at >= request.to {
                     continue;
                 }
@@ -183,12 +188,16 @@ impl Core {
                 Some(200) | None => {}
                 Some(status) => return Err(format!("NATS answers {status}")),
             }
-            let headers = answer.headers.as_ref();
-            let sequence = headers.and_then(|headers| headers.get(NATS_SEQUENCE));
+            let headers = answer.headers.unwrap_or_default();
+            let sequence = headers.get(NATS_SEQUENCE);
             let sequence = sequence.and_then(|number| number.as_str().parse().ok());
             let payload = answer.payload;
             let sequence = sequence.ok_or("an entry of the log has no number")?;
-            entries.push_back(Entry { sequence, payload });
+            entries.push_back(Entry {
+                sequence,
+                headers,
+                payload,
+            });
         }
     }
 
@@ -203,6 +212,7 @@ impl Core {
         match asked.next_by_subject(pattern).send().await {
             Ok(entry) => Ok(Some(Entry {
                 sequence: entry.sequence,
+                headers: entry.headers,
                 payload: entry.payload,
             })),
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),

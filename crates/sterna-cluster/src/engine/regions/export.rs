@@ -1,0 +1,219 @@
+//! To other regions: what this region's clients publish is appended to its stream, in its order.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::message::PublishMessage;
+use futures_util::future::join_all;
+use sterna_broker::{Message, MessageHeader};
+
+use super::super::outgoing::Charge;
+use super::super::retained::{CLEARED, QUIET, place};
+use super::super::{Core, Retry};
+use super::versions::wall_ms;
+use crate::commits::Part;
+use crate::wire::{self, EncodedRun};
+
+/// Messages of one entry: as many as an entry of the log has at most.
+const MOST_IN_ENTRY: usize = 1 << 10;
+
+/// A message that waits for NATS.
+#[derive(Debug)]
+pub(in super::super) struct Waiting {
+    pub(in super::super) message: Arc<Message>,
+    pub(in super::super) shard: u16,
+    /// What makes it the same message when its publisher sends it again.
+    pub(in super::super) name: Option<String>,
+    /// Nobody gets it: it ends its topic's retained message.
+    pub(in super::super) is_quiet: bool,
+    /// Is closed when NATS has it; `None` where nobody waits.
+    pub(in super::super) part: Option<Part>,
+    pub(in super::super) _charge: Rc<Charge>,
+}
+
+impl Waiting {
+    /// Whether it may share an entry with others of its topic.
+    fn is_plain(&self) -> bool {
+        self.name.is_none() && !self.message.retain()
+    }
+}
+
+/// Messages of one topic on their way.
+struct Entry {
+    subject: String,
+    id: String,
+    run: EncodedRun,
+    messages: Vec<Waiting>,
+}
+
+impl Core {
+    /// Takes a message for other regions.
+    pub(in super::super) fn export(&self, mut waiting: Waiting) {
+        if self.regions.is_full.get() && waiting.part.is_none() {
+            self.gate.count_dropped(1);
+            return;
+        }
+        self.note_handed_over(waiting.message.body_bytes());
+        // Regions agree on a retained message by its time.
+        if waiting.message.published_ms() == 0 {
+            waiting.message = stamped(&waiting.message);
+        }
+        self.regions.waiting.borrow_mut().push_back(waiting);
+        self.regions.arrived.notify_one();
+    }
+
+    /// Appends what waits, in its order for each topic.
+    pub(in super::super) async fn send_to_regions(self: Rc<Self>) {
+        let mut serial = 0;
+        loop {
+            let mut entries = self.next_exports(&mut serial);
+            if entries.is_empty() {
+                self.regions.arrived.notified().await;
+                continue;
+            }
+            let mut retry = Retry::new();
+            let (mut has_failed, mut is_stalled) = (false, false);
+            loop {
+                entries = self.append_exports(entries).await;
+                if entries.is_empty() {
+                    break;
+                }
+                if !has_failed {
+                    tracing::warn!(
+                        entries = entries.len(),
+                        "NATS does not take messages for other regions: they are tried again"
+                    );
+                }
+                has_failed = true;
+                self.status.failed_attempts.add(1);
+                // A full stream is no reason to refuse what other nodes want.
+                if !self.regions.is_full.get() {
+                    is_stalled = true;
+                    self.set_stalled(true);
+                }
+                retry.wait().await;
+            }
+            if is_stalled {
+                self.set_stalled(false);
+            }
+        }
+    }
+
+    /// What is appended next: entries of different topics, so that order within a topic is kept whichever of them
+    /// NATS takes first.
+    fn next_exports(&self, serial: &mut u64) -> Vec<Entry> {
+        let mut waiting = self.regions.waiting.borrow_mut();
+        let (mut entries, mut topics) = (Vec::<Entry>::new(), HashMap::<Box<str>, usize>::new());
+        let mut scratch = Vec::new();
+        while let Some(one) = waiting.pop_front() {
+            let topic = one.message.topic();
+            let at = match topics.get(topic).copied() {
+                Some(at) => {
+                    let entry = &entries[at];
+                    let has_room = entry.messages.len() < MOST_IN_ENTRY
+                        && entry.run.bytes() + one.message.body_bytes() < self.settings.batch_bytes;
+                    let are_plain = one.is_plain() && entry.messages.iter().all(Waiting::is_plain);
+                    if !has_room || !are_plain {
+                        waiting.push_front(one);
+                        break;
+                    }
+                    at
+                }
+                None if entries.len() == self.settings.maximum_in_flight => {
+                    waiting.push_front(one);
+                    break;
+                }
+                None => {
+                    *serial += 1;
+                    topics.insert(topic.into(), entries.len());
+                    entries.push(self.new_entry(&one, *serial));
+                    entries.len() - 1
+                }
+            };
+            entries[at].run.push(&one.message, &mut scratch);
+            entries[at].messages.push(one);
+        }
+        entries
+    }
+
+    fn new_entry(&self, first: &Waiting, serial: u64) -> Entry {
+        let kind = if first.message.retain() { "r" } else { "m" };
+        let place = place(first.message.topic());
+        let region = self.settings.region.as_ref();
+        let region = region.map_or("", |region| &*region.name);
+        let (node, incarnation) = (&self.settings.node, self.incarnation.get());
+        // The log of another region knows entries of all regions by their names.
+        let name = first.name.clone();
+        let name = name.unwrap_or_else(|| format!("{node}.{incarnation}.out.{serial}"));
+        Entry {
+            subject: self.settings.subject(&format!("out.{kind}.{place}")),
+            id: format!("@{region}.{name}"),
+            run: EncodedRun::new(first.shard),
+            messages: Vec::new(),
+        }
+    }
+
+    /// Appends entries and returns those that NATS does not have.
+    async fn append_exports(&self, entries: Vec<Entry>) -> Vec<Entry> {
+        let (mut failed, mut sent) = (Vec::new(), Vec::with_capacity(entries.len()));
+        for entry in entries {
+            let payload = wire::batch([&entry.run]);
+            let bytes = payload.len();
+            let mut publish = PublishMessage::build()
+                .payload(payload)
+                .message_id(&entry.id);
+            if let Some(first) = entry.messages.first().filter(|one| one.message.retain()) {
+                let message = &first.message;
+                if first.is_quiet {
+                    publish = publish.header(QUIET, "1");
+                }
+                if message.payload().is_empty() {
+                    publish = publish.ttl(CLEARED);
+                } else if let Some(left_s) = message.expiry_left_s(message.published_ms()) {
+                    publish = publish.ttl(Duration::from_secs(u64::from(left_s.max(1))));
+                }
+            }
+            match self
+                .jetstream
+                .send_publish(entry.subject.clone(), publish)
+                .await
+            {
+                Ok(answer) => sent.push(((entry, bytes), answer)),
+                Err(_) => failed.push(entry),
+            }
+        }
+        // All are waited for at once: together they take as long as one.
+        let (sent, answers): (Vec<_>, Vec<_>) = sent.into_iter().unzip();
+        let answers = join_all(answers.into_iter().map(IntoFuture::into_future)).await;
+        for ((entry, bytes), answer) in sent.into_iter().zip(answers) {
+            if answer.is_err() {
+                failed.push(entry);
+                continue;
+            }
+            self.count_sent(entry.messages.len(), bytes);
+            for part in entry.messages.iter().filter_map(|waiting| waiting.part) {
+                self.close(part);
+            }
+        }
+        failed
+    }
+}
+
+/// The end of a retained message that nobody has published, as of now.
+fn stamped(message: &Arc<Message>) -> Arc<Message> {
+    let header = MessageHeader {
+        qos: message.qos(),
+        retain: message.retain(),
+        published_ms: wall_ms(),
+        expires_at_ms: None,
+    };
+    let copy = Message::copy(
+        message.topic(),
+        message.properties(),
+        message.payload(),
+        header,
+    );
+    copy.map_or_else(|_| Arc::clone(message), Arc::new)
+}

@@ -1,0 +1,417 @@
+//! Other regions: each is a cluster of its own, with a JetStream of its own, and goes on by itself while the way to
+//! the others is down.
+//!
+//! What leaves a region is appended to one stream of it ([`OUT`]). The log of each other region has that stream as a
+//! source: NATS copies what is new as soon as it can, in order and once. So messages of other regions come by in the
+//! log, and only what this region's own clients publish is exported: nothing goes in circles.
+
+mod export;
+mod import;
+mod versions;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{
+    Config, DiscardPolicy, External, Info, Source, SubjectTransform,
+};
+use futures_util::StreamExt;
+use sterna_broker::{Message, NodeSet};
+use tokio::sync::Notify;
+
+pub(super) use export::Waiting;
+pub(super) use versions::Standing;
+use versions::Versions;
+
+use super::streams::{LOG, NODES};
+use super::{Core, Retry};
+use crate::report::RegionView;
+use crate::settings::Settings;
+use crate::table::OUTSIDE;
+
+/// What leaves a region.
+pub(super) const OUT: &str = "OUT";
+
+/// Where retained messages of other regions lie, beside this one's own.
+pub(super) const RETAINED_OF: &str = "retained-of";
+
+/// The oldest server of NATS that remembers how far it has copied a stream after what it has copied was removed.
+const LEAST_NATS: (i64, i64) = (2, 15);
+
+/// How often is looked what waits, and told what has come.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Looks after which what has come is told again, also where it is the same.
+const TOLD_AGAIN: u64 = 10;
+
+/// The part of the bytes at which publishers are refused.
+const FULL_EIGHTHS: u64 = 7;
+
+/// The form of a word between regions.
+const FORM: &str = "1";
+
+/// What another region has said to have of this one's messages.
+#[derive(Clone, Copy, Debug)]
+struct Has {
+    sequence: u64,
+    heard_ms: u64,
+}
+
+/// What the tasks of regions share.
+#[derive(Default)]
+pub(super) struct Regions {
+    waiting: RefCell<VecDeque<Waiting>>,
+    arrived: Notify,
+    is_full: Cell<bool>,
+    /// Bytes that wait in NATS, as it said, and those that this node has handed over since.
+    bytes: Cell<u64>,
+    /// The last entry that has come from each region.
+    came: RefCell<BTreeMap<String, import::Last>>,
+    /// By region.
+    has: RefCell<BTreeMap<String, Has>>,
+    versions: RefCell<Versions>,
+}
+
+impl Regions {
+    /// Notes a region's last retained message of a topic.
+    pub(super) fn note_version(&self, region: &str, message: &Message) -> Standing {
+        self.versions.borrow_mut().note(
+            message.topic(),
+            region,
+            message.published_ms(),
+            message.expires_at_ms(),
+            message.payload().is_empty(),
+        )
+    }
+
+    /// The region whose retained message of a topic is the newest.
+    pub(super) fn newest_of(&self, topic: &str) -> Option<String> {
+        self.versions.borrow().newest(topic).map(str::to_owned)
+    }
+}
+
+/// The stream of what leaves this region, after the manner of `base`; `None` where nothing does.
+pub(super) fn out(settings: &Settings, base: Config) -> Option<Config> {
+    let region = settings.region.as_ref()?;
+    if region.remotes.is_empty() {
+        return None;
+    }
+    Some(Config {
+        discard: if region.refuses_when_full {
+            DiscardPolicy::New
+        } else {
+            DiscardPolicy::Old
+        },
+        max_bytes: i64::try_from(region.waiting_bytes).unwrap_or(i64::MAX),
+        allow_message_ttl: true,
+        ..base
+    })
+}
+
+/// All that other regions send, for the log.
+pub(super) fn sources_of_log(settings: &Settings) -> Option<Vec<Source>> {
+    sources(settings, |_| {
+        vec![
+            ("out.m.>", "log.>".to_owned()),
+            ("out.r.>", "log.>".to_owned()),
+        ]
+    })
+}
+
+/// The retained messages that other regions send, each region's beside the others'.
+pub(super) fn sources_of_retained(settings: &Settings) -> Option<Vec<Source>> {
+    sources(settings, |region| {
+        vec![("out.r.>", format!("{RETAINED_OF}.{region}.>"))]
+    })
+}
+
+fn sources(
+    settings: &Settings,
+    places: impl Fn(&str) -> Vec<(&'static str, String)>,
+) -> Option<Vec<Source>> {
+    let region = settings.region.as_ref()?;
+    let of_remote = region.remotes.iter().map(|remote| {
+        let transforms = places(&remote.name).into_iter();
+        let transforms = transforms.map(|(from, to)| SubjectTransform {
+            source: settings.subject_of(&remote.name, from),
+            destination: settings.subject(&to),
+        });
+        Source {
+            name: settings.stream_of(&remote.name, OUT),
+            external: Some(External {
+                api_prefix: format!("$JS.{}.API", remote.domain),
+                delivery_prefix: None,
+            }),
+            subject_transforms: transforms.collect(),
+            ..Source::default()
+        }
+    });
+    Some(of_remote.collect()).filter(|all: &Vec<Source>| !all.is_empty())
+}
+
+impl Core {
+    /// Whether there are other regions that messages go to.
+    pub(super) fn has_outside(&self) -> bool {
+        !self.settings.exported().is_empty()
+    }
+
+    /// Whether the server of NATS can do what regions need.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(super) fn may_have_regions(&self) -> Result<(), String> {
+        let (major, minor) = LEAST_NATS;
+        let remotes = self
+            .settings
+            .region
+            .iter()
+            .map(|region| region.remotes.len());
+        if remotes.sum::<usize>() == 0 || self.client.is_server_compatible(major, minor, 0) {
+            return Ok(());
+        }
+        Err(format!(
+            "cluster.remote_regions need NATS {major}.{minor} or later, and this server has {}",
+            self.client.server_info().version
+        ))
+    }
+
+    /// Gives a stream the sources that it is to have, and that of what leaves the region its bounds.
+    pub(super) async fn set_sources(&self, wanted: &Config, found: &Info) -> Result<(), String> {
+        let plain = |sources: &Option<Vec<Source>>| {
+            let all = sources.iter().flatten();
+            let mut all: Vec<_> = all
+                .map(|one| {
+                    let prefix = one
+                        .external
+                        .as_ref()
+                        .map(|external| external.api_prefix.clone());
+                    (one.name.clone(), prefix, one.subject_transforms.clone())
+                })
+                .collect();
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            all
+        };
+        let bounds = |config: &Config| (config.max_bytes, config.discard);
+        let is_out = wanted.name == self.settings.stream(OUT);
+        let has_bounds = !is_out || bounds(wanted) == bounds(&found.config);
+        if has_bounds && plain(&wanted.sources) == plain(&found.config.sources) {
+            return Ok(());
+        }
+        let mut config = Config {
+            sources: wanted.sources.clone(),
+            ..found.config.clone()
+        };
+        if is_out {
+            (config.max_bytes, config.discard) = bounds(wanted);
+        }
+        let updated = self.jetstream.update_stream(config).await;
+        updated.map_err(|error| format!("stream {}: its regions: {error}", wanted.name))?;
+        tracing::info!(
+            stream = wanted.name,
+            sources = wanted.sources.iter().flatten().count(),
+            "the stream follows the configuration of regions"
+        );
+        Ok(())
+    }
+
+    /// Learns what has come from other regions before this start.
+    pub(super) async fn learn_what_came(&self) -> Result<(), String> {
+        let Some(region) = &self.settings.region else {
+            return Ok(());
+        };
+        let nodes = self.settings.stream(NODES);
+        let nodes = self.jetstream.get_stream_no_info(nodes).await;
+        let nodes = nodes.map_err(|error| error.to_string())?;
+        for remote in &region.remotes {
+            let subject = self.settings.subject(&record(&remote.name));
+            if let Ok(found) = nodes.direct_get_last_for_subject(subject).await
+                && let Some(last) = import::Last::read(&found.payload)
+            {
+                self.regions
+                    .came
+                    .borrow_mut()
+                    .insert(remote.name.clone(), last);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks after what waits for other regions, and tells them what has come of theirs.
+    pub(super) async fn look_after_regions(self: Rc<Self>) {
+        let Some(region) = self.settings.region.clone() else {
+            return;
+        };
+        let (mut told, mut looks) = (BTreeMap::new(), 0_u64);
+        let mut cleared = 0;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            looks += 1;
+            if !self.status.is_connected() {
+                continue;
+            }
+            if self.has_outside() {
+                self.look_at_out(&mut cleared).await;
+            }
+            (self.regions.versions.borrow_mut()).forget_before(versions::wall_ms());
+            if !self.table.borrow().is_first() {
+                continue;
+            }
+            for remote in &region.remotes {
+                let came = self.regions.came.borrow().get(&remote.name).cloned();
+                let Some(last) = came else { continue };
+                let is_news = told.get(&remote.name) != Some(&last);
+                if is_news || looks.is_multiple_of(TOLD_AGAIN) {
+                    self.tell_what_came(&remote.name, &last).await;
+                    told.insert(remote.name.clone(), last);
+                }
+            }
+        }
+    }
+
+    /// Tells a region how far its messages have come, and notes it for those who start later.
+    async fn tell_what_came(&self, remote: &str, last: &import::Last) {
+        let own = self.settings.region.iter().map(|region| &*region.name);
+        let own: String = own.collect();
+        let subject = self.settings.subject_of(remote, &format!("taken.{own}"));
+        let line = format!("{FORM} {}", last.sequence);
+        // Both are told again soon.
+        let _ = self.client.publish(subject, line.into()).await;
+        let note = self.settings.subject(&record(remote));
+        if let Ok(noted) = self.jetstream.publish(note, last.write().into()).await {
+            let _ = noted.await;
+        }
+    }
+
+    /// Hears how far this region's messages have come elsewhere.
+    pub(super) async fn hear_regions(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        loop {
+            let subject = self.settings.subject("taken.*");
+            if let Ok(mut words) = self.client.subscribe(subject).await {
+                retry = Retry::new();
+                while let Some(word) = words.next().await {
+                    let region = word.subject.rsplit('.').next().unwrap_or_default();
+                    let line = std::str::from_utf8(&word.payload).unwrap_or_default();
+                    let sequence = line
+                        .strip_prefix(FORM)
+                        .and_then(|rest| rest.trim().parse().ok());
+                    let remotes = self.settings.region.iter().flat_map(|own| &own.remotes);
+                    let is_known = remotes.into_iter().any(|remote| remote.name == region);
+                    let (Some(sequence), true) = (sequence, is_known) else {
+                        tracing::debug!(region, line, "a region's word is not understood");
+                        continue;
+                    };
+                    let heard_ms = self.now_ms();
+                    let has = Has { sequence, heard_ms };
+                    self.regions.has.borrow_mut().insert(region.to_owned(), has);
+                }
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// The last entry that all other regions have; 0 where one has not said so.
+    fn all_have(&self) -> u64 {
+        let has = self.regions.has.borrow();
+        let remotes = self.settings.region.iter().flat_map(|own| &own.remotes);
+        let each = remotes.map(|remote| has.get(&remote.name).map_or(0, |has| has.sequence));
+        each.min().unwrap_or(0)
+    }
+
+    /// Refuses publishers while too much waits, and removes what all have.
+    async fn look_at_out(&self, cleared: &mut u64) {
+        let Ok(info) = self.look_at_stream(OUT).await else {
+            return;
+        };
+        let state = info.state;
+        self.status.region_bytes.set(state.bytes);
+        self.regions.bytes.set(state.bytes);
+        self.note_room();
+        let all_have = self.all_have().min(state.last_sequence);
+        let is_news = all_have > *cleared && all_have >= state.first_sequence;
+        if !is_news || !self.table.borrow().is_first() {
+            return;
+        }
+        let stream = self.settings.stream(OUT);
+        if let Ok(stream) = self.jetstream.get_stream_no_info(stream).await
+            && stream.purge().sequence(all_have + 1).await.is_ok()
+        {
+            *cleared = all_have;
+        }
+    }
+
+    /// Counts what is handed over: NATS says only now and then how much waits.
+    fn note_handed_over(&self, bytes: usize) {
+        self.regions
+            .bytes
+            .set(self.regions.bytes.get() + bytes as u64);
+        self.note_room();
+    }
+
+    fn note_room(&self) {
+        let Some(region) = &self.settings.region else {
+            return;
+        };
+        let bytes = self.regions.bytes.get();
+        let is_full = region.refuses_when_full && bytes >= region.waiting_bytes / 8 * FULL_EIGHTHS;
+        if self.regions.is_full.replace(is_full) == is_full {
+            return;
+        }
+        let mut full = NodeSet::EMPTY;
+        if is_full {
+            full.insert(OUTSIDE);
+            tracing::warn!(
+                bytes,
+                "too much waits for other regions (cluster.maximum_region_bytes): publishers of what crosses are \
+                 refused"
+            );
+        } else {
+            tracing::info!(bytes, "there is room again for messages to other regions");
+        }
+        self.gate.set_full(full);
+    }
+
+    /// Other regions, for a report.
+    pub(super) async fn region_views(&self) -> Vec<RegionView> {
+        let Some(region) = &self.settings.region else {
+            return Vec::new();
+        };
+        let (mut out, mut log) = (None, None);
+        if self.status.has_joined.load(Ordering::Acquire) {
+            out = self
+                .jetstream
+                .get_stream(self.settings.stream(OUT))
+                .await
+                .ok();
+            let stream = self.settings.stream(LOG);
+            log = self.jetstream.get_stream(stream).await.ok();
+        }
+        let (has, now_ms) = (self.regions.has.borrow(), self.now_ms());
+        let views = region.remotes.iter().map(|remote| {
+            let has = has.get(&remote.name);
+            let source = self.settings.stream_of(&remote.name, OUT);
+            let sources = log.iter().flat_map(|log| &log.cached_info().sources);
+            let mut source = sources.filter(|found| found.name == source);
+            RegionView {
+                region: remote.name.clone(),
+                waiting: out.as_ref().map(|out| {
+                    let state = &out.cached_info().state;
+                    let gone = state.first_sequence.saturating_sub(1);
+                    let last = has.map_or(0, |has| has.sequence).max(gone);
+                    state.last_sequence.saturating_sub(last)
+                }),
+                heard_ms: has.map(|has| now_ms - has.heard_ms),
+                behind: source.next().map(|source| source.lag),
+            }
+        });
+        views.collect()
+    }
+}
+
+/// Where is noted how far a region's messages have come.
+fn record(remote: &str) -> String {
+    format!("node.region.{remote}.came.last")
+}

@@ -1,0 +1,164 @@
+//! Retained messages of several regions: all agree on the newest.
+//!
+//! Each region has a last retained message of a topic, as its NATS has them. The one that counts is the newest of
+//! these by the time of its publication, and by the region's name where two are of one time: the same in each
+//! region when it has heard of all.
+
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::super::retained::CLEARED;
+
+/// What is to be done with a retained message that came by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in super::super) enum Standing {
+    /// It is the newest: it stays.
+    Newest,
+    /// Another region's is newer.
+    Older,
+    /// As [`Older`](Self::Older), and it has taken the place of a newer one until now: that of this region is to be
+    /// retained.
+    Overtaken(String),
+}
+
+/// A region's last retained message of a topic.
+#[derive(Clone, Debug)]
+struct Version {
+    region: String,
+    published_ms: u64,
+    /// When it can be forgotten: it has expired, or nobody remembers that it was cleared.
+    until_ms: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in super::super) struct Versions {
+    topics: HashMap<Box<str>, Vec<Version>>,
+    /// When was last looked what can be forgotten.
+    looked_ms: u64,
+}
+
+/// Time between two looks at what can be forgotten, in milliseconds.
+const LOOK_MS: u64 = 60_000;
+
+impl Versions {
+    /// Notes a region's last message of a topic, which expires at a time or is empty.
+    pub(in super::super) fn note(
+        &mut self,
+        topic: &str,
+        region: &str,
+        published_ms: u64,
+        expires_at_ms: Option<u64>,
+        is_empty: bool,
+    ) -> Standing {
+        let cleared_ms = CLEARED.as_millis() as u64;
+        let until_ms = if is_empty {
+            published_ms.saturating_add(cleared_ms)
+        } else {
+            expires_at_ms.unwrap_or(u64::MAX)
+        };
+        let version = Version {
+            region: region.to_owned(),
+            published_ms,
+            until_ms,
+        };
+        let versions = self.topics.entry(topic.into()).or_default();
+        let before = newest(versions).map(|newest| newest.region.clone());
+        versions.retain(|known| known.region != region);
+        versions.push(version);
+        match newest(versions) {
+            Some(newest) if newest.region != region => match before {
+                Some(before) if before == region => Standing::Overtaken(newest.region.clone()),
+                _ => Standing::Older,
+            },
+            _ => Standing::Newest,
+        }
+    }
+
+    /// The region whose message of a topic is the newest.
+    pub(in super::super) fn newest(&self, topic: &str) -> Option<&str> {
+        newest(self.topics.get(topic)?).map(|newest| &*newest.region)
+    }
+
+    /// Forgets what was over at a time, now and then.
+    pub(super) fn forget_before(&mut self, now_ms: u64) {
+        if now_ms.abs_diff(self.looked_ms) < LOOK_MS {
+            return;
+        }
+        self.looked_ms = now_ms;
+        self.topics.retain(|_, versions| {
+            versions.retain(|version| version.until_ms > now_ms);
+            !versions.is_empty()
+        });
+    }
+}
+
+fn newest(versions: &[Version]) -> Option<&Version> {
+    versions
+        .iter()
+        .max_by_key(|version| (version.published_ms, &version.region))
+}
+
+/// Milliseconds since the Unix epoch.
+pub(super) fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three regions hear of the same messages in orders of their own, each region's in its order, and agree.
+    #[test]
+    fn whatever_comes_first_all_regions_agree() {
+        let sent = [
+            ("a", vec![10, 40, 35]),
+            ("b", vec![20, 36]),
+            ("c", vec![36, 30]),
+        ];
+        for seed in 0..500_usize {
+            let (mut versions, mut retained) = (Versions::default(), None);
+            let mut left: Vec<_> = sent
+                .iter()
+                .map(|(region, all)| (*region, &all[..]))
+                .collect();
+            let mut pick = seed;
+            while !left.is_empty() {
+                let at = pick % left.len();
+                pick = pick / 3 + seed % 7;
+                let (region, all) = left[at];
+                let standing = versions.note("t", region, all[0], None, false);
+                match standing {
+                    Standing::Newest => retained = Some((region.to_owned(), all[0])),
+                    Standing::Older => {}
+                    Standing::Overtaken(by) => {
+                        // What NATS has of that region.
+                        let known = versions.topics["t"].iter().find(|one| one.region == by);
+                        retained = known.map(|one| (by, one.published_ms));
+                    }
+                }
+                if all.len() == 1 {
+                    left.remove(at);
+                } else {
+                    left[at].1 = &all[1..];
+                }
+            }
+            assert_eq!(retained, Some(("b".to_owned(), 36)), "seed {seed}");
+            assert_eq!(versions.newest("t"), Some("b"));
+        }
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let mut versions = Versions::default();
+        versions.note("kept", "a", 5, None, false);
+        versions.note("expires", "a", 5, Some(100_000), false);
+        versions.note("cleared", "a", 5, None, true);
+        versions.forget_before(200_000);
+        assert_eq!(versions.topics.len(), 2);
+        versions.forget_before(5 + CLEARED.as_millis() as u64);
+        assert_eq!(versions.newest("kept"), Some("a"));
+        assert_eq!(versions.topics.len(), 1);
+    }
+}
