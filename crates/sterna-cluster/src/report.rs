@@ -58,6 +58,8 @@ pub struct NodeWord {
     pub incarnation: u64,
     /// Version of its program.
     pub version: String,
+    /// Versions of the wire form that it reads, such as `1` or `1-2`.
+    pub wire: String,
     /// `ready`, `draining`, or why it does not take part as it should.
     pub state: String,
     /// Name of the server of NATS that it is connected to.

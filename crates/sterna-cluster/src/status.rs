@@ -32,6 +32,7 @@ pub struct Status {
     pub(crate) knows_nodes: AtomicBool,
     pub(crate) knows_retained: AtomicBool,
     pub(crate) is_superseded: AtomicBool,
+    pub(crate) is_unfit: AtomicBool,
     pub(crate) is_stalled: AtomicBool,
     pub(crate) is_draining: AtomicBool,
     pub(crate) refusals: Refusals,
@@ -91,6 +92,8 @@ impl Status {
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         if is(&self.is_superseded) {
             Some("another process has this node's name")
+        } else if is(&self.is_unfit) {
+            Some("other nodes read no version of the wire form that this one writes")
         } else if !is(&self.is_connected) {
             Some(self.refusals.sentence())
         } else if !is(&self.has_joined) {
@@ -120,5 +123,6 @@ impl Status {
             && is(&self.knows_nodes)
             && !is(&self.is_stalled)
             && !is(&self.is_superseded)
+            && !is(&self.is_unfit)
     }
 }

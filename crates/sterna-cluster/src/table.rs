@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 use sterna_broker::{Interest, NodeSet, Wanted};
 
+use crate::wire::Versions;
+
 /// The number of all other regions together, in sets of nodes. Where there are none, it may be a node's.
 pub const OUTSIDE: usize = NodeSet::MAXIMUM - 1;
 
@@ -57,6 +59,20 @@ pub enum Event {
     },
     /// Another process has this node's name and started later: this one is to stop.
     Superseded,
+    /// It joined after this node, and reads no version of the wire form that this one writes: it is left out.
+    Unread {
+        /// Its name.
+        node: Arc<str>,
+        /// What it reads.
+        reads: Versions,
+    },
+    /// It was here before this node, and reads no version that this one writes: this one is to stop.
+    Unfit {
+        /// Its name.
+        node: Arc<str>,
+        /// What it reads.
+        reads: Versions,
+    },
 }
 
 #[derive(Debug)]
@@ -66,6 +82,8 @@ struct Peer {
     presence: Presence,
     heard_ms: u64,
     filters: HashMap<Arc<str>, Interest>,
+    /// What it has said to read; `None` before its first word.
+    reads: Option<Versions>,
 }
 
 /// What the sessions of a process want that is over, with its incarnation.
@@ -80,6 +98,10 @@ pub struct Table {
     absence_ms: u64,
     peers: HashMap<Arc<str>, Peer>,
     left_out: HashSet<Arc<str>>,
+    /// What this node reads.
+    reads: Versions,
+    /// Nodes that read nothing which this one writes, and their incarnations.
+    unread: HashMap<Arc<str>, u64>,
     /// Durable filters of earlier incarnations, by node: this one is among them.
     left: Left,
     /// Filters whose messages go to other regions.
@@ -91,9 +113,9 @@ pub struct Table {
 
 impl Table {
     /// A table without other nodes. A node that is not heard of is away after `lease_ms`, and gone after
-    /// `absence_ms`, both in milliseconds since it was last heard of.
+    /// `absence_ms`, both in milliseconds since it was last heard of. This node reads and writes `reads`.
     #[must_use]
-    pub fn new(own_name: &str, lease_ms: u64, absence_ms: u64) -> Self {
+    pub fn new(own_name: &str, lease_ms: u64, absence_ms: u64, reads: Versions) -> Self {
         Self {
             own_name: Arc::from(own_name),
             own_incarnation: 0,
@@ -101,6 +123,8 @@ impl Table {
             absence_ms: absence_ms.max(lease_ms),
             peers: HashMap::new(),
             left_out: HashSet::new(),
+            reads,
+            unread: HashMap::new(),
             left: HashMap::new(),
             exported: HashSet::new(),
             changed: HashSet::new(),
@@ -128,23 +152,61 @@ impl Table {
     }
 
     /// A node says that it is there, or that it leaves.
-    pub fn heard(&mut self, now_ms: u64, node: &str, incarnation: u64, is_leaving: bool) {
+    pub fn heard(
+        &mut self,
+        now_ms: u64,
+        node: &str,
+        incarnation: u64,
+        is_leaving: bool,
+        reads: Versions,
+    ) {
         if *node == *self.own_name {
             if self.own_incarnation != 0 && incarnation > self.own_incarnation {
                 self.events.push(Event::Superseded);
             }
             return;
         }
+        if self.reads.common(reads).is_none() {
+            return self.leave_out(node, incarnation, is_leaving, reads);
+        }
         let Some((name, peer)) = self.peer(now_ms, node, incarnation) else {
             return;
         };
         peer.heard_ms = now_ms;
+        peer.reads = Some(reads);
         let presence = if is_leaving {
             Presence::Gone
         } else {
             Presence::Here
         };
         self.turn(&name, presence);
+    }
+
+    /// A node reads nothing that this one writes. Who was here first stays.
+    fn leave_out(&mut self, node: &str, incarnation: u64, is_leaving: bool, reads: Versions) {
+        let name: Arc<str> = Arc::from(node);
+        if is_leaving || self.own_incarnation == 0 {
+            return;
+        }
+        if incarnation < self.own_incarnation {
+            self.events.push(Event::Unfit { node: name, reads });
+        } else if self.unread.insert(Arc::clone(&name), incarnation) != Some(incarnation) {
+            self.turn(&name, Presence::Gone);
+            self.events.push(Event::Unread { node: name, reads });
+        }
+    }
+
+    /// The highest version of the wire form that all nodes read which may get something: the lowest while one has not
+    /// said what it reads.
+    #[must_use]
+    pub fn version(&self) -> u8 {
+        let peers = self.peers.values();
+        let waited_for = peers.filter(|peer| peer.presence != Presence::Gone);
+        let each = waited_for.map(|peer| {
+            let reads = peer.reads.and_then(|reads| self.reads.common(reads));
+            reads.map_or(self.reads.lowest, |common| common.highest)
+        });
+        each.fold(self.reads.highest, u8::min)
     }
 
     /// A node says whether it has readers for a filter.
@@ -333,6 +395,13 @@ impl Table {
     /// The node of that name, in that incarnation; `None` for an earlier one, or where there is no room.
     fn peer(&mut self, now_ms: u64, node: &str, incarnation: u64) -> Option<(Arc<str>, &mut Peer)> {
         let name: Arc<str> = Arc::from(node);
+        if self
+            .unread
+            .get(node)
+            .is_some_and(|known| incarnation <= *known)
+        {
+            return None;
+        }
         if !self.peers.contains_key(node) {
             let is_taken = |number: &usize| self.peers.values().any(|peer| peer.number == *number);
             let numbers = if self.exported.is_empty() {
@@ -353,6 +422,7 @@ impl Table {
                 presence: Presence::Away,
                 heard_ms: now_ms,
                 filters: HashMap::new(),
+                reads: None,
             };
             self.peers.insert(Arc::clone(&name), peer);
         }
@@ -362,6 +432,7 @@ impl Table {
         }
         if incarnation > peer.incarnation {
             let earlier = std::mem::replace(&mut peer.incarnation, incarnation);
+            peer.reads = None;
             for (filter, interest) in std::mem::take(&mut peer.filters) {
                 if interest == Interest::Durable {
                     let left = self.left.entry(Arc::clone(&name)).or_default();
@@ -396,7 +467,62 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        Table::new("a", 4_000, 60_000)
+        Table::new("a", 4_000, 60_000, reads("1"))
+    }
+
+    fn reads(text: &str) -> Versions {
+        Versions::parse(text).expect("versions")
+    }
+
+    /// An upgrade from nodes that read 1 to such that read 1 to 3, node by node, and a node that is away meanwhile.
+    #[test]
+    fn all_write_the_highest_version_that_all_read() {
+        let mut table = Table::new("c", 4_000, 60_000, reads("1-3"));
+        assert_eq!(table.version(), 3, "it is alone");
+        table.wants(0, "a", 1, "x", Interest::Acknowledged);
+        assert_eq!(table.version(), 1, "nobody knows yet what that node reads");
+        table.heard(0, "a", 1, false, reads("1"));
+        table.heard(0, "b", 2, false, reads("1-2"));
+        assert_eq!(table.version(), 1);
+        table.heard(0, "a", 7, false, reads("1-9"));
+        assert_eq!(table.version(), 2, "it has started anew");
+        table.look(4_000);
+        assert_eq!(
+            table.version(),
+            2,
+            "something waits for a node that is away"
+        );
+        table.heard(5_000, "b", 2, true, reads("1-2"));
+        assert_eq!(table.version(), 3, "nothing waits for a node that has left");
+        table.wants(5_000, "b", 8, "x", Interest::Acknowledged);
+        assert_eq!(table.version(), 3, "nothing waits for it yet");
+        table.heard(5_000, "b", 8, false, reads("1"));
+        assert_eq!(table.version(), 1, "it is back, and an older one");
+    }
+
+    #[test]
+    fn who_reads_nothing_of_the_others_takes_no_part() {
+        let mut first = Table::new("a", 4_000, 60_000, reads("1-2"));
+        first.set_own_incarnation(5);
+        let newer = reads("3-4");
+        for _ in 0..2 {
+            first.heard(0, "late", 9, false, newer);
+            first.wants(0, "late", 9, "x", Interest::Acknowledged);
+        }
+        let node = Arc::from("late");
+        let unread = Event::Unread { node, reads: newer };
+        assert_eq!(first.take_events(), [unread], "said once");
+        assert!(changes(&mut first).is_empty(), "nothing waits for it");
+        assert_eq!((first.version(), first.count(Presence::Here)), (2, 0));
+        // It is installed anew, and fits.
+        first.heard(0, "late", 12, false, reads("2-3"));
+        assert_eq!((first.version(), first.count(Presence::Here)), (2, 1));
+        let mut late = Table::new("late", 4_000, 60_000, newer);
+        late.set_own_incarnation(9);
+        late.heard(0, "a", 5, false, reads("1-2"));
+        let node = Arc::from("a");
+        let reads = reads("1-2");
+        assert_eq!(late.take_events(), [Event::Unfit { node, reads }]);
     }
 
     fn nodes(numbers: &[usize]) -> NodeSet {
@@ -426,7 +552,7 @@ mod tests {
     #[test]
     fn silence_takes_a_node_away_in_two_steps_and_its_word_brings_it_back() {
         let mut table = table();
-        table.heard(0, "b", 5, false);
+        table.heard(0, "b", 5, false, reads("1"));
         table.wants(0, "b", 5, "x", Interest::AtMostOnce);
         table.wants(0, "b", 5, "y/#", Interest::Acknowledged);
         assert_eq!(
@@ -450,7 +576,7 @@ mod tests {
             ("y/#".to_owned(), Wanted::NOBODY),
         ];
         assert_eq!(changes(&mut table), gone);
-        table.heard(70_000, "b", 5, false);
+        table.heard(70_000, "b", 5, false, reads("1"));
         let back = [
             ("x".to_owned(), wanted(&[0], &[])),
             ("y/#".to_owned(), wanted(&[0], &[0])),
@@ -473,14 +599,14 @@ mod tests {
     #[test]
     fn a_new_start_ends_what_the_node_said_before() {
         let mut table = table();
-        table.heard(0, "b", 5, false);
+        table.heard(0, "b", 5, false, reads("1"));
         table.wants(0, "b", 5, "x", Interest::Acknowledged);
         changes(&mut table);
-        table.heard(1, "b", 9, false);
+        table.heard(1, "b", 9, false, reads("1"));
         assert_eq!(changes(&mut table), [("x".to_owned(), Wanted::NOBODY)]);
         // What is left of the earlier start comes late.
         table.wants(2, "b", 5, "x", Interest::Acknowledged);
-        table.heard(2, "b", 5, true);
+        table.heard(2, "b", 5, true, reads("1"));
         assert!(changes(&mut table).is_empty());
         assert_eq!(table.count(Presence::Here), 1);
     }
@@ -488,14 +614,14 @@ mod tests {
     #[test]
     fn what_sessions_want_of_nodes_that_do_not_say_it_is_known() {
         let mut table = table();
-        table.heard(0, "b", 5, false);
+        table.heard(0, "b", 5, false, reads("1"));
         table.wants(0, "b", 5, "x", Interest::Durable);
         table.wants(0, "b", 5, "y", Interest::Acknowledged);
         assert!(table.durable_of_absent().is_empty(), "it says it by itself");
         table.look(4_000);
         let [b, x]: [Arc<str>; 2] = ["b", "x"].map(Arc::from);
         assert_eq!(table.durable_of_absent(), [(b.clone(), 5, x.clone())]);
-        table.heard(5_000, "b", 9, false);
+        table.heard(5_000, "b", 9, false, reads("1"));
         assert_eq!(
             table.durable_of_absent(),
             [(b, 5, x)],
@@ -508,10 +634,10 @@ mod tests {
     #[test]
     fn who_leaves_is_gone_at_once() {
         let mut table = table();
-        table.heard(0, "b", 5, false);
+        table.heard(0, "b", 5, false, reads("1"));
         table.wants(0, "b", 5, "x", Interest::Acknowledged);
         changes(&mut table);
-        table.heard(1, "b", 5, true);
+        table.heard(1, "b", 5, true, reads("1"));
         assert_eq!(changes(&mut table), [("x".to_owned(), Wanted::NOBODY)]);
         assert_eq!(table.count(Presence::Gone), 1);
     }
@@ -519,7 +645,7 @@ mod tests {
     #[test]
     fn a_node_that_was_cut_off_takes_nobody_for_gone() {
         let mut table = table();
-        table.heard(0, "b", 5, false);
+        table.heard(0, "b", 5, false, reads("1"));
         table.reconnected(100_000);
         table.look(100_000);
         assert_eq!(table.count(Presence::Here), 1);
@@ -531,10 +657,10 @@ mod tests {
     fn the_later_of_two_with_one_name_stays() {
         let mut table = table();
         table.set_own_incarnation(7);
-        table.heard(0, "a", 6, false);
-        table.heard(0, "a", 7, false);
+        table.heard(0, "a", 6, false, reads("1"));
+        table.heard(0, "a", 7, false, reads("1"));
         assert!(table.take_events().is_empty());
-        table.heard(0, "a", 8, false);
+        table.heard(0, "a", 8, false, reads("1"));
         assert_eq!(table.take_events(), [Event::Superseded]);
     }
 
@@ -542,10 +668,10 @@ mod tests {
     fn a_node_too_many_is_left_out_and_told_once() {
         let mut table = table();
         for node in 0..NodeSet::MAXIMUM {
-            table.heard(0, &format!("n{node}"), 1, false);
+            table.heard(0, &format!("n{node}"), 1, false, reads("1"));
         }
         table.take_events();
-        table.heard(0, "late", 1, false);
+        table.heard(0, "late", 1, false, reads("1"));
         table.wants(0, "late", 1, "x", Interest::Acknowledged);
         let node = Arc::from("late");
         assert_eq!(table.take_events(), [Event::TooMany { node }]);
@@ -561,15 +687,15 @@ mod tests {
         assert_eq!(changes(&mut table), both);
         assert!(table.is_first());
         for node in 0..NodeSet::MAXIMUM {
-            table.heard(0, &format!("n{node}"), 1, false);
+            table.heard(0, &format!("n{node}"), 1, false, reads("1"));
             table.wants(0, &format!("n{node}"), 1, "x", Interest::AtMostOnce);
         }
         assert_eq!(table.count(Presence::Here), OUTSIDE, "one number is taken");
         assert!(table.is_first(), "`a` is before all of them");
         table.look(1_000_000);
         assert_eq!(changes(&mut table), [("x".to_owned(), outside)]);
-        let mut later = Table::new("z", 4_000, 60_000);
-        later.heard(0, "b", 1, false);
+        let mut later = Table::new("z", 4_000, 60_000, reads("1"));
+        later.heard(0, "b", 1, false, reads("1"));
         assert!(!later.is_first());
         later.look(4_000);
         assert!(later.is_first(), "the other is away");
@@ -578,7 +704,7 @@ mod tests {
     #[test]
     fn changes_are_taken_in_portions() {
         let mut table = table();
-        table.heard(0, "b", 5, false);
+        table.heard(0, "b", 5, false, reads("1"));
         for number in 0..10 {
             table.wants(0, "b", 5, &number.to_string(), Interest::AtMostOnce);
         }

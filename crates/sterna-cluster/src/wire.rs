@@ -10,8 +10,53 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sterna_broker::Message;
 
-/// The version that this node writes, and the only one that it reads.
-pub const VERSION: u8 = 1;
+/// Versions of the wire form, from one to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Versions {
+    /// The lowest.
+    pub lowest: u8,
+    /// The highest.
+    pub highest: u8,
+}
+
+/// The versions that this node reads, and can write.
+pub const READS: Versions = Versions {
+    lowest: 1,
+    highest: 1,
+};
+
+impl Versions {
+    /// Whether one is among them.
+    #[must_use]
+    pub const fn contains(self, version: u8) -> bool {
+        self.lowest <= version && version <= self.highest
+    }
+
+    /// Those that are in both; `None` where none is.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<Self> {
+        let lowest = self.lowest.max(other.lowest);
+        let highest = self.highest.min(other.highest);
+        (lowest <= highest).then_some(Self { lowest, highest })
+    }
+
+    /// As a node states them: `1`, or `1-3`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (lowest, highest) = text.split_once('-').unwrap_or((text, text));
+        let (lowest, highest) = (lowest.parse().ok()?, highest.parse().ok()?);
+        (1 <= lowest && lowest <= highest).then_some(Self { lowest, highest })
+    }
+}
+
+impl std::fmt::Display for Versions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.lowest == self.highest {
+            return write!(f, "{}", self.lowest);
+        }
+        write!(f, "{}-{}", self.lowest, self.highest)
+    }
+}
 
 /// Bytes that a record may take beside the body of its message.
 pub const RECORD_OVERHEAD_BYTES: usize = 96;
@@ -37,7 +82,7 @@ impl std::fmt::Display for WireError {
             Self::Version(version) => {
                 write!(
                     f,
-                    "it has version {version} of the wire form, and this node reads {VERSION}"
+                    "it has version {version} of the wire form, and this node reads {READS}"
                 )
             }
             Self::Malformed(at) => write!(f, "byte {at} is not what it must be"),
@@ -102,12 +147,12 @@ impl EncodedRun {
     }
 }
 
-/// The batch of some runs.
+/// The batch of some runs, in a version that is one of [`READS`].
 #[must_use]
-pub fn batch<'a>(runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
+pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
     let bytes: usize = runs.clone().into_iter().map(EncodedRun::bytes).sum();
     let mut out = Vec::with_capacity(1 + bytes);
-    out.push(VERSION);
+    out.push(version);
     for run in runs {
         put_number(&mut out, u64::from(run.shard));
         put_number(&mut out, run.records.len() as u64);
@@ -124,7 +169,7 @@ pub fn batch<'a>(runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Byte
 pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
     let mut reader = Reader { batch, at: 0 };
     let version = reader.slice(1)?[0];
-    if version != VERSION {
+    if !READS.contains(version) {
         return Err(WireError::Version(version));
     }
     let mut runs = Vec::new();
@@ -236,12 +281,28 @@ mod tests {
                 run
             })
             .collect();
-        let batch = batch(&encoded);
+        let batch = batch(READS.highest, &encoded);
         assert!(
             batch.len() <= encoded.iter().map(EncodedRun::bytes).sum::<usize>() + 1,
             "bytes are foreseen"
         );
         (runs, batch)
+    }
+
+    #[test]
+    fn versions_are_stated_and_understood() {
+        for text in ["1", "1-3", "254-255"] {
+            assert_eq!(
+                Versions::parse(text).map(|one| one.to_string()).as_deref(),
+                Some(text)
+            );
+        }
+        for text in ["", "0", "3-1", "-", "1-", "1-x", "256"] {
+            assert_eq!(Versions::parse(text), None, "{text}");
+        }
+        let of = |text| Versions::parse(text).expect("versions");
+        assert_eq!(of("1-3").common(of("2-9")), Some(of("2-3")));
+        assert_eq!(of("1-3").common(of("4-9")), None);
     }
 
     #[test]
@@ -271,7 +332,7 @@ mod tests {
             let mut run = EncodedRun::new(u16::MAX);
             run.push(&message, &mut scratch);
             let foreseen = message.body_bytes() + RECORD_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES;
-            assert!(batch([&run]).len() <= foreseen);
+            assert!(batch(READS.highest, [&run]).len() <= foreseen);
         }
     }
 
@@ -307,7 +368,7 @@ mod tests {
                 let _ = read(&bytes);
             }
         }
-        let mut endless = vec![VERSION];
+        let mut endless = vec![READS.highest];
         endless.extend([0xff; 30]);
         assert!(read(&endless).is_err());
     }

@@ -100,6 +100,26 @@ fn other_nodes_are_told_of_filters_and_not_of_clients() {
 }
 
 #[test]
+fn what_a_node_wants_is_refused_where_no_more_can_wait_for_it() {
+    let (mut node, gate) = node();
+    want(&mut node, "t/#", wanted(&[1, 2], &[2]));
+    want(&mut node, "u", wanted(&[1], &[1]));
+    gate.set_full(set(&[2]));
+    let routed = publish(&mut node, 1, "t/1", Qos::AtLeastOnce, false);
+    assert_eq!(routed.refused, Some(PublishRefusal::StoreFull));
+    let routed = publish(&mut node, 1, "t/1", Qos::AtLeastOnce, true);
+    assert_eq!(routed.refused, Some(PublishRefusal::StoreFull), "retained");
+    assert_eq!(node.broker(1).retained(0, "t/1").map(drop), None);
+    let routed = publish(&mut node, 1, "t/1", Qos::AtMostOnce, false);
+    assert_eq!(routed.refused, None, "it may be missed");
+    let routed = publish(&mut node, 1, "u", Qos::AtLeastOnce, false);
+    assert_eq!(routed.refused, None, "another node");
+    gate.set_full(NodeSet::EMPTY);
+    let routed = publish(&mut node, 1, "t/1", Qos::AtLeastOnce, false);
+    assert_eq!(routed.refused, None);
+}
+
+#[test]
 fn a_message_goes_once_to_each_node_that_wants_it() {
     let (mut node, gate) = node();
     want(&mut node, "t/#", wanted(&[1, 2], &[2]));

@@ -15,7 +15,7 @@ use super::outgoing::{Charge, in_one_batch};
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::table::Presence;
-use crate::wire::{self, EncodedRun};
+use crate::wire::EncodedRun;
 
 /// Messages of one turn for one node.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Core {
                 continue;
             }
             serial += 1;
-            let payload = wire::batch(parcels.iter().map(|parcel| &parcel.run));
+            let payload = self.batch(parcels.iter().map(|parcel| &parcel.run));
             let messages = parcels.iter().map(|parcel| parcel.run.messages()).sum();
             let bytes = payload.len();
             if self.append(number, serial, payload).await {

@@ -13,6 +13,7 @@ use super::streams::NODES;
 use super::{Core, Retry};
 use crate::port::ToShard;
 use crate::table::{Event, Presence};
+use crate::wire::{self, Versions};
 
 /// Filters that one letter to the first shard has at most.
 const CHANGES: usize = 1_000;
@@ -22,6 +23,12 @@ const SWEPT: &str = "swept";
 
 /// A node's word, as a line of text.
 const FORM: &str = "1";
+
+/// The versions that the first nodes read, which state none.
+const FIRST: Versions = Versions {
+    lowest: 1,
+    highest: 1,
+};
 
 impl Core {
     /// Says again and again that this node is there, and looks who was not heard of.
@@ -53,7 +60,7 @@ impl Core {
 
     async fn say(&self, word: &str) {
         let subject = (self.settings).subject(&format!("alive.{}", self.settings.node));
-        let line = format!("{FORM} {} {word}", self.incarnation.get());
+        let line = format!("{FORM} {} {word} {}", self.incarnation.get(), wire::READS);
         // The next word follows soon.
         let said = self.client.publish(subject, line.into());
         if tokio::time::timeout(Duration::from_millis(self.settings.answer_timeout_ms), said)
@@ -98,8 +105,12 @@ impl Core {
             tracing::debug!(node, line, "a node says what this one does not understand");
             return;
         };
+        // Who does not state what it reads is of the first version.
+        let reads = words
+            .next()
+            .map_or(FIRST, |text| Versions::parse(text).unwrap_or(FIRST));
         let is_leaving = word == "leaving";
-        (self.table.borrow_mut()).heard(self.now_ms(), node, incarnation, is_leaving);
+        (self.table.borrow_mut()).heard(self.now_ms(), node, incarnation, is_leaving, reads);
         self.tell_changes();
     }
 
@@ -218,6 +229,24 @@ impl Core {
                         node = &**node,
                         "the cluster has too many nodes for this one"
                     );
+                }
+                Event::Unread { node, reads } => tracing::error!(
+                    node = &**node,
+                    %reads,
+                    own = %wire::READS,
+                    "a node joined that reads no version of the wire form which this one writes: it is left out"
+                ),
+                Event::Unfit { node, reads } => {
+                    if !self.status.is_unfit.swap(true, Ordering::AcqRel) {
+                        tracing::error!(
+                            node = &**node,
+                            %reads,
+                            own = %wire::READS,
+                            "a node that was here first reads no version of the wire form which this one writes: \
+                             this one takes no part"
+                        );
+                        self.stopping.notify_one();
+                    }
                 }
                 Event::Superseded => {
                     if !self.status.is_superseded.swap(true, Ordering::AcqRel) {

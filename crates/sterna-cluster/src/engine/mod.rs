@@ -43,6 +43,7 @@ use crate::port::{
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::table::Table;
+use crate::wire;
 use lanes::Lane;
 
 /// Time after which something that failed is tried again, at first.
@@ -253,6 +254,7 @@ impl Engine {
                 &settings.node,
                 settings.lease_ms,
                 settings.absence_ms,
+                wire::READS,
             )),
             commits: RefCell::new((0..settings.shards).map(|_| Commits::default()).collect()),
             settings,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sterna_broker::{Change, Destination, Message, Outgoing, PeerGate};
 
 use super::{Core, lanes, log, regions, retained};
@@ -221,7 +222,7 @@ impl Core {
                 let messages: usize = batch.iter().map(EncodedRun::messages).sum();
                 let is_sent = match &name {
                     Some(name) if self.status.is_connected() => {
-                        let payload = wire::batch(batch);
+                        let payload = self.batch(batch);
                         let bytes = payload.len();
                         let subject = format!("to.{name}.{}", self.settings.node);
                         let subject = self.settings.subject(&subject);
@@ -239,6 +240,14 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// A batch in the highest version that all nodes read.
+    pub(super) fn batch<'a>(
+        &self,
+        runs: impl IntoIterator<Item = &'a EncodedRun> + Clone,
+    ) -> Bytes {
+        wire::batch(self.table.borrow().version(), runs)
     }
 
     pub(super) fn count_sent(&self, messages: usize, bytes: usize) {

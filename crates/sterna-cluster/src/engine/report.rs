@@ -13,6 +13,7 @@ use super::streams::INBOX;
 use super::{Core, Retry};
 use crate::report::{FollowerView, NodeView, NodeWord, Report, StreamView};
 use crate::table::Presence;
+use crate::wire;
 
 /// Most bytes of a node's answer; more are not read.
 const WORD_BYTES: usize = 16 * 1024;
@@ -58,6 +59,7 @@ impl Core {
             node: self.settings.node.clone(),
             incarnation: self.incarnation.get(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            wire: wire::READS.to_string(),
             state: state.to_owned(),
             nats_server: nats.server_name,
             nats_version: nats.version,

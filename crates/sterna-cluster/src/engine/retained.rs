@@ -102,7 +102,7 @@ impl Core {
             let mut run = EncodedRun::new(waiting.shard);
             run.push(message, &mut Vec::new());
             let own = format!("{}.{}", self.settings.node, self.incarnation.get());
-            let mut publish = PublishMessage::build().payload(wire::batch([&run]));
+            let mut publish = PublishMessage::build().payload(self.batch([&run]));
             if waiting.is_restored {
                 // Nobody waits for it to come by.
                 publish = publish.expected_last_subject_sequence(0);

@@ -11,7 +11,7 @@ use super::admin::connection::Connection;
 use super::admin::table::{Column, harmless, table};
 use super::exit::{self, Failure};
 
-const NODES: [Column; 9] = [
+const NODES: [Column; 10] = [
     ("NODE", "/node"),
     ("PRESENCE", "/presence"),
     ("STATE", "/told/state"),
@@ -19,6 +19,7 @@ const NODES: [Column; 9] = [
     ("INBOX batches", "/inbox_batches"),
     ("WAITING bytes", "/told/waiting_bytes"),
     ("VERSION", "/told/version"),
+    ("WIRE", "/told/wire"),
     ("NATS", "/told/nats_server"),
     ("NATS VERSION", "/told/nats_version"),
 ];

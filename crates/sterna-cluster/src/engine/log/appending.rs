@@ -13,7 +13,7 @@ use crate::commits::Part;
 use crate::engine::sessions::key_of;
 use crate::engine::{Core, retained};
 use crate::owners::Key;
-use crate::wire::{self, EncodedRun};
+use crate::wire::EncodedRun;
 
 /// Messages of one topic on their way into the log.
 struct Entry {
@@ -179,7 +179,7 @@ impl Core {
     async fn append_to_log(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let (mut failed, mut sent) = (Vec::new(), Vec::with_capacity(entries.len()));
         for entry in entries {
-            let payload = wire::batch([&entry.run]);
+            let payload = self.batch([&entry.run]);
             let bytes = payload.len();
             let publish = (PublishMessage::build().payload(payload)).message_id(&entry.id);
             let subject = entry.subject.clone();

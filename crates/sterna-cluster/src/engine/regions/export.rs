@@ -159,7 +159,7 @@ impl Core {
     async fn append_exports(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let (mut failed, mut sent) = (Vec::new(), Vec::with_capacity(entries.len()));
         for entry in entries {
-            let payload = wire::batch([&entry.run]);
+            let payload = wire::batch(wire::READS.lowest, [&entry.run]);
             let bytes = payload.len();
             let mut publish = PublishMessage::build()
                 .payload(payload)
