@@ -141,8 +141,12 @@ def claimed_length(at: Listener) -> None:
     # 100 clients that claim 256 MiB each: at most the broker's own limit may ever be set aside, and only as it comes.
     pid, before = broker_pid(at), None
     with ExitStack() as stack:
-        many = [stack.enter_context(Raw(at)) for _ in range(100)]
-        limits = {one.connect().properties.get("maximum_packet_size") for one in many}
+        many, limits = [], set()
+        for _ in range(100):
+            # One after the other: a broker gives a connection that says nothing little time.
+            one = stack.enter_context(Raw(at))
+            limits.add(one.connect().properties.get("maximum_packet_size"))
+            many.append(one)
         before = resident_kib(pid) if pid else 0
         for one in many:
             one.send(b"\x30\xff\xff\xff\x7f\x00\x01t\x00")
