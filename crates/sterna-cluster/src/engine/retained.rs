@@ -293,18 +293,12 @@ impl Core {
         let mut retry = Retry::new();
         loop {
             let stream = self.settings.stream(RETAINED);
-            let stream = self.jetstream.get_stream_no_info(stream).await.ok();
-            let found = match stream {
-                Some(stream) => {
-                    stream
-                        .get_last_raw_message_by_subject(&self.settings.subject(&rest))
-                        .await
-                }
-                None => {
-                    retry.wait().await;
-                    continue;
-                }
+            let Ok(stream) = self.jetstream.get_stream_no_info(stream).await else {
+                retry.wait().await;
+                continue;
             };
+            let subject = self.settings.subject(&rest);
+            let found = stream.get_last_raw_message_by_subject(&subject).await;
             let payload = match found {
                 Ok(found) => found.payload,
                 // It has expired meanwhile.
