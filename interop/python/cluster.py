@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -163,6 +164,26 @@ def shared(cluster: Cluster) -> None:
     )
     if done.returncode == 0:
         raise Failure("the subscription was made")
+
+
+def another_form(cluster: Cluster) -> None:
+    """Nodes state which versions of the wire form they read. One that joins and reads none of theirs is left out, and they
+    go on."""
+    first, second, _ = cluster.nodes
+    words = {each["node"]: each["told"]["wire"] for each in status(first)["nodes"]}
+    if set(words.values()) != {"1"}:
+        raise Failure(f"they state {words}")
+    with socket.create_connection(("127.0.0.1", cluster.servers[0])) as nats:
+        word = b"1 9999999 here 200-201"
+        nats.sendall(b'CONNECT {"verbose":false}\r\nPUB sterna.sterna.alive.later %d\r\n%s\r\nPING\r\n' % (len(word), word))
+        wait_until("it is said", lambda: all("it is left out" in node.log.read_text() for node in cluster.nodes))
+    if any(node.figure("sterna_cluster_nodes_here") != 2 or not node.is_ready() for node in cluster.nodes):
+        raise Failure("it is counted")
+    with Reader(second, "mqtt", "form", "-q", "1") as reader:
+        wait_for_filters(first, 1)
+        publish_well(first, "mqtt", "form", "goes on", "-q", "1")
+        reader.wait(1)
+    none_left(cluster)
 
 
 class Ledger:
@@ -462,6 +483,7 @@ def main() -> None:
         ("a node is killed", a_node),
         ("a node stands still", a_pause),
         ("what is told of the cluster", told),
+        ("a node reads no version of the others' wire form", another_form),
         ("a server of NATS loses its disk", a_disk),
         *LOSSES,
         ("a node drains", draining),
