@@ -21,6 +21,7 @@ use sterna_broker::{FromPeer, Message};
 use super::interest::digest_of;
 use super::outgoing::Charge;
 use super::regions::{RETAINED_OF, Standing};
+use super::sessions::key_of;
 use super::streams::RETAINED;
 use super::{Core, Retry};
 use crate::commits::Part;
@@ -232,8 +233,8 @@ impl Core {
                 );
                 let what = self.among_regions(region, is_own, &message, what);
                 if let Some(what) = what {
-                    let letter = ToShard::Messages(vec![(message, what)]);
-                    self.post(usize::from(run.shard), letter);
+                    let shard = self.shard_for(message.topic(), run.shard);
+                    self.post(shard, ToShard::Messages(vec![(message, what)]));
                 }
             }
         }
@@ -248,6 +249,16 @@ impl Core {
         (tokens.next()? == RETAINED_OF)
             .then(|| tokens.next())
             .flatten()
+    }
+
+    /// The shard that a retained message goes to. Those of regions come by in any order of their times, so one shard
+    /// has all of a topic: another might overtake it.
+    fn shard_for(&self, topic: &str, publishers: u16) -> usize {
+        if self.settings.crosses(topic) {
+            usize::from(key_of(topic)[0])
+        } else {
+            usize::from(publishers)
+        }
     }
 
     /// What to do with it where other regions have one for its topic, too.
@@ -315,10 +326,10 @@ impl Core {
                 return;
             }
             for run in wire::read(&payload).unwrap_or_default() {
-                let messages = (run.messages.into_iter())
-                    .map(|message| (message, FromPeer::Retain))
-                    .collect();
-                self.post(usize::from(run.shard), ToShard::Messages(messages));
+                for message in run.messages {
+                    let shard = self.shard_for(message.topic(), run.shard);
+                    self.post(shard, ToShard::Messages(vec![(message, FromPeer::Retain)]));
+                }
             }
             return;
         }
