@@ -78,7 +78,7 @@ pub struct Cluster {
     pub remote_regions: Vec<RemoteRegion>,
     /// Bytes of messages that may wait in NATS for other regions.
     pub maximum_region_bytes: u64,
-    /// What happens when so much waits.
+    /// Whether the oldest messages go or publishers are refused when so much waits.
     pub region_full: RegionFull,
 }
 
@@ -93,7 +93,7 @@ pub struct RemoteRegion {
     pub domain: Option<String>,
 }
 
-/// What happens when too much waits for other regions.
+/// The choice where too much waits for other regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionFull {
