@@ -286,7 +286,7 @@ fn raw_public_keys_serve_instead_of_certificates() {
 #[test]
 fn slow_profiles_acknowledge_less() {
     let mut sent_back = Vec::new();
-    for profile in [Profile::Default, Profile::Cellular, Profile::NbIot] {
+    for profile in [Profile::Default, Profile::Satellite, Profile::NbIot] {
         let config = QuicConfig {
             settings: Settings::of(profile),
             ..QuicConfig::default()
@@ -312,8 +312,9 @@ fn slow_profiles_acknowledge_less() {
         assert_eq!(world.server.path(key).lost_packets, 0);
         sent_back.push(down);
     }
-    assert!(sent_back[2].0 <= 12, "{sent_back:?}");
-    assert!(sent_back[2].0 * 3 <= sent_back[0].0, "{sent_back:?}");
+    assert!(sent_back[1].0 * 2 <= sent_back[0].0, "{sent_back:?}");
+    // NB-IoT's delay is that of least energy for one message: two that come 100 ms apart have one acknowledgement.
+    assert!(sent_back[2].0 * 2 <= sent_back[0].0, "{sent_back:?}");
 }
 
 /// What a server with these settings agrees on with a client that offers every group and cipher.

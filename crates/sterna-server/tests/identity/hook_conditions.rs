@@ -178,7 +178,13 @@ fn a_question_about_a_will_is_no_second_login() {
 /// another one is no repetition.
 #[test]
 fn early_data_that_waits_for_the_webhook_is_not_done() {
-    let hook = Hook::start(yes);
+    // The first answer comes after the connection has ended.
+    let (let_answer, may_answer) = std::sync::mpsc::channel::<()>();
+    let hook = Hook::start(move |question| {
+        // Without a sender it answers at once.
+        let _ = may_answer.recv();
+        yes(question)
+    });
     let listener = Listener {
         early_data: Some(EarlyData::Idempotent),
         ..Listener::at("mqtt+quic://127.0.0.1:0")
@@ -213,6 +219,7 @@ fn early_data_that_waits_for_the_webhook_is_not_done() {
         std::thread::yield_now();
     }
     broker.cut(peer);
+    drop(let_answer);
     broker.await_verdicts();
     assert_eq!(broker.told(watcher, V5), [""; 0]);
 
