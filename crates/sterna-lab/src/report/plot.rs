@@ -378,11 +378,7 @@ impl Picture {
         let y = frame.y + PANEL_HEIGHT / 2.0;
         let most = (PANEL_HEIGHT + BOTTOM) / CHARACTER_WIDTH;
         // From the axis to the left, and the last line is next to it.
-        for (index, line) in in_lines(&self.y_title, most as usize)
-            .iter()
-            .rev()
-            .enumerate()
-        {
+        for (index, line) in in_lines(&self.y_title, most).iter().rev().enumerate() {
             let x = (index as f64).mul_add(-LINE_HEIGHT, frame.x - 52.0);
             let _ = writeln!(
                 svg,
@@ -427,15 +423,15 @@ impl Panel {
 }
 
 /// Most characters of a category's name in one line.
-const LONG: usize = 16;
+const LONG: f64 = 16.0;
 
 /// A text in one line, or in two where it has more characters than that: divided at the blank next to its
 /// middle.
-fn in_lines(name: &str, most: usize) -> Vec<&str> {
+fn in_lines(name: &str, most: f64) -> Vec<&str> {
     let middle = name.len() / 2;
     let blanks = name.match_indices(' ').map(|(at, _)| at);
     match blanks.min_by_key(|at| at.abs_diff(middle)) {
-        Some(at) if name.len() > most => vec![&name[..at], &name[at + 1..]],
+        Some(at) if name.len() as f64 > most => vec![&name[..at], &name[at + 1..]],
         _ => vec![name],
     }
 }
@@ -748,7 +744,7 @@ mod tests {
         assert!(lines.len() > 1);
         for line in lines {
             assert!(
-                LEFT + line.len() as f64 * TITLE_CHARACTER_WIDTH <= width,
+                (line.len() as f64).mul_add(TITLE_CHARACTER_WIDTH, LEFT) <= width,
                 "{line}"
             );
         }
