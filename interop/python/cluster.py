@@ -174,7 +174,8 @@ def another_form(cluster: Cluster) -> None:
     if set(words.values()) != {"1"}:
         raise Failure(f"they state {words}")
     with socket.create_connection(("127.0.0.1", cluster.servers[0])) as nats:
-        word = b"1 9999999 here 200-201"
+        # Later than all: incarnations are numbers of a stream that begins at a time in microseconds.
+        word = b"1 9999999999999999 here 200-201"
         nats.sendall(b'CONNECT {"verbose":false}\r\nPUB sterna.sterna.alive.later %d\r\n%s\r\nPING\r\n' % (len(word), word))
         wait_until("it is said", lambda: all("it is left out" in node.log.read_text() for node in cluster.nodes))
     if any(node.figure("sterna_cluster_nodes_here") != 2 or not node.is_ready() for node in cluster.nodes):
