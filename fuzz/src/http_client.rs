@@ -3,7 +3,7 @@
 
 use crate::client_frames::{Frame, FrameError, Frames};
 use crate::client_problem::Problem;
-use crate::client_session::Session;
+use crate::client_session::SessionDescription;
 
 /// Longest frame.
 const LIMIT_BYTES: usize = 200;
@@ -26,7 +26,7 @@ pub fn responses(bytes: &[u8]) {
     assert_eq!(whole, read(content, usize::from(piece).max(1)));
     let problem = Problem::parse(500, content);
     assert!(!problem.to_string().is_empty());
-    if let Err(why) = Session::parse(content) {
+    if let Err(why) = SessionDescription::parse(content) {
         assert!(!why.is_empty());
     }
 }
