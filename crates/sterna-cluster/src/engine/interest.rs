@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::message::PublishMessage;
-use futures_util::future::join_all;
 use ring::digest;
 use sterna_broker::Interest;
 
@@ -103,9 +102,7 @@ impl Core {
 
     /// Tells some filters, and returns those that NATS does not have.
     async fn tell(&self, filters: Vec<Arc<str>>) -> Vec<Arc<str>> {
-        let mut failed = Vec::new();
-        let mut told = Vec::with_capacity(filters.len());
-        for filter in filters {
+        let writes = filters.into_iter().map(|filter| {
             let interest = (self.own.borrow().get(&filter).copied()).unwrap_or_default();
             let line = Self::line(self.incarnation.get(), interest, &filter);
             let subject = format!("node.{}.want.{}", self.settings.node, digest_of(&filter));
@@ -113,16 +110,10 @@ impl Core {
             if interest == Interest::None {
                 entry = entry.ttl(ENDED);
             }
-            let subject = self.settings.subject(&subject);
-            match self.jetstream.send_publish(subject, entry).await {
-                Ok(answer) => told.push(((filter, interest), answer)),
-                Err(_) => failed.push(filter),
-            }
-        }
-        // All are waited for at once: together they take as long as one.
-        let (told, answers): (Vec<_>, Vec<_>) = told.into_iter().unzip();
-        let answers = join_all(answers.into_iter().map(IntoFuture::into_future)).await;
-        for ((filter, interest), answer) in told.into_iter().zip(answers) {
+            ((filter, interest), self.settings.subject(&subject), entry)
+        });
+        let mut failed = Vec::new();
+        for ((filter, interest), answer) in self.publish_all(writes).await {
             if answer.is_err() {
                 failed.push(filter);
             } else if interest == Interest::None {

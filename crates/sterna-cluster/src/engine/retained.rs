@@ -15,7 +15,6 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
-use futures_util::future::join_all;
 use sterna_broker::{FromPeer, Message};
 
 use super::interest::digest_of;
@@ -74,10 +73,9 @@ impl Core {
                 self.retained_arrived.notified().await;
                 continue;
             }
-            self.hand_over_all("retained messages", batch, async |batch| {
-                self.hand_over(batch).await
-            })
-            .await;
+            let hand_over = async |batch| self.hand_over(batch).await;
+            self.hand_over_all("retained messages", batch, hand_over, || true)
+                .await;
         }
     }
 
@@ -96,9 +94,7 @@ impl Core {
 
     /// Hands messages over and returns those that NATS does not have.
     async fn hand_over(&self, batch: Vec<Waiting>) -> Vec<Waiting> {
-        let mut failed = Vec::new();
-        let mut sent = Vec::with_capacity(batch.len());
-        for waiting in batch {
+        let writes = batch.into_iter().map(|waiting| {
             let message = &waiting.message;
             let mut run = EncodedRun::new(waiting.shard);
             run.push(message, &mut Vec::new());
@@ -110,28 +106,15 @@ impl Core {
             } else {
                 publish = publish.header(SOURCE, own);
             }
-            if waiting.is_quiet {
-                publish = publish.header(QUIET, "1");
-            }
-            if message.payload().is_empty() {
-                publish = publish.ttl(CLEARED);
-            } else if let Some(left_s) = message.expiry_left_s(message.published_ms()) {
-                publish = publish.ttl(Duration::from_secs(u64::from(left_s.max(1))));
-            }
-            let subject = self
-                .settings
-                .subject(&format!("retained.{}", place(message.topic())));
-            match self.jetstream.send_publish(subject, publish).await {
-                Ok(answer) => sent.push((waiting, answer)),
-                Err(_) => failed.push(waiting),
-            }
-        }
-        // All are waited for at once: together they take as long as one.
-        let (sent, answers): (Vec<_>, Vec<_>) = sent.into_iter().unzip();
-        let answers = join_all(answers.into_iter().map(IntoFuture::into_future)).await;
-        for (waiting, answer) in sent.into_iter().zip(answers) {
+            publish = as_retained(publish, message, waiting.is_quiet);
+            let subject = format!("retained.{}", place(message.topic()));
+            let subject = self.settings.subject(&subject);
+            (waiting, subject, publish)
+        });
+        let mut failed = Vec::new();
+        for (waiting, answer) in self.publish_all(writes).await {
             match answer {
-                Ok(_) => {
+                Ok(()) => {
                     if let Some(part) = waiting.part {
                         self.close(part);
                     }
@@ -359,6 +342,23 @@ fn what_to_do(
         (false, true) => Some(FromPeer::Retain),
         (false, false) => Some(FromPeer::Publish),
     }
+}
+
+/// A write of a retained message, which NATS forgets when the message expires. Nobody gets it if it is quiet.
+pub(super) fn as_retained(
+    mut write: PublishMessage,
+    message: &Message,
+    is_quiet: bool,
+) -> PublishMessage {
+    if is_quiet {
+        write = write.header(QUIET, "1");
+    }
+    if message.payload().is_empty() {
+        write = write.ttl(CLEARED);
+    } else if let Some(left_s) = message.expiry_left_s(message.published_ms()) {
+        write = write.ttl(Duration::from_secs(u64::from(left_s.max(1))));
+    }
+    write
 }
 
 /// The part of a subject that stands for a topic. One that is too long for a subject has its digest.

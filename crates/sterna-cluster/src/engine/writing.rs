@@ -2,23 +2,26 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::stream::DirectGetErrorKind;
+use futures_util::future::join_all;
 
 use super::{Core, Retry};
 use crate::owners::WriteError;
 
 impl Core {
     /// Hands something to NATS until it has all of it. `attempt` hands over, and returns what NATS does not have.
+    /// `stalls` says whether that is a reason to refuse what other nodes want.
     pub(super) async fn hand_over_all<T>(
         &self,
         what: &str,
         mut missing: Vec<T>,
         mut attempt: impl AsyncFnMut(Vec<T>) -> Vec<T>,
+        stalls: impl Fn() -> bool,
     ) {
         let mut retry = Retry::new();
-        let mut has_failed = false;
+        let (mut has_failed, mut is_stalled) = (false, false);
         loop {
             missing = attempt(missing).await;
             if missing.is_empty() {
@@ -33,12 +36,32 @@ impl Core {
             }
             has_failed = true;
             self.status.failed_attempts.add(1);
-            self.set_stalled(true);
+            if stalls() {
+                is_stalled = true;
+                self.set_stalled(true);
+            }
             retry.wait().await;
         }
-        if has_failed {
+        if is_stalled {
             self.set_stalled(false);
         }
+    }
+
+    /// Publishes each thing to its subject. Returns, in the same order, whether NATS has it.
+    pub(super) async fn publish_all<T>(
+        &self,
+        writes: impl Iterator<Item = (T, String, PublishMessage)>,
+    ) -> Vec<(T, Result<(), PublishError>)> {
+        let (mut things, mut sent) = (Vec::new(), Vec::new());
+        for (thing, subject, write) in writes {
+            things.push(thing);
+            sent.push(self.jetstream.send_publish(subject, write).await);
+        }
+        // All are waited for at once: together they take as long as one.
+        let answers = sent
+            .into_iter()
+            .map(async |answer| answer?.await.map(|_| ()));
+        things.into_iter().zip(join_all(answers).await).collect()
     }
 
     /// Writes the last of a subject where that has the sequence number `expected` so far; 0 where there is none.

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use async_nats::jetstream::message::PublishMessage;
-use futures_util::future::join_all;
 use ring::digest;
 use sterna_broker::{Destination, Message, Once, name_of as name_of_key};
 
@@ -65,12 +64,13 @@ impl Core {
                 continue;
             }
             if !entries.is_empty() {
-                self.hand_over_all("the log", entries, async |entries| {
+                let append = async |entries| {
                     let missing = self.append_to_log(entries).await;
                     self.let_pass(&missing, &mut records);
                     missing
-                })
-                .await;
+                };
+                self.hand_over_all("the log", entries, append, || true)
+                    .await;
             }
             for item in records {
                 self.pass(item);
@@ -177,21 +177,15 @@ impl Core {
 
     /// Appends entries and returns those that NATS does not have.
     async fn append_to_log(&self, entries: Vec<Entry>) -> Vec<Entry> {
-        let (mut failed, mut sent) = (Vec::new(), Vec::with_capacity(entries.len()));
-        for entry in entries {
+        let writes = entries.into_iter().map(|entry| {
             let payload = self.batch([&entry.run]);
             let bytes = payload.len();
             let publish = (PublishMessage::build().payload(payload)).message_id(&entry.id);
             let subject = entry.subject.clone();
-            match self.jetstream.send_publish(subject, publish).await {
-                Ok(answer) => sent.push(((entry, bytes), answer)),
-                Err(_) => failed.push(entry),
-            }
-        }
-        // All are waited for at once: together they take as long as one.
-        let (sent, answers): (Vec<_>, Vec<_>) = sent.into_iter().unzip();
-        let answers = join_all(answers.into_iter().map(IntoFuture::into_future)).await;
-        for ((entry, bytes), answer) in sent.into_iter().zip(answers) {
+            ((entry, bytes), subject, publish)
+        });
+        let mut failed = Vec::new();
+        for ((entry, bytes), answer) in self.publish_all(writes).await {
             if answer.is_err() {
                 failed.push(entry);
                 continue;

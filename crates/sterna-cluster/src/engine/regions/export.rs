@@ -3,15 +3,13 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::jetstream::message::PublishMessage;
-use futures_util::future::join_all;
 use sterna_broker::{Message, MessageHeader};
 
+use super::super::Core;
 use super::super::outgoing::Charge;
-use super::super::retained::{CLEARED, QUIET, place};
-use super::super::{Core, Retry};
+use super::super::retained::{as_retained, place};
 use super::versions::wall_ms;
 use crate::commits::Part;
 use crate::wire::{self, EncodedRun};
@@ -68,36 +66,16 @@ impl Core {
     pub(in super::super) async fn send_to_regions(self: Rc<Self>) {
         let mut serial = 0;
         loop {
-            let mut entries = self.next_exports(&mut serial);
+            let entries = self.next_exports(&mut serial);
             if entries.is_empty() {
                 self.regions.arrived.notified().await;
                 continue;
             }
-            let mut retry = Retry::new();
-            let (mut has_failed, mut is_stalled) = (false, false);
-            loop {
-                entries = self.append_exports(entries).await;
-                if entries.is_empty() {
-                    break;
-                }
-                if !has_failed {
-                    tracing::warn!(
-                        entries = entries.len(),
-                        "NATS does not take messages for other regions: they are tried again"
-                    );
-                }
-                has_failed = true;
-                self.status.failed_attempts.add(1);
-                // A full stream is no reason to refuse what other nodes want.
-                if !self.regions.is_full.get() {
-                    is_stalled = true;
-                    self.set_stalled(true);
-                }
-                retry.wait().await;
-            }
-            if is_stalled {
-                self.set_stalled(false);
-            }
+            let append = async |entries| self.append_exports(entries).await;
+            // A full stream is no reason to refuse what other nodes want.
+            let stalls = || !self.regions.is_full.get();
+            self.hand_over_all("messages for other regions", entries, append, stalls)
+                .await;
         }
     }
 
@@ -157,37 +135,20 @@ impl Core {
 
     /// Appends entries and returns those that NATS does not have.
     async fn append_exports(&self, entries: Vec<Entry>) -> Vec<Entry> {
-        let (mut failed, mut sent) = (Vec::new(), Vec::with_capacity(entries.len()));
-        for entry in entries {
+        let writes = entries.into_iter().map(|entry| {
             let payload = wire::batch(wire::READS.lowest, [&entry.run]);
             let bytes = payload.len();
             let mut publish = PublishMessage::build()
                 .payload(payload)
                 .message_id(&entry.id);
             if let Some(first) = entry.messages.first().filter(|one| one.message.retain()) {
-                let message = &first.message;
-                if first.is_quiet {
-                    publish = publish.header(QUIET, "1");
-                }
-                if message.payload().is_empty() {
-                    publish = publish.ttl(CLEARED);
-                } else if let Some(left_s) = message.expiry_left_s(message.published_ms()) {
-                    publish = publish.ttl(Duration::from_secs(u64::from(left_s.max(1))));
-                }
+                publish = as_retained(publish, &first.message, first.is_quiet);
             }
-            match self
-                .jetstream
-                .send_publish(entry.subject.clone(), publish)
-                .await
-            {
-                Ok(answer) => sent.push(((entry, bytes), answer)),
-                Err(_) => failed.push(entry),
-            }
-        }
-        // All are waited for at once: together they take as long as one.
-        let (sent, answers): (Vec<_>, Vec<_>) = sent.into_iter().unzip();
-        let answers = join_all(answers.into_iter().map(IntoFuture::into_future)).await;
-        for ((entry, bytes), answer) in sent.into_iter().zip(answers) {
+            let subject = entry.subject.clone();
+            ((entry, bytes), subject, publish)
+        });
+        let mut failed = Vec::new();
+        for ((entry, bytes), answer) in self.publish_all(writes).await {
             if answer.is_err() {
                 failed.push(entry);
                 continue;
