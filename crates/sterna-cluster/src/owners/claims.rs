@@ -654,7 +654,7 @@ impl<S: Copy> Owners<S> {
         else {
             return;
         };
-        let (user, is_let_in) = (claim.request.user.clone(), claim.is_let_in);
+        let user = claim.request.user.clone();
         let has_will = claim.request.will.is_some();
         let is_kept = claim.request.outlives;
         let has_ended = claim.ended_in == Some(sequence);
@@ -676,7 +676,8 @@ impl<S: Copy> Owners<S> {
             None => self.lost_until_ms,
         };
         self.remember(now_ms, key);
-        if is_let_in || has_ended || until_ms <= now_ms {
+        // A session that was let in waits, too: what follows it would find no earlier owner in the record.
+        if has_ended || until_ms <= now_ms {
             return self.grant(now_ms, key);
         }
         if let Some(work) = self.work.get_mut(&key) {

@@ -9,6 +9,7 @@ mod world;
 #[path = "../../../sterna-broker/tests/seeds/mod.rs"]
 mod seeds;
 
+use sterna_cluster::owners::{Action, Key, Mark, Owners, Process, Record, Request, Terms};
 use world::{Losses, World, play};
 
 #[test]
@@ -202,4 +203,94 @@ fn the_will_of_a_node_that_died_is_published_by_another_once() {
     world.run_for(30_000);
     assert_eq!(world.published(will), 1);
     assert_eq!(world.settled(), None);
+}
+
+/// A node claims a session, and is cut off for longer than its lease before the claim is known to be written: its
+/// client is let in without NATS. Who comes after that, with a session that stays, finds the node's own record.
+#[test]
+fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
+    let process = |node: &str| Process {
+        node: node.into(),
+        incarnation: 1,
+    };
+    let request = |session, outlives| Request {
+        session,
+        client_id: "client".into(),
+        user: None,
+        will: None,
+        outlives,
+        is_clean: false,
+    };
+    let settled = |actions: &[Action<u64>]| -> Vec<u64> {
+        let sessions = actions.iter().filter_map(|action| match action {
+            Action::Settled {
+                session,
+                result: Ok(_),
+                ..
+            } => Some(*session),
+            _ => None,
+        });
+        sessions.collect()
+    };
+    let terms = Terms {
+        lease_ms: 2_000,
+        absence_ms: 10_000,
+        claim_timeout_ms: 5_000,
+    };
+    let (key, own, other) = (Key::default(), process("own"), process("other"));
+    let mut owners = Owners::new(own.clone(), terms);
+    owners.mark_passed(1_000, 1, &own, Mark::Here { sent_ms: 1_000 });
+    owners.mark_passed(1_000, 2, &other, Mark::Here { sent_ms: 7 });
+    // Answers come, and what is written does not come by yet.
+    let mut written = Vec::new();
+    let mut answer = |owners: &mut Owners<u64>, now_ms, last: &Record| {
+        let mut all = Vec::new();
+        loop {
+            let actions = owners.take_actions();
+            if actions.is_empty() {
+                return (all, written.split_off(0));
+            }
+            for action in actions {
+                match &action {
+                    Action::Read { key, attempt } => {
+                        let found = Ok(Some((10, last.clone())));
+                        owners.was_read(now_ms, *key, *attempt, found);
+                    }
+                    Action::Write { record, .. } => written.push(record.clone()),
+                    _ => {}
+                }
+                all.push(action);
+            }
+        }
+    };
+    let theirs = Record {
+        owner: other,
+        is_over: false,
+        is_kept: true,
+        serial: 1,
+        client_id: "client".into(),
+        user: None,
+        will: None,
+        since: None,
+    };
+    owners.claim(1_100, key, request(1, false));
+    let (_, claimed) = answer(&mut owners, 1_100, &theirs);
+    owners.tick(4_000);
+    let (actions, _) = answer(&mut owners, 4_000, &theirs);
+    assert_eq!(settled(&actions), [1], "it is let in");
+    owners.mark_passed(4_100, 11, &own, Mark::Here { sent_ms: 4_050 });
+    owners.record_passed(4_100, 12, key, &claimed[0]);
+    owners.claim(4_200, key, request(2, true));
+    let (_, early) = answer(&mut owners, 4_200, &claimed[0]);
+    for record in &early {
+        owners.record_passed(4_210, 13, key, record);
+    }
+    let granted = settled(&owners.take_actions());
+    assert!(granted.is_empty(), "the other may be sure of it");
+    // The other's lease is over.
+    owners.mark_passed(7_000, 14, &own, Mark::Here { sent_ms: 6_950 });
+    owners.tick(7_000);
+    let (_, written) = answer(&mut owners, 7_000, &claimed[0]);
+    owners.record_passed(7_100, 15, key, &written[0]);
+    assert_eq!(settled(&owners.take_actions()), [2]);
 }
