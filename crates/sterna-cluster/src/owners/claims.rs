@@ -201,7 +201,7 @@ impl<S: Copy> Owners<S> {
     /// A session of this node has ended.
     pub fn release(&mut self, now_ms: u64, key: Key, client_id: Arc<str>) {
         if self.unwritten(key).is_some() {
-            return self.finish(now_ms, key);
+            return self.give_up(now_ms, key);
         }
         // It has ended, whoever is to have it now.
         self.has_ended(now_ms, key);
@@ -489,8 +489,7 @@ impl<S: Copy> Owners<S> {
             let session = claim.request.session;
             if claim.is_let_in {
                 // Its client came here while this node could not know of the other.
-                let client_id = Arc::clone(&claim.request.client_id);
-                self.actions.push(Action::End { client_id });
+                self.end_let_in(key);
                 return self.give_up(now_ms, key);
             }
             if record.user != claim.request.user {
@@ -581,6 +580,11 @@ impl<S: Copy> Owners<S> {
                             is_kept: true,
                         },
                     );
+                } else if let Some(will) = will
+                    // Its client came back elsewhere, which does not stop a will without a delay [MQTT-3.1.3-9].
+                    && !is_will_delayed(&will)
+                {
+                    self.actions.push(Action::Publish { client_id, will });
                 }
             }
             Some(Op::Sweep { record, .. }) => {
@@ -731,13 +735,26 @@ impl<S: Copy> Owners<S> {
         if let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) {
             let session = claim.request.session;
             if claim.is_let_in {
-                let client_id = Arc::clone(&claim.request.client_id);
-                self.actions.push(Action::End { client_id });
+                self.end_let_in(key);
             } else if !claim.is_abandoned {
                 self.settle(session, key, Err(Refusal::TakenOver));
             }
         }
         self.give_up(now_ms, key);
+    }
+
+    /// Ends the session of a claim that was let in. One that has ended, or made room for another, is left alone: a
+    /// shard knows a client's session by the client, and would end the other.
+    fn end_let_in(&mut self, key: Key) {
+        let Some(work) = self.work.get_mut(&key) else {
+            return;
+        };
+        let is_followed =
+            (work.ops.iter().skip(1)).any(|op| matches!(op, Op::Release(_) | Op::Claim(_)));
+        if !is_followed && let Some(claim) = work.claim_mut() {
+            let client_id = Arc::clone(&claim.request.client_id);
+            self.actions.push(Action::End { client_id });
+        }
     }
 
     /// A claim came to nothing. What this node had of the session before is released.
