@@ -447,8 +447,12 @@ def same_identifier(at: Listener) -> None:
         one.connect()
         for number in range(50):
             one.send(wire.publish(topic, b"once", 2, 9, dup=number > 0))
-        for _ in range(50):
-            expect(one.expect(wire.PUBREC).reason in (0, 0x10), "PUBREC")
+        # Copies that come before the message is safe have one answer: that of the message.
+        expect(one.expect(wire.PUBREC).reason in (0, 0x10), "PUBREC")
+        one.send(wire.pingreq())
+        while (answer := one.packet()) is not None and answer.kind != wire.PINGRESP:
+            expect(answer.kind == wire.PUBREC and answer.reason in (0, 0x10), f"{answer} instead of PUBREC")
+        expect(answer is not None, "no PINGRESP")
         one.send(wire.ack(wire.PUBREL, 9))
         one.expect(wire.PUBCOMP)
         # [MQTT-4.3.3-12]: after PUBCOMP the identifier is a new message

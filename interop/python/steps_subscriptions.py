@@ -172,7 +172,8 @@ async def shared_subscription(t: Step) -> None:
     for number in range(10):
         await publisher.publish(t.topic("s/0"), str(number), 1)
     rest = [int(m.payload) for m in await t.nothing_more(members[2], publisher)]
-    equal(rest, list(range(10)), "messages at the last member")
+    # The broker may see the DISCONNECT after the first of them: what it gave to that member then comes later.
+    equal(sorted(rest), list(range(10)), "messages at the last member")
     await t.silent(members[0], publisher, "a member that unsubscribed got a share")
 
 
