@@ -469,10 +469,30 @@ def one_name(cluster: Cluster) -> None:
     none_left(cluster)
 
 
-def main() -> None:
-    assert LEASE_MS < ABSENCE_MS
+def run_rows(rows, run, mend) -> None:
+    """Runs the rows that the command names, or all, and ends with their report. `mend` follows each of them."""
     report = Report()
     wanted = sys.argv[1:]
+    for name, row in rows:
+        if wanted and not any(word in name for word in wanted):
+            continue
+        try:
+            run(row)
+        except (Failure, OSError, AssertionError, subprocess.SubprocessError) as error:
+            report.not_ok(name, str(error) or type(error).__name__)
+        else:
+            report.ok(name)
+        finally:
+            for client in clients:
+                client.kill()
+                client.wait()
+            clients.clear()
+            mend()
+    report.exit()
+
+
+def main() -> None:
+    assert LEASE_MS < ABSENCE_MS
     rows = [
         ("every protocol to every protocol", protocols),
         ("every level, and topics with what subjects cannot have", levels),
@@ -494,22 +514,7 @@ def main() -> None:
         *KEPT,
     ]
     with Cluster(Path(os.environ["STERNA_BUILD"]) / "cluster") as cluster:
-        for name, row in rows:
-            if wanted and not any(word in name for word in wanted):
-                continue
-            try:
-                row(cluster)
-            except (Failure, OSError, AssertionError, subprocess.TimeoutExpired) as error:
-                report.not_ok(name, str(error) or type(error).__name__)
-            else:
-                report.ok(name)
-            finally:
-                for client in clients:
-                    client.kill()
-                    client.wait()
-                clients.clear()
-            cluster.mend()
-    report.exit()
+        run_rows(rows, lambda row: row(cluster), cluster.mend)
 
 
 if __name__ == "__main__":

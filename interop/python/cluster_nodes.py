@@ -19,6 +19,10 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 COUNT = 3
 # How long something may take that is expected.
@@ -148,7 +152,31 @@ class Node(Program):
         return -1
 
 
-class Cluster:
+class Programs:
+    """Programs that start together, each after those that it needs, and end together."""
+
+    programs: list[Program]
+
+    def settle(self) -> None:
+        """Waits until they know of each other."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            for program in self.programs:
+                program.start()
+            self.settle()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in reversed(self.programs):
+            program.kill()
+
+
+class Cluster(Programs):
     """All of them, which end with it."""
 
     def __init__(self, folder: Path):
@@ -158,25 +186,12 @@ class Cluster:
         self.servers = ports
         names = [f"node-{number + 1}" for number in range(COUNT)]
         self.nodes = [Node(folder / name, name, ports) for name in names]
+        self.programs = [*self.nats, *self.nodes]
         self.folder = folder
-
-    def __enter__(self) -> Cluster:
-        try:
-            for program in [*self.nats, *self.nodes]:
-                program.start()
-            self.settle()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for program in [*self.nodes, *self.nats]:
-            program.kill()
 
     def mend(self) -> None:
         """Starts what a row that failed has left dead."""
-        for program in [*self.nats, *self.nodes]:
+        for program in self.programs:
             if program.process is None:
                 program.start()
         self.settle()

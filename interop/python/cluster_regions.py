@@ -11,15 +11,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from cluster import Reader, clients, publish, publish_well, status
+from cluster import Reader, publish, publish_well, run_rows, status
 from cluster_faults import Proxy
 from cluster_kept import Keeper
-from cluster_nodes import Node, Program, free_ports, wait_until
-from harness import Failure, Report
+from cluster_nodes import Node, Program, Programs, free_ports, wait_until
+from harness import Failure
 
 REGIONS = ("middle", "north", "south")
 # Nodes of each region.
@@ -72,7 +71,7 @@ class Member(Node):
         )
 
 
-class World:
+class World(Programs):
     def __init__(self, folder: Path):
         shutil.rmtree(folder, ignore_errors=True)
         leaves, = free_ports(1)
@@ -86,20 +85,7 @@ class World:
             for region in REGIONS
         }
         self.all = [node for nodes in self.nodes.values() for node in nodes]
-
-    def __enter__(self) -> World:
-        try:
-            for program in [*self.servers.values(), *self.all]:
-                program.start()
-            self.settle()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for program in [*self.all, *self.servers.values()]:
-            program.kill()
+        self.programs = [*self.servers.values(), *self.all]
 
     def settle(self) -> None:
         for way in self.ways.values():
@@ -346,8 +332,6 @@ def a_restart(world: World) -> None:
 
 
 def main() -> None:
-    report = Report()
-    wanted = sys.argv[1:]
     rows = [
         ("what is named crosses to all regions, once", everywhere),
         ("what is told of regions", told),
@@ -357,24 +341,16 @@ def main() -> None:
         ("a whole region stops", a_restart),
     ]
     with World(Path(os.environ["STERNA_BUILD"]) / "cluster-regions") as world:
-        for name, row in rows:
-            if wanted and not any(word in name for word in wanted):
-                continue
-            try:
-                row(world)
-                world.settle()
-            except (Failure, OSError, AssertionError, subprocess.TimeoutExpired) as error:
-                report.not_ok(name, str(error) or type(error).__name__)
-            else:
-                report.ok(name)
-            finally:
-                for client in clients:
-                    client.kill()
-                    client.wait()
-                clients.clear()
-                for way in world.ways.values():
-                    way.mend()
-    report.exit()
+
+        def run(row) -> None:
+            row(world)
+            world.settle()
+
+        def mend() -> None:
+            for way in world.ways.values():
+                way.mend()
+
+        run_rows(rows, run, mend)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-from cluster import Reader, publish_well
+from cluster import Reader, publish_well, run_rows
 from cluster_nodes import Node, Program, free_ports, wait_until
-from harness import Failure, Report
+from harness import Failure
 
 FOLDER = Path(os.environ["STERNA_BUILD"]) / "cluster-security"
 
@@ -226,23 +225,14 @@ def names() -> None:
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    report = Report()
-    for name, row in (
+    rows = [
         ("user and password", passwords),
         ("certificates", certificates),
         ("credentials files", credentials),
         ("a store of NATS that is too small", a_small_store),
         ("two clusters in one NATS", names),
-    ):
-        if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
-            continue
-        try:
-            row()
-        except (Failure, TimeoutError, subprocess.SubprocessError) as error:
-            report.not_ok(name, str(error))
-        else:
-            report.ok(name)
-    report.exit()
+    ]
+    run_rows(rows, lambda row: row(), lambda: None)
 
 
 if __name__ == "__main__":
