@@ -35,14 +35,27 @@ type Last = HashMap<String, (u64, u64)>;
 impl Core {
     /// Receives messages that may be missed.
     pub(super) async fn receive_live(self: Rc<Self>) {
+        let subject = format!("to.{}.*", self.settings.node);
+        let receive = async |batch: async_nats::Message| {
+            self.received(batch.subject.as_str(), &batch.payload);
+        };
+        self.hear_each(&subject, receive).await;
+    }
+
+    /// Does something with each message of a subject, for ever. Those that come while there is no way to NATS are
+    /// missed.
+    pub(super) async fn hear_each(
+        &self,
+        subject: &str,
+        mut heard: impl AsyncFnMut(async_nats::Message),
+    ) {
         let mut retry = Retry::new();
         loop {
-            let subject = format!("to.{}.*", self.settings.node);
-            let subject = self.settings.subject(&subject);
-            if let Ok(mut batches) = self.client.subscribe(subject).await {
+            let subject = self.settings.subject(subject);
+            if let Ok(mut messages) = self.client.subscribe(subject).await {
                 retry = Retry::new();
-                while let Some(batch) = batches.next().await {
-                    self.received(batch.subject.as_str(), &batch.payload);
+                while let Some(message) = messages.next().await {
+                    heard(message).await;
                 }
             }
             retry.wait().await;

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use futures_util::StreamExt;
 use sterna_broker::Interest;
 
 use super::streams::NODES;
@@ -82,17 +81,10 @@ impl Core {
 
     /// Hears what other nodes say of themselves.
     pub(super) async fn hear(self: Rc<Self>) {
-        let mut retry = Retry::new();
-        loop {
-            let subject = self.settings.subject("alive.*");
-            if let Ok(mut words) = self.client.subscribe(subject).await {
-                retry = Retry::new();
-                while let Some(word) = words.next().await {
-                    self.heard(word.subject.as_str(), &word.payload);
-                }
-            }
-            retry.wait().await;
-        }
+        let hear = async |word: async_nats::Message| {
+            self.heard(word.subject.as_str(), &word.payload);
+        };
+        self.hear_each("alive.*", hear).await;
     }
 
     fn heard(&self, subject: &str, payload: &[u8]) {

@@ -9,8 +9,8 @@ use async_nats::Subject;
 use async_nats::jetstream::stream::{Info, PeerInfo};
 use futures_util::{StreamExt, TryStreamExt};
 
+use super::Core;
 use super::streams::INBOX;
-use super::{Core, Retry};
 use crate::report::{FollowerView, NodeView, NodeWord, Report, StreamView};
 use crate::table::Presence;
 use crate::wire;
@@ -26,24 +26,17 @@ const DRAIN: &str = "drain";
 impl Core {
     /// Answers other nodes that ask.
     pub(super) async fn answer_nodes(self: Rc<Self>) {
-        let mut retry = Retry::new();
-        loop {
-            let subject = self.settings.subject(ASK);
-            if let Ok(mut questions) = self.client.subscribe(subject).await {
-                retry = Retry::new();
-                while let Some(question) = questions.next().await {
-                    let Some(reply) = question.reply else {
-                        continue;
-                    };
-                    let Ok(word) = serde_json::to_vec(&self.word()) else {
-                        continue;
-                    };
-                    // Who asks gives up by itself.
-                    let _ = self.client.publish(reply, word.into()).await;
-                }
-            }
-            retry.wait().await;
-        }
+        let answer = async |question: async_nats::Message| {
+            let Some(reply) = question.reply else {
+                return;
+            };
+            let Ok(word) = serde_json::to_vec(&self.word()) else {
+                return;
+            };
+            // Who asks gives up by itself.
+            let _ = self.client.publish(reply, word.into()).await;
+        };
+        self.hear_each(ASK, answer).await;
     }
 
     /// What this node says of itself.
@@ -84,18 +77,11 @@ impl Core {
 
     /// Hears which nodes drain.
     pub(super) async fn hear_drains(self: Rc<Self>) {
-        let mut retry = Retry::new();
-        loop {
-            let subject = self.settings.subject(DRAIN);
-            if let Ok(mut words) = self.client.subscribe(subject).await {
-                retry = Retry::new();
-                while let Some(word) = words.next().await {
-                    let node = String::from_utf8_lossy(&word.payload);
-                    tracing::info!(node = %node.escape_debug(), "a node drains: it will leave");
-                }
-            }
-            retry.wait().await;
-        }
+        let say = async |word: async_nats::Message| {
+            let node = String::from_utf8_lossy(&word.payload);
+            tracing::info!(node = %node.escape_debug(), "a node drains: it will leave");
+        };
+        self.hear_each(DRAIN, say).await;
     }
 
     /// The cluster as this node sees it now.

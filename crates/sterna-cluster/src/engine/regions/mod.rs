@@ -18,7 +18,6 @@ use std::time::Duration;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, External, Info, Source, SubjectTransform,
 };
-use futures_util::StreamExt;
 use sterna_broker::{Message, NodeSet};
 use tokio::sync::Notify;
 
@@ -26,8 +25,8 @@ pub(super) use export::Waiting;
 pub(super) use versions::Standing;
 use versions::Versions;
 
+use super::Core;
 use super::streams::{LOG, NODES};
-use super::{Core, Retry};
 use crate::report::RegionView;
 use crate::settings::Settings;
 use crate::table::OUTSIDE;
@@ -287,30 +286,23 @@ impl Core {
 
     /// Hears how far this region's messages have come elsewhere.
     pub(super) async fn hear_regions(self: Rc<Self>) {
-        let mut retry = Retry::new();
-        loop {
-            let subject = self.settings.subject("taken.*");
-            if let Ok(mut words) = self.client.subscribe(subject).await {
-                retry = Retry::new();
-                while let Some(word) = words.next().await {
-                    let region = word.subject.rsplit('.').next().unwrap_or_default();
-                    let line = std::str::from_utf8(&word.payload).unwrap_or_default();
-                    let sequence = line
-                        .strip_prefix(FORM)
-                        .and_then(|rest| rest.trim().parse().ok());
-                    let remotes = self.settings.region.iter().flat_map(|own| &own.remotes);
-                    let is_known = remotes.into_iter().any(|remote| remote.name == region);
-                    let (Some(sequence), true) = (sequence, is_known) else {
-                        tracing::debug!(region, line, "a region's word is not understood");
-                        continue;
-                    };
-                    let heard_ms = self.now_ms();
-                    let has = Has { sequence, heard_ms };
-                    self.regions.has.borrow_mut().insert(region.to_owned(), has);
-                }
-            }
-            retry.wait().await;
-        }
+        let hear = async |word: async_nats::Message| {
+            let region = word.subject.rsplit('.').next().unwrap_or_default();
+            let line = std::str::from_utf8(&word.payload).unwrap_or_default();
+            let sequence = line
+                .strip_prefix(FORM)
+                .and_then(|rest| rest.trim().parse().ok());
+            let remotes = self.settings.region.iter().flat_map(|own| &own.remotes);
+            let is_known = remotes.into_iter().any(|remote| remote.name == region);
+            let (Some(sequence), true) = (sequence, is_known) else {
+                tracing::debug!(region, line, "a region's word is not understood");
+                return;
+            };
+            let heard_ms = self.now_ms();
+            let has = Has { sequence, heard_ms };
+            self.regions.has.borrow_mut().insert(region.to_owned(), has);
+        };
+        self.hear_each("taken.*", hear).await;
     }
 
     /// The last entry that all other regions have; 0 where one has not said so.
