@@ -44,7 +44,7 @@ pub use bans::Bans;
 pub use cluster::{Cluster, Member};
 pub use http::Registry as HttpRegistry;
 pub use mail::{AdminLetter, AmqpLetter, HttpLetter, Letters, Mail, Outbox};
-pub use memory::{Memory, Stage, give_back_with};
+pub use memory::{Memory, Stage, Unused, give_back_with};
 pub use mqtt::Repetitions;
 pub use policy::Policy;
 pub use seats::Seats;

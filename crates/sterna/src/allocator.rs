@@ -4,21 +4,29 @@
 //! gone to sleep, those lie all over the heap, and each message pays for it. `cargo xtask bench durable` shows that.
 #![allow(unsafe_code)] // a call into jemalloc
 
+use sterna_server::Unused;
 use tikv_jemallocator::Jemalloc;
 
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// All arenas: `MALLCTL_ARENAS_ALL` of jemalloc.
+/// Purges the unused pages of all arenas: 4096 is `MALLCTL_ARENAS_ALL` of jemalloc.
 const PURGE_ALL: &std::ffi::CStr = c"arena.4096.purge";
+/// Purges those that have been unused for long.
+const DECAY_ALL: &std::ffi::CStr = c"arena.4096.decay";
 
-/// Gives memory that nobody uses back to the system, at once.
+/// Gives memory that nobody uses back to the system.
 ///
-/// jemalloc does so by itself, some seconds late, and only in a thread that goes on asking for memory.
-pub(crate) fn give_back() {
+/// jemalloc does so by itself only in a thread that goes on asking for memory. A broker falls silent after a burst, so
+/// a thread of the server calls this.
+pub(crate) fn give_back(unused: Unused) {
     use std::ptr::null_mut;
-    // SAFETY: the name ends with a zero, and this control takes no value and returns none.
+    let control = match unused {
+        Unused::All => PURGE_ALL,
+        Unused::Aged => DECAY_ALL,
+    };
+    // SAFETY: the name ends with a zero, and both controls take no value and return none.
     unsafe {
-        tikv_jemalloc_sys::mallctl(PURGE_ALL.as_ptr(), null_mut(), null_mut(), null_mut(), 0);
+        tikv_jemalloc_sys::mallctl(control.as_ptr(), null_mut(), null_mut(), null_mut(), 0);
     }
 }

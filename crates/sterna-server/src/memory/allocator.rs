@@ -5,22 +5,34 @@
 use std::sync::OnceLock;
 
 /// How the program's allocator gives memory back. `None`: it is the C library's.
-static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
+static GIVE_BACK: OnceLock<fn(Unused)> = OnceLock::new();
+
+/// Which memory that nobody uses is given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unused {
+    /// All of it.
+    All,
+    /// What has been unused for a time that the allocator chooses; little work where there is nothing.
+    Aged,
+}
 
 /// Says how memory that nobody uses is given back to the system, in a program with an allocator of its own.
 ///
-/// `give_back` is called by a thread of the server, at most every 250 ms. The first call counts, others do nothing.
-pub fn give_back_with(give_back: fn()) {
+/// `give_back` is called by a thread of the server, every 250 ms. The first call counts, others do nothing.
+pub fn give_back_with(give_back: fn(Unused)) {
     GIVE_BACK.get_or_init(|| give_back);
 }
 
 /// Gives memory that nobody uses back to the system.
 ///
-/// The GNU C library keeps what is freed below memory in use, in a heap of each thread. Other libraries give
-/// it back by themselves.
-pub(super) fn give_back() {
+/// The GNU C library keeps what is freed below memory in use, in a heap of each thread, and knows no age. Other
+/// libraries give it back by themselves.
+pub(super) fn give_back(unused: Unused) {
     if let Some(give_back) = GIVE_BACK.get() {
-        return give_back();
+        return give_back(unused);
+    }
+    if unused == Unused::Aged {
+        return;
     }
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it takes a number, and may be called by any thread at any time.

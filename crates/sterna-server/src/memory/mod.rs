@@ -23,7 +23,7 @@ use sterna_net::ShardCounters;
 use sterna_store::UsageReader;
 
 use crate::config::{Broker, Config};
-pub use allocator::give_back_with;
+pub use allocator::{Unused, give_back_with};
 pub use stages::Stage;
 use stages::Thresholds;
 pub(crate) use watch::Watch;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::allocator::Unused;
 use super::trim::Trim;
 use super::{Memory, Stage, allocator, machine};
 
@@ -65,6 +66,7 @@ impl Drop for Watch {
 impl Memory {
     /// Asks the system, and gives back what nobody uses where that is worth it.
     fn watch(&self, trim: &mut Trim, now_ms: u64) {
+        allocator::give_back(Unused::Aged);
         let resident_bytes = machine::resident_bytes();
         self.refresh(None);
         let Some(mut resident_bytes) = resident_bytes else {
@@ -77,7 +79,7 @@ impl Memory {
         let is_short = resident_bytes >= first_bytes || self.stage() > Stage::Normal;
         if trim.is_due(now_ms, resident_bytes, accounted_bytes, is_short) {
             let before_bytes = resident_bytes;
-            allocator::give_back();
+            allocator::give_back(Unused::All);
             resident_bytes = machine::resident_bytes().unwrap_or(resident_bytes);
             trim.done(now_ms, before_bytes, resident_bytes, accounted_bytes);
             tracing::debug!(
