@@ -69,7 +69,7 @@ pub struct Status {
     pub received_batches: Figure,
     /// Batches that came again and were left out.
     pub repeated_batches: Figure,
-    /// Batches that could not be read.
+    /// Batches, records and other messages of NATS that could not be read.
     pub unreadable_batches: Figure,
     /// Requests to NATS for entries of the log that readers have not come to.
     pub log_requests: Figure,

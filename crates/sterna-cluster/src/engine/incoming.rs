@@ -182,12 +182,10 @@ impl Core {
     /// The messages of a batch by the shard that gets them. A publisher has one shard there, and so it has
     /// one here.
     fn read_batch(&self, subject: &str, payload: &[u8]) -> Vec<(usize, Vec<Message>)> {
-        let source = source_of(subject);
         let runs = match wire::read(payload) {
             Ok(runs) => runs,
             Err(error) => {
-                self.status.unreadable_batches.add(1);
-                tracing::warn!(node = source, %error, "a batch of another node cannot be read");
+                self.cannot_read("batch", subject, error);
                 return Vec::new();
             }
         };

@@ -183,8 +183,7 @@ impl Core {
         let (Some(FORM), Some(incarnation), Some(interest), Some(filter)) =
             (form, incarnation, interest, words.next())
         else {
-            tracing::warn!(node, subject, "an entry is not understood");
-            return;
+            return self.cannot_read("interest of a node", subject, "its form is not known");
         };
         (self.table.borrow_mut()).wants(self.now_ms(), node, incarnation, filter, interest);
     }

@@ -20,6 +20,7 @@ mod report;
 mod retained;
 mod sessions;
 mod streams;
+mod unreadable;
 mod writing;
 
 use std::cell::{Cell, RefCell};
@@ -104,6 +105,7 @@ struct Core {
     untold_arrived: Notify,
     incarnation: Cell<u64>,
     streams: streams::Streams,
+    unreadable: unreadable::Unreadable,
     /// Position of the last batch of the inbox that shards have.
     taken: Cell<u64>,
     fence: Arc<Fence>,
@@ -281,6 +283,7 @@ impl Engine {
             untold_arrived: Notify::new(),
             incarnation: Cell::new(0),
             streams: streams::Streams::default(),
+            unreadable: unreadable::Unreadable::default(),
             taken: Cell::new(0),
             started: Instant::now(),
             troubled_since_ms: Cell::new(None),

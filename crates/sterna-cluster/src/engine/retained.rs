@@ -196,9 +196,8 @@ impl Core {
             // What a server says of a subject whose time is over has no payload.
             Err(_) if payload.is_empty() => return,
             Err(error) => {
-                self.status.unreadable_batches.add(1);
-                tracing::warn!(%error, "a retained message of another node cannot be read");
-                return;
+                let source = header(SOURCE).map_or("", async_nats::HeaderValue::as_str);
+                return self.cannot_read("retained message", source, error);
             }
         };
         let source = header(SOURCE).map(async_nats::HeaderValue::as_str);

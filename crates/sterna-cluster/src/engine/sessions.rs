@@ -401,14 +401,14 @@ impl Core {
             Some("session") => match (unhex(last), Record::decode(payload)) {
                 (Some(key), Some(record)) => owners.record_passed(now_ms, sequence, key, &record),
                 _ if payload.is_empty() => {}
-                _ => tracing::warn!(subject, "a session's record cannot be read"),
+                _ => self.cannot_read("record of a session", subject, "its form is not known"),
             },
             Some("mark") => {
                 if let Some((process, mark)) = read_mark(last, payload) {
                     self.note_need_of(subject, payload);
                     owners.mark_passed(now_ms, sequence, &process, mark);
                 } else {
-                    tracing::warn!(subject, "a node's mark is not understood");
+                    self.cannot_read("mark of a node", subject, "its form is not known");
                 }
             }
             _ => {}

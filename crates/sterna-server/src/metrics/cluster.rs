@@ -121,7 +121,7 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
         ),
         (
             "sterna_cluster_unreadable_batches",
-            "Batches of other nodes that could not be read",
+            "Batches, records and other messages of NATS that could not be read",
             status.unreadable_batches.get(),
         ),
         (

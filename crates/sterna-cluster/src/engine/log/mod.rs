@@ -141,8 +141,7 @@ impl Core {
                     .collect()
             }
             Err(error) => {
-                self.status.unreadable_batches.add(1);
-                tracing::warn!(sequence, %error, "an entry of the log cannot be read");
+                self.cannot_read("entry of the log", sequence, error);
                 Vec::new()
             }
         }
