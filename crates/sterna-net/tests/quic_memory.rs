@@ -123,8 +123,10 @@ impl Drop for Counted {
 
 const CONNECTIONS: usize = 400;
 /// What an idle connection may take of the heap, its session ticket included. The design asks for
-/// no more than 18 to 20 kB.
-const BUDGET_BYTES: usize = 15_500; // with the three unidirectional streams that HTTP/3 has to be granted
+/// no more than 18 to 20 kB. The three unidirectional streams that HTTP/3 has to be granted are in
+/// it, and the 304 bytes of qlog that a build of the whole workspace adds to each connection. The
+/// rest is room for the allocator, whose chunks differ by some bytes from run to run.
+const BUDGET_BYTES: usize = 15_600;
 
 #[test]
 fn an_idle_connection_keeps_its_budget() {
