@@ -367,6 +367,34 @@ async fn a_client_that_was_taken_over_does_not_come_back() {
     ));
 }
 
+/// On a slow path a broker may read the CONNECT of a connection that was lost after that of the next. A client
+/// that stayed away for it would be gone for ever.
+#[tokio::test]
+async fn a_client_comes_back_that_an_own_late_connect_has_replaced() {
+    let listener = Listener::new().await;
+    let (client, _events, broker) = connected(listener.options(), &listener).await;
+    drop(broker);
+    let mut unanswered = listener.accept().await;
+    unanswered.next().await;
+    drop(unanswered);
+    let taken = || {
+        let taken = sterna_mqtt::packet::Disconnect::new(ReasonCode::SessionTakenOver);
+        Packet::Disconnect(taken)
+    };
+    let mut broker = listener.accept_connected(false).await;
+    broker.send(taken()).await;
+    let mut broker = listener.accept_connected(false).await;
+    client.connected().await.unwrap();
+    // The second time it is somebody else.
+    broker.send(taken()).await;
+    let failed = client.publish(message("a", QoS::AtLeastOnce)).await;
+    assert!(failed.is_err(), "{failed:?}");
+    assert!(matches!(
+        client.connected().await,
+        Err(Error::Disconnected(_))
+    ));
+}
+
 /// [MQTT-3.14.4-1] [MQTT-3.14.4-2]: everything, then DISCONNECT, then nothing.
 #[tokio::test]
 async fn disconnect_comes_last() {

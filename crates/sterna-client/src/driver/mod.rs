@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::client::{Connected, Event, Published};
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::link::{self, Driver as _, Link as _, LinkOptions, Status, Told};
+use crate::link::{self, Driver as _, Echoes, Link as _, LinkOptions, Status, Told};
 use crate::message::{Publish, Subscription};
 use crate::options::{Options, random_id};
 use crate::path::PathStatistics;
@@ -163,6 +163,10 @@ struct Driver {
     limits: Option<ServerLimits>,
     /// A connection on which something was sent right behind the CONNECT ended without an answer.
     early_failed: bool,
+    /// CONNECTs of earlier connections.
+    echoes: Echoes,
+    /// The last connection ended because the broker has read one of those late.
+    is_echo: bool,
     clock: Clock,
 }
 
@@ -185,6 +189,8 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         connections: 0,
         limits: None,
         early_failed: false,
+        echoes: Echoes::default(),
+        is_echo: false,
         clock: Clock::new(),
     };
     let end = link::live(&mut driver).await;
@@ -215,6 +221,10 @@ impl link::Driver for Driver {
 
     fn ran_ahead_in_vain(&self) -> bool {
         self.early_failed
+    }
+
+    fn may_retry(&mut self, error: &Error) -> bool {
+        std::mem::take(&mut self.is_echo) || error.is_temporary()
     }
 
     fn wants_to_end(&self) -> bool {
@@ -288,9 +298,11 @@ impl link::Driver for Driver {
             self.await_work().await;
         }
         tracing::debug!(peer = %transport.peer, client_id = self.client_id, "sending CONNECT");
+        let started = Instant::now();
         match connection::Link::open(self, transport, deadline) {
             Ok(mut link) => {
                 let end = link.run(self).await;
+                self.note_end(&end, link.is_accepted(), started.elapsed());
                 self.early_failed |= self.limits.is_none() && link.is_unanswered(&end);
                 end
             }
@@ -314,6 +326,15 @@ impl Driver {
                 self.requests.push_back(request.unwrap_or_else(Request::last));
             }
         }
+    }
+
+    /// Notes how a connection ended, on which a CONNECT was sent.
+    fn note_end(&mut self, end: &End, is_accepted: bool, lasted: Duration) {
+        let refused = matches!(end, End::Failed(Error::Refused(_)));
+        let taken_over = matches!(end, End::Failed(Error::Disconnected(refusal))
+            if refusal.reason == ReasonCode::SessionTakenOver);
+        self.is_echo = taken_over && self.echoes.explain(lasted);
+        self.echoes.lost(lasted, is_accepted || refused);
     }
 
     /// Whether anything may leave before the server has answered the CONNECT.

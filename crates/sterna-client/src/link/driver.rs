@@ -63,6 +63,11 @@ pub(crate) trait Driver {
     /// Whether the application wants to end.
     fn wants_to_end(&self) -> bool;
 
+    /// Whether another attempt to connect may follow this error, with which the last one has ended.
+    fn may_retry(&mut self, error: &Self::Error) -> bool {
+        error.is_temporary()
+    }
+
     /// Whether the application has handed something over that is yet to be sent.
     fn has_work(&self) -> bool;
 
@@ -102,9 +107,9 @@ pub(crate) async fn live<D: Driver>(driver: &mut D) -> D::Error {
         if driver.connections() > connections {
             failures.lasted(started.elapsed());
         }
+        let may_retry = driver.may_retry(&error);
         let options = driver.options();
-        let may_retry = driver.connections() > 0 || options.retry_first;
-        let may_retry = may_retry && error.is_temporary();
+        let may_retry = may_retry && (driver.connections() > 0 || options.retry_first);
         let delay = failures.add(options.reconnect.filter(|_| may_retry));
         let Some(delay) = delay.filter(|_| !driver.wants_to_end()) else {
             return error;

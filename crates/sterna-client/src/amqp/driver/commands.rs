@@ -7,7 +7,7 @@ use super::state::{
 };
 use super::{Command, Driver, Farewell};
 use crate::amqp::Error;
-use crate::link::{Status, Told};
+use crate::link::{Echoes, Status, Told};
 
 impl Driver {
     /// Takes a command; `None` says that the last handle was dropped.
@@ -176,7 +176,7 @@ impl Driver {
             detaching: None,
             detach_sent: false,
             restarts: 0,
-            echoes: 0,
+            echoes: Echoes::default(),
         };
         self.links.insert(key, link);
         self.unattached.insert(key);

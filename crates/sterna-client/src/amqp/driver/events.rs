@@ -16,14 +16,10 @@ use super::{Driver, OutgoingAmqpMessage};
 use crate::amqp::Error;
 use crate::amqp::connection::Connected;
 use crate::amqp::memory::{CREDITS, announced};
-use crate::backoff::STABLE_AFTER;
 use crate::link::Status;
 
 /// Most attempts to begin a session or attach a link again on one connection without progress.
 const MAX_RESTARTS: u32 = 3;
-
-/// Most unanswered attaches of lost connections that are remembered.
-const MAX_ECHOES: u32 = 3;
 
 impl Wire {
     /// Handles what else follows from the last unit or command.
@@ -214,12 +210,7 @@ impl Wire {
             return;
         }
         if self.is_lost {
-            if self.started.elapsed() >= STABLE_AFTER {
-                link.echoes = 0;
-            }
-            if !was_attached {
-                link.echoes = (link.echoes + 1).min(MAX_ECHOES);
-            }
+            link.echoes.lost(self.started.elapsed(), was_attached);
             link.status.send_replace(Status::Pending);
             driver.unattached.insert(key);
             return;
@@ -227,10 +218,7 @@ impl Wire {
         let is_stolen = error
             .as_ref()
             .is_some_and(|error| *error.condition == *Condition::STOLEN.as_str());
-        if is_stolen && link.echoes > 0 && self.started.elapsed() < STABLE_AFTER {
-            // By an attach of its own from before, in all likelihood. Were it another client's, this one
-            // takes the link back once for each such attach, and no more.
-            link.echoes -= 1;
+        if is_stolen && link.echoes.explain(self.started.elapsed()) {
             link.status.send_replace(Status::Pending);
             driver.unattached.insert(key);
             return;

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::amqp::Error;
 use crate::amqp::options::{Credit, ReceiverOptions, SenderOptions};
-use crate::link::Told;
+use crate::link::{Echoes, Told};
 
 /// Where an answer goes.
 pub(in crate::amqp) type Done<T> = oneshot::Sender<Result<T, Error>>;
@@ -155,9 +155,8 @@ pub(super) struct DriverLink {
     pub(super) detach_sent: bool,
     /// Number of attaches on a connection since the last progress.
     pub(super) restarts: u32,
-    /// Attaches without an answer when their connection was lost. A broker that reads one only
-    /// after that of a later connection takes the link from this one (part 2, section 2.6.1).
-    pub(super) echoes: u32,
+    /// Attaches of earlier connections (part 2, section 2.6.1).
+    pub(super) echoes: Echoes,
 }
 
 /// A session of the application's.
