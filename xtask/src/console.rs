@@ -75,6 +75,8 @@ pub(crate) struct Progress {
     started: Instant,
     drawn: Instant,
     terminal: bool,
+    /// Another one shows what is being done.
+    is_aside: bool,
 }
 
 impl Progress {
@@ -86,11 +88,23 @@ impl Progress {
             started: now,
             drawn: now,
             terminal: stdout().is_terminal(),
+            is_aside: false,
         };
         if progress.terminal {
             progress.draw("");
         }
         progress
+    }
+
+    /// The same step for one of several threads. Only the first shows its work; all print lines of their own.
+    pub(crate) fn lane(&self, number: usize) -> Self {
+        Self {
+            label: self.label.clone(),
+            started: self.started,
+            drawn: self.drawn,
+            terminal: self.terminal,
+            is_aside: number > 0,
+        }
     }
 
     /// The time since the step was announced.
@@ -101,7 +115,7 @@ impl Progress {
     /// Shows the step's present work; cheap enough to be called for every line of output.
     pub(crate) fn busy(&mut self, what: &str) {
         let due = if self.terminal { REDRAW } else { HEARTBEAT };
-        if self.drawn.elapsed() < due {
+        if self.is_aside || self.drawn.elapsed() < due {
             return;
         }
         self.drawn = Instant::now();

@@ -5,8 +5,12 @@
 //! Address sanitising is not available this way; the targets are safe Rust with assertions and
 //! overflow checks on.
 
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::thread::{ScopedJoinHandle, available_parallelism};
 use std::time::Duration;
 
 use crate::command::{Outcome, output, run as run_command};
@@ -147,15 +151,39 @@ pub(crate) fn smoke(
         return Ok(smoke);
     }
     let programs = build(workspace, progress)?;
-    for target in targets {
-        let result = fuzz(workspace, &programs, &target, seconds, progress)?;
-        smoke.tally += Tally::check(result.passed);
-        if result.passed {
-            progress.note(&format!("          {target:<20} {}", result.detail));
-        } else {
-            smoke.report.push(format!("{target}: {}", result.detail));
-            smoke.report.extend(result.report);
+    // A target has one thread, so each processor has a target.
+    let lanes = available_parallelism().map_or(1, NonZero::get);
+    let left = Mutex::new(targets.into_iter());
+    let next = || left.lock().map_or(None, |mut left| left.next());
+    let lane = |mut progress: Progress| -> Result<Smoke, Failure> {
+        let mut smoke = Smoke::default();
+        while let Some(target) = next() {
+            let result = fuzz(workspace, &programs, &target, seconds, &mut progress)?;
+            smoke.tally += Tally::check(result.passed);
+            if result.passed {
+                progress.note(&format!("          {target:<20} {}", result.detail));
+            } else {
+                smoke.report.push(format!("{target}: {}", result.detail));
+                smoke.report.extend(result.report);
+            }
         }
+        Ok(smoke)
+    };
+    let finished: Vec<Result<Smoke, Failure>> = std::thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(lanes);
+        for number in 0..lanes {
+            let progress = progress.lane(number);
+            threads.push(scope.spawn(|| lane(progress)));
+        }
+        let joined = threads.into_iter().map(ScopedJoinHandle::join);
+        joined
+            .map(|lane| lane.unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    });
+    for lane in finished {
+        let lane = lane?;
+        smoke.tally += lane.tally;
+        smoke.report.extend(lane.report);
     }
     Ok(smoke)
 }

@@ -16,7 +16,8 @@
 //! requirements (see [`runtime::Runtime`]). `run` is a command in the folder `interop`, with the
 //! runtime's programs first on the search path. A suite may have `serve` arguments of its own;
 //! suites with the same ones share a broker. It may have `timeout_s`. `python` lists packages for
-//! pip, for a program in Python that drives a client of another runtime.
+//! pip, for a program in Python that drives a client of another runtime. Suites with `aside` start
+//! their programs themselves, and wait more than they work: they run beside the others.
 //!
 //! The environment of a suite:
 //! - `STERNA_READY_FILE`: written by the ready broker, with its listeners and their ports
@@ -88,6 +89,8 @@ struct Suite {
     run: Vec<String>,
     /// Arguments of `sterna serve`, where the suite wants a broker of its own.
     serve: Option<Vec<String>>,
+    /// Whether it runs beside the others.
+    aside: bool,
     timeout: Duration,
 }
 
@@ -161,6 +164,7 @@ impl Suite {
             python: strings(value, "python")?.unwrap_or_default(),
             run: run.ok_or_else(|| wrong("no command `run`"))?,
             serve: strings(value, "serve")?,
+            aside: value["aside"].as_bool().unwrap_or_default(),
             timeout: Duration::from_secs(timeout),
         })
     }
@@ -329,8 +333,31 @@ fn check_suites(
         launch,
         design,
     };
-    // Suites that share a broker run one after the other, then those that want another.
-    let mut brokers: Vec<(&[String], Vec<&Suite>)> = vec![(&suites.serve, Vec::new())];
+    let (aside, ahead): (Vec<&Suite>, Vec<&Suite>) = ready.iter().partition(|suite| suite.aside);
+    let mut progress_aside = progress.lane(1);
+    let (with, beside) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| run_lane(&field, "aside", suites, &aside, &mut progress_aside));
+        let with = run_lane(&field, "shared", suites, &ahead, progress);
+        (with, beside.join())
+    });
+    let beside = beside.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    for lane in [with?, beside?] {
+        report.tally += lane.tally;
+        report.problems.extend(lane.problems);
+    }
+    Ok(report)
+}
+
+/// Runs suites one after the other: those that share a broker, then those that want another.
+fn run_lane(
+    field: &Field<'_>,
+    lane: &str,
+    suites: &Suites,
+    ready: &[&Suite],
+    progress: &mut Progress,
+) -> Result<Report, Failure> {
+    let mut report = Report::default();
+    let mut brokers: Vec<(&[String], Vec<&Suite>)> = Vec::new();
     for suite in ready {
         let serve = suite.serve.as_deref().unwrap_or(&suites.serve);
         match brokers.iter_mut().find(|(other, _)| *other == serve) {
@@ -339,9 +366,7 @@ fn check_suites(
         }
     }
     for (serve, sharing) in brokers {
-        if !sharing.is_empty() {
-            run_with_broker(&field, serve, &sharing, &mut report, progress)?;
-        }
+        run_with_broker(field, lane, serve, &sharing, &mut report, progress)?;
     }
     Ok(report)
 }
@@ -415,12 +440,9 @@ fn build(
     Ok(workspace.target.join(profile).join("sterna"))
 }
 
-/// The arguments of `serve` with the folder `interop` in place, also in the configuration.
-fn in_place(
-    workspace: &Workspace,
-    interop: &str,
-    serve: &[String],
-) -> Result<Vec<String>, Failure> {
+/// The arguments of `serve` with the folder `interop` in place, also in the configuration. Its copy is put
+/// into `copies`.
+fn in_place(copies: &Path, interop: &str, serve: &[String]) -> Result<Vec<String>, Failure> {
     let mut made: Vec<String> = Vec::new();
     for argument in serve {
         let mut argument = argument.replace("@interop", interop);
@@ -428,7 +450,7 @@ fn in_place(
             let text = read(Path::new(&argument))?;
             if text.contains("@interop") {
                 let name = Path::new(&argument).file_name().unwrap_or_default();
-                let copy = workspace.target_folder("interop")?.join(name);
+                let copy = copies.join(name);
                 write(&copy, &text.replace("@interop", interop))?;
                 argument = copy.to_string_lossy().into_owned();
             }
@@ -440,6 +462,7 @@ fn in_place(
 
 fn run_with_broker(
     field: &Field<'_>,
+    lane: &str,
     serve: &[String],
     suites: &[&Suite],
     report: &mut Report,
@@ -447,11 +470,12 @@ fn run_with_broker(
 ) -> Result<(), Failure> {
     let workspace = field.workspace;
     let interop = workspace.root.join("interop");
-    let serve = in_place(workspace, &interop.to_string_lossy(), serve)?;
+    let copies = workspace.target_folder(&format!("interop/configuration-{lane}"))?;
+    let serve = in_place(&copies, &interop.to_string_lossy(), serve)?;
     let name = if suites.len() == 1 {
         suites[0].name.as_str()
     } else {
-        "shared"
+        lane
     };
     let folder = workspace
         .target_folder("interop")?
@@ -571,6 +595,7 @@ mod tests {
                 python: vec![],
                 run: vec!["python".into(), "a.py".into()],
                 serve: None,
+                aside: false,
                 timeout: Duration::from_secs(SUITE_SECONDS),
             }
         );
@@ -583,13 +608,11 @@ mod tests {
         let name = folder.to_string_lossy().into_owned();
         std::fs::write(folder.join("plain.toml"), "shards = 2").unwrap();
         std::fs::write(folder.join("placed.toml"), "ca = \"@interop/ca.pem\"").unwrap();
-        let workspace = Workspace {
-            root: folder.clone(),
-            target: folder.join("target"),
-        };
+        let copies = folder.join("copies");
+        std::fs::create_dir_all(&copies).unwrap();
         let arguments = |config: &str| {
             let serve = ["--config", config, "--x", "@interop"].map(str::to_owned);
-            in_place(&workspace, &name, &serve).unwrap()
+            in_place(&copies, &name, &serve).unwrap()
         };
         let plain = format!("{name}/plain.toml");
         assert_eq!(arguments("@interop/plain.toml")[1], plain);
