@@ -1,9 +1,10 @@
 //! Writes all of a store as JSON lines.
 //!
-//! The first line is `{"store":1,"next_position":N}`, with the version of this form. Then come the records
+//! The first line is `{"store":2,"next_position":N}`, with the version of this form. Then come the records
 //! as `{"key":"…","value":"…"}`, in the order of keys, and the messages as
 //! `{"position":N,"topic":"…","content":"…"}`, in the order of positions. Keys, values and contents are
-//! in base64. The last line is `{"records":N,"messages":N}`, so that an export that was cut off is noticed.
+//! in base64. The last line is `{"records":N,"messages":N,"crc32c":N}`, so that an export that was cut off or changed
+//! is noticed. The checksum is that of all bytes of the lines before. Form 1 had none.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::error::OpenError;
 use crate::log::frame::messages;
 
 /// Version of the form.
-pub(super) const FORM: u32 = 1;
+pub(super) const FORM: u32 = 2;
 
 /// A line.
 #[derive(Serialize, Deserialize)]
@@ -42,7 +43,28 @@ pub(super) enum Line<'a> {
     End {
         records: u64,
         messages: u64,
+        /// Of the lines before; `None` in form 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        crc32c: Option<u32>,
     },
+}
+
+/// A writer, and the checksum of what was written.
+struct Summed<'w> {
+    out: &'w mut dyn Write,
+    crc32c: u32,
+}
+
+impl Write for Summed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.crc32c = crc32c::crc32c_append(self.crc32c, &bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Content of an export.
@@ -67,6 +89,7 @@ fn put(out: &mut dyn Write, line: &Line<'_>) -> io::Result<()> {
 /// When the store cannot be read, or `out` not be written.
 pub fn export(disk: &Arc<dyn Disk>, out: &mut dyn Write) -> Result<Exported, OpenError> {
     let store = ClosedStore::open(disk)?;
+    let out = &mut Summed { out, crc32c: 0 };
     let failed = |error: io::Error| OpenError::Disk {
         file: "the export".to_owned(),
         error,
@@ -76,6 +99,7 @@ pub fn export(disk: &Arc<dyn Disk>, out: &mut dyn Write) -> Result<Exported, Ope
         damage: store.records.damage.clone(),
         ..Exported::default()
     };
+    exported.damage.extend(store.missing_front());
     exported.damage.extend(walked.damage);
     let first = Line::Store {
         store: FORM,
@@ -116,6 +140,7 @@ pub fn export(disk: &Arc<dyn Disk>, out: &mut dyn Write) -> Result<Exported, Ope
     let last = Line::End {
         records: exported.records,
         messages: exported.messages,
+        crc32c: Some(out.crc32c),
     };
     put(out, &last).map_err(failed)?;
     out.flush().map_err(failed)?;

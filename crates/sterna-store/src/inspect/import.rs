@@ -78,16 +78,19 @@ pub fn import(
     let mut engine = Engine::open(Arc::clone(disk), settings).map_err(ImportError::Store)?;
     let mut handle = engine.handle(Box::new(|| {}));
     let mut imported = Imported::default();
-    let mut next_position = None;
+    // The form, and the position behind the last message.
+    let mut begun = None;
     let mut has_ended = false;
     let mut draft = Draft::default();
-    let mut line = String::new();
+    let mut line = Vec::new();
     let mut number = 0_u64;
     let mut unwritten_bytes = 0;
+    let mut sum = 0;
     loop {
         line.clear();
         number += 1;
-        if input.read_line(&mut line).map_err(ImportError::Input)? == 0 {
+        let read = input.read_until(b'\n', &mut line);
+        if read.map_err(ImportError::Input)? == 0 {
             break;
         }
         let wrong = |reason: &str| ImportError::Line(number, reason.to_owned());
@@ -96,14 +99,16 @@ pub fn import(
                 .decode(text)
                 .map_err(|error| wrong(&format!("no base64: {error}")))
         };
-        let read = serde_json::from_str(&line).map_err(|_| {
+        let read = serde_json::from_slice(&line).map_err(|_| {
             wrong("neither the first line of an export, nor a record, nor a message")
         })?;
         draft.clear();
         if has_ended {
             return Err(wrong("the export ends before"));
         }
-        let position = match (read, next_position) {
+        let sum_before = sum;
+        sum = crc32c::crc32c_append(sum, &line);
+        let position = match (read, begun) {
             (
                 Line::Store {
                     store,
@@ -111,15 +116,27 @@ pub fn import(
                 },
                 None,
             ) => {
-                if store != FORM {
+                if store == 0 || store > FORM {
                     return Err(wrong(&format!("exports of form {store} are not known")));
                 }
-                next_position = Some(next);
+                begun = Some((store, next));
                 continue;
             }
             (Line::Store { .. }, Some(_)) => return Err(wrong("a second first line")),
-            (_, None) => return Err(wrong("an export begins with {\"store\":1,…}")),
-            (Line::End { records, messages }, Some(_)) => {
+            (_, None) => return Err(wrong("an export begins with {\"store\":2,…}")),
+            (
+                Line::End {
+                    records,
+                    messages,
+                    crc32c,
+                },
+                Some((form, _)),
+            ) => {
+                if crc32c != (form > 1).then_some(sum_before) {
+                    return Err(wrong(
+                        "the lines before are not those of the export: the checksum differs",
+                    ));
+                }
                 if (records, messages) != (imported.records, imported.messages) {
                     return Err(wrong(&format!(
                         "the export had {records} records and {messages} messages, and there are {} and {}",
@@ -143,7 +160,7 @@ pub fn import(
                     topic,
                     content,
                 },
-                Some(next),
+                Some((_, next)),
             ) => {
                 imported.messages += 1;
                 let content = decode(&content)?;
@@ -169,6 +186,7 @@ pub fn import(
     }
     // A frame without anything says where positions go on.
     draft.clear();
+    let next_position = begun.map(|(_, next)| next);
     append(&mut engine, &mut handle, &draft, next_position)?;
     drop(handle);
     engine.finish().map_err(|_| ImportError::Full)?;

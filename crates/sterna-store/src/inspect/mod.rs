@@ -104,8 +104,7 @@ pub fn inspect(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
             IndexFile::decode(bytes, file.number, extent.end.offset, store.seal()).is_some()
         });
     }
-    let (first, applied) = (store.records.first_sequence, store.records.applied);
-    (inspection.damage).extend(missing_front(&**disk, &store.files, first, applied));
+    inspection.damage.extend(store.missing_front());
     inspection.damage.extend(walked.damage);
     inspection.torn = walked.torn;
     inspection.segments = segments;
@@ -156,6 +155,12 @@ impl ClosedStore {
 
     fn seal(&self) -> Seal {
         Seal::of(self.records.identity)
+    }
+
+    /// Files that are missing at the front of the log.
+    fn missing_front(&self) -> Option<Damage> {
+        let (first, applied) = (self.records.first_sequence, self.records.applied);
+        missing_front(&*self.disk, &self.files, first, applied)
     }
 
     fn walk(&self, visit: &mut Visit<'_>) -> Result<Walked, OpenError> {

@@ -129,7 +129,8 @@ fn an_export_makes_the_same_store_elsewhere() {
 fn wrong_lines_are_named() {
     for (lines, number, what) in [
         ("{}\n", 1, "neither"),
-        ("{\"store\":2,\"next_position\":1}\n", 1, "form 2"),
+        ("{\"store\":3,\"next_position\":1}\n", 1, "form 3"),
+        ("{\"store\":0,\"next_position\":1}\n", 1, "form 0"),
         ("{\"key\":\"\",\"value\":\"\"}\n", 1, "begins with"),
         ("{\"store\":1,\"next_position\":1}\n\n", 2, "neither"),
         (
@@ -169,6 +170,37 @@ fn wrong_lines_are_named() {
             other => panic!("{lines}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn an_export_that_was_changed_makes_no_store() {
+    let store = filled();
+    store.disk.kill_process();
+    let mut lines = Vec::new();
+    export(&as_disk(&store.disk), &mut lines).unwrap();
+    let read = |lines: &[u8]| {
+        let disk = SimulatedDisk::new(1);
+        import(&as_disk(&disk), &settings(), &mut &*lines)
+    };
+    read(&lines).unwrap();
+    for offset in (0..lines.len()).step_by(701) {
+        let mut changed = lines.clone();
+        changed[offset] ^= 1 << (offset % 8);
+        let refused = read(&changed);
+        assert!(
+            matches!(refused, Err(ImportError::Line(..))),
+            "{offset}: {refused:?}"
+        );
+    }
+    // An export of an older version has no checksum.
+    let text = String::from_utf8(lines).unwrap();
+    let text = text.replacen("\"store\":2", "\"store\":1", 1);
+    let sum = text.rfind(",\"crc32c\"").unwrap();
+    let older = format!("{}}}\n", &text[..sum]);
+    assert_eq!(read(older.as_bytes()).unwrap().messages, 61);
+    assert!(read(text.as_bytes()).is_err(), "form 1 with a checksum");
+    let newer = older.replacen("\"store\":1", "\"store\":2", 1);
+    assert!(read(newer.as_bytes()).is_err(), "form 2 without one");
 }
 
 #[test]

@@ -50,7 +50,7 @@ enum Action {
         #[arg(short, long, value_name = "PATH")]
         input: Option<PathBuf>,
     },
-    /// Make the files smaller: take applied changes out of the log, and give back free pages
+    /// Make the files smaller: take applied changes out of the log, and give back free pages. Damaged files stay
     Compact(Place),
 }
 
@@ -200,7 +200,7 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
                 counted(compacted.rewritten, "file")
             )
             .map_err(written)?;
-            Ok(0)
+            Ok(report(&look(&store)?.damage))
         }
     }
 }
@@ -469,6 +469,17 @@ mod tests {
                 folder.path().join(STORE).display()
             )
         );
+        let export = Action::Export {
+            place: place(folder.path()),
+            output: Some(folder.path().join("lines")),
+        };
+        for action in [
+            Action::Stats(place(folder.path())),
+            export,
+            Action::Compact(place(folder.path())),
+        ] {
+            assert_eq!(output(&action).unwrap().0, DAMAGED, "{action:?}");
+        }
     }
 
     #[test]
@@ -487,6 +498,11 @@ mod tests {
         assert_eq!(check(), Ok(0));
         fs::remove_file(folder.path().join("store/log/0000000001.log")).unwrap();
         assert_eq!(check(), Ok(DAMAGED));
+        let export = Action::Export {
+            place: place(folder.path()),
+            output: Some(folder.path().join("lines")),
+        };
+        assert_eq!(output(&export).unwrap().0, DAMAGED);
     }
 
     #[test]
