@@ -6,6 +6,7 @@ use crate::api::Selector;
 use crate::cursor::Reader;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, NIL};
+use crate::queues::Dead;
 use crate::route::{Context, Parcel};
 use crate::session::Subscription;
 use crate::store::Record;
@@ -87,6 +88,8 @@ pub(crate) enum Letter<P> {
     Browse(Browse),
     /// What it asked for.
     Browsed(Box<Browsed>),
+    /// A message of your group that a member has rejected.
+    Bury(Box<Dead>),
     /// Messages that a member gives back, in their order.
     Return { group: u32, messages: Vec<Returned> },
 }

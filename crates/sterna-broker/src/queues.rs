@@ -603,29 +603,39 @@ impl<P> Queues<P> {
 
     /// Keeps an entry as its session's alone, whatever becomes of the log.
     pub(crate) fn keep_owned(&mut self, slot: u32, node: u32) {
+        let entry = self.nodes.entry(node);
+        let is_handed_over = entry.is_some_and(|entry| entry.phase == Phase::HandedOver);
+        let change = self.owned_record(slot, node, is_handed_over);
+        self.changes.extend(change);
+    }
+
+    /// The record that an entry is its session's alone; `None` where nothing is kept of it.
+    pub(crate) fn owned_record(
+        &self,
+        slot: u32,
+        node: u32,
+        is_handed_over: bool,
+    ) -> Option<Change> {
         let session = &self.sessions[slot];
-        let Some(entry) = self.nodes.entry(node) else {
-            return;
-        };
+        let entry = self.nodes.entry(node)?;
         // A kept queue outlives the session: a record tells that it is done with the message.
         if !(session.is_stored || entry.is_kept) || entry.position == 0 {
-            return;
+            return None;
         }
-        let context = entry.context.as_ref();
+        let context = (entry.context.as_ref()).filter(|_| !is_handed_over);
         let record = OwnedRecord {
             qos: entry.qos,
             retain: entry.retain,
-            is_handed_over: entry.phase == Phase::HandedOver,
+            is_handed_over,
             group: self.group_of(slot, entry).map(Into::into),
             identifiers: context.map_or_else(Box::default, |context| context.identifiers.clone()),
         };
         let mut value = record.encode();
-        if let Some(message) = &entry.message {
+        if let Some(message) = entry.message.as_ref().filter(|_| !is_handed_over) {
             message.encode(&mut value);
         }
         let key = owned_key(entry);
-        let change = records::put(Kind::Owned, &session.client_id, &key, value);
-        self.changes.push(change);
+        Some(records::put(Kind::Owned, &session.client_id, &key, value))
     }
 
     /// The shared subscription that an entry of a session came from, by its filter.

@@ -25,6 +25,9 @@ struct State {
     is_full: bool,
     holds_answers: bool,
     is_stuck: bool,
+    refuses_next: bool,
+    /// Appends with a higher token are lost; `None` for none.
+    last_kept: Option<u64>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,10 +41,17 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// Another store with the same content, which later appends to this one do not change.
+    /// Another store with the same content, which later appends to this one do not change. It has no faults.
     #[must_use]
     pub fn snapshot(&self) -> Self {
-        let state = locked(&self.state).clone();
+        let state = State {
+            is_full: false,
+            holds_answers: false,
+            is_stuck: false,
+            refuses_next: false,
+            last_kept: None,
+            ..locked(&self.state).clone()
+        };
         Self {
             state: Arc::new(Mutex::new(state)),
             answers: VecDeque::new(),
@@ -77,6 +87,17 @@ impl MemoryStore {
         locked(&self.state).is_stuck = is_stuck;
     }
 
+    /// Loses all appends from now on but for the next `appends` ones, as if the process died between two of them.
+    pub fn die_after(&self, appends: u64) {
+        let mut state = locked(&self.state);
+        state.last_kept = Some(state.tokens + appends);
+    }
+
+    /// Refuses the next append of messages, without a word before that it is full.
+    pub fn refuse_next(&self) {
+        locked(&self.state).refuses_next = true;
+    }
+
     /// Refuses messages from now on, or no longer.
     pub fn set_full(&self, is_full: bool) {
         locked(&self.state).is_full = is_full;
@@ -104,11 +125,19 @@ impl Store for MemoryStore {
 
     fn append(&mut self, frame: Frame<'_>) -> Result<Appended, Full> {
         let mut state = locked(&self.state);
-        if state.is_full && !frame.messages.is_empty() {
+        if !frame.messages.is_empty() && (state.is_full || std::mem::take(&mut state.refuses_next))
+        {
             return Err(Full);
         }
         state.tokens += 1;
         let first = state.last + 1;
+        if state.last_kept.is_some_and(|last| state.tokens > last) {
+            state.last += frame.messages.len() as u64;
+            return Ok(Appended {
+                first,
+                token: state.tokens,
+            });
+        }
         for message in frame.messages {
             state.last += 1;
             let position = state.last;

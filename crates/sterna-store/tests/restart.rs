@@ -234,6 +234,131 @@ fn a_restart_loses_nothing_that_was_to_last() {
     }
 }
 
+fn retained(topic: &str, payload: &str) -> Message {
+    retained_until(topic, payload, None)
+}
+
+fn retained_until(topic: &str, payload: &str, expires_at_ms: Option<u64>) -> Message {
+    let header = MessageHeader {
+        qos: Qos::ExactlyOnce,
+        retain: true,
+        expires_at_ms,
+        ..MessageHeader::default()
+    };
+    Message::copy(topic, &[], payload.as_bytes(), header).expect("a small message")
+}
+
+fn payload(node: &Node, topic: &str) -> Option<String> {
+    let message = node.brokers[0].retained(node.now_ms, topic)?;
+    Some(String::from_utf8(message.payload().to_vec()).expect("text"))
+}
+
+/// What is known of a publication, its copy for a reader, and what it retains are kept together or not at all, whatever
+/// moment the process dies at: a repetition of what is known is not published again.
+#[test]
+fn a_crash_does_not_part_a_message_from_what_it_retains() {
+    for has_reader in [true, false] {
+        for appends in 0..4 {
+            let store = MemoryStore::new();
+            let mut node = Node::start(&store, 1, 1_000);
+            let (reader, _) = node.open(0, "reader", 3600);
+            let (publisher, _) = node.open(0, "publisher", 3600);
+            if has_reader {
+                node.subscribe(0, reader, "r/#", None);
+            }
+            node.publish(0, "r/1", "old", true);
+            node.drain(0, reader);
+            node.brokers[0].write_cursors();
+            store.die_after(appends);
+            let broker = &mut node.brokers[0];
+            broker.keep_with_next(publisher, b"identifier", b"");
+            let publication = Publication {
+                origin: Some(publisher),
+                message: retained("r/1", "new"),
+            };
+            let routed = broker.publish(1_000, publication);
+            assert_eq!((routed.refused, routed.token), (None, store.appends()));
+
+            let mut node = Node::start(&store.snapshot(), 1, 2_000);
+            let (reader, _) = node.open(0, "reader", 3600);
+            let (publisher, _) = node.open(0, "publisher", 3600);
+            let is_known = !node.brokers[0].take_records(publisher).is_empty();
+            let is_retained = payload(&node, "r/1").as_deref() == Some("new");
+            let has_come = node.drain(0, reader).contains(&"new".to_owned());
+            let found = (is_known, is_retained, has_come);
+            let is_kept = appends > 0;
+            assert_eq!(
+                found,
+                (is_kept, is_kept, is_kept && has_reader),
+                "{has_reader} {appends}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_crash_does_not_part_a_transaction_from_what_it_retains() {
+    for appends in 0..4 {
+        let store = MemoryStore::new();
+        let mut node = Node::start(&store, 1, 1_000);
+        let (reader, _) = node.open(0, "reader", 3600);
+        node.subscribe(0, reader, "r/#", None);
+        node.publish(0, "r/2", "old", true);
+        store.die_after(appends);
+        let messages = ["new", "", "last"];
+        let messages = (1..)
+            .zip(messages)
+            .map(|(number, payload)| retained(&format!("r/{number}"), payload));
+        let routed = node.brokers[0].publish_together(1_000, messages.collect());
+        assert_eq!((routed.refused, routed.token), (None, store.appends()));
+
+        let mut node = Node::start(&store.snapshot(), 1, 2_000);
+        let found = [1, 2, 3].map(|number| payload(&node, &format!("r/{number}")));
+        let (reader, _) = node.open(0, "reader", 3600);
+        let come = node.drain(0, reader);
+        if appends > 0 {
+            assert_eq!(
+                found,
+                [Some("new".to_owned()), None, Some("last".to_owned())]
+            );
+            assert_eq!(come, ["old", "new", "", "last"]);
+        } else {
+            assert_eq!(found, [None, Some("old".to_owned()), None]);
+            assert_eq!(come, ["old"]);
+        }
+    }
+}
+
+/// A store that refuses a message leaves what its topic had retained, with its expiry.
+#[test]
+fn a_refused_message_retains_nothing() {
+    let store = MemoryStore::new();
+    let mut node = Node::start(&store, 1, 1_000);
+    let (reader, _) = node.open(0, "reader", 3600);
+    node.subscribe(0, reader, "#", None);
+    let old = retained_until("r/1", "old", Some(5_000));
+    let messages = vec![old, retained("r/2", "old")];
+    assert_eq!(
+        node.brokers[0].publish_together(1_000, messages).refused,
+        None
+    );
+    let before = node.directory.retained();
+    store.refuse_next();
+    let messages = ["r/1", "r/2", "r/3", "r/1"].map(|topic| retained(topic, "new"));
+    let routed = node.brokers[0].publish_together(1_000, messages.into());
+    assert!(routed.refused.is_some());
+    assert_eq!(node.directory.retained(), before);
+    let found = [1, 2, 3].map(|number| payload(&node, &format!("r/{number}")));
+    assert_eq!(
+        found,
+        [Some("old".to_owned()), Some("old".to_owned()), None]
+    );
+    node.now_ms = 6_000;
+    node.brokers[0].timeout(6_000);
+    assert_eq!(payload(&node, "r/1"), None, "it has expired");
+    assert_eq!(node.directory.retained().0, 1);
+}
+
 /// A shared subscription's queue, with nobody there to read it.
 #[test]
 fn queues_of_shared_subscriptions_are_back() {

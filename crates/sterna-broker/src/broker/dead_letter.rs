@@ -7,7 +7,6 @@ use super::Broker;
 use crate::api::{DoorState, SessionKey, SubscribeError, SubscribeOptions, Subscribed};
 use crate::losses::LossReason;
 use crate::mail::{Letter, Returned};
-use crate::nodes::NIL;
 use crate::queue_rules::{DeadLetter, QueueRules};
 use crate::queues::Dead;
 
@@ -36,20 +35,26 @@ impl<P: DoorState> Broker<P> {
         Ok(subscribed)
     }
 
-    /// Publishes a message to the dead letters of its queue. Where they have no room it goes back to its
-    /// queue: an acknowledged message is not lost because consumers reject it.
+    /// Publishes a message to the dead letters of its queue, where the queue is. Where they have no room it goes back
+    /// to its queue: an acknowledged message is not lost because consumers reject it.
+    ///
+    /// The letter is appended with the cursor that has passed the message: both are kept, or none.
     pub(super) fn bury(&mut self, now_ms: u64, dead: Dead) {
         let (group, position) = (dead.group, dead.position);
+        if let Some(home) = self.index.home(group)
+            && home != self.shard
+        {
+            return self.send(home, Letter::Bury(Box::new(dead)));
+        }
         let rules = self.index.rules(group).map(Arc::clone);
         let Some((rules, topic)) = rules
             .as_ref()
             .and_then(|rules| Some((rules, rules.dead_letter.as_ref()?)))
         else {
-            // Its queue may be on another shard.
             let reader = self.index.filter_of_group(group).unwrap_or_default();
             let message = Some(&*dead.message);
             (self.queues).lose_of_reader(reader, message, LossReason::Dead);
-            self.settle_dead(group, position);
+            self.queues.settle_in_group(group, position);
             return;
         };
         let letter = DeadLetter {
@@ -59,19 +64,13 @@ impl<P: DoorState> Broker<P> {
             failures: dead.failures,
         };
         let letter = rules.reader.dead_letter(&dead.message, &letter);
-        // The letter is appended with the cursor that has passed the message: both are kept, or none. Where
-        // the queue is on another shard, a crash in between leaves both.
-        let is_here = self.queues.groups.contains_key(&group);
-        if is_here && position != 0 {
+        if position != 0 {
             self.queues.settle_in_group(group, position);
             self.queues.write_group_cursor(group);
         }
         let routed = letter.map(|letter| self.route(now_ms, letter));
         if routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0) {
             self.queues.counters.dead_lettered += 1;
-            if !is_here {
-                self.settle_dead(group, position);
-            }
             return;
         }
         (self.queues).note_in_group(group, position, |log| log.enter(position, dead.failures));
@@ -85,26 +84,5 @@ impl<P: DoorState> Broker<P> {
             is_undead: true,
         };
         self.give_back(vec![(dead.group, returned)]);
-    }
-
-    /// Lets a queue be done with a message that was rejected, wherever the queue is.
-    fn settle_dead(&mut self, group: u32, position: u64) {
-        if position == 0 {
-            return;
-        }
-        if let Some(home) = self.index.home(group) {
-            let (member, attendance, credit) = (NIL, 0, 0);
-            let settled = vec![position];
-            self.send(
-                home,
-                Letter::Credit {
-                    group,
-                    member,
-                    attendance,
-                    credit,
-                    settled,
-                },
-            );
-        }
     }
 }

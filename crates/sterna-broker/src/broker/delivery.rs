@@ -130,7 +130,15 @@ impl<P: DoorState> Broker<P> {
         tag: u64,
         outcome: Outcome,
     ) -> bool {
-        let stays = match outcome {
+        if !self.stays(session, tag, outcome) {
+            self.hand_over(session, tag, outcome);
+        }
+        self.settle(now_ms, session, tag, outcome)
+    }
+
+    /// Whether a delivery with this outcome goes on, or its end is kept elsewhere.
+    fn stays(&mut self, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
+        match outcome {
             Outcome::Accepted => false,
             // A dead letter is kept in one frame with its queue's cursor.
             Outcome::Rejected(_) => {
@@ -139,11 +147,19 @@ impl<P: DoorState> Broker<P> {
                 entry.is_some_and(|entry| entry.is_kept)
             }
             Outcome::Released | Outcome::Failed | Outcome::Undeliverable => true,
-        };
-        if !stays {
-            self.hand_over(session, tag, outcome);
         }
-        self.settle(now_ms, session, tag, outcome)
+    }
+
+    /// Keeps that a delivery ends, together with the messages that are
+    /// [published together](Self::publish_together) next: both are kept, or none. Where they are not refused,
+    /// [`settle_for_good`](Self::settle_for_good) with the same outcome is to follow.
+    pub fn end_with_next(&mut self, session: SessionKey, tag: u64, outcome: Outcome) {
+        if !self.stays(session, tag, outcome)
+            && let Some(node) = self.find_sent(session, tag)
+        {
+            let record = self.queues.owned_record(session.slot, node, true);
+            self.companions.extend(record);
+        }
     }
 
     /// Ends deliveries that an earlier process has sent, by their places in the log: as

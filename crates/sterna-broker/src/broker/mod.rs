@@ -321,6 +321,7 @@ impl<P: DoorState> Broker<P> {
                 self.queues.take_back(now_ms, group, messages, hashing);
             }
         }
+            Letter::Bury(dead) => self.bury(now_ms, *dead),
     }
 
     /// Sends a letter, to this shard itself by the shortest way.

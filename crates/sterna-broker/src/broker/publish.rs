@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{DoorState, Publication, PublishRefusal, Retention, Routed, ShardId};
-use crate::directory::{Admission, Appends};
+use crate::directory::Appends;
 use crate::fill::Fill;
 use crate::mail::{Letter, Mail};
 use crate::message::Message;
@@ -77,6 +77,10 @@ impl<P: DoorState> Broker<P> {
         } else {
             self.route_together(now_ms, messages)
         };
+        if routed.refused.is_none() && !self.companions.is_empty() {
+            // No message was appended; what is kept with them is kept as a whole, too.
+            self.append_changes();
+        }
         self.companions.clear();
         self.finish(now_ms);
         if self.token != before {
@@ -153,8 +157,6 @@ impl<P: DoorState> Broker<P> {
     /// Appends the records of retained messages under the lock under which these changed. So the records of
     /// one topic come in the order of its messages, also if several shards publish to it.
     fn append_retained_records(&mut self, appends: &mut Appends) {
-        // These belong to a message that was not appended, or are appended already.
-        self.companions.clear();
         if !self.queues.changes.is_empty() {
             let appended = self.append(appends, &[]);
             debug_assert!(appended.is_ok(), "a store takes records");
@@ -264,7 +266,9 @@ impl<P: DoorState> Broker<P> {
         )
     }
 
-    /// Appends and retains messages as a whole, and routes them.
+    /// Retains messages and appends them as a whole, and routes them. One frame has the messages, the records of the
+    /// retained ones, and what is kept with them. Otherwise a crash could come in between, and a repetition of the
+    /// publication would be known and not mend it.
     ///
     /// [MQTT-3.3.1-8] [MQTT311-3.3.1-12]: those without the flag leave the retained message as it is.
     fn route_parts(&mut self, now_ms: u64, parts: Vec<Part>) -> Routed {
@@ -278,53 +282,55 @@ impl<P: DoorState> Broker<P> {
             .filter(|&(_, &is_wanted)| is_wanted)
             .map(|(part, _)| Arc::clone(&part.message))
             .collect();
-        let keeps_retained = parts.iter().any(|part| {
-            let message = &part.message;
-            message.retain() && self.keeps_retained(message.topic())
-        });
+        let retained: Vec<Arc<Message>> = parts
+            .iter()
+            .map(|part| &part.message)
+            .filter(|message| message.retain())
+            .cloned()
+            .collect();
+        let keeps_retained = (retained.iter()).any(|message| self.keeps_retained(message.topic()));
         let directory = Arc::clone(&self.directory);
         // Which routes a message goes by, and whether a subscriber finds it retained, is decided at one moment.
         let mut appends = self.queues.is_durable.then(|| directory.appends());
         let mut next = 0;
-        let mut is_full = keeps_retained && self.queues.store.is_full();
-        if let Some(appends) = &mut appends
-            && !logged.is_empty()
-            && !is_full
-        {
-            match self.append(appends, &logged) {
-                Ok(appended) => next = appended.first,
-                Err(Full) => is_full = true,
-            }
-        }
-        if is_full {
-            drop(appends);
+        let is_full = keeps_retained && self.queues.store.is_full();
+        let kept = if is_full {
+            Err(Full)
+        } else {
+            directory.retain_together(&retained, |retentions| {
+                let gathered = self.queues.changes.len();
+                for (message, retention) in retained.iter().zip(retentions) {
+                    self.note_retained(*retention, message);
+                }
+                let is_kept = !logged.is_empty() || self.queues.changes.len() > gathered;
+                if let Some(appends) = &mut appends
+                    && is_kept
+                {
+                    let appended = self.append(appends, &logged);
+                    next = appended
+                        .inspect_err(|Full| self.queues.changes.truncate(gathered))?
+                        .first;
+                }
+                Ok(())
+            })
+        };
+        drop(appends);
+        let Ok((retentions, length)) = kept else {
             let mut refused = Routed::default();
             for part in &parts {
                 release(&part.reserved, part.message.body_bytes() as u64);
                 refused = self.refuse(&part.message, PublishRefusal::StoreFull);
             }
             return refused;
-        }
-        let mut length = directory.head();
-        let mut retentions = Vec::with_capacity(parts.len());
-        for part in &parts {
-            let mut retention = Retention::NotAsked;
-            if part.message.retain() {
-                (retention, length) = directory.retain(&part.message, Admission::Limited);
-                self.note_retained(retention, &part.message);
-            }
-            retentions.push(retention);
-        }
-        if let Some(appends) = &mut appends
-            && keeps_retained
-        {
-            self.append_retained_records(appends);
-        }
-        drop(appends);
+        };
         self.catch_up_to(length);
+        let mut retentions = retentions.into_iter();
         let mut sum = Routed::default();
-        for ((part, is_wanted), retention) in parts.into_iter().zip(wanted).zip(retentions) {
+        for (part, is_wanted) in parts.into_iter().zip(wanted) {
             let Part { message, reserved } = part;
+            let is_retained = message.retain();
+            let retention = is_retained.then(|| retentions.next()).flatten();
+            let retention = retention.unwrap_or(Retention::NotAsked);
             let position = if is_wanted { next } else { 0 };
             next += u64::from(is_wanted);
             if retention == Retention::InvalidTopic {

@@ -290,6 +290,40 @@ impl Directory {
         (retention, head)
     }
 
+    /// Sets or clears the retained messages of topics, if `keep` does not fail: what became of each, and the route log's
+    /// length then. Nobody reads a retained message meanwhile.
+    ///
+    /// # Errors
+    /// That of `keep`; then all is as it was before.
+    pub(crate) fn retain_together<E>(
+        &self,
+        messages: &[Arc<Message>],
+        keep: impl FnOnce(&[Retention]) -> Result<(), E>,
+    ) -> Result<(Vec<Retention>, u64), E> {
+        let mut retained = self
+            .retained
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let head = self.head();
+        let limits = Some((&self.limits, self.pressure()));
+        let mut before = Vec::with_capacity(messages.len());
+        let mut retentions = Vec::with_capacity(messages.len());
+        for message in messages {
+            before.push(retained.get(message.topic()));
+            retentions.push(retained.set(message, head, limits));
+        }
+        let kept = keep(&retentions);
+        if kept.is_err() {
+            for (message, before) in messages.iter().zip(before).rev() {
+                retained.put_back(message.topic(), before);
+            }
+        }
+        self.retained_deadline_ms
+            .store(retained.deadline_ms(), Ordering::Relaxed);
+        drop(retained);
+        kept.map(|()| (retentions, head))
+    }
+
     /// Removes a topic's retained message; false where there was none.
     pub(crate) fn clear_retained(&self, topic: &str) -> bool {
         let mut retained = self

@@ -11,8 +11,9 @@ use crate::limits::Limits;
 use crate::message::Message;
 use crate::pressure::Pressure;
 
-#[derive(Debug)]
-struct Kept {
+/// A retained message in its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
     message: Arc<Message>,
     /// The route log's length when it was set.
     length: u64,
@@ -97,6 +98,23 @@ impl Retained {
                 .insert((expires_at_ms, serial), Arc::clone(message));
         }
         Retention::Stored
+    }
+
+    /// What a topic has.
+    pub(crate) fn get(&self, topic: &str) -> Option<Kept> {
+        self.topics.get(topic).cloned()
+    }
+
+    /// Gives a topic what it had before.
+    pub(crate) fn put_back(&mut self, topic: &str, before: Option<Kept>) {
+        self.remove(topic);
+        let Some(kept) = before else { return };
+        self.bytes += kept.message.body_bytes();
+        if let Some(expires_at_ms) = kept.message.expires_at_ms() {
+            let expiry = (expires_at_ms, kept.serial);
+            self.expiries.insert(expiry, Arc::clone(&kept.message));
+        }
+        self.topics.get_or_insert_with(topic, || kept);
     }
 
     pub(crate) fn remove(&mut self, topic: &str) -> Option<Arc<Message>> {

@@ -107,8 +107,10 @@ fn a_rejected_message_goes_to_the_dead_letters_and_is_counted() {
         let deliveries = cluster.take(client);
         cluster.settle(client, deliveries[0].tag, Outcome::Rejected(0x80));
         cluster.settle(client, deliveries[1].tag, Outcome::Accepted);
-        let counters = cluster.broker(shards - 1).counters();
-        assert_eq!((counters.rejected_messages, counters.dead_lettered), (1, 1));
+        // It is counted where it is rejected, and its letter where its queue is.
+        let rejected = cluster.broker(shards - 1).counters().rejected_messages;
+        let dead_lettered = (0..shards).map(|shard| cluster.broker(shard).counters().dead_lettered);
+        assert_eq!((rejected, dead_lettered.sum()), (1, 1_u64));
         let undertaker = consumer(&mut cluster, 0, DEAD, 10);
         assert_eq!(cluster.drain(undertaker), ["bad: work rejected 0"]);
         cluster.assert_empty();
@@ -262,6 +264,55 @@ fn priorities_and_delays_hold_for_what_waited_over_a_restart() {
         cluster.demand(client, 20);
         cluster.run();
         assert_eq!(cluster.drain(client), ["p4 later", "d500 b"]);
+    }
+}
+
+/// A process may die between any two appends: then a rejected message is in its queue or among the dead letters, and not
+/// in both. So it is wherever its consumer was.
+#[test]
+fn a_crash_leaves_a_rejected_message_in_one_place() {
+    for (shards, appends) in (1..=3).flat_map(|shards| (0..6).map(move |appends| (shards, appends)))
+    {
+        let store = MemoryStore::new();
+        let start = |store: MemoryStore| {
+            let mut cluster = Cluster::with(shards, Limits::default(), |_| Box::new(store.clone()));
+            for shard in 0..shards {
+                let now_ms = cluster.now_ms;
+                cluster.broker(shard).restore(now_ms);
+                cluster.collect(shard);
+            }
+            cluster.run();
+            cluster.keep_with(0, QUEUE, rules(Some("q/dead"), None));
+            cluster.keep(0, DEAD);
+            cluster
+        };
+        let mut cluster = start(store.clone());
+        put(&mut cluster, 0, "bad");
+        put(&mut cluster, 0, "good");
+        let client = consumer(&mut cluster, shards - 1, QUEUE, 1);
+        let delivery = cluster.next(client).expect("it was assigned");
+        store.die_after(appends);
+        cluster.settle(client, delivery.tag, Outcome::Rejected(0x80));
+        cluster.run();
+        drop(cluster);
+        let mut cluster = start(store.snapshot());
+        let client = consumer(&mut cluster, shards - 1, QUEUE, 10);
+        let waiting = cluster.drain(client);
+        let undertaker = consumer(&mut cluster, 0, DEAD, 10);
+        let dead = cluster.drain(undertaker);
+        if appends == 0 {
+            assert_eq!(
+                (&waiting[..], &dead[..]),
+                (&["bad", "good"].map(String::from)[..], &[][..])
+            );
+        } else {
+            assert_eq!(waiting, ["good"], "{shards} shards, {appends} appends");
+            assert_eq!(
+                dead,
+                ["bad: work rejected 0"],
+                "{shards} shards, {appends} appends"
+            );
+        }
     }
 }
 

@@ -167,6 +167,16 @@ impl Door {
         let now_ms = cx.net.now_ms();
         let (mut returned, mut settled) = (Returned::new(), Vec::new());
         for retired in transaction.retired {
+        // What is taken is kept with what is posted. Otherwise a crash could come in between, and what was taken would
+        // come again and be posted twice.
+        for retired in transaction
+            .retired
+            .iter()
+            .filter(|retired| retired.tag != 0)
+        {
+            let Retired { session, tag, .. } = *retired;
+            cx.broker.end_with_next(session, tag, retired.outcome);
+        }
             if retired.tag == 0 {
             } else if is_returning(retired.outcome) {
                 modify(
@@ -179,7 +189,7 @@ impl Door {
                 returned.push((retired.session, retired.tag, retired.outcome));
             } else {
                 cx.broker
-                    .settle(now_ms, retired.session, retired.tag, retired.outcome);
+                    .settle_for_good(now_ms, session, tag, retired.outcome);
             }
             if !retired.settled {
                 settled.push(Acknowledgement::Settled {
@@ -190,6 +200,7 @@ impl Door {
             }
         }
         give_back(cx, &mut returned);
+                let Retired { session, tag, .. } = retired;
         Ok(settled)
     }
 

@@ -8,12 +8,13 @@ use bytes::BytesMut;
 use sterna_amqp::connection::{ClientOptions, LinkId, SessionId};
 use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Recovery, Unsettled};
 use sterna_amqp::messaging::{
-    DeliveryState, DeliveryStateBuf, Filters, MessageView, MessageWriter, Properties, Source,
-    Target, TargetArchetype, TerminusDurability,
+    DeliveryState, DeliveryStateBuf, Filters, MessageView, MessageWriter, Outcome, Properties,
+    Source, Target, TargetArchetype, TerminusDurability,
 };
 use sterna_amqp::performatives::{Open, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::sasl::Mechanism;
-use sterna_amqp::types::{Encoded, Value};
+use sterna_amqp::transactions::{Coordinator, Declare, Discharge, Request, TransactionalState};
+use sterna_amqp::types::{Encoded, Multiple, Value};
 use sterna_amqp::{Connection, Event, Framer, Lane, LaneWriter, Limits};
 use sterna_net::{StreamId, TransportKind};
 
@@ -295,7 +296,7 @@ impl Client {
         let name = |state: &DeliveryStateBuf| match state.view() {
             DeliveryState::Outcome(outcome) => {
                 let detail = match &outcome {
-                    sterna_amqp::messaging::Outcome::Rejected(rejected) => rejected
+                    Outcome::Rejected(rejected) => rejected
                         .error
                         .as_ref()
                         .map_or(String::new(), |error| format!(" {}", error.condition.0)),
@@ -558,6 +559,58 @@ impl Client {
         self.turn(broker);
     }
 
+    /// A link to the coordinator of transactions.
+    pub fn coordinator(&mut self, broker: &mut Broker, session: SessionId) -> LinkId {
+        let options = AttachOptions {
+            source: Some(Source::default()),
+            target: Some(TargetArchetype::Coordinator(Coordinator {
+                capabilities: Multiple::None,
+            })),
+            ..AttachOptions::default()
+        };
+        self.attach(broker, session, "coordinator", Role::Sender, &options)
+    }
+
+    /// Declares a transaction; its id.
+    pub fn declare(&mut self, broker: &mut Broker, coordinator: LinkId) -> Option<Vec<u8>> {
+        let mut request = BytesMut::new();
+        Request::Declare(Declare { global_id: None }).encode(&mut request);
+        self.send_message(broker, coordinator, 1000, &request, false, None);
+        self.happened.drain(..).find_map(|one| match one {
+            Happened::Declared(id) => Some(id),
+            _ => None,
+        })
+    }
+
+    /// Sends the end of a transaction.
+    pub fn discharge(
+        &mut self,
+        broker: &mut Broker,
+        coordinator: LinkId,
+        token: u64,
+        txn_id: &[u8],
+        fail: bool,
+    ) {
+        let mut request = BytesMut::new();
+        Request::Discharge(Discharge { txn_id, fail }).encode(&mut request);
+        self.send_message(broker, coordinator, token, &request, false, None);
+    }
+
+    /// Posts a message in a transaction.
+    pub fn post(
+        &mut self,
+        broker: &mut Broker,
+        link: LinkId,
+        token: u64,
+        txn_id: &[u8],
+        text: &str,
+    ) {
+        let mut message = BytesMut::new();
+        MessageWriter::new(&mut message).data(text.as_bytes());
+        let state = Some(in_transaction(txn_id, None));
+        self.send_message(broker, link, token, &message, false, state);
+    }
+
     /// Accepts and settles everything that has come and is unsettled; returns the texts of it all.
     pub fn accept_all(&mut self, broker: &mut Broker) -> Vec<String> {
         let received = std::mem::take(&mut self.received);
@@ -625,6 +678,11 @@ impl Client {
         });
         outcomes
     }
+}
+
+/// The state of a delivery in a transaction.
+pub fn in_transaction<'a>(txn_id: &'a [u8], outcome: Option<Outcome<'a>>) -> DeliveryState<'a> {
+    DeliveryState::Transactional(TransactionalState { txn_id, outcome })
 }
 
 /// A message to an address, with one data section.

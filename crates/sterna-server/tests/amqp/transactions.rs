@@ -1,40 +1,16 @@
 //! Transactions: posting and retirement, commit and rollback.
 
-use bytes::BytesMut;
-use sterna_amqp::connection::{LinkId, SessionId};
+use sterna_amqp::connection::LinkId;
 use sterna_amqp::link::AttachOptions;
 use sterna_amqp::messaging::{
     DeliveryState, Outcome, Source, Target, TargetArchetype, TerminusExpiryPolicy,
 };
 use sterna_amqp::performatives::Role;
-use sterna_amqp::transactions::{Coordinator, Declare, Discharge, Request, TransactionalState};
-use sterna_amqp::types::Multiple;
 use sterna_server::Policy;
 use sterna_server::config::{ActionName, Config, Effect, Rule};
 
-use crate::client::{Client, Happened};
+use crate::client::{Client, in_transaction};
 use crate::fixture::Broker;
-
-fn coordinator(broker: &mut Broker, client: &mut Client, session: SessionId) -> LinkId {
-    let options = AttachOptions {
-        source: Some(Source::default()),
-        target: Some(TargetArchetype::Coordinator(Coordinator {
-            capabilities: Multiple::None,
-        })),
-        ..AttachOptions::default()
-    };
-    client.attach(broker, session, "coordinator", Role::Sender, &options)
-}
-
-fn declare(broker: &mut Broker, client: &mut Client, link: LinkId) -> Option<Vec<u8>> {
-    let mut request = BytesMut::new();
-    Request::Declare(Declare { global_id: None }).encode(&mut request);
-    client.send_message(broker, link, 1000, &request, false, None);
-    client.happened.drain(..).find_map(|one| match one {
-        Happened::Declared(id) => Some(id),
-        _ => None,
-    })
-}
 
 fn discharge(
     broker: &mut Broker,
@@ -43,22 +19,8 @@ fn discharge(
     txn_id: &[u8],
     fail: bool,
 ) -> String {
-    let mut request = BytesMut::new();
-    Request::Discharge(Discharge { txn_id, fail }).encode(&mut request);
-    client.send_message(broker, link, 1001, &request, false, None);
-    let mut outcomes = client.outcomes();
-    outcomes.pop().expect("an outcome").1
-}
-
-fn in_transaction<'a>(txn_id: &'a [u8], outcome: Option<Outcome<'a>>) -> DeliveryState<'a> {
-    DeliveryState::Transactional(TransactionalState { txn_id, outcome })
-}
-
-fn post(broker: &mut Broker, client: &mut Client, link: LinkId, txn_id: &[u8], text: &str) {
-    let mut message = BytesMut::new();
-    sterna_amqp::messaging::MessageWriter::new(&mut message).data(text.as_bytes());
-    let state = Some(in_transaction(txn_id, None));
-    client.send_message(broker, link, 1, &message, false, state);
+    client.discharge(broker, link, 1001, txn_id, fail);
+    client.outcomes().pop().expect("an outcome").1
 }
 
 #[test]
@@ -69,10 +31,10 @@ fn what_is_posted_takes_effect_at_the_discharge_or_never() {
         let session = client.begin(&mut broker);
         client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
         let sender = client.sender(&mut broker, session, "queue/q");
-        let link = coordinator(&mut broker, &mut client, session);
-        let txn = declare(&mut broker, &mut client, link).expect("declared");
-        post(&mut broker, &mut client, sender, &txn, "one");
-        post(&mut broker, &mut client, sender, &txn, "two");
+        let link = client.coordinator(&mut broker, session);
+        let txn = client.declare(&mut broker, link).expect("declared");
+        client.post(&mut broker, sender, 1, &txn, "one");
+        client.post(&mut broker, sender, 1, &txn, "two");
         let posted = "transactional amqp:accepted:list".to_owned();
         assert_eq!(client.outcomes(), [(1, posted.clone()), (1, posted)]);
         assert!(client.texts().is_empty());
@@ -91,11 +53,11 @@ fn what_is_posted_is_judged_again_at_the_discharge() {
     let mut client = Client::connect(&mut broker, "c");
     let session = client.begin(&mut broker);
     client.receiver(&mut broker, session, "r", Source::new("+/x"), 10);
-    let link = coordinator(&mut broker, &mut client, session);
-    let txn = declare(&mut broker, &mut client, link).expect("declared");
+    let link = client.coordinator(&mut broker, session);
+    let txn = client.declare(&mut broker, link).expect("declared");
     for topic in ["open/x", "secret/x"] {
         let sender = client.sender(&mut broker, session, topic);
-        post(&mut broker, &mut client, sender, &txn, topic);
+        client.post(&mut broker, sender, 1, &txn, topic);
     }
     client.outcomes();
     let mut config = Config::default();
@@ -121,8 +83,8 @@ fn what_is_retired_is_settled_at_the_discharge_or_comes_back() {
             let sender = client.sender(&mut broker, session, "queue/q");
             client.send(&mut broker, sender, 1, "one");
             let receiver = client.receiver(&mut broker, session, "r", Source::new("queue/q"), 1);
-            let link = coordinator(&mut broker, &mut client, session);
-            let txn = declare(&mut broker, &mut client, link).expect("declared");
+            let link = client.coordinator(&mut broker, session);
+            let txn = client.declare(&mut broker, link).expect("declared");
             let id = client.received.pop().expect("the message").id;
             let state = in_transaction(&txn, Some(Outcome::Accepted));
             client.dispose(&mut broker, session, (id, id), &state, settled);
@@ -147,15 +109,15 @@ fn a_transaction_ends_with_its_coordinator_and_its_connection() {
     let mut client = Client::connect(&mut broker, "c");
     let session = client.begin(&mut broker);
     let sender = client.sender(&mut broker, session, "queue/q");
-    let link = coordinator(&mut broker, &mut client, session);
-    let txn = declare(&mut broker, &mut client, link).expect("declared");
-    post(&mut broker, &mut client, sender, &txn, "one");
+    let link = client.coordinator(&mut broker, session);
+    let txn = client.declare(&mut broker, link).expect("declared");
+    client.post(&mut broker, sender, 1, &txn, "one");
     client.detach(&mut broker, link, true);
-    let link = coordinator(&mut broker, &mut client, session);
+    let link = client.coordinator(&mut broker, session);
     let outcome = discharge(&mut broker, &mut client, link, &txn, false);
     assert_eq!(outcome, "rejected amqp:transaction:unknown-id");
-    let txn = declare(&mut broker, &mut client, link).expect("declared");
-    post(&mut broker, &mut client, sender, &txn, "two");
+    let txn = client.declare(&mut broker, link).expect("declared");
+    client.post(&mut broker, sender, 1, &txn, "two");
     drop(client.cut(&mut broker));
     let mut client = Client::connect(&mut broker, "c");
     let session = client.begin(&mut broker);
@@ -175,8 +137,8 @@ fn what_was_retired_in_a_lost_transaction_is_recovered_undecided() {
     let receiver = client.receiver(&mut broker, session, "r", source.clone(), 1);
     let sender = client.sender(&mut broker, session, "a");
     client.send(&mut broker, sender, 1, "one");
-    let link = coordinator(&mut broker, &mut client, session);
-    let txn = declare(&mut broker, &mut client, link).expect("declared");
+    let link = client.coordinator(&mut broker, session);
+    let txn = client.declare(&mut broker, link).expect("declared");
     let id = client.received.pop().expect("the message").id;
     let state = in_transaction(&txn, Some(Outcome::Accepted));
     client.dispose(&mut broker, session, (id, id), &state, false);
@@ -208,24 +170,20 @@ fn transactions_are_limited() {
     let mut client = Client::connect(&mut broker, "c");
     let session = client.begin(&mut broker);
     let sender = client.sender(&mut broker, session, "a");
-    let link = coordinator(&mut broker, &mut client, session);
-    let txn = declare(&mut broker, &mut client, link).expect("declared");
-    assert_eq!(
-        declare(&mut broker, &mut client, link),
-        None,
-        "one at a time"
-    );
+    let link = client.coordinator(&mut broker, session);
+    let txn = client.declare(&mut broker, link).expect("declared");
+    assert_eq!(client.declare(&mut broker, link), None, "one at a time");
     client.happened.clear();
-    post(&mut broker, &mut client, sender, &txn, &"x".repeat(200));
+    client.post(&mut broker, sender, 1, &txn, &"x".repeat(200));
     let refused = (1, "rejected amqp:resource-limit-exceeded".to_owned());
     assert_eq!(client.outcomes()[0], refused, "too many bytes");
     for _ in 0..2 {
-        post(&mut broker, &mut client, sender, &txn, "x");
+        client.post(&mut broker, sender, 1, &txn, "x");
     }
     client.outcomes();
-    post(&mut broker, &mut client, sender, &txn, "x");
+    client.post(&mut broker, sender, 1, &txn, "x");
     assert_eq!(client.outcomes(), [refused], "too many messages");
-    post(&mut broker, &mut client, sender, b"none", "x");
+    client.post(&mut broker, sender, 1, b"none", "x");
     let condition = client.condition();
     assert_eq!(condition.as_deref(), Some("amqp:transaction:unknown-id"));
 }
@@ -243,12 +201,12 @@ fn a_transaction_for_which_a_queue_has_no_room_is_rolled_back_as_a_whole() {
     client.receiver(&mut broker, session, "r", Source::new("a"), 10);
     let topic = client.sender(&mut broker, session, "a");
     let queue = client.sender(&mut broker, session, "queue/q");
-    let link = coordinator(&mut broker, &mut client, session);
+    let link = client.coordinator(&mut broker, session);
     for (messages, outcome) in [(3, "rejected amqp:transaction:rollback"), (2, "accepted")] {
-        let txn = declare(&mut broker, &mut client, link).expect("declared");
-        post(&mut broker, &mut client, topic, &txn, "beside");
+        let txn = client.declare(&mut broker, link).expect("declared");
+        client.post(&mut broker, topic, 1, &txn, "beside");
         for _ in 0..messages {
-            post(&mut broker, &mut client, queue, &txn, "m");
+            client.post(&mut broker, queue, 1, &txn, "m");
         }
         client.outcomes();
         assert_eq!(

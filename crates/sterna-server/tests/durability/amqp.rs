@@ -1,18 +1,14 @@
 //! AMQP: what is told when.
 
-use bytes::BytesMut;
 use sterna_amqp::connection::LinkId;
 use sterna_amqp::link::AttachOptions;
 use sterna_amqp::messaging::{
-    DeliveryState, MessageWriter, Source, Target, TargetArchetype, TerminusDurability,
-    TerminusExpiryPolicy,
+    Outcome, Source, Target, TargetArchetype, TerminusDurability, TerminusExpiryPolicy,
 };
 use sterna_amqp::performatives::{ReceiverSettleMode, Role};
-use sterna_amqp::transactions::{Coordinator, Declare, Discharge, Request, TransactionalState};
-use sterna_amqp::types::Multiple;
 use sterna_net::TransportKind;
 
-use crate::amqp_client::{Client, Happened, Start};
+use crate::amqp_client::{Client, Start, in_transaction};
 use crate::fixture::Broker;
 use crate::store::{Held, config, with_strict_rule};
 
@@ -204,14 +200,7 @@ fn a_link_that_is_detached_or_stolen_while_its_attach_waits_is_not_attached() {
 
 fn coordinator(broker: &mut Broker, client: &mut Client) -> LinkId {
     let session = client.begin(broker);
-    let options = AttachOptions {
-        source: Some(Source::default()),
-        target: Some(TargetArchetype::Coordinator(Coordinator {
-            capabilities: Multiple::None,
-        })),
-        ..AttachOptions::default()
-    };
-    client.attach(broker, session, "coordinator", Role::Sender, &options)
+    client.coordinator(broker, session)
 }
 
 #[test]
@@ -224,27 +213,12 @@ fn a_transaction_is_told_when_it_is_kept() {
         let coordinator = coordinator(&mut broker, &mut client);
         let session = client.begin(&mut broker);
         let link = client.sender(&mut broker, session, "kept/a");
-        let mut request = BytesMut::new();
-        Request::Declare(Declare { global_id: None }).encode(&mut request);
         store.hold();
-        client.send_message(&mut broker, coordinator, 1, &request, false, None);
-        let declared = client.happened.drain(..).find_map(|one| match one {
-            Happened::Declared(id) => Some(id),
-            _ => None,
-        });
-        let txn_id = &declared.expect("nothing of it is kept")[..];
-        let mut message = BytesMut::new();
-        MessageWriter::new(&mut message).data(b"m");
-        let state = DeliveryState::Transactional(TransactionalState {
-            txn_id,
-            outcome: None,
-        });
-        client.send_message(&mut broker, link, 2, &message, false, Some(state));
+        let declared = client.declare(&mut broker, coordinator);
+        let txn_id = declared.expect("nothing of it is kept");
+        client.post(&mut broker, link, 2, &txn_id, "m");
         assert_eq!(client.outcomes().len(), 1, "nor of what is posted");
-        let mut request = BytesMut::new();
-        let fail = false;
-        Request::Discharge(Discharge { txn_id, fail }).encode(&mut request);
-        client.send_message(&mut broker, coordinator, 3, &request, false, None);
+        client.discharge(&mut broker, coordinator, 3, &txn_id, false);
         assert_eq!(client.outcomes(), []);
         keeper.turn(&mut broker);
         assert_eq!(keeper.texts(), ["m"]);
@@ -279,34 +253,80 @@ fn a_rule_may_ask_for_more_than_a_listener() {
         assert_eq!(client.outcomes(), accepted(2..=2), "{transport:?}");
 
         store.hold();
-        let mut request = BytesMut::new();
-        Request::Declare(Declare { global_id: None }).encode(&mut request);
-        client.send_message(&mut broker, coordinator, 3, &request, false, None);
-        let declared = client.happened.drain(..).find_map(|one| match one {
-            Happened::Declared(id) => Some(id),
-            _ => None,
-        });
-        let txn_id = &declared.expect("nothing of it is kept")[..];
+        let declared = client.declare(&mut broker, coordinator);
+        let txn_id = declared.expect("nothing of it is kept");
         for (token, link) in [(4, strict), (5, loose)] {
-            let mut message = BytesMut::new();
-            MessageWriter::new(&mut message).data(b"m");
-            let state = DeliveryState::Transactional(TransactionalState {
-                txn_id,
-                outcome: None,
-            });
-            client.send_message(&mut broker, link, token, &message, false, Some(state));
+            client.post(&mut broker, link, token, &txn_id, "m");
         }
         assert_eq!(client.outcomes().len(), 2, "nothing of them is kept");
-        let mut request = BytesMut::new();
-        let fail = false;
-        Request::Discharge(Discharge { txn_id, fail }).encode(&mut request);
-        client.send_message(&mut broker, coordinator, 6, &request, false, None);
+        client.discharge(&mut broker, coordinator, 6, &txn_id, false);
         store.write(&mut broker);
         client.turn(&mut broker);
         assert_eq!(client.outcomes(), []);
         store.sync(&mut broker);
         client.turn(&mut broker);
         assert_eq!(client.outcomes(), accepted(6..=6), "{transport:?}");
+    }
+}
+
+/// What waits in a queue, read by a client that accepts it.
+fn take_all(broker: &mut Broker, queue: &str) -> Vec<String> {
+    let mut client = Client::connect(broker, queue);
+    let session = client.begin(broker);
+    client.receiver(broker, session, "in", Source::new(queue), 100);
+    client.accept_all(broker)
+}
+
+/// A process may die between any two appends. What a transaction takes from a queue and what it posts is kept together,
+/// or neither: otherwise what was taken would come again, and be posted again.
+#[test]
+fn what_a_transaction_takes_and_posts_is_kept_as_a_whole() {
+    for (target, appends) in ["queue/out", "nobody"]
+        .map(|to| (0..4).map(move |n| (to, n)))
+        .into_iter()
+        .flatten()
+    {
+        let store = Held::new();
+        let mut broker = store.broker(&config(), 1);
+        let mut client = Client::connect(&mut broker, "c");
+        let session = client.begin(&mut broker);
+        let to_queue = client.sender(&mut broker, session, "queue/in");
+        client.receiver(&mut broker, session, "in", Source::new("queue/in"), 10);
+        for (token, text) in [(1, "one"), (2, "two"), (3, "stays")] {
+            client.send(&mut broker, to_queue, token, text);
+        }
+        let link = client.sender(&mut broker, session, target);
+        let coordinator = client.coordinator(&mut broker, session);
+        let txn_id = client.declare(&mut broker, coordinator).expect("declared");
+        let ids: Vec<u32> = client.received.drain(..).map(|one| one.id).collect();
+        let state = in_transaction(&txn_id, Some(Outcome::Accepted));
+        client.dispose(&mut broker, session, (ids[0], ids[1]), &state, false);
+        client.post(&mut broker, link, 4, &txn_id, "both");
+        client.outcomes();
+        store.memory.die_after(appends);
+        client.discharge(&mut broker, coordinator, 5, &txn_id, false);
+        assert_eq!(client.outcomes(), accepted(5..=5));
+
+        // Some time passes here in no broker: nothing of what it would write later is kept.
+        drop(broker);
+        let mut broker = Held::on(store.memory.snapshot()).broker(&config(), 1);
+        let (left, posted) = (
+            take_all(&mut broker, "queue/in"),
+            take_all(&mut broker, "queue/out"),
+        );
+        if appends == 0 {
+            assert_eq!(
+                (&left[..], &posted[..]),
+                (&["one", "two", "stays"].map(String::from)[..], &[][..])
+            );
+        } else {
+            assert_eq!(left, ["stays"], "{target} {appends}");
+            assert_eq!(
+                posted.len(),
+                usize::from(target == "queue/out"),
+                "{target} {appends}"
+            );
+        }
     }
 }
 
