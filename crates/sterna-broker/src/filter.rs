@@ -42,6 +42,20 @@ impl<'a> Filter<'a> {
     }
 }
 
+/// Bytes of a text and its first levels that every subscription and retained message is counted with.
+const SHORT_BYTES: usize = 64;
+const SHORT_LEVELS: usize = 4;
+/// Bytes of a level in a tree: its node, its place among the children and names, its text.
+const LEVEL_BYTES: usize = 160;
+
+/// About the bytes that a long filter takes on `shards` shards, or a long topic in one tree, beyond those of a short one.
+pub(crate) fn extra_bytes(text: &str, shards: usize) -> usize {
+    let levels = 1 + text.bytes().filter(|byte| *byte == b'/').count();
+    let text_bytes = text.len().saturating_sub(SHORT_BYTES);
+    let tree_bytes = text_bytes + levels.saturating_sub(SHORT_LEVELS) * LEVEL_BYTES;
+    text_bytes + tree_bytes * shards
+}
+
 /// Whether a topic name is one, within the limits. [MQTT-4.7.0-1] [MQTT-3.3.2-2]
 pub(crate) fn is_topic(topic: &str, limits: &Limits) -> bool {
     check(topic, limits, false).is_some()

@@ -84,6 +84,9 @@ pub(crate) struct Index {
     fresh: Matches,
 }
 
+/// The longest topic whose matches are remembered, in bytes. What is remembered is never given back.
+const LONGEST_REMEMBERED_BYTES: usize = 256;
+
 impl Index {
     pub(crate) fn new(shard: u16, shards: u16, limits: &Limits, hashing: KeyedState) -> Self {
         Self {
@@ -365,7 +368,8 @@ impl Index {
                     + self.fresh.local.len();
                 // A topic that nobody wants is found quickly. Its entry would lie between what publishers make
                 // the shard hold for a while, and keep that memory from the system.
-                if enter && (1..=self.cache_targets).contains(&targets) {
+                let is_short = topic.len() <= LONGEST_REMEMBERED_BYTES;
+                if enter && is_short && (1..=self.cache_targets).contains(&targets) {
                     let mut matches = std::mem::take(&mut self.fresh);
                     matches.local.shrink_to_fit();
                     matches.remote.shrink_to_fit();

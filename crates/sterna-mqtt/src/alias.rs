@@ -52,6 +52,11 @@ pub struct IncomingAliases {
 }
 
 impl IncomingAliases {
+    /// Bytes of the Topic Names.
+    pub(crate) const fn topic_bytes(&self) -> usize {
+        self.topic_bytes
+    }
+
     /// The Topic Name of a PUBLISH; remembers it if the packet sets an alias.
     ///
     /// # Errors
@@ -158,6 +163,11 @@ pub enum AliasUse {
 }
 
 impl OutgoingAliases {
+    /// Bytes of the Topic Names.
+    pub(crate) const fn topic_bytes(&self) -> usize {
+        self.topic_bytes
+    }
+
     /// Chooses the form of a topic, with aliases up to `maximum`. All names with an alias take at
     /// most `max_topic_bytes`. After the packet is written, [`AliasUse::Set`] has to be confirmed
     /// with [`OutgoingAliases::set`].

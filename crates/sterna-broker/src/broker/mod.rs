@@ -214,7 +214,12 @@ impl<P: DoorState> Broker<P> {
     pub fn held_bytes(&self, session: SessionKey) -> u64 {
         self.queues.attended(session).map_or(0, |session| {
             let entries = (session.pending.len() + session.ledger.len()) as u64;
-            session.account.pending_bytes + session.account.sent_bytes + entries * ENTRY_BYTES
+            let filters = session.subscriptions.iter();
+            let filters = filters.map(|(filter, _)| self.directory.extra_bytes(filter) as u64);
+            session.account.pending_bytes
+                + session.account.sent_bytes
+                + entries * ENTRY_BYTES
+                + filters.sum::<u64>()
         })
     }
 
@@ -316,12 +321,12 @@ impl<P: DoorState> Broker<P> {
             }
             Letter::Browse(browse) => self.queue_browsed(now_ms, browse),
             Letter::Browsed(browsed) => self.browsed(now_ms, *browsed),
+            Letter::Bury(dead) => self.bury(now_ms, *dead),
             Letter::Return { group, messages } => {
                 let hashing = self.directory.hashing();
                 self.queues.take_back(now_ms, group, messages, hashing);
             }
         }
-            Letter::Bury(dead) => self.bury(now_ms, *dead),
     }
 
     /// Sends a letter, to this shard itself by the shortest way.

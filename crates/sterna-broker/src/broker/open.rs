@@ -671,9 +671,8 @@ impl<P: DoorState> Broker<P> {
                 .into_iter()
                 .filter_map(Returned::of),
         );
-        let count = subscriptions.len();
-        self.directory.remove_subscriptions(count);
-        for (_, subscription) in &subscriptions {
+        for (filter, subscription) in &subscriptions {
+            self.directory.remove_subscription(filter);
             self.queues.counters.unsubscribed(subscription.group);
         }
         self.give_back(given_back);

@@ -317,7 +317,10 @@ impl<P: DoorState> Broker<P> {
                 continue;
             };
             let is_shared = parsed.shared;
-            if !self.directory.add_subscription(Admission::Restored) {
+            if !self
+                .directory
+                .add_subscription(&filter, Admission::Restored)
+            {
                 continue;
             }
             let since = Some(subscription.since);
@@ -326,7 +329,7 @@ impl<P: DoorState> Broker<P> {
                 .add_routes(slot, &filter, is_shared, subscription, since)
                 .is_none()
             {
-                self.directory.remove_subscriptions(1);
+                self.directory.remove_subscription(&filter);
             }
         }
         // From here on, changes are new to the store.

@@ -51,7 +51,7 @@ impl<P: DoorState> Broker<P> {
         if !existed && self.is_too_much_for_peers(slot, filter) {
             return Err(SubscribeError::TooMany);
         }
-        if !existed && (is_full || !self.directory.add_subscription(Admission::Limited)) {
+        if !existed && (is_full || !self.directory.add_subscription(filter, Admission::Limited)) {
             return Err(SubscribeError::TooMany);
         }
         let (text, group) = known.unwrap_or_else(|| (Arc::from(filter), NIL));
@@ -73,7 +73,7 @@ impl<P: DoorState> Broker<P> {
             context: context.clone(),
         };
         let Some(length) = self.add_routes(slot, &text, parsed.shared, subscription, None) else {
-            self.directory.remove_subscriptions(1);
+            self.directory.remove_subscription(filter);
             return Err(SubscribeError::TooMany);
         };
         let wanted = match options.retain_handling {

@@ -141,7 +141,7 @@ impl<P: DoorState> Broker<P> {
             self.queues.changes.push(change);
         }
         self.queues.counters.unsubscribed(subscription.group);
-        self.directory.remove_subscriptions(1);
+        self.directory.remove_subscription(&filter);
         let group = subscription.group;
         if group == NIL {
             let text = Arc::clone(&filter);

@@ -18,6 +18,7 @@ use registry::{Owned, Registry};
 use retained::Retained;
 
 use crate::api::{Retention, ShardId};
+use crate::filter::extra_bytes;
 use crate::hash::KeyedState;
 use crate::limits::Limits;
 use crate::message::{Gauge, Message};
@@ -43,6 +44,7 @@ pub struct Directory {
     registry: Registry,
     sessions: AtomicUsize,
     subscriptions: AtomicUsize,
+    long_filter_bytes: AtomicUsize,
     packed_sessions: AtomicUsize,
     packed_subscriptions: AtomicUsize,
     will_bytes: AtomicUsize,
@@ -105,6 +107,7 @@ impl Directory {
             registry: Registry::new(hashing),
             sessions: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
+            long_filter_bytes: AtomicUsize::new(0),
             packed_sessions: AtomicUsize::new(0),
             packed_subscriptions: AtomicUsize::new(0),
             will_bytes: AtomicUsize::new(0),
@@ -134,6 +137,13 @@ impl Directory {
         (retained.len(), retained.bytes())
     }
 
+    /// Bytes that the topics of retained messages take, beyond those of short topics.
+    #[must_use]
+    pub fn retained_topic_bytes(&self) -> usize {
+        let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
+        retained.topic_bytes()
+    }
+
     /// Sessions on all shards.
     #[must_use]
     pub fn sessions(&self) -> usize {
@@ -144,6 +154,12 @@ impl Directory {
     #[must_use]
     pub fn subscriptions(&self) -> usize {
         self.subscriptions.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the filters of subscriptions take on all shards, beyond those of short filters.
+    #[must_use]
+    pub fn long_filter_bytes(&self) -> usize {
+        self.long_filter_bytes.load(Ordering::Relaxed)
     }
 
     /// Of the sessions on all shards, those that are away and take least memory, and their subscriptions.
@@ -420,13 +436,28 @@ impl Directory {
         admission != Admission::Limited || self.pressure() < Pressure::Refuse
     }
 
-    pub(crate) fn add_subscription(&self, admission: Admission) -> bool {
+    /// Counts a new subscription; false where there may not be another.
+    pub(crate) fn add_subscription(&self, filter: &str, admission: Admission) -> bool {
         let limit = admission.limit(self.limits.subscriptions);
-        self.admits(admission) && add_within(&self.subscriptions, 1, limit)
+        let is_added = self.admits(admission) && add_within(&self.subscriptions, 1, limit);
+        if is_added {
+            let bytes = self.extra_bytes(filter);
+            self.long_filter_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        is_added
     }
 
-    pub(crate) fn remove_subscriptions(&self, count: usize) {
-        self.subscriptions.fetch_sub(count, Ordering::Relaxed);
+    /// Counts a subscription that has ended.
+    pub(crate) fn remove_subscription(&self, filter: &str) {
+        let bytes = self.extra_bytes(filter);
+        let before = self.long_filter_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "what ends was counted");
+        self.subscriptions.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Bytes that a filter takes on all shards, beyond those of a short one.
+    pub(crate) fn extra_bytes(&self, filter: &str) -> usize {
+        extra_bytes(filter, usize::from(self.shards()))
     }
 
     pub(crate) fn add_will(&self, bytes: usize, admission: Admission) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::Retention;
-use crate::filter::is_topic;
+use crate::filter::{extra_bytes, is_topic};
 use crate::hash::KeyedState;
 use crate::levels::LevelTree;
 use crate::limits::Limits;
@@ -25,6 +25,8 @@ pub(crate) struct Kept {
 pub(crate) struct Retained {
     topics: LevelTree<Kept>,
     bytes: usize,
+    /// What long topics take beside them.
+    topic_bytes: usize,
     /// Those that expire: when, and their serial number; the topic is the message's.
     expiries: BTreeMap<(u64, u64), Arc<Message>>,
     next_serial: u64,
@@ -35,6 +37,7 @@ impl Retained {
         Self {
             topics: LevelTree::new(hashing),
             bytes: 0,
+            topic_bytes: 0,
             expiries: BTreeMap::new(),
             next_serial: 0,
         }
@@ -44,8 +47,14 @@ impl Retained {
         self.topics.len()
     }
 
+    /// Bytes of the bodies.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that long topics take, beyond those of short ones.
+    pub(crate) fn topic_bytes(&self) -> usize {
+        self.topic_bytes
     }
 
     /// Sets, replaces or clears a topic's retained message, within `limits` if they hold for it.
@@ -67,11 +76,13 @@ impl Retained {
         let old_bytes = self.topics.get(topic).map(|kept| kept.message.body_bytes());
         let count = self.topics.len() + usize::from(old_bytes.is_none());
         let bytes = self.bytes - old_bytes.unwrap_or(0) + message.body_bytes();
+        let new_topic_bytes = old_bytes.map_or_else(|| extra_bytes(topic, 1), |_| 0);
+        let topic_bytes = self.topic_bytes + new_topic_bytes;
         let grows = bytes > self.bytes || count > self.topics.len();
         let is_full = limits.is_some_and(|(limits, pressure)| {
             (pressure >= Pressure::Drop && grows)
                 || count > limits.retained_messages
-                || bytes > limits.retained_bytes
+                || bytes + topic_bytes > limits.retained_bytes
         });
         if is_full {
             return Retention::Refused;
@@ -92,7 +103,7 @@ impl Retained {
         } else {
             self.topics.get_or_insert_with(topic, || kept);
         }
-        self.bytes = bytes;
+        (self.bytes, self.topic_bytes) = (bytes, topic_bytes);
         if let Some(expires_at_ms) = message.expires_at_ms() {
             self.expiries
                 .insert((expires_at_ms, serial), Arc::clone(message));
@@ -110,6 +121,7 @@ impl Retained {
         self.remove(topic);
         let Some(kept) = before else { return };
         self.bytes += kept.message.body_bytes();
+        self.topic_bytes += extra_bytes(topic, 1);
         if let Some(expires_at_ms) = kept.message.expires_at_ms() {
             let expiry = (expires_at_ms, kept.serial);
             self.expiries.insert(expiry, Arc::clone(&kept.message));
@@ -121,6 +133,7 @@ impl Retained {
         self.remove_expiry(topic);
         let kept = self.topics.remove(topic)?;
         self.bytes -= kept.message.body_bytes();
+        self.topic_bytes -= extra_bytes(topic, 1);
         Some(kept.message)
     }
 

@@ -131,6 +131,46 @@ fn expired_retained_messages_are_neither_sent_nor_kept() {
 }
 
 /// Attack 10: retained messages on ever new topics.
+/// A tree of topics takes memory for each level, which counts for the limit of bytes.
+#[test]
+fn long_topics_count_for_the_limit_until_their_messages_are_gone() {
+    let mut cluster = Cluster::limited(Limits {
+        retained_bytes: 40_000,
+        ..Limits::default()
+    });
+    let deep = |number: u32| format!("{number}{}", "/x".repeat(100));
+    assert_eq!(
+        cluster.retain(0, &deep(0), "1").retention,
+        Retention::Stored
+    );
+    let one = cluster.directory.retained_topic_bytes();
+    assert!(one > 10_000, "{one}");
+    assert_eq!(
+        cluster.retain(0, &deep(0), "2").retention,
+        Retention::Stored
+    );
+    assert_eq!(
+        cluster.retain(0, &deep(1), "1").retention,
+        Retention::Stored
+    );
+    assert_eq!(
+        cluster.retain(0, &deep(2), "1").retention,
+        Retention::Refused
+    );
+    assert_eq!(cluster.retain(0, "short", "1").retention, Retention::Stored);
+    assert_eq!(cluster.directory.retained_topic_bytes(), 2 * one);
+    assert!(cluster.broker(0).clear_retained(&deep(0)));
+    assert_eq!(
+        cluster.retain(0, &deep(2), "1").retention,
+        Retention::Stored
+    );
+    for topic in [deep(1), deep(2)] {
+        cluster.retain(0, &topic, "");
+    }
+    assert_eq!(cluster.directory.retained_topic_bytes(), 0);
+    assert_eq!(cluster.directory.retained().0, 1);
+}
+
 #[test]
 fn their_number_and_bytes_are_limited() {
     let mut cluster = Cluster::limited(Limits {

@@ -321,3 +321,39 @@ fn properties_pass_through_unaltered() {
         Message::from_body(bytes::Bytes::from_static(b"\xff"), 0..1, 1..1, 1..1, header).is_err()
     );
 }
+
+/// Short filters cost what a subscription costs; long ones are counted beside that, until they end, wherever they are.
+#[test]
+fn what_long_filters_take_is_counted_until_they_end() {
+    let long = format!("{}/#", "x".repeat(1_000));
+    let deep = format!("$share/g/{}#", "y/".repeat(100));
+    for shards in 1..=3 {
+        let mut cluster = Cluster::new(shards);
+        let held = |cluster: &Cluster| cluster.directory.long_filter_bytes();
+        let client = cluster.open(0, "a");
+        cluster.subscribe(client, "a/short/+/filter", qos(Qos::AtLeastOnce));
+        assert_eq!(held(&cluster), 0);
+        cluster.subscribe(client, &long, qos(Qos::AtLeastOnce));
+        let of_long = held(&cluster);
+        assert!(of_long > 900 * (1 + usize::from(shards)), "{of_long}");
+        let is_held = cluster.broker(0).held_bytes(client.key);
+        assert_eq!(is_held, of_long as u64);
+        // The same once more is no other subscription.
+        cluster.subscribe(client, &long, qos(Qos::AtMostOnce));
+        assert_eq!(held(&cluster), of_long);
+        cluster.subscribe(client, &deep, qos(Qos::AtLeastOnce));
+        assert!(held(&cluster) - of_long > 100 * 96 * usize::from(shards));
+        assert!(cluster.unsubscribe(client, &deep));
+        assert_eq!(held(&cluster), of_long);
+        cluster.close(client, sterna_broker::Close::LOST);
+        let client = cluster.open(shards - 1, "a");
+        assert_eq!(held(&cluster), of_long, "it is where its session is");
+        cluster.subscribe(client, &deep, qos(Qos::AtLeastOnce));
+        let close = sterna_broker::Close {
+            expiry_s: Some(0),
+            ..sterna_broker::Close::NORMAL
+        };
+        cluster.close(client, close);
+        assert_eq!(held(&cluster), 0);
+    }
+}

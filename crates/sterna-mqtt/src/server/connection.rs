@@ -246,6 +246,20 @@ impl Connection {
         self.last_received_ms = now_ms;
     }
 
+    /// Bytes of the Topic Names that aliases of either direction stand for.
+    #[must_use]
+    pub fn alias_bytes(&self) -> usize {
+        let incoming = self
+            .incoming_aliases
+            .as_ref()
+            .map_or(0, |aliases| aliases.topic_bytes());
+        let outgoing = self
+            .outgoing_aliases
+            .as_ref()
+            .map_or(0, |aliases| aliases.topic_bytes());
+        incoming + outgoing
+    }
+
     /// A lane other than control is lost, with its aliases. Messages received on it can be
     /// completed on any other.
     pub fn lane_closed(&mut self, session: Option<&mut MqttSession>, lane: Lane) {

@@ -24,7 +24,7 @@ use super::acknowledge::Acknowledgement;
 use super::address::{AddressError, End, Kind, Node, share_name};
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
 use super::recovery::{Told, settle_told, take_up};
-use super::selection::Selection;
+use super::selection::{Selection, filter_bytes};
 use super::{Door, consumer_id, outgoing};
 use crate::authorization::MessageKind;
 use crate::config::Amqp;
@@ -198,6 +198,7 @@ impl Door {
                 .and_then(Source::address)
                 .unwrap_or_default()
                 .into(),
+            filter_bytes: attach.source.as_ref().map_or(0, filter_bytes),
             consumer: number,
             session,
             state: SourceState::Attached,

@@ -54,9 +54,9 @@ pub(crate) struct Client {
     /// Who publishes, for receivers that do not want what came over their own connection.
     pub(super) origin: Origin,
     /// Links on which the client receives.
-    pub(super) sources: FxHashMap<LinkId, Box<SourceLink>>,
+    pub(super) sources: Links<Box<SourceLink>>,
     /// Links on which the client sends.
-    pub(super) targets: FxHashMap<LinkId, TargetLink>,
+    pub(super) targets: Links<TargetLink>,
     /// Sources whose links are detached and that last as long as their session or the connection.
     pub(super) suspended: Vec<(SessionId, Box<SourceLink>)>,
     pub(super) transactions: Transactions,
@@ -108,6 +108,8 @@ pub(super) struct SourceLink {
     pub(super) name: Box<str>,
     /// The address that the receiver has asked for; empty for none.
     pub(super) address: Box<str>,
+    /// Bytes of the filters that it has asked for.
+    pub(super) filter_bytes: usize,
     /// The consumer of the broker's session.
     pub(super) consumer: u64,
     pub(super) session: SessionKey,
@@ -213,6 +215,76 @@ pub(super) enum Target {
     Coordinator,
 }
 
+/// A link without its texts, with the engine's part of it.
+const LINK_BYTES: usize = 1_000;
+/// What a byte of a selector takes when it is read: `a OR a OR …` is the worst.
+const SELECTOR_FACTOR: usize = 12;
+
+/// A link that takes some bytes, always as many.
+pub(super) trait Weighed {
+    /// About the bytes that it takes, with the engine's part of it.
+    fn bytes(&self) -> usize;
+}
+
+impl Weighed for Box<SourceLink> {
+    fn bytes(&self) -> usize {
+        let texts = self.name.len() + self.address.len();
+        LINK_BYTES + texts + SELECTOR_FACTOR * self.filter_bytes
+    }
+}
+
+impl Weighed for TargetLink {
+    fn bytes(&self) -> usize {
+        let topic_bytes = match &self.node {
+            Target::Topic(topic) => topic.len(),
+            Target::Anonymous | Target::BySubject | Target::Coordinator => 0,
+        };
+        LINK_BYTES + self.name.len() + topic_bytes
+    }
+}
+
+/// The links of a client in one direction, with the bytes that they take.
+#[derive(Debug)]
+pub(super) struct Links<L> {
+    links: FxHashMap<LinkId, L>,
+    bytes: usize,
+}
+
+impl<L> Default for Links<L> {
+    fn default() -> Self {
+        Self {
+            links: FxHashMap::default(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<L: Weighed> Links<L> {
+    pub(super) fn insert(&mut self, id: LinkId, link: L) {
+        self.bytes += link.bytes();
+        let before = self.links.insert(id, link);
+        debug_assert!(before.is_none(), "the engine names each link once");
+    }
+
+    pub(super) fn remove(&mut self, id: &LinkId) -> Option<L> {
+        let link = self.links.remove(id)?;
+        self.bytes -= link.bytes();
+        Some(link)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &LinkId) -> Option<&mut L> {
+        self.links.get_mut(id)
+    }
+}
+
+impl<L> std::ops::Deref for Links<L> {
+    type Target = FxHashMap<LinkId, L>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.links
+    }
+}
+
 impl Client {
     /// When the engine is due, or the client's right to be here ends.
     pub(super) fn next_ms(&self) -> Option<u64> {
@@ -249,6 +321,16 @@ impl Client {
     pub(super) fn partial_bytes(&self) -> usize {
         let framers = self.framers.iter().map(Framer::buffered_bytes);
         framers.sum::<usize>() + held_bytes(&self.held) + self.engine.assembling_bytes()
+    }
+
+    /// Bytes that are kept of the client: what has partly arrived, its links, and its open transactions.
+    pub(super) fn kept_bytes(&self) -> usize {
+        let suspended = self.suspended.iter().map(|(_, source)| source.bytes());
+        self.partial_bytes()
+            + self.sources.bytes
+            + self.targets.bytes
+            + suspended.sum::<usize>()
+            + self.transactions.bytes()
     }
 
     /// Stops reading while too much waits for the store or memory is short, and goes on after that.

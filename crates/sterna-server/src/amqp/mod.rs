@@ -47,7 +47,7 @@ use crate::door::{
 };
 use crate::policy::Policy;
 use acknowledge::Acknowledgement;
-use client::{Client, State};
+use client::{Client, Links, State};
 
 pub use registry::Registry;
 
@@ -102,8 +102,8 @@ impl Service for Amqp {
             container: Box::default(),
             identity: None,
             origin: Origin::NONE,
-            sources: FxHashMap::default(),
-            targets: FxHashMap::default(),
+            sources: Links::default(),
+            targets: Links::default(),
             suspended: Vec::new(),
             transactions: transactions::Transactions::default(),
             traced: false,
@@ -244,6 +244,10 @@ impl Service for Amqp {
 
     fn partial_bytes(client: &Client) -> usize {
         client.partial_bytes()
+    }
+
+    fn kept_bytes(client: &Client) -> usize {
+        client.kept_bytes()
     }
 
     fn each_session(client: &Client, visit: &mut dyn FnMut(SessionKey)) {

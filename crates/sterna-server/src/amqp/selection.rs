@@ -63,6 +63,15 @@ impl Selection {
     }
 }
 
+/// Bytes of the filters of a source that are applied.
+pub(super) fn filter_bytes(source: &Source<'_>) -> usize {
+    let texts = source.filters().map(|(_, filter)| match filter {
+        Filter::Selector(text) | Filter::Topic(text) | Filter::Direct(text) => text.len(),
+        Filter::NoLocal | Filter::Other(_) => 0,
+    });
+    texts.sum()
+}
+
 /// Patterns come with dots between their levels, as AMQP 0-10 has them, or with slashes.
 fn topic_of_pattern(pattern: &str) -> String {
     if pattern.contains('/') {

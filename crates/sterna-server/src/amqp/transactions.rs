@@ -53,6 +53,18 @@ struct Retired {
     settled: bool,
 }
 
+impl Transactions {
+    /// Bytes that the transactions take.
+    pub(super) fn bytes(&self) -> usize {
+        let each = self.declared.values().map(|transaction| {
+            transaction.posted_bytes as usize
+                + transaction.posted.len() * size_of::<Message>()
+                + transaction.retired.len() * size_of::<Retired>()
+        });
+        each.sum()
+    }
+}
+
 impl Transaction {
     fn has_room(&self, config: &Amqp, bytes: u64) -> bool {
         self.posted.len() + self.retired.len() < config.maximum_transaction_deliveries as usize
@@ -155,6 +167,16 @@ impl Door {
             let detail = "the rules do not allow any more to publish what the transaction posts";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
+        // What is taken is kept with what is posted. Otherwise a crash could come in between, and what was taken would
+        // come again and be posted twice.
+        for retired in transaction
+            .retired
+            .iter()
+            .filter(|retired| retired.tag != 0)
+        {
+            let Retired { session, tag, .. } = *retired;
+            cx.broker.end_with_next(session, tag, retired.outcome);
+        }
         let posted = std::mem::take(&mut transaction.posted);
         let count = posted.len();
         let routed = cx.publish_together(&client.container, posted);
@@ -167,16 +189,6 @@ impl Door {
         let now_ms = cx.net.now_ms();
         let (mut returned, mut settled) = (Returned::new(), Vec::new());
         for retired in transaction.retired {
-        // What is taken is kept with what is posted. Otherwise a crash could come in between, and what was taken would
-        // come again and be posted twice.
-        for retired in transaction
-            .retired
-            .iter()
-            .filter(|retired| retired.tag != 0)
-        {
-            let Retired { session, tag, .. } = *retired;
-            cx.broker.end_with_next(session, tag, retired.outcome);
-        }
             if retired.tag == 0 {
             } else if is_returning(retired.outcome) {
                 modify(
@@ -188,6 +200,7 @@ impl Door {
                 );
                 returned.push((retired.session, retired.tag, retired.outcome));
             } else {
+                let Retired { session, tag, .. } = retired;
                 cx.broker
                     .settle_for_good(now_ms, session, tag, retired.outcome);
             }
@@ -200,7 +213,6 @@ impl Door {
             }
         }
         give_back(cx, &mut returned);
-                let Retired { session, tag, .. } = retired;
         Ok(settled)
     }
 

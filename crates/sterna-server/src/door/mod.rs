@@ -52,8 +52,8 @@ pub(crate) struct Door<S: Service> {
     pub(crate) counts: Counts,
     pub(crate) high_watermark_bytes: usize,
     pub(crate) stopping: bool,
-    /// Bytes of what has partly arrived, of all clients.
-    partial_bytes: u64,
+    /// Bytes that the door keeps of all clients.
+    kept_bytes: u64,
 }
 
 /// What a protocol adds to a door. A client is at the other end of a connection, or of nothing that the
@@ -127,6 +127,12 @@ pub(crate) trait Service: Sized {
     /// Bytes that are kept of what has partly arrived: packets, messages and requests.
     fn partial_bytes(client: &Self::Client) -> usize;
 
+    /// Bytes that are kept of a client by the door itself: what has partly arrived, and what else it may make the
+    /// door keep.
+    fn kept_bytes(client: &Self::Client) -> usize {
+        Self::partial_bytes(client)
+    }
+
     /// Shows each session that a client has in the broker.
     fn each_session(client: &Self::Client, visit: &mut dyn FnMut(SessionKey)) {
         let _ = (client, visit);
@@ -163,13 +169,18 @@ impl<S: Service> Door<S> {
             counts: Counts::default(),
             high_watermark_bytes,
             stopping: false,
-            partial_bytes: 0,
+            kept_bytes: 0,
         }
     }
 
-    /// Bytes of what has partly arrived, of all clients.
-    pub(crate) const fn partial_bytes(&self) -> u64 {
-        self.partial_bytes
+    /// Bytes that the door keeps of all clients.
+    pub(crate) const fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
+    fn forget_kept(&mut self, bytes: u64) {
+        debug_assert!(self.kept_bytes >= bytes, "what a client has is in the sum");
+        self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
     }
 
     /// What was counted so far.
@@ -213,7 +224,7 @@ impl<S: Service> Door<S> {
         let Some(mut client) = self.clients.take(id) else {
             return;
         };
-        let before_bytes = S::partial_bytes(&client) as u64;
+        let before_bytes = S::kept_bytes(&client) as u64;
         let done = contain(|| {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
@@ -224,12 +235,12 @@ impl<S: Service> Door<S> {
                 self.paused.set(id, look_ms);
             }
         });
-        self.partial_bytes = self.partial_bytes.saturating_sub(before_bytes);
+        self.forget_kept(before_bytes);
         match done {
             Ok(()) => {
-                let partial_bytes = S::partial_bytes(&client) as u64;
+                let kept_bytes = S::kept_bytes(&client) as u64;
                 if self.clients.put_back(id, client) {
-                    self.partial_bytes += partial_bytes;
+                    self.kept_bytes += kept_bytes;
                 }
             }
             Err(panic) => self.fail(cx, id, Some(client), &panic),
@@ -377,8 +388,7 @@ impl<S: Service> Door<S> {
         let Some(mut client) = self.clients.remove(id) else {
             return;
         };
-        let partial_bytes = S::partial_bytes(&client) as u64;
-        self.partial_bytes = self.partial_bytes.saturating_sub(partial_bytes);
+        self.forget_kept(S::kept_bytes(&client) as u64);
         if let Some(name) = S::name(&client) {
             tracing::debug!(client = name, ?reason, "connection lost");
         }

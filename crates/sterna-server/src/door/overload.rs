@@ -72,14 +72,14 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
         }
     }
 
-    /// The clients that hold more than a little, and their bytes. Bytes that have partly arrived count,
-    /// those of messages without an acknowledgement, and those that are not read.
+    /// The clients that hold more than a little, and their bytes. Bytes that the door keeps of them count, those of
+    /// messages without an acknowledgement and of long filters, and those that are not read.
     pub(crate) fn heavy(&self, cx: &Context<'_>) -> Vec<(u64, ConnectionId)> {
         let ids = self.clients.ids();
         let weighed = ids.filter_map(|id| {
             let client = self.clients.get(id)?;
             let own_bytes =
-                S::partial_bytes(client) + cx.net.unsent_bytes(id) + cx.net.unread_bytes(id);
+                S::kept_bytes(client) + cx.net.unsent_bytes(id) + cx.net.unread_bytes(id);
             let mut bytes = own_bytes as u64;
             S::each_session(client, &mut |session| {
                 bytes += cx.broker.held_bytes(session);

@@ -41,7 +41,8 @@ pub(crate) enum Kind {
     Sessions,
     /// What connections need while nothing happens.
     Connections,
-    /// Packets, messages and requests of which parts have arrived.
+    /// What doors keep of their clients: packets, messages and requests of which parts have arrived, links of AMQP, and
+    /// what is posted in open transactions.
     Partial,
     /// Bytes that wait to be sent and are copies; on QUIC also until they are acknowledged, and what has come and is
     /// not read.
@@ -107,7 +108,7 @@ const QUIC_CONNECTION_BYTES: u64 = 17_000;
 #[derive(Debug, Default)]
 #[repr(align(128))] // the cache line stays with its core
 struct Share {
-    partial_bytes: AtomicU64,
+    kept_bytes: AtomicU64,
     entries: AtomicU64,
     /// Messages of queues that wait in the log alone.
     logged: AtomicU64,
@@ -274,10 +275,11 @@ impl Memory {
                     + packed as u64 * PACKED_SESSION_BYTES
                     + subscriptions as u64 * SUBSCRIPTION_BYTES
                     + their_subscriptions as u64 * PACKED_SUBSCRIPTION_BYTES
+                    + directory.long_filter_bytes() as u64
                     + directory.will_bytes() as u64
             }
             Kind::Connections => self.connections_bytes.load(Ordering::Relaxed),
-            Kind::Partial => sum(|share| &share.partial_bytes),
+            Kind::Partial => sum(|share| &share.kept_bytes),
             Kind::Send => {
                 let transports = self.transports.iter();
                 transports.map(|counters| counters.held_bytes()).sum()
@@ -286,11 +288,11 @@ impl Memory {
         }
     }
 
-    /// Notes what a shard holds: bytes of what has partly arrived, and its broker's counts. Returns whether
+    /// Notes what a shard holds: bytes that its doors keep of their clients, and its broker's counts. Returns whether
     /// it is time for a [`look`](Self::look).
-    pub(crate) fn note(&self, shard: usize, partial_bytes: u64, counters: &Counters) -> bool {
+    pub(crate) fn note(&self, shard: usize, kept_bytes: u64, counters: &Counters) -> bool {
         let own = &self.shares[shard];
-        own.partial_bytes.store(partial_bytes, Ordering::Relaxed);
+        own.kept_bytes.store(kept_bytes, Ordering::Relaxed);
         own.entries
             .store(counters.stored_messages, Ordering::Relaxed);
         own.logged
@@ -298,7 +300,7 @@ impl Memory {
         if self.thresholds.is_none() {
             return false;
         }
-        let held_bytes = partial_bytes
+        let held_bytes = kept_bytes
             + counters.stored_bytes
             + counters.logged_messages * LOGGED_BYTES
             + counters.stored_messages * (MESSAGE_BYTES + ENTRY_BYTES);
@@ -324,7 +326,8 @@ impl Memory {
         } else {
             0
         };
-        let retained_bytes = retained as u64 * RETAINED_BYTES + bodies_bytes;
+        let topic_bytes = self.directory.retained_topic_bytes() as u64;
+        let retained_bytes = retained as u64 * RETAINED_BYTES + topic_bytes + bodies_bytes;
         self.retained_bytes.store(retained_bytes, Ordering::Relaxed);
         let mut connections_bytes = 0;
         for counters in &self.transports {

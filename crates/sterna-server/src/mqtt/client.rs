@@ -133,6 +133,11 @@ impl Client {
         framers.sum::<usize>() + held_bytes(&self.held)
     }
 
+    /// Bytes that are kept of the client: what has partly arrived, and the topics of its aliases.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.partial_bytes() + self.engine.alias_bytes()
+    }
+
     /// Stops reading while too much waits for the store or memory is short, and goes on after that.
     pub(super) fn pace(&mut self, cx: &mut Context<'_>) {
         let is_held_back = self.sips.holds_back(cx, self.partial_bytes());

@@ -211,6 +211,10 @@ impl Service for Mqtt {
         client.partial_bytes()
     }
 
+    fn kept_bytes(client: &Client) -> usize {
+        client.kept_bytes()
+    }
+
     fn each_session(client: &Client, visit: &mut dyn FnMut(SessionKey)) {
         client.session().into_iter().for_each(visit);
     }

@@ -28,10 +28,9 @@ const SIP_INTERVAL_MS: u64 = 1_000;
 impl Shard {
     /// Brings this shard's share of the account of memory up to date.
     pub(super) fn account(&mut self) {
-        let partial_bytes =
-            self.mqtt.partial_bytes() + self.amqp.partial_bytes() + self.http.partial_bytes();
+        let kept_bytes = self.mqtt.kept_bytes() + self.amqp.kept_bytes() + self.http.kept_bytes();
         let counters = self.broker.counters();
-        if self.memory.note(self.number, partial_bytes, &counters) && self.memory.look() {
+        if self.memory.note(self.number, kept_bytes, &counters) && self.memory.look() {
             for shard in 0..usize::from(self.sys.retained.shards()) {
                 self.outbox.post(shard, Mail::Memory);
             }

@@ -10,13 +10,16 @@ mod fixture;
 #[allow(dead_code, reason = "another test binary uses the rest")]
 mod store;
 
-use sterna_mqtt::packet::Connect;
-use sterna_mqtt::{Packet, PacketId, Property, QoS, Version};
+use bytes::BytesMut;
+use sterna_amqp::messaging::Source;
+use sterna_amqp::types::{Encoded, MapWriter, Value};
+use sterna_mqtt::packet::{Connect, Publish};
+use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, QoS, Version};
 use sterna_net::TransportKind;
 use sterna_server::Stage;
 use sterna_server::config::{Config, Listener, MemoryCeiling};
 
-use crate::amqp_client::Client as AmqpClient;
+use crate::amqp_client::{Client as AmqpClient, Start as AmqpStart};
 use crate::fixture::{Broker, Peer, block, everybodys, plain, publish};
 use crate::store::Held;
 
@@ -88,6 +91,13 @@ fn puback(broker: &mut Broker, peer: Peer, id: PacketId) {
 fn waiting(broker: &Broker) -> usize {
     let (sessions, _) = broker.sessions(0);
     sessions.iter().map(|session| session.queue.pending).sum()
+}
+
+/// The beginning of a PUBLISH of 2,000,000 bytes.
+fn partial_publish() -> Vec<u8> {
+    let mut partial = vec![0x30, 0x80, 0x89, 0x7a, 0, 1, b't', 0];
+    partial.resize(1_500_000, b'x');
+    partial
 }
 
 #[test]
@@ -374,9 +384,7 @@ fn newcomers_are_refused_in_the_last_stage_and_operators_are_not() {
 fn the_client_that_holds_most_of_what_has_partly_arrived_is_ended_in_the_last_stage() {
     let mut broker = Broker::with(&config(), 1);
     let (heavy, light) = (broker.client(V5, "heavy"), broker.client(V5, "light"));
-    // The beginning of a PUBLISH of 2,000,000 bytes.
-    let mut partial = vec![0x30, 0x80, 0x89, 0x7a, 0, 1, b't', 0];
-    partial.resize(1_500_000, b'x');
+    let partial = partial_publish();
     broker.send(heavy, &partial);
     broker.send(light, &partial[..1_000]);
     resident(&mut broker, 72, Stage::PausePublishers);
@@ -391,6 +399,130 @@ fn the_client_that_holds_most_of_what_has_partly_arrived_is_ended_in_the_last_st
     let told = broker.told(heavy, V5);
     assert!(told[0].contains("Quota exceeded"), "{told:?}");
     resident(&mut broker, 10, Stage::Normal);
+}
+
+/// What clients make the broker keep in other ways than by messages that have partly arrived counts as well. Else they
+/// would be left, memory would stay short, and others would be ended instead.
+#[test]
+fn who_holds_filters_links_aliases_or_a_transaction_is_ended_in_the_last_stage() {
+    for attack in [
+        "filters",
+        "levels",
+        "links",
+        "selectors",
+        "transaction",
+        "aliases",
+    ] {
+        let mut broker = Broker::with(&config(), 1);
+        let light = broker.client(V5, "light");
+        // It holds a little more than others.
+        broker.send(light, &partial_publish()[..17_000]);
+        let heavy = match attack {
+            "filters" | "levels" => {
+                let heavy = broker.client(V5, "heavy");
+                for number in 0..40 {
+                    let filter = match attack {
+                        "filters" => format!("{number}/{}", "x".repeat(1_000)),
+                        _ => format!("{number}{}", "/+".repeat(100)),
+                    };
+                    broker.subscribe(heavy, V5, &filter, QoS::AtMostOnce);
+                }
+                heavy
+            }
+            "aliases" => {
+                let heavy = broker.client(V5, "heavy");
+                for number in 1..=30 {
+                    let properties = block(&[Property::TopicAlias(number)]);
+                    let topic = format!("{number}/{}", "x".repeat(1_000));
+                    let publish = Publish {
+                        properties: properties
+                            .publish_properties(PropertyContext::Publish)
+                            .expect("of a publication"),
+                        ..publish(&topic, "", QoS::AtMostOnce)
+                    };
+                    broker.packet(heavy, V5, &Packet::Publish(publish));
+                }
+                heavy
+            }
+            _ => {
+                let start = AmqpStart::new("heavy");
+                let mut client = AmqpClient::start(&mut broker, start);
+                let session = client.begin(&mut broker);
+                match attack {
+                    "links" => {
+                        for number in 0..40 {
+                            let topic = format!("{number}/{}", "x".repeat(500));
+                            client.sender(&mut broker, session, &topic);
+                        }
+                    }
+                    "selectors" => {
+                        let selector = "a OR ".repeat(500) + "a";
+                        let mut filter = BytesMut::new();
+                        let mut map = MapWriter::new(&mut filter);
+                        let entry = map.entry(&Value::Symbol("selector"));
+                        entry.extend_from_slice(&[0]);
+                        Value::Symbol("apache.org:selector-filter:string").encode(entry);
+                        Value::String(&selector).encode(entry);
+                        map.finish();
+                        let filter = Encoded::from_bytes(filter.freeze()).expect("a map");
+                        let Value::Map(filter) = filter.value() else {
+                            unreachable!("it is a map")
+                        };
+                        let source = Source {
+                            filter: Some(filter),
+                            ..Source::new("a")
+                        };
+                        client.receiver(&mut broker, session, "in", source, 0);
+                    }
+                    _ => {
+                        let coordinator = client.coordinator(&mut broker, session);
+                        let txn_id = client.declare(&mut broker, coordinator).expect("declared");
+                        let link = client.sender(&mut broker, session, "a");
+                        let text = "x".repeat(20_000);
+                        client.post(&mut broker, link, 1, &txn_id, &text);
+                    }
+                }
+                client.peer
+            }
+        };
+        resident(&mut broker, 96, Stage::RefuseNewcomers);
+        // The one that holds most is enough.
+        broker.resident(CEILING_BYTES / 100 * 90 + 1);
+        broker.advance(1_000);
+        assert!(broker.is_closed(heavy), "{attack}");
+        assert!(!broker.is_closed(light), "{attack}");
+    }
+}
+
+/// Also where the system has not told yet how much is resident.
+#[test]
+fn long_filters_and_topics_are_in_the_account() {
+    let mut broker = Broker::with(&config(), 1);
+    let client = broker.client(V5, "client");
+    let long = "x".repeat(60_000);
+    for number in 0..900 {
+        let filter = format!("{number}/{long}");
+        broker.subscribe(client, V5, &filter, QoS::AtMostOnce);
+    }
+    resident(&mut broker, 0, Stage::RefuseNewcomers);
+    broker.cut(client);
+    resident(&mut broker, 0, Stage::Normal);
+
+    let client = broker.client(V5, "client");
+    let deep = "/x".repeat(120);
+    for number in 0..6_000 {
+        let retained = Publish {
+            retain: true,
+            ..publish("", "r", QoS::AtMostOnce)
+        };
+        let topic = format!("{number}{deep}");
+        let retained = Publish {
+            topic: &topic,
+            ..retained
+        };
+        broker.packet(client, V5, &Packet::Publish(retained));
+    }
+    resident(&mut broker, 0, Stage::Drop);
 }
 
 /// Else who acknowledges nothing could keep all others from publishing for as long as it pleases.
@@ -422,9 +554,7 @@ fn a_moment_with_enough_memory_begins_no_new_patience() {
     for (enough_ms, is_ended) in [(100, true), (29_000, false)] {
         let mut broker = Broker::with(&config(), 1);
         let heavy = broker.client(V5, "heavy");
-        let mut partial = vec![0x30, 0x80, 0x89, 0x7a, 0, 1, b't', 0];
-        partial.resize(1_500_000, b'x');
-        broker.send(heavy, &partial);
+        broker.send(heavy, &partial_publish());
         resident(&mut broker, 71, Stage::PausePublishers);
         broker.advance(29_000);
         resident(&mut broker, 10, Stage::Normal);
