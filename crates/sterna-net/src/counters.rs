@@ -122,6 +122,7 @@ impl Count {
 
     /// Subtracts from the number, down to 0; for its one writer.
     pub fn sub(&self, amount: u64) {
+        debug_assert!(self.get() >= amount, "what goes was counted when it came");
         self.set(self.get().saturating_sub(amount));
     }
 

@@ -350,6 +350,7 @@ impl Connection {
         let link = session.link(id.handle)?;
         let sending = link.sending.take().ok_or(CommandError::State)?;
         if !sending.settled {
+            debug_assert!(link.unsettled > 0, "what is given up was counted");
             link.unsettled = link.unsettled.saturating_sub(1);
             session.outgoing.remove(sending.delivery_id);
         }

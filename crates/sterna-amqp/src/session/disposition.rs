@@ -9,6 +9,7 @@ use crate::{CommandError, DecodeError, LaneWriter};
 
 fn unsettle(links: &mut [Option<Box<Link>>], handle: u32) {
     if let Some(Some(link)) = links.get_mut(handle as usize) {
+        debug_assert!(link.unsettled > 0, "what is settled was counted");
         link.unsettled = link.unsettled.saturating_sub(1);
     }
 }

@@ -178,6 +178,10 @@ impl Connection {
         let copied = self.outbox.as_ref().map_or(0, |outbox| outbox.copied());
         let encrypted = self.tls.as_ref().map_or(0, |tls| tls.pending().len());
         let weight_bytes = u32::try_from(copied + encrypted).unwrap_or(u32::MAX);
+        debug_assert!(
+            *sum_bytes >= self.weighed_bytes as usize,
+            "it is in the sum"
+        );
         *sum_bytes += weight_bytes as usize;
         *sum_bytes = sum_bytes.saturating_sub(self.weighed_bytes as usize);
         self.weighed_bytes = weight_bytes;
