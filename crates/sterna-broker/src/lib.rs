@@ -27,6 +27,49 @@
 //! - `peers.rs`: what other nodes of a cluster want, and what goes to them.
 //! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
 //!
+//! A session that subscribes, and a message for it, on one shard:
+//!
+//! ```
+//! use sterna_broker::{
+//!     Broker, ConsumerId, Directory, Limits, Message, MessageHeader, NoStore, OpenSession, Opened, Outcome,
+//!     Publication, Qos, ShardId, SubscribeOptions,
+//! };
+//!
+//! let (shards, seed, now_ms) = (1, 7, 0);
+//! let directory = Directory::new(shards, Limits::default(), seed);
+//! let mut broker: Broker<()> = Broker::new(ShardId(0), directory, Box::new(NoStore));
+//! let dashboard = OpenSession {
+//!     client_id: "dashboard",
+//!     user: None,
+//!     clean_start: true,
+//!     expiry_s: 0,
+//!     consumer: ConsumerId(1),
+//!     will: None,
+//!     on_demand: false,
+//!     selector: None,
+//! };
+//! let Opened::Ready { session, .. } = broker.open(now_ms, dashboard)? else {
+//!     return Err("another shard has it".into());
+//! };
+//! let qos = Qos::AtLeastOnce;
+//! let options = SubscribeOptions { qos, ..SubscribeOptions::default() };
+//! broker.subscribe(now_ms, session, "house/#", options)?;
+//!
+//! let header = MessageHeader { qos, ..MessageHeader::default() };
+//! let message = Message::copy("house/door", &[], b"open", header)?;
+//! let routed = broker.publish(now_ms, Publication { origin: None, message });
+//! assert_eq!(routed.matched, 1);
+//!
+//! // A front door drains the sessions that are ready, and settles what its clients have acknowledged.
+//! while let Some((_consumer, session)) = broker.next_ready() {
+//!     while let Some(delivery) = broker.next_delivery(now_ms, session) {
+//!         assert_eq!(delivery.message.payload(), b"open");
+//!         broker.settle(now_ms, session, delivery.tag, Outcome::Accepted);
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Invariants: no input or output, no clock, no thread, no task. Nothing a client sends is walked
 //! recursively, panics, or grows without one of the [`Limits`]. Per publisher, every queue gets
 //! messages in the order they were published. A message and a subscription meet exactly once: live,

@@ -1,5 +1,24 @@
 //! The broker process: listeners, protocol front doors, authentication, authorization,
-//! configuration.
+//! configuration. [`Server`] is all of it, and [`config`] describes it.
+//!
+//! ```no_run
+//! use sterna_server::{Server, config};
+//!
+//! let mut config = config::load(None, std::env::vars())?;
+//! config.listeners = vec![config::Listener::at("mqtt://localhost:0")];
+//! let server = Server::start(&config)?;
+//! println!("{}", server.listeners().join(" "));
+//! // The threads of the server serve clients. A program that goes on waits here for a signal.
+//! if !server.shutdown() {
+//!     eprintln!("not everything was stored");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The server writes its log by `tracing`; the program chooses a subscriber. It installs no signal handler.
+//!
+//! [`Shard`], and the types that its [`Parts`] name, are public for simulations: a shard serves clients of the
+//! simulated network of `sterna-net`, in virtual time.
 
 mod admin;
 mod amqp;

@@ -1,11 +1,34 @@
 //! Storage behind the broker's [`Store`](sterna_broker::Store) trait.
 //!
-//! [`MemoryStore`] keeps the state within the process: brokers can be taken down and rebuilt from
-//! it, with other shards if need be. It outlives neither the process nor a crash of it.
+//! [`Engine`] keeps a log of messages and small records on a disk. [`ShardStore`] is a handle on it for the
+//! broker. `docs/store-format.md` has the format of its files, and [`inspect`] the work on a store that no broker has open.
 //!
-//! [`Engine`] keeps a log of messages and small records on a disk; [`ShardStore`] is a handle on it for the
-//! broker. `docs/store-format.md` has the format
-//! of its files.
+//! [`MemoryStore`] is for tests. It keeps the state within the process: brokers can be taken down and rebuilt from
+//! it, with other shards if need be. It has faults on demand, such as a full disk or a death between two appends.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use sterna_store::disk::{Disk, SimulatedDisk};
+//! use sterna_store::{Draft, Engine, Settings, inspect};
+//!
+//! // `disk::RealDisk` is a folder. This one is in memory, and loses what is not synced.
+//! let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+//! let running = Engine::open(Arc::clone(&disk), Settings::default())?.spawn()?;
+//! let mut handle = running.handle(Box::new(|| {}));
+//! let mut draft = Draft::default();
+//! draft.message("house/door", |content| content.extend_from_slice(b"open"))?;
+//! draft.change(b"cursor of a reader", Some(b"1"))?;
+//! // A frame: after a crash both are there, or neither.
+//! let appended = handle.append(&draft).map_err(|_| "the disk is full")?;
+//! assert_eq!(appended.first, 1);
+//! drop(handle);
+//! running.close()?;
+//!
+//! let found = inspect::inspect(&disk)?;
+//! assert_eq!((found.segments[0].messages, found.records), (1, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod disk;
 mod engine;
