@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// Each crate of the workspace and those it may depend on, from top to bottom. Development
 /// dependencies are free: a test may stand anywhere.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     (
         "sterna",
         &[
@@ -26,7 +26,13 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ),
     (
         "sterna-lab",
-        &["sterna-client", "sterna-quic", "sterna-mqtt", "sterna-auth"],
+        &[
+            "sterna-client",
+            "sterna-quic",
+            "sterna-mqtt",
+            "sterna-auth",
+            "sterna-ledger",
+        ],
     ),
     (
         "sterna-server",
@@ -71,6 +77,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("sterna-h3", &[]),
     ("sterna-auth", &[]),
     ("sterna-topic", &[]),
+    ("sterna-ledger", &[]),
     ("xtask", &[]),
 ];
 

@@ -11,9 +11,10 @@ use sterna_client::amqp::{
 };
 use tokio::sync::Semaphore;
 
+use sterna_ledger::{Promise, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp};
+
 use super::broker::Door;
 use super::gate::Gate;
-use super::ledger::{Promise, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp};
 use super::mqtt::text;
 use super::site::{CONNECT_TIMEOUT, Habit, RECONNECT, Site};
 use crate::link::Random;

@@ -2,10 +2,11 @@
 
 use sterna_client::{QoS, Streams, Version};
 
+use sterna_ledger::{Promise, Protocol};
+
 use super::amqp::{self, QUEUES, Receives, Sends, Source, Transacts};
 use super::broker::Door;
 use super::http::{Listens, Posts};
-use super::ledger::{Promise, Protocol};
 use super::mqtt::{Dialect, Fickle, Publisher, Subscriber};
 use super::site::{Habit, Running, Site};
 use super::wills::Wills;

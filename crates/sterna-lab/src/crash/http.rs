@@ -3,9 +3,10 @@
 use sterna_client::http::{Client, Error, Options, Retained, Subscribe};
 use sterna_client::{Publish, QoS};
 
+use sterna_ledger::{Promise, Protocol, ReaderId, Reading, Sending};
+
 use super::broker::Door;
 use super::gate::Gate;
-use super::ledger::{Promise, Protocol, ReaderId, Reading, Sending};
 use super::mqtt::text;
 use super::site::{CONNECT_TIMEOUT, Habit, RECONNECT, Site};
 

@@ -12,7 +12,6 @@ mod broker;
 mod cast;
 mod gate;
 mod http;
-mod ledger;
 mod mqtt;
 mod report;
 mod run;

@@ -7,9 +7,10 @@ use sterna_client::{
 };
 use tokio::sync::Semaphore;
 
+use sterna_ledger::{Promise, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp};
+
 use super::broker::Door;
 use super::gate::Gate;
-use super::ledger::{Promise, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp};
 use super::site::{CONNECT_TIMEOUT, Habit, RECONNECT, Running, Site};
 use crate::link::Random;
 

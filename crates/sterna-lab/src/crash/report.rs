@@ -4,7 +4,8 @@ use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::ledger::{Ledger, Promise, Protocol};
+use sterna_ledger::{Ledger, Promise, Protocol};
+
 use super::weather::Weather;
 use super::{Doing, Settings};
 

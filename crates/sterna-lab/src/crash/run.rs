@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use sterna_ledger::{Promise, Protocol};
+
 use super::broker::{Broker, Door};
 use super::cast::Cast;
-use super::ledger::{Promise, Protocol};
 use super::report::{Report, Tally};
 use super::site::{Phase, Site};
 use super::weather::Weather;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use sterna_client::{Backoff, Fingerprint, QuicOverrides, Tls, Url};
 use tokio::sync::watch;
 
+use sterna_ledger::{Ledger, Promise, Protocol};
+
 use super::broker::{Addresses, Door};
 use super::gate::Gate;
-use super::ledger::{Ledger, Promise, Protocol};
 use super::weather::Weather;
 use crate::link::Random;
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use sterna_client::{Client, Publish, QoS, Will};
 
-use super::ledger::{Protocol, Sending};
+use sterna_ledger::{Protocol, Sending};
+
 use super::mqtt::{Dialect, text};
 use super::site::Site;
 

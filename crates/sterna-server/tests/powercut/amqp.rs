@@ -11,15 +11,16 @@ use sterna_amqp::messaging::{
     TerminusExpiryPolicy,
 };
 use sterna_amqp::performatives::{ReceiverSettleMode, Role};
+use sterna_ledger::{Ledger, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp};
 use sterna_net::TransportKind;
 
 use crate::amqp_client::{Client, Happened, Start};
 use crate::fixture::Broker;
-use crate::ledger::{Ledger, ReaderId};
 use crate::world::{Actor, Phase, Stage};
 
 const WINDOW: usize = 4;
 const CREDIT: u32 = 1_000;
+const FILTER: &str = "t/#";
 
 /// A connection with its one link.
 struct Line {
@@ -28,7 +29,7 @@ struct Line {
     link: LinkId,
 }
 
-fn connect(stage: &mut Stage<'_>, container: &str) -> (Client, SessionId) {
+pub fn connect(stage: &mut Stage<'_>, container: &str) -> (Client, SessionId) {
     let quic = stage.below(3) == 0;
     let transport = if quic {
         TransportKind::Quic
@@ -53,28 +54,28 @@ fn lose(client: &mut Client) -> Vec<Unsettled> {
     left
 }
 
-/// Whether the broker has ended the link or what is below it.
-fn has_ended(line: &Line, broker: &Broker) -> bool {
+/// Whether the broker has ended a link of a client, or what is below it.
+pub fn has_ended(client: &Client, broker: &Broker) -> bool {
     let ends = |one: &Happened| {
         matches!(
             one,
             Happened::Detached { .. } | Happened::Ended(_) | Happened::Closed(_)
         )
     };
-    broker.is_closed(line.client.peer) || line.client.happened.iter().any(ends)
+    broker.is_closed(client.peer) || client.happened.iter().any(ends)
 }
 
 /// Publishes, with or without a memory of what it sent.
 struct Sends {
     name: &'static str,
     is_exact: bool,
-    publisher: usize,
+    publisher: PublisherId,
     line: Option<Line>,
-    /// Texts of what is not settled, by number.
-    open: BTreeMap<usize, String>,
+    /// Stamps of what is not settled, by token.
+    open: BTreeMap<u64, Stamp>,
     left: Vec<Unsettled>,
-    /// Numbers that are to be sent (again), in order.
-    again: BTreeSet<usize>,
+    /// Tokens of what is to be sent (again), in order.
+    again: BTreeSet<u64>,
     /// A link was attached and its answer is here.
     is_attached: bool,
 }
@@ -82,7 +83,7 @@ struct Sends {
 impl Sends {
     fn attach(&mut self, stage: &mut Stage<'_>) {
         let (mut client, session) = connect(stage, self.name);
-        let topic = format!("t/{}", self.name);
+        let topic = self.topic();
         let target = Target::new(&topic);
         let options = if self.is_exact {
             AttachOptions {
@@ -112,14 +113,16 @@ impl Sends {
         self.is_attached = false;
     }
 
-    fn transfer(&mut self, broker: &mut Broker, number: usize, resume: bool) -> bool {
+    fn topic(&self) -> String {
+        format!("t/{}", self.name)
+    }
+
+    fn transfer(&mut self, broker: &mut Broker, token: u64, resume: bool) -> bool {
         let Some(line) = &mut self.line else {
             return false;
         };
-        let text = &self.open[&number];
         let mut message = BytesMut::new();
-        MessageWriter::new(&mut message).data(text.as_bytes());
-        let token = number as u64;
+        MessageWriter::new(&mut message).data(&self.open[&token].payload());
         let tag = token.to_be_bytes();
         let transfer = OutgoingTransfer {
             resume,
@@ -140,12 +143,11 @@ impl Sends {
         let recovered = std::mem::take(&mut line.client.recovered);
         let mut resumes = Vec::new();
         for (_, delivery, recovery) in recovered {
-            let number = delivery.token as usize;
+            let token = delivery.token;
             match recovery {
-                Recovery::Resend => drop(self.again.insert(number)),
-                Recovery::Resume(_) => resumes.push(number),
+                Recovery::Resend => drop(self.again.insert(token)),
+                Recovery::Resume(_) => resumes.push(token),
                 Recovery::Settle(outcome) => {
-                    let token = delivery.token;
                     let tag = token.to_be_bytes();
                     let transfer = OutgoingTransfer {
                         resume: true,
@@ -159,12 +161,14 @@ impl Sends {
                             .engine
                             .transfer(line.link, &transfer, &[], false, &mut client.out);
                     client.turn(stage.broker);
-                    stage.ledger.acknowledged(self.publisher, number);
-                    self.open.remove(&number);
+                    stage
+                        .ledger
+                        .acknowledged(self.open.remove(&token).expect("open"));
                 }
                 Recovery::Settled(_) => {
-                    stage.ledger.acknowledged(self.publisher, number);
-                    self.open.remove(&number);
+                    stage
+                        .ledger
+                        .acknowledged(self.open.remove(&token).expect("open"));
                 }
                 Recovery::Abort | Recovery::Resumed { .. } | Recovery::Wait => {}
             }
@@ -178,12 +182,11 @@ impl Sends {
                 settled,
                 ..
             } => {
-                let number = *token as usize;
+                let stamp = self.open.remove(token).expect("open");
                 match state.as_deref() {
-                    Some("accepted") => stage.ledger.acknowledged(self.publisher, number),
-                    _ => stage.ledger.doubtful(self.publisher, number),
+                    Some("accepted") => stage.ledger.acknowledged(stamp),
+                    _ => stage.ledger.doubtful(stamp),
                 }
-                self.open.remove(&number);
                 if !settled {
                     settles.push(*id);
                 }
@@ -198,9 +201,9 @@ impl Sends {
                 .settle(line.session, (id, id), None, &mut client.out);
         }
         line.client.turn(stage.broker);
-        for number in resumes {
-            if !self.transfer(stage.broker, number, true) {
-                self.again.insert(number);
+        for token in resumes {
+            if !self.transfer(stage.broker, token, true) {
+                self.again.insert(token);
             }
         }
     }
@@ -213,7 +216,7 @@ impl Actor for Sends {
 
     fn act(&mut self, stage: &mut Stage<'_>) {
         if let Some(line) = &self.line
-            && has_ended(line, stage.broker)
+            && has_ended(&line.client, stage.broker)
         {
             self.cut(stage.broker);
             self.lost(stage.ledger);
@@ -225,17 +228,18 @@ impl Actor for Sends {
         if !self.is_attached {
             return;
         }
-        while let Some(number) = self.again.first().copied() {
-            if self.open.contains_key(&number) && !self.transfer(stage.broker, number, false) {
+        while let Some(token) = self.again.first().copied() {
+            if self.open.contains_key(&token) && !self.transfer(stage.broker, token, false) {
                 return;
             }
-            self.again.remove(&number);
+            self.again.remove(&token);
         }
         if stage.phase == Phase::Load && self.open.len() < WINDOW {
-            let (number, text) = stage.ledger.send(self.publisher);
-            self.open.insert(number, text);
-            if !self.transfer(stage.broker, number, false) {
-                self.again.insert(number);
+            let stamp = stage.ledger.send(self.publisher, &self.topic());
+            let token = u64::from(stamp.sequence);
+            self.open.insert(token, stamp);
+            if !self.transfer(stage.broker, token, false) {
+                self.again.insert(token);
             }
         }
     }
@@ -246,8 +250,8 @@ impl Actor for Sends {
         };
         let left = lose(&mut line.client);
         if !self.is_exact {
-            for number in std::mem::take(&mut self.open).into_keys() {
-                ledger.doubtful(self.publisher, number);
+            for stamp in std::mem::take(&mut self.open).into_values() {
+                ledger.doubtful(stamp);
             }
             self.again.clear();
         } else if self.is_attached {
@@ -291,7 +295,7 @@ struct Receives {
     reader: ReaderId,
     line: Option<Line>,
     left: Vec<Unsettled>,
-    /// Tags that were accepted and are not settled, with their texts.
+    /// Tags that were accepted and are not settled, with their payloads.
     taken: BTreeMap<Vec<u8>, String>,
 }
 
@@ -301,7 +305,7 @@ impl Receives {
         let durable = Source {
             durable: TerminusDurability::UnsettledState,
             expiry_policy: TerminusExpiryPolicy::Never,
-            ..Source::new("t/#")
+            ..Source::new(FILTER)
         };
         let target = Some(TargetArchetype::Target(Target::default()));
         let options = match self.from {
@@ -326,6 +330,7 @@ impl Receives {
         };
         let link = client.attach(stage.broker, session, "in", Role::Receiver, &options);
         client.credit(stage.broker, link, CREDIT);
+        stage.ledger.asks(self.reader, FILTER);
         self.line = Some(Line {
             client,
             session,
@@ -341,7 +346,7 @@ impl Actor for Receives {
 
     fn act(&mut self, stage: &mut Stage<'_>) {
         if let Some(line) = &self.line
-            && has_ended(line, stage.broker)
+            && has_ended(&line.client, stage.broker)
         {
             self.cut(stage.broker);
             self.lost(stage.ledger);
@@ -354,8 +359,10 @@ impl Actor for Receives {
         client.turn(stage.broker);
         let is_exact = self.from == From::TopicExactly;
         let answer = client.answers.get(&line.link);
-        if answer.is_some_and(|answer| !answer.refused) && !stage.ledger.is_granted(self.reader) {
-            stage.ledger.granted(self.reader);
+        if answer.is_some_and(|answer| !answer.refused)
+            && !stage.ledger.is_granted(self.reader, FILTER)
+        {
+            stage.ledger.granted(self.reader, FILTER);
         }
         // What the broker has settled will not be told again.
         let settled = |one: &Happened| matches!(one, Happened::Disposed { settled: true, .. });
@@ -364,9 +371,9 @@ impl Actor for Receives {
             for one in &client.happened {
                 if let Happened::Recovered(tag, recovery) = one
                     && recovery.starts_with("Settled")
-                    && let Some(text) = self.taken.remove(tag)
+                    && let Some(payload) = self.taken.remove(tag)
                 {
-                    stage.ledger.touched(self.reader, &text);
+                    stage.ledger.told_again(self.reader, payload.as_bytes());
                 }
             }
         }
@@ -376,13 +383,13 @@ impl Actor for Receives {
             if one.payload.is_empty() {
                 continue;
             }
-            let text = one.text();
+            let payload = one.text();
             if self.taken.contains_key(&one.tag) {
-                stage.ledger.touched(self.reader, &text);
+                stage.ledger.told_again(self.reader, payload.as_bytes());
             } else {
-                stage.ledger.received(self.reader, &text);
+                (stage.ledger).received(self.reader, None, payload.as_bytes());
                 if is_exact {
-                    self.taken.insert(one.tag.clone(), text);
+                    self.taken.insert(one.tag.clone(), payload);
                 }
             }
         }
@@ -446,11 +453,13 @@ impl Actor for Receives {
 
 /// Senders and receivers.
 pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
+    let protocol = Protocol::Amqp;
     for (name, is_exact) in [("amqp", false), ("amqp-exact", true)] {
+        let sending = Sending { protocol, is_exact };
         actors.push(Box::new(Sends {
             name,
             is_exact,
-            publisher: ledger.publisher(name, is_exact, false),
+            publisher: ledger.publisher(name, sending),
             line: None,
             open: BTreeMap::new(),
             left: Vec::new(),
@@ -458,7 +467,12 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
             is_attached: false,
         }));
     }
-    let queue = ledger.reader("queue", false, false, None);
+    let reading = |is_exact, is_ordered| Reading {
+        protocol,
+        is_exact,
+        is_ordered,
+    };
+    let queue = ledger.reader("queue", reading(false, false));
     for (name, from) in [
         ("amqp-reads", From::Topic),
         ("amqp-reads-exact", From::TopicExactly),
@@ -467,7 +481,7 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
     ] {
         let reader = match from {
             From::Queue => queue,
-            _ => ledger.reader(name, from == From::TopicExactly, true, None),
+            _ => ledger.reader(name, reading(from == From::TopicExactly, true)),
         };
         actors.push(Box::new(Receives {
             name,

@@ -1,12 +1,15 @@
-//! Clients of HTTP: one posts with keys, one polls.
+//! Clients of HTTP: two post with keys, to a topic and to a queue; one polls.
 
 use serde_json::Value;
 
 use crate::fixture::Broker;
 use crate::h3_client::Client;
-use crate::ledger::{Ledger, ReaderId};
+use crate::moves;
 use crate::world::{Actor, Phase, Stage};
 use sterna_h3::Features;
+use sterna_ledger::{Ledger, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp};
+
+const FILTER: &str = "t/#";
 
 fn connect(stage: &mut Stage<'_>) -> Client {
     let shard = stage.shard();
@@ -15,15 +18,19 @@ fn connect(stage: &mut Stage<'_>) -> Client {
 
 /// Posts one message after the other, each with a key of its own.
 struct Posts {
-    publisher: usize,
+    name: &'static str,
+    path: &'static str,
+    /// Where its readers get the message.
+    topic: &'static str,
+    publisher: PublisherId,
     client: Option<Client>,
-    /// Number and text of the one that has no answer, and its request.
-    open: Option<(usize, String, Option<u64>)>,
+    /// The one that has no answer, and its request.
+    open: Option<(Stamp, Option<u64>)>,
 }
 
 impl Actor for Posts {
     fn name(&self) -> &'static str {
-        "http"
+        self.name
     }
 
     fn act(&mut self, stage: &mut Stage<'_>) {
@@ -39,7 +46,7 @@ impl Actor for Posts {
             return;
         };
         client.turn(stage.broker);
-        if let Some((number, _, Some(request))) = &self.open {
+        if let Some((stamp, Some(request))) = &self.open {
             let status = client
                 .heard
                 .responses
@@ -47,13 +54,13 @@ impl Actor for Posts {
                 .map_or(0, |response| response.status);
             match status {
                 0 => return,
-                204 => stage.ledger.acknowledged(self.publisher, *number),
+                204 => stage.ledger.acknowledged(*stamp),
                 // It is sent again.
                 409 | 429 | 503 => {
                     self.cut(stage.broker);
                     return self.lost(stage.ledger);
                 }
-                _ => stage.ledger.doubtful(self.publisher, *number),
+                _ => stage.ledger.doubtful(*stamp),
             }
             self.open = None;
         }
@@ -61,20 +68,20 @@ impl Actor for Posts {
             if stage.phase == Phase::Drain {
                 return;
             }
-            let (number, text) = stage.ledger.send(self.publisher);
-            self.open = Some((number, text, None));
+            let stamp = stage.ledger.send(self.publisher, self.topic);
+            self.open = Some((stamp, None));
         }
-        if let Some((number, text, request @ None)) = &mut self.open {
-            let key = format!("key-{number}");
+        if let Some((stamp, request @ None)) = &mut self.open {
+            let key = format!("{}-{}", self.name, stamp.sequence);
             let fields = [("idempotency-key", key.as_str())];
-            let path = "/v1/topics/t%2Fhttp?qos=2";
-            *request = Some(client.request(stage.broker, "POST", path, &fields, text.as_bytes()));
+            let payload = stamp.payload();
+            *request = Some(client.request(stage.broker, "POST", self.path, &fields, &payload));
         }
     }
 
     fn lost(&mut self, _: &mut Ledger) {
         self.client = None;
-        if let Some((_, _, request)) = &mut self.open {
+        if let Some((_, request)) = &mut self.open {
             *request = None;
         }
     }
@@ -131,8 +138,8 @@ impl Actor for Polls {
             self.request = None;
             client.heard.responses.remove(&request);
             if response.status == 200 || response.status == 204 {
-                if !stage.ledger.is_granted(self.reader) {
-                    stage.ledger.granted(self.reader);
+                if !stage.ledger.is_granted(self.reader, FILTER) {
+                    stage.ledger.granted(self.reader, FILTER);
                 }
             } else {
                 self.last = None;
@@ -141,11 +148,15 @@ impl Actor for Polls {
                 let array: Vec<Value> =
                     serde_json::from_slice(&response.content).expect("an array");
                 for one in &array {
-                    let text = one["payload"].as_str().expect("text");
-                    stage.ledger.received(self.reader, text);
+                    let topic = one["topic"].as_str();
+                    let payload = one["payload"].as_str().expect("text");
+                    (stage.ledger).received(self.reader, topic, payload.as_bytes());
                     self.last = one["id"].as_u64().or(self.last);
                 }
             }
+        }
+        if !stage.ledger.is_granted(self.reader, FILTER) {
+            stage.ledger.asks(self.reader, FILTER);
         }
         let after = self.last.map_or(String::new(), |id| format!("&after={id}"));
         let path = format!("/v1/topics/t%2F%23?session=polls&wait=1s&max=40{after}");
@@ -169,13 +180,31 @@ impl Actor for Polls {
 }
 
 pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
-    actors.push(Box::new(Posts {
-        publisher: ledger.publisher("http", true, false),
-        client: None,
-        open: None,
-    }));
+    let protocol = Protocol::Http;
+    let sending = Sending {
+        protocol,
+        is_exact: true,
+    };
+    let reading = Reading {
+        protocol,
+        is_exact: false,
+        is_ordered: true,
+    };
+    for (name, path, topic) in [
+        ("http", "/v1/topics/t%2Fhttp?qos=2", "t/http"),
+        ("http-feeds", "/v1/topics/queue%2Fin?qos=2", moves::TOPIC),
+    ] {
+        actors.push(Box::new(Posts {
+            name,
+            path,
+            topic,
+            publisher: ledger.publisher(name, sending),
+            client: None,
+            open: None,
+        }));
+    }
     actors.push(Box::new(Polls {
-        reader: ledger.reader("http-polls", false, true, None),
+        reader: ledger.reader("http-polls", reading),
         client: None,
         request: None,
         last: None,

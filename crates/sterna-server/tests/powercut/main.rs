@@ -13,13 +13,13 @@ mod fixture;
 #[path = "../http/h3_client.rs"]
 mod h3_client;
 mod http;
-mod ledger;
+mod moves;
 mod mqtt;
+mod report;
 mod world;
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
-use ledger::Promise;
 use sterna_server::config::Durability;
 use world::{Settings, run};
 
@@ -66,15 +66,12 @@ fn a_power_cut_breaks_no_promise() {
             .to_vec(),
     };
     for settings in settings {
-        let ledger = run(&settings);
-        let report = ledger.report(&settings);
+        let outcome = run(&settings);
+        let report = outcome.report(&settings);
         println!("{report}");
+        assert!(outcome.is_clean(), "promises were broken\n{report}");
         assert!(
-            ledger.violations.is_empty(),
-            "promises were broken\n{report}"
-        );
-        assert!(
-            ledger.is_busy(settings.cuts),
+            outcome.is_busy(settings.cuts),
             "the run shows nothing\n{report}"
         );
     }
@@ -87,12 +84,8 @@ fn an_acknowledgement_before_the_commit_is_caught() {
         is_early: true,
         ..Settings::new(1, 30, Durability::Commit)
     };
-    let ledger = run(&settings);
-    assert!(
-        ledger.broken(Promise::Kept) > 0,
-        "{}",
-        ledger.report(&settings)
-    );
+    let outcome = run(&settings);
+    assert!(outcome.is_losing(), "{}", outcome.report(&settings));
 }
 
 #[test]

@@ -2,31 +2,33 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use sterna_ledger::{
+    Ledger, Moment, Promise, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp,
+};
 use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions};
 use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, QoS, Version};
 use sterna_net::TransportKind;
 
 use crate::fixture::{Broker, Peer, block, plain, publish};
-use crate::ledger::{Ledger, Promise, ReaderId};
 use crate::world::{Actor, Phase, Stage};
 
 /// Publications under way at once.
 const WINDOW: usize = 5;
 /// What expires in a day outlives every jump of the wall clock.
 const DAY_S: u32 = 24 * 3_600;
-const RETAINED: &str = "r/kept";
+pub const RETAINED: &str = "r/kept";
 
 /// What a client is for.
 enum Part {
     Publishes {
-        publisher: usize,
+        publisher: PublisherId,
         topic: String,
         qos: QoS,
         retain: bool,
     },
     Reads {
         reader: ReaderId,
-        filter: String,
+        filter: &'static str,
         qos: QoS,
         /// It unsubscribes now and then.
         is_fickle: bool,
@@ -36,8 +38,7 @@ enum Part {
 /// One that is sent and not done.
 struct Sent {
     id: u16,
-    number: usize,
-    text: String,
+    stamp: Stamp,
     is_released: bool,
 }
 
@@ -56,9 +57,9 @@ struct Client {
     peer: Option<Peer>,
     is_connected: bool,
     /// Since when the broker has a session of it.
-    session_ms: Option<u64>,
-    /// Identifiers of QoS 2 that came and were not released, with their texts.
-    taken: Vec<(u16, String)>,
+    session: Option<Moment>,
+    /// Identifiers of QoS 2 that came and were not released, with their payloads.
+    taken: Vec<(u16, Vec<u8>)>,
     sent: VecDeque<Sent>,
     next_id: u16,
     asked: Asked,
@@ -73,7 +74,7 @@ fn client(name: &'static str, version: Version, part: Part) -> Box<dyn Actor> {
         part,
         peer: None,
         is_connected: false,
-        session_ms: None,
+        session: None,
         taken: Vec::new(),
         sent: VecDeque::new(),
         next_id: 0,
@@ -84,15 +85,13 @@ fn client(name: &'static str, version: Version, part: Part) -> Box<dyn Actor> {
 
 /// Publishers and readers.
 pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
-    let mut first = None;
     for (name, version, qos) in [
         ("mqtt-1", Version::V5, QoS::AtLeastOnce),
         ("mqtt-2", Version::V5, QoS::ExactlyOnce),
         ("mqtt311-1", Version::V311, QoS::AtLeastOnce),
         ("mqtt311-2", Version::V311, QoS::ExactlyOnce),
     ] {
-        let publisher = ledger.publisher(name, qos == QoS::ExactlyOnce, false);
-        first.get_or_insert(publisher);
+        let publisher = ledger.publisher(name, sending(qos));
         let part = Part::Publishes {
             publisher,
             topic: format!("t/{name}"),
@@ -101,26 +100,38 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
         };
         actors.push(client(name, version, part));
     }
-    for (name, version, qos, wants) in [
-        ("reads-1", Version::V5, QoS::AtLeastOnce, None),
-        ("reads-2", Version::V5, QoS::ExactlyOnce, None),
-        ("reads311-2", Version::V311, QoS::ExactlyOnce, None),
-        ("fickle", Version::V5, QoS::ExactlyOnce, first),
+    for (name, version, qos, filter) in [
+        ("reads-1", Version::V5, QoS::AtLeastOnce, "t/#"),
+        ("reads-2", Version::V5, QoS::ExactlyOnce, "t/#"),
+        ("reads311-2", Version::V311, QoS::ExactlyOnce, "t/#"),
+        ("reads-retained", Version::V5, QoS::AtLeastOnce, "r/#"),
+        ("fickle", Version::V5, QoS::ExactlyOnce, "t/mqtt-1"),
     ] {
-        let reader = ledger.reader(name, qos == QoS::ExactlyOnce, true, wants);
+        let reading = Reading {
+            protocol: Protocol::Mqtt,
+            is_exact: qos == QoS::ExactlyOnce,
+            is_ordered: true,
+        };
         let part = Part::Reads {
-            reader,
-            filter: if wants.is_some() { "t/mqtt-1" } else { "t/#" }.to_owned(),
+            reader: ledger.reader(name, reading),
+            filter,
             qos,
-            is_fickle: wants.is_some(),
+            is_fickle: name == "fickle",
         };
         actors.push(client(name, version, part));
     }
 }
 
+const fn sending(qos: QoS) -> Sending {
+    Sending {
+        protocol: Protocol::Mqtt,
+        is_exact: matches!(qos, QoS::ExactlyOnce),
+    }
+}
+
 /// The publisher of a retained message.
-pub fn retainer(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) -> usize {
-    let publisher = ledger.publisher("retains", true, true);
+pub fn retainer(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
+    let publisher = ledger.publisher("retains", sending(QoS::ExactlyOnce));
     let part = Part::Publishes {
         publisher,
         topic: RETAINED.to_owned(),
@@ -128,26 +139,30 @@ pub fn retainer(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) -> usize 
         retain: true,
     };
     actors.push(client("retains", Version::V5, part));
-    publisher
 }
 
 /// What is retained.
-pub fn retained(broker: &mut Broker) -> Option<String> {
+pub fn retained(broker: &mut Broker) -> Option<Vec<u8>> {
     let peer = broker.client(Version::V5, "looks");
     let options = SubscribeOptions::new(QoS::AtMostOnce);
     broker.subscribe_with(peer, Version::V5, RETAINED, options, &[]);
-    let texts = broker.packets(peer, Version::V5, |packet| match packet {
-        Packet::Publish(publish) => Some(String::from_utf8_lossy(publish.payload).into_owned()),
+    let payloads = broker.packets(peer, Version::V5, |packet| match packet {
+        Packet::Publish(publish) => Some(publish.payload.to_vec()),
         _ => None,
     });
     broker.cut(peer);
-    texts.into_iter().flatten().next()
+    payloads.into_iter().flatten().next()
 }
 
 /// What came, in a form of its own.
 enum Came {
     Connected(bool),
-    Message(QoS, u16, String),
+    Message {
+        qos: QoS,
+        id: u16,
+        topic: String,
+        payload: Vec<u8>,
+    },
     Acked(u16, bool),
     Received(u16, bool),
     Release(u16),
@@ -161,11 +176,12 @@ fn came(packet: &Packet<'_>) -> Option<Came> {
     Some(match packet {
         Packet::ConnAck(ack) if ack.reason.is_error() => Came::Ended,
         Packet::ConnAck(ack) => Came::Connected(ack.session_present),
-        Packet::Publish(publish) => Came::Message(
-            publish.qos,
-            publish.packet_id.map_or(0, PacketId::get),
-            String::from_utf8_lossy(publish.payload).into_owned(),
-        ),
+        Packet::Publish(publish) => Came::Message {
+            qos: publish.qos,
+            id: publish.packet_id.map_or(0, PacketId::get),
+            topic: publish.topic.to_owned(),
+            payload: publish.payload.to_vec(),
+        },
         Packet::PubAck(ack) => Came::Acked(ack.packet_id.get(), !ack.reason.is_error()),
         Packet::PubRec(ack) => Came::Received(ack.packet_id.get(), !ack.reason.is_error()),
         Packet::PubRel(ack) => Came::Release(ack.packet_id.get()),
@@ -220,11 +236,13 @@ impl Client {
         else {
             return;
         };
+        let payload = sent.stamp.payload();
         let mut packet = Publish {
             packet_id: PacketId::new(sent.id),
             retain: *retain,
             dup,
-            ..publish(topic, &sent.text, *qos)
+            payload: &payload,
+            ..publish(topic, "", *qos)
         };
         // The clock jumps, and neither expires what has a day nor holds back what waits a moment.
         let expiry = Property::MessageExpiryInterval(DAY_S);
@@ -244,15 +262,16 @@ impl Client {
     fn connected(&mut self, is_present: bool, stage: &mut Stage<'_>) {
         self.is_connected = true;
         if !is_present {
-            if self.session_ms.is_some() {
-                stage.ledger.complain(Promise::Remembered, self.name);
+            if self.session.is_some() {
+                let text = format!("the session of {}", self.name);
+                (stage.ledger).complain(Promise::Remembered, Protocol::Mqtt, self.name, text);
             }
             self.taken.clear();
-            if let Part::Reads { reader, .. } = self.part {
-                stage.ledger.ends(reader);
+            if let Part::Reads { reader, filter, .. } = self.part {
+                stage.ledger.leaves(reader, filter);
             }
         }
-        self.session_ms.get_or_insert(stage.ledger.now_ms);
+        self.session.get_or_insert(stage.ledger.mark());
         for sent in &self.sent {
             if sent.is_released {
                 self.send(stage.broker, &two(0x62, sent.id));
@@ -273,18 +292,23 @@ impl Client {
                     stage.broker.cut(peer);
                     return self.lost(stage.ledger);
                 }
-                Came::Message(qos, id, text) => {
+                Came::Message {
+                    qos,
+                    id,
+                    topic,
+                    payload,
+                } => {
                     let Part::Reads { reader, .. } = self.part else {
                         continue;
                     };
                     let known = self.taken.iter().any(|(taken, _)| *taken == id);
                     if qos == QoS::ExactlyOnce && known {
-                        stage.ledger.touched(reader, &text);
+                        stage.ledger.told_again(reader, &payload);
                     } else {
-                        stage.ledger.received(reader, &text);
+                        stage.ledger.received(reader, Some(&topic), &payload);
                     }
                     if qos == QoS::ExactlyOnce && !known {
-                        self.taken.push((id, text));
+                        self.taken.push((id, payload));
                     }
                     if answers {
                         let first = if qos == QoS::ExactlyOnce { 0x50 } else { 0x40 };
@@ -296,8 +320,8 @@ impl Client {
                         && let Some(at) = self.taken.iter().position(|(taken, _)| *taken == id)
                     {
                         // If the broker forgets this, it delivers again.
-                        let (_, text) = self.taken.remove(at);
-                        stage.ledger.touched(reader, &text);
+                        let (_, payload) = self.taken.remove(at);
+                        stage.ledger.told_again(reader, &payload);
                     }
                     if answers {
                         self.send(stage.broker, &two(0x70, id));
@@ -322,20 +346,20 @@ impl Client {
                 }
                 Came::Completed(id) => self.sent.retain(|sent| sent.id != id),
                 Came::Subscribed(is_granted) => {
-                    let Part::Reads { reader, .. } = self.part else {
+                    let Part::Reads { reader, filter, .. } = self.part else {
                         continue;
                     };
                     if self.asked == Asked::Subscribe && is_granted {
-                        stage.ledger.granted(reader);
+                        stage.ledger.granted(reader, filter);
                     }
                     self.asked = Asked::Nothing;
                 }
                 Came::Unsubscribed => {
-                    let Part::Reads { reader, .. } = self.part else {
+                    let Part::Reads { reader, filter, .. } = self.part else {
                         continue;
                     };
                     if self.asked == Asked::Unsubscribe {
-                        stage.ledger.ended(reader);
+                        stage.ledger.left(reader, filter);
                     }
                     self.asked = Asked::Nothing;
                 }
@@ -344,20 +368,20 @@ impl Client {
     }
 
     fn acknowledged(&self, ledger: &mut Ledger, id: u16, is_taken: bool) {
-        let Part::Publishes { publisher, .. } = self.part else {
-            return;
-        };
         if let Some(sent) = self.sent.iter().find(|sent| sent.id == id) {
             if is_taken {
-                ledger.acknowledged(publisher, sent.number);
+                ledger.acknowledged(sent.stamp);
             } else {
-                ledger.doubtful(publisher, sent.number);
+                ledger.refused(sent.stamp);
             }
         }
     }
 
     fn publish(&mut self, stage: &mut Stage<'_>) {
-        let Part::Publishes { publisher, .. } = self.part else {
+        let Part::Publishes {
+            publisher, topic, ..
+        } = &self.part
+        else {
             return;
         };
         let used: BTreeSet<u16> = self.sent.iter().map(|sent| sent.id).collect();
@@ -370,11 +394,9 @@ impl Client {
             }
         }
         self.next_id = id;
-        let (number, text) = stage.ledger.send(publisher);
         let sent = Sent {
             id,
-            number,
-            text,
+            stamp: stage.ledger.send(*publisher, topic),
             is_released: false,
         };
         self.send_publish(stage.broker, &sent, false);
@@ -395,16 +417,16 @@ impl Client {
         let (Some(peer), Asked::Nothing) = (self.peer, self.asked) else {
             return;
         };
-        let is_granted = stage.ledger.is_granted(*reader);
+        let is_granted = stage.ledger.is_granted(*reader, filter);
         if self.wants && !is_granted {
-            stage.ledger.asks(*reader);
+            stage.ledger.asks(*reader, filter);
             self.asked = Asked::Subscribe;
             let options = SubscribeOptions::new(*qos);
             stage
                 .broker
                 .subscribe_with(peer, self.version, filter, options, &[]);
         } else if !self.wants && is_granted {
-            stage.ledger.ends(*reader);
+            stage.ledger.leaves(*reader, filter);
             self.asked = Asked::Unsubscribe;
             let mut bytes = vec![0xa2, 0, 0, 9];
             if self.version == Version::V5 {
@@ -472,10 +494,8 @@ impl Actor for Client {
         true
     }
 
-    fn excuse(&mut self, from_ms: u64) {
-        if self.session_ms.is_some_and(|at_ms| at_ms >= from_ms) {
-            self.session_ms = None;
-        }
+    fn excuse(&mut self, since: Moment) {
+        self.session.take_if(|moment| *moment >= since);
     }
 
     fn is_idle(&self) -> bool {

@@ -1,18 +1,20 @@
 //! Lives of a server: clients that act at random, a disk that works in steps, and cuts of its power.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sterna_broker::Limits;
+use sterna_ledger::{Ledger, Moment, Promise, Protocol};
 use sterna_net::sim::Random;
 use sterna_server::config::{Config, Durability, Listener, Queue};
 use sterna_store::disk::SimulatedDisk;
 use sterna_store::{Engine, ShardStore};
 
 use crate::fixture::{Broker, everybodys};
-use crate::ledger::{Ledger, Promise};
-use crate::{amqp, http, mqtt};
+use crate::report::Outcome;
+use crate::{amqp, http, moves, mqtt};
 
 /// Time within which the store syncs where it does so by an interval, in milliseconds.
 const SYNC_INTERVAL_MS: u64 = 10;
@@ -89,8 +91,8 @@ pub trait Actor {
     fn lost(&mut self, ledger: &mut Ledger);
     /// Its connection breaks; not where it has none.
     fn cut(&mut self, broker: &mut Broker) -> bool;
-    /// What was acknowledged at a time or later may be gone.
-    fn excuse(&mut self, _from_ms: u64) {}
+    /// What was acknowledged since a moment may be gone.
+    fn excuse(&mut self, _since: Moment) {}
     /// Whether it waits for nothing.
     fn is_idle(&self) -> bool;
 }
@@ -108,9 +110,10 @@ struct World {
     behind_ms: u64,
     /// When the disk was last given all steps that it wanted.
     worked_ms: u64,
-    ledger: Ledger,
+    /// Moments of the ledger, by true time; those that lie too far back are gone.
+    moments: VecDeque<(u64, Moment)>,
+    outcome: Outcome,
     actors: Vec<Box<dyn Actor>>,
-    retainer: usize,
 }
 
 struct Life {
@@ -121,36 +124,33 @@ struct Life {
 }
 
 /// Plays a run, and returns what was found.
-pub fn run(settings: &Settings) -> Ledger {
+pub fn run(settings: &Settings) -> Outcome {
     let mut world = World::new(settings);
     world.begin();
     // Readers are there before the first message.
     world.drain();
     let mut told = 0;
-    while world.ledger.cuts < settings.cuts {
+    while world.outcome.cuts < settings.cuts {
         let lives = 1 + world.random.below(6);
         for _ in 0..lives {
             world.live();
-            if world.ledger.cuts == settings.cuts {
+            if world.outcome.cuts == settings.cuts {
                 break;
             }
         }
         world.drain();
         world.compare();
-        let cuts = world.ledger.cuts;
+        let cuts = world.outcome.cuts;
         if cuts / 500 > told {
             told = cuts / 500;
-            println!(
-                "{cuts} power cuts, {} violations",
-                world.ledger.violations.len()
-            );
+            let violations = world.outcome.ledger.all_breaches();
+            println!("{cuts} power cuts, {violations} violations");
         }
-        let is_enough = world.ledger.violations.len() >= 10;
-        if is_enough {
+        if world.outcome.ledger.all_breaches() >= 10 {
             break;
         }
     }
-    world.ledger
+    world.outcome
 }
 
 impl World {
@@ -170,6 +170,10 @@ impl World {
             filter: Some("t/#".to_owned()),
             ..Queue::default()
         }];
+        config.amqp.queues.push(Queue {
+            name: moves::QUEUE.to_owned(),
+            ..Queue::default()
+        });
         let store = sterna_store::Settings {
             segment_bytes: 16 << 10,
             minimum_free_bytes: 0,
@@ -181,7 +185,8 @@ impl World {
         mqtt::enter(&mut ledger, &mut actors);
         amqp::enter(&mut ledger, &mut actors);
         http::enter(&mut ledger, &mut actors);
-        let retainer = mqtt::retainer(&mut ledger, &mut actors);
+        moves::enter(&mut actors);
+        mqtt::retainer(&mut ledger, &mut actors);
         Self {
             settings: settings.clone(),
             config,
@@ -192,9 +197,9 @@ impl World {
             now_ms: 1_700_000_000_000,
             behind_ms: FARTHEST_CLOCK_MS,
             worked_ms: 1_700_000_000_000,
-            ledger,
+            moments: VecDeque::new(),
+            outcome: Outcome::new(ledger),
             actors,
-            retainer,
         }
     }
 
@@ -205,8 +210,9 @@ impl World {
         let engine = Engine::open_with_identity(disk, self.store.clone(), IDENTITY);
         let engine = engine.expect("the store opens");
         for damage in &engine.report().damage {
-            (self.ledger).complain(Promise::Served, &format!("damage: {damage}"));
+            complain(&mut self.outcome.ledger, format!("damage: {damage}"));
         }
+        self.outcome.ledger.life_begins();
         let woken = Arc::new(AtomicBool::new(false));
         let shards = 1 + self.random.below(3) as usize;
         let limits = Limits {
@@ -235,20 +241,21 @@ impl World {
     /// One client acts, time passes, and the disk does some steps.
     fn step(&mut self, phase: Phase) {
         let Some(life) = &mut self.life else { return };
+        let ledger = &mut self.outcome.ledger;
+        self.moments.push_back((self.now_ms, ledger.mark()));
         let actor = self.random.below(self.actors.len() as u64) as usize;
         let actors = match phase {
             Phase::Load => &mut self.actors[actor..=actor],
             Phase::Drain => &mut self.actors[..],
         };
         for actor in actors {
-            self.ledger.now_ms = self.now_ms;
             if phase == Phase::Load && self.random.chance(10_000) && actor.cut(&mut life.broker) {
-                self.ledger.lost_connections += 1;
-                actor.lost(&mut self.ledger);
+                self.outcome.lost_connections += 1;
+                actor.lost(ledger);
             }
             let mut stage = Stage {
                 broker: &mut life.broker,
-                ledger: &mut self.ledger,
+                ledger,
                 random: &mut self.random,
                 phase,
                 shards: life.shards,
@@ -318,27 +325,32 @@ impl World {
         self.life = None;
         if is_kill {
             self.disk.kill_process();
-            self.ledger.kills += 1;
+            self.outcome.kills += 1;
         } else {
             self.disk.cut_power();
-            self.ledger.cuts += 1;
+            self.outcome.cuts += 1;
         }
         for actor in &mut self.actors {
-            actor.lost(&mut self.ledger);
+            actor.lost(&mut self.outcome.ledger);
         }
-        if !is_kill && self.settings.durability == Durability::Interval {
-            let from_ms = end_ms.saturating_sub(SYNCED_AFTER_MS);
-            self.ledger.excuse(from_ms);
+        let from_ms = end_ms.saturating_sub(SYNCED_AFTER_MS);
+        let is_synced = |&(at_ms, _): &(u64, Moment)| at_ms < from_ms;
+        let synced = self.moments.partition_point(is_synced);
+        self.moments.drain(..synced);
+        if !is_kill
+            && self.settings.durability == Durability::Interval
+            && let Some((_, since)) = self.moments.front()
+        {
+            self.outcome.ledger.excuse(*since);
             for actor in &mut self.actors {
-                actor.excuse(from_ms);
+                actor.excuse(*since);
             }
         }
         self.now_ms += self.random.below(50);
-        self.ledger.now_ms = self.now_ms;
         if self.random.chance(200_000) {
             // A process follows the wall clock when it starts; until then the jump is not seen.
             self.behind_ms = self.random.below(2 * FARTHEST_CLOCK_MS);
-            self.ledger.clock_jumps += 1;
+            self.outcome.clock_jumps += 1;
         }
         self.begin();
     }
@@ -348,7 +360,7 @@ impl World {
         for step in 0..MOST_DRAIN_STEPS {
             self.step(Phase::Drain);
             let is_idle = self.actors.iter().all(|actor| actor.is_idle());
-            if step > 3 && is_idle && !self.ledger.is_owing() {
+            if step > 3 && is_idle && self.outcome.ledger.missing() == 0 {
                 break;
             }
         }
@@ -359,16 +371,22 @@ impl World {
         }
         for actor in &self.actors {
             if !actor.is_idle() {
-                let text = format!("{} waits", actor.name());
-                self.ledger.complain(Promise::Served, &text);
+                complain(&mut self.outcome.ledger, format!("{} waits", actor.name()));
             }
         }
     }
 
     fn compare(&mut self) {
-        self.ledger.compare();
+        self.outcome.ledger.close();
+        self.outcome.comparisons += 1;
         let Some(life) = &mut self.life else { return };
         let found = mqtt::retained(&mut life.broker);
-        self.ledger.retained(self.retainer, found.as_deref());
+        let ledger = &mut self.outcome.ledger;
+        ledger.judge_retained(Protocol::Mqtt, mqtt::RETAINED, found.as_deref());
     }
+}
+
+/// The store, or a client, is not served.
+fn complain(ledger: &mut Ledger, text: String) {
+    ledger.complain(Promise::Serving, Protocol::Mqtt, "the broker", text);
 }

@@ -6,7 +6,7 @@ use super::{Moment, Protocol, PublisherId, Stamp};
 
 /// A filter, from the moment a reader asks for it to the moment it is rid of it.
 #[derive(Debug)]
-pub(super) struct Interest {
+pub(crate) struct Interest {
     filter: String,
     asked: Moment,
     granted: Option<Moment>,
@@ -14,25 +14,28 @@ pub(super) struct Interest {
     left: Option<Moment>,
 }
 
-/// What a reader promises and is promised.
+/// How a reader reads.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::crash) struct Reading {
-    /// By which it reads.
-    pub(in crate::crash) protocol: Protocol,
+pub struct Reading {
+    /// The protocol by which it reads.
+    pub protocol: Protocol,
     /// Whether it takes messages exactly once, where they were sent so.
-    pub(in crate::crash) is_exact: bool,
+    pub is_exact: bool,
     /// Whether it is one consumer, which sees the order; several that share see parts of it.
-    pub(in crate::crash) is_ordered: bool,
+    pub is_ordered: bool,
 }
 
 /// A durable reader: a session, a durable subscription, a queue, or a group that shares.
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) name: String,
-    pub(super) reading: Reading,
-    pub(super) interests: Vec<Interest>,
+pub(crate) struct Reader {
+    pub(crate) name: String,
+    pub(crate) reading: Reading,
+    /// Filters that it has, or asks for, or asks to be rid of.
+    interests: Vec<Interest>,
+    /// Filters that it is rid of, in the order of that.
+    past: Vec<Interest>,
     /// It was ended on purpose: nothing is due to it.
-    pub(super) is_retired: bool,
+    pub(crate) is_retired: bool,
     /// What came, by publisher and sequence.
     pages: Vec<Vec<Entry>>,
     /// Highest sequence that came, by publisher and topic.
@@ -41,17 +44,18 @@ pub(super) struct Reader {
 
 /// What came of a message.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Entry {
-    pub(super) copies: u16,
-    /// The broker's life in which the first came, from 1.
-    pub(super) first_life: u16,
-    /// The life in which the last came.
-    pub(super) last_life: u16,
+pub(crate) struct Entry {
+    /// When the first copy came; the start of the ledger for none.
+    pub(crate) first: Moment,
+    /// When the last copy came.
+    pub(crate) last: Moment,
+    /// Number of copies, less those that the reader does not have to know any more.
+    pub(crate) copies: u16,
 }
 
 /// What a copy is to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copy {
+pub(crate) enum Copy {
     First,
     /// The first, and behind one that was published after it.
     Late {
@@ -59,33 +63,35 @@ pub(super) enum Copy {
         after: u32,
     },
     Repeated,
+    /// Another one, after the broker was allowed to forget that the reader has it.
+    Forgotten,
 }
 
 impl Reader {
-    pub(super) fn new(name: String, reading: Reading) -> Self {
+    pub(crate) fn new(name: String, reading: Reading) -> Self {
         Self {
             name,
             reading,
             interests: Vec::new(),
+            past: Vec::new(),
             is_retired: false,
             pages: Vec::new(),
             highest: HashMap::new(),
         }
     }
 
-    pub(super) fn entry(&self, stamp: Stamp) -> Entry {
+    pub(crate) fn entry(&self, stamp: Stamp) -> Entry {
         let page = self.pages.get(stamp.publisher as usize);
         let entry = page.and_then(|page| page.get(stamp.sequence as usize));
         entry.copied().unwrap_or_default()
     }
 
     /// Whether a copy has come.
-    pub(super) fn has(&self, stamp: Stamp) -> bool {
-        self.entry(stamp).copies > 0
+    pub(crate) fn has(&self, stamp: Stamp) -> bool {
+        self.entry(stamp).last > Moment::START
     }
 
-    /// Notes a copy of a message on a topic.
-    pub(super) fn take(&mut self, stamp: Stamp, topic: usize, life: usize) -> Copy {
+    fn entry_mut(&mut self, stamp: Stamp) -> &mut Entry {
         let (publisher, sequence) = (stamp.publisher as usize, stamp.sequence as usize);
         if self.pages.len() <= publisher {
             self.pages.resize_with(publisher + 1, Vec::new);
@@ -94,15 +100,24 @@ impl Reader {
         if page.len() <= sequence {
             page.resize(sequence + 1, Entry::default());
         }
-        let entry = &mut page[sequence];
+        &mut page[sequence]
+    }
+
+    /// Notes a copy of a message on a topic.
+    pub(crate) fn take(&mut self, stamp: Stamp, topic: usize, now: Moment) -> Copy {
+        let entry = self.entry_mut(stamp);
+        let is_first = entry.last == Moment::START;
         entry.copies = entry.copies.saturating_add(1);
-        entry.last_life = life as u16;
-        if entry.copies > 1 {
-            return Copy::Repeated;
+        entry.last = now;
+        if !is_first {
+            return match entry.copies {
+                1 => Copy::Forgotten,
+                _ => Copy::Repeated,
+            };
         }
-        entry.first_life = life as u16;
-        let highest = (self.highest).entry((PublisherId(stamp.publisher), topic));
-        let highest = highest.or_insert(stamp.sequence);
+        entry.first = now;
+        let place = (PublisherId(stamp.publisher), topic);
+        let highest = self.highest.entry(place).or_insert(stamp.sequence);
         if *highest > stamp.sequence {
             return Copy::Late { after: *highest };
         }
@@ -110,9 +125,42 @@ impl Reader {
         Copy::First
     }
 
+    /// The reader has told the broker again that it has this message.
+    pub(crate) fn tell_again(&mut self, stamp: Stamp, now: Moment) {
+        if self.has(stamp) {
+            self.entry_mut(stamp).last = now;
+        }
+    }
+
+    /// What the broker has noted of the reader since a moment may be gone.
+    pub(crate) fn excuse(&mut self, since: Moment) {
+        let is_late = |moment: &Moment| *moment >= since;
+        for interest in &mut self.interests {
+            interest.granted.take_if(|moment| is_late(moment));
+        }
+        for interest in self.past.iter_mut().rev() {
+            if interest.left.take_if(|moment| is_late(moment)).is_none() {
+                break;
+            }
+        }
+    }
+
+    /// The broker may have forgotten that the reader has this message, if it knows that only since a moment.
+    pub(crate) fn forget(&mut self, stamp: Stamp, since: Moment) {
+        let entry = self.entry_mut(stamp);
+        if entry.last >= since {
+            entry.copies = 0;
+        }
+    }
+
+    /// All filters that it has or had.
+    fn all_interests(&self) -> impl Iterator<Item = &Interest> {
+        self.interests.iter().chain(&self.past)
+    }
+
     /// Whether a message is due: it was sent after the broker had granted a filter that matches, which the
     /// reader has kept since.
-    pub(super) fn is_due(&self, topic: &str, sent: Moment) -> bool {
+    pub(crate) fn is_due(&self, topic: &str, sent: Moment) -> bool {
         !self.is_retired
             && self.interests.iter().any(|interest| {
                 interest.granted.is_some_and(|granted| granted < sent)
@@ -122,8 +170,8 @@ impl Reader {
     }
 
     /// Whether the broker had granted a filter that matches when a message was sent.
-    pub(super) fn had_asked(&self, topic: &str, sent: Moment) -> bool {
-        self.interests.iter().any(|interest| {
+    pub(crate) fn had_asked(&self, topic: &str, sent: Moment) -> bool {
+        self.all_interests().any(|interest| {
             interest.granted.is_some_and(|granted| granted < sent)
                 && matches(&interest.filter, topic)
         })
@@ -131,15 +179,15 @@ impl Reader {
 
     /// Whether a message may come: the broker may have taken it, from `sent` to `taken`, while a filter that
     /// matches was in force.
-    pub(super) fn may_have(&self, topic: &str, sent: Moment, taken: Option<Moment>) -> bool {
-        self.interests.iter().any(|interest| {
+    pub(crate) fn may_have(&self, topic: &str, sent: Moment, taken: Option<Moment>) -> bool {
+        self.all_interests().any(|interest| {
             taken.is_none_or(|taken| interest.asked < taken)
                 && interest.left.is_none_or(|left| sent < left)
                 && matches(&interest.filter, topic)
         })
     }
 
-    pub(super) fn ask(&mut self, filter: &str, now: Moment) {
+    pub(crate) fn ask(&mut self, filter: &str, now: Moment) {
         self.interests.push(Interest {
             filter: filter.to_owned(),
             asked: now,
@@ -149,14 +197,8 @@ impl Reader {
         });
     }
 
-    /// The interest in a filter that was asked for last.
-    fn last(&mut self, filter: &str) -> Option<&mut Interest> {
-        let mut interests = self.interests.iter_mut().rev();
-        interests.find(|interest| interest.filter == filter)
-    }
-
     /// An answer to a question. Members of a group ask the same; the group has the filter with the first answer.
-    pub(super) fn granted(&mut self, filter: &str, now: Moment) {
+    pub(crate) fn granted(&mut self, filter: &str, now: Moment) {
         let mut interests = self.interests.iter_mut().rev();
         let asked = |one: &&mut Interest| one.filter == filter && one.granted.is_none();
         if let Some(interest) = interests.find(asked) {
@@ -164,25 +206,34 @@ impl Reader {
         }
     }
 
-    pub(super) fn granted_interests(&self) -> usize {
+    pub(crate) fn granted_interests(&self) -> usize {
         let interests = self.interests.iter();
         interests.filter(|one| one.granted.is_some()).count()
     }
 
-    pub(super) fn is_asking(&self) -> bool {
+    pub(crate) fn is_asking(&self) -> bool {
         let mut interests = self.interests.iter();
         interests.any(|one| one.granted.is_none() && one.leaving.is_none())
     }
 
-    pub(super) fn leave(&mut self, filter: &str, now: Moment) {
-        if let Some(interest) = self.last(filter) {
-            interest.leaving = Some(now);
+    pub(crate) fn is_granted(&self, filter: &str) -> bool {
+        let mut interests = self.interests.iter();
+        interests.any(|one| one.filter == filter && one.granted.is_some() && one.leaving.is_none())
+    }
+
+    pub(crate) fn leave(&mut self, filter: &str, now: Moment) {
+        for interest in &mut self.interests {
+            if interest.filter == filter {
+                interest.leaving.get_or_insert(now);
+            }
         }
     }
 
-    pub(super) fn left(&mut self, filter: &str, now: Moment) {
-        if let Some(interest) = self.last(filter) {
+    pub(crate) fn left(&mut self, filter: &str, now: Moment) {
+        let is_over = |one: &mut Interest| one.filter == filter && one.leaving.is_some();
+        for mut interest in self.interests.extract_if(.., is_over) {
             interest.left = Some(now);
+            self.past.push(interest);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A promise that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::crash) enum Promise {
+pub enum Promise {
     /// What was acknowledged is delivered to every durable reader that had asked for it.
     Kept,
     /// What is sent and read exactly once is not doubled.
@@ -27,7 +27,7 @@ pub(in crate::crash) enum Promise {
 
 impl Promise {
     /// All of them, in the order of reports.
-    pub(in crate::crash) const ALL: [Self; 9] = [
+    pub const ALL: [Self; 9] = [
         Self::Kept,
         Self::Once,
         Self::Order,
@@ -40,7 +40,7 @@ impl Promise {
     ];
 
     /// One word for a breach of it.
-    pub(in crate::crash) const fn breach(self) -> &'static str {
+    pub const fn breach(self) -> &'static str {
         match self {
             Self::Kept => "lost",
             Self::Once => "doubled",
@@ -57,13 +57,13 @@ impl Promise {
 
 /// A breach that was seen.
 #[derive(Clone, Debug)]
-pub(in crate::crash) struct Violation {
+pub struct Violation {
     /// Which promise.
-    pub(in crate::crash) promise: Promise,
+    pub promise: Promise,
     /// The broker's life in which it was seen, from 1.
-    pub(in crate::crash) life: usize,
+    pub life: usize,
     /// Which message, publisher and reader, and when.
-    pub(in crate::crash) text: String,
+    pub text: String,
 }
 
 impl fmt::Display for Violation {

@@ -259,3 +259,73 @@ fn an_ended_reader_is_owed_nothing() {
     ledger.retires(reader);
     assert_eq!(broken(&mut ledger), []);
 }
+
+#[test]
+fn what_was_promised_since_a_moment_is_excused_and_nothing_before() {
+    let (mut ledger, publisher, reader) = start();
+    let before = sent(&mut ledger, publisher);
+    came(&mut ledger, reader, before);
+    ledger.leaves(reader, "t/#");
+    ledger.left(reader, "t/#");
+    ledger.asks(reader, "t/+");
+    ledger.granted(reader, "t/+");
+    let early = sent(&mut ledger, publisher);
+    let since = ledger.mark();
+    let late = sent(&mut ledger, publisher);
+    let twice = ledger.send(publisher, "t/1");
+    came(&mut ledger, reader, twice);
+    ledger.acknowledged(twice);
+    let other = ledger.reader("other", READING);
+    ledger.asks(other, "#");
+    ledger.granted(other, "#");
+    assert!(ledger.is_granted(other, "#"));
+    sent(&mut ledger, publisher);
+    assert_eq!(ledger.missing(), 4);
+
+    ledger.excuse(since);
+    assert!(!ledger.is_granted(other, "#"), "it has to ask again");
+    assert_eq!(ledger.counts(Protocol::Mqtt).excused, 3);
+    assert_eq!(ledger.missing(), 1, "what was on the disk is due");
+    // The broker has forgotten that the reader has it, and what it tells later is remembered.
+    came(&mut ledger, reader, twice);
+    assert_eq!(ledger.all_breaches(), 0);
+    came(&mut ledger, reader, twice);
+    assert_eq!(ledger.breaches(Promise::Once, Protocol::Amqp), 1);
+    came(&mut ledger, reader, before);
+    assert_eq!(ledger.breaches(Promise::Once, Protocol::Amqp), 2);
+    let told = ledger.mark();
+    ledger.told_again(reader, &before.payload());
+    ledger.excuse(told);
+    came(&mut ledger, reader, before);
+    assert_eq!(
+        ledger.breaches(Promise::Once, Protocol::Amqp),
+        2,
+        "told again"
+    );
+    came(&mut ledger, reader, late);
+    assert_eq!(
+        ledger.breaches(Promise::Order, Protocol::Amqp),
+        1,
+        "behind `twice`"
+    );
+    ledger.close();
+    assert_eq!(ledger.breaches(Promise::Kept, Protocol::Mqtt), 1);
+    came(&mut ledger, reader, early);
+}
+
+#[test]
+fn an_end_of_a_subscription_that_is_excused_is_none() {
+    let (mut ledger, publisher, reader) = start();
+    let since = ledger.mark();
+    ledger.leaves(reader, "t/#");
+    ledger.left(reader, "t/#");
+    ledger.excuse(since);
+    let may_come = sent(&mut ledger, publisher);
+    assert_eq!(ledger.missing(), 0, "it is not due");
+    came(&mut ledger, reader, may_come);
+    assert_eq!(broken(&mut ledger), []);
+    ledger.asks(reader, "t/#");
+    ledger.granted(reader, "t/#");
+    sent(&mut ledger, publisher);
+    assert_eq!(ledger.missing(), 1);
+}

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::link::Random;
-
 /// Most bytes of one payload in a hundred; so that records of the log span its blocks.
 const MAX_BYTES: u64 = 24_000;
 /// Most bytes of the others.
@@ -11,34 +9,31 @@ const MAX_USUAL_BYTES: u64 = 400;
 
 /// Whose message a payload is. The payload follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::crash) struct Stamp {
+pub struct Stamp {
     /// Number of the publisher in the ledger.
-    pub(super) publisher: u32,
+    pub publisher: u32,
     /// Number of the message among those of the publisher, from 0.
-    pub(super) sequence: u32,
+    pub sequence: u32,
 }
 
 impl Stamp {
     /// The payload: the stamp in digits, and bytes that follow from it.
-    pub(in crate::crash) fn payload(self) -> Vec<u8> {
-        let mut random = Random::new(&[u64::from(self.publisher), u64::from(self.sequence)]);
-        let limit = if random.happens(0.01) {
-            MAX_BYTES
-        } else {
-            MAX_USUAL_BYTES
-        };
-        let filler_bytes = random.next_u64() % limit;
+    pub fn payload(self) -> Vec<u8> {
+        let mut filler = Filler(u64::from(self.publisher) << 32 | u64::from(self.sequence));
+        let is_long = filler.next() % 100 == 0;
+        let limit = if is_long { MAX_BYTES } else { MAX_USUAL_BYTES };
+        let filler_bytes = filler.next() % limit;
         let mut text = String::new();
         let _ = write!(text, "{} {} ", self.publisher, self.sequence);
         let mut payload = text.into_bytes();
         for _ in 0..filler_bytes {
-            payload.push(b'a' + (random.next_u64() % 26) as u8);
+            payload.push(b'a' + (filler.next() % 26) as u8);
         }
         payload
     }
 
     /// Reads a payload; `None` where it is not exactly one that a stamp has.
-    pub(super) fn of(payload: &[u8]) -> Option<Self> {
+    pub fn of(payload: &[u8]) -> Option<Self> {
         let mut words = payload.splitn(3, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
         let stamp = Self {
@@ -46,6 +41,18 @@ impl Stamp {
             sequence: number()?,
         };
         (stamp.payload() == payload).then_some(stamp)
+    }
+}
+
+/// Numbers that look random and follow from one (SplitMix64).
+struct Filler(u64);
+
+impl Filler {
+    const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
     }
 }
 

@@ -1,9 +1,33 @@
-//! The ledger: what was sent, acknowledged, asked for and received, and which promises that breaks.
+//! The ledger of a crash test: notes of what clients sent, were acknowledged, asked for and received. It finds the
+//! promises of a message broker that these notes break.
 //!
-//! It has no sockets and no clock. A *moment* is the number of notes before it, so that "the subscription was
+//! Two tests share it. The crash test kills a broker's process and starts it again. The power-cut test plays the whole
+//! server in virtual time, on a simulated disk that loses what is not synced.
+//!
+//! The ledger has no sockets and no clock. A [`Moment`] is the number of notes before it. So "the subscription was
 //! acknowledged before the message was sent" is a comparison of two numbers. Rules that would need to know what
 //! happened inside the broker are left out: a message that is acknowledged while a reader unsubscribes may
 //! come or not.
+//!
+//! ```
+//! use sterna_ledger::{Ledger, Promise, Protocol, Reading, Sending};
+//!
+//! let mut ledger = Ledger::default();
+//! ledger.life_begins();
+//! let protocol = Protocol::Mqtt;
+//! let publisher = ledger.publisher("sensor", Sending { protocol, is_exact: false });
+//! let reading = Reading { protocol, is_exact: false, is_ordered: true };
+//! let reader = ledger.reader("dashboard", reading);
+//! ledger.asks(reader, "house/#");
+//! ledger.granted(reader, "house/#");
+//!
+//! let [first, second] = [(); 2].map(|()| ledger.send(publisher, "house/door"));
+//! ledger.acknowledged(first);
+//! ledger.acknowledged(second);
+//! ledger.received(reader, Some("house/door"), &second.payload());
+//! ledger.close();
+//! assert_eq!(ledger.breaches(Promise::Kept, protocol), 1, "the first was lost");
+//! ```
 
 mod reader;
 mod stamp;
@@ -12,27 +36,37 @@ mod violation;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-pub(super) use reader::Reading;
+pub use reader::Reading;
 use reader::{Copy, Reader};
-pub(super) use stamp::Stamp;
-pub(super) use violation::{Promise, Violation};
+pub use stamp::Stamp;
+pub use violation::{Promise, Violation};
 
-/// How many notes were made before.
-pub(super) type Moment = u64;
+/// A moment: the number of notes that a ledger had then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u32);
+
+impl Moment {
+    /// Before the first note.
+    const START: Self = Self(0);
+}
 
 /// Most violations of a promise towards a client that are kept with their text; the others are counted.
 const MAX_TOLD: u64 = 2;
 
-/// By which protocol a client speaks.
+/// The protocol that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Protocol {
+pub enum Protocol {
+    /// MQTT, any version.
     Mqtt,
+    /// AMQP 1.0.
     Amqp,
+    /// Publish-subscribe over HTTP, any version.
     Http,
 }
 
 impl Protocol {
-    pub(super) const ALL: [Self; 3] = [Self::Mqtt, Self::Amqp, Self::Http];
+    /// All of them, in the order of reports.
+    pub const ALL: [Self; 3] = [Self::Mqtt, Self::Amqp, Self::Http];
 }
 
 impl fmt::Display for Protocol {
@@ -47,23 +81,23 @@ impl fmt::Display for Protocol {
 
 /// A publisher in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct PublisherId(u32);
+pub struct PublisherId(u32);
 
 /// A reader in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ReaderId(usize);
+pub struct ReaderId(usize);
 
 /// A transaction in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct TransactionId(usize);
+pub struct TransactionId(usize);
 
-/// What a publisher promises and is promised.
+/// How a publisher sends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sending {
-    /// By which it publishes.
-    pub(super) protocol: Protocol,
+pub struct Sending {
+    /// The protocol by which it publishes.
+    pub protocol: Protocol,
     /// Whether its messages are sent exactly once: QoS 2, a settle mode of two steps, a key.
-    pub(super) is_exact: bool,
+    pub is_exact: bool,
 }
 
 /// What has become of a message, as far as its publisher knows.
@@ -105,20 +139,24 @@ struct Publisher {
     compared: usize,
 }
 
-/// What was counted for one protocol.
+/// Counts of messages for one protocol.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) sent: u64,
-    pub(super) acknowledged: u64,
+pub struct Counts {
+    /// Messages that publishers sent.
+    pub sent: u64,
+    /// Messages of these that the broker acknowledged.
+    pub acknowledged: u64,
+    /// Acknowledged messages that the broker was allowed to lose by [`Ledger::excuse`].
+    pub excused: u64,
     /// First copies that readers got.
-    pub(super) delivered: u64,
+    pub delivered: u64,
     /// Further copies where at least once was promised.
-    pub(super) repeated: u64,
+    pub repeated: u64,
 }
 
-/// All that was noted.
+/// All notes of a test, and the promises that they break.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub struct Ledger {
     now: Moment,
     /// When each of the broker's lives began.
     lives: Vec<Moment>,
@@ -130,6 +168,10 @@ pub(super) struct Ledger {
     pending: usize,
     /// Copies that have come, repeated ones included.
     copies: u64,
+    /// Copies that have come, and what readers told again, since the comparison before the last.
+    recent: Vec<(ReaderId, Stamp)>,
+    /// So many of them came before the last comparison.
+    compared: usize,
     counts: BTreeMap<Protocol, Counts>,
     breaches: BTreeMap<(Promise, Protocol), u64>,
     /// Breaches by promise and client.
@@ -153,19 +195,44 @@ impl fmt::Debug for Alarm {
 type Missing = (usize, Stamp);
 
 impl Ledger {
-    fn tick(&mut self) -> Moment {
-        self.now += 1;
+    const fn tick(&mut self) -> Moment {
+        self.now.0 += 1;
         self.now
     }
 
+    /// This moment, for [`excuse`](Self::excuse). Notes that follow are later than it.
+    pub const fn mark(&mut self) -> Moment {
+        self.tick()
+    }
+
+    /// The power was cut, and the broker had not promised yet that its notes since a moment survive that:
+    /// acknowledgements of messages and filters, their ends, and what readers have received. All that may be gone.
+    pub fn excuse(&mut self, since: Moment) {
+        for publisher in &mut self.publishers {
+            let protocol = publisher.sending.protocol;
+            for publication in &mut publisher.publications[publisher.compared..] {
+                if matches!(publication.fate, Fate::Kept(at) if at >= since) {
+                    publication.fate = Fate::Doubtful;
+                    self.counts.entry(protocol).or_default().excused += 1;
+                }
+            }
+        }
+        for reader in &mut self.readers {
+            reader.excuse(since);
+        }
+        for (reader, stamp) in &self.recent {
+            self.readers[reader.0].forget(*stamp, since);
+        }
+    }
+
     /// Another life of the broker begins.
-    pub(super) fn life_begins(&mut self) {
+    pub fn life_begins(&mut self) {
         let now = self.tick();
         self.lives.push(now);
     }
 
-    /// The broker's life, from 1.
-    pub(super) fn life(&self) -> usize {
+    /// The number of the broker's life, from 1; 0 before the first.
+    pub fn life(&self) -> usize {
         self.lives.len()
     }
 
@@ -173,14 +240,8 @@ impl Ledger {
         self.lives.partition_point(|began| *began <= moment)
     }
 
-    /// Notes a breach of a promise.
-    pub(super) fn complain(
-        &mut self,
-        promise: Promise,
-        protocol: Protocol,
-        who: &str,
-        text: String,
-    ) {
+    /// Notes a breach of a promise that somebody else has found, towards the client `who`.
+    pub fn complain(&mut self, promise: Promise, protocol: Protocol, who: &str, text: String) {
         *self.breaches.entry((promise, protocol)).or_default() += 1;
         let count = self.by_client.entry((promise, who.to_owned()));
         let count = count.or_default();
@@ -196,27 +257,28 @@ impl Ledger {
     }
 
     /// The first breaches, in the order in which they were seen.
-    pub(super) fn violations(&self) -> &[Violation] {
+    pub fn violations(&self) -> &[Violation] {
         &self.told
     }
 
     /// How often a promise was broken towards clients of a protocol.
-    pub(super) fn breaches(&self, promise: Promise, protocol: Protocol) -> u64 {
+    pub fn breaches(&self, promise: Promise, protocol: Protocol) -> u64 {
         let count = self.breaches.get(&(promise, protocol));
         count.copied().unwrap_or(0)
     }
 
     /// How often each promise was broken, by client.
-    pub(super) const fn breaches_by_client(&self) -> &BTreeMap<(Promise, String), u64> {
+    pub const fn breaches_by_client(&self) -> &BTreeMap<(Promise, String), u64> {
         &self.by_client
     }
 
     /// How often any promise was broken.
-    pub(super) fn all_breaches(&self) -> u64 {
+    pub fn all_breaches(&self) -> u64 {
         self.breaches.values().sum()
     }
 
-    pub(super) fn counts(&self, protocol: Protocol) -> Counts {
+    /// What was counted for a protocol.
+    pub fn counts(&self, protocol: Protocol) -> Counts {
         self.counts.get(&protocol).copied().unwrap_or_default()
     }
 
@@ -239,7 +301,8 @@ impl Ledger {
 
     // --- Publishers ---
 
-    pub(super) fn publisher(&mut self, name: impl Into<String>, sending: Sending) -> PublisherId {
+    /// Enters a publisher.
+    pub fn publisher(&mut self, name: impl Into<String>, sending: Sending) -> PublisherId {
         self.publishers.push(Publisher {
             name: name.into(),
             sending,
@@ -255,13 +318,13 @@ impl Ledger {
         Some((publisher, publication))
     }
 
-    /// A publisher is about to send a message.
-    pub(super) fn send(&mut self, publisher: PublisherId, topic: &str) -> Stamp {
+    /// A publisher is about to send a message to a topic. Its payload must be that of the stamp.
+    pub fn send(&mut self, publisher: PublisherId, topic: &str) -> Stamp {
         self.note_sending(publisher, topic, None, false)
     }
 
     /// A publisher is about to clear a topic's retained message.
-    pub(super) fn clear(&mut self, publisher: PublisherId, topic: &str) -> Stamp {
+    pub fn clear(&mut self, publisher: PublisherId, topic: &str) -> Stamp {
         self.note_sending(publisher, topic, None, true)
     }
 
@@ -311,29 +374,29 @@ impl Ledger {
         }
     }
 
-    /// Does something at once with an acknowledgement to come, after so many others; `None` forgets it.
-    pub(super) fn set_alarm(&mut self, alarm: Option<(u64, Box<dyn FnOnce() + Send>)>) {
+    /// Does something at once with an acknowledgement to come, after N others; `None` forgets it.
+    pub fn set_alarm(&mut self, alarm: Option<(u64, Box<dyn FnOnce() + Send>)>) {
         self.alarm = Alarm(alarm);
     }
 
     /// The broker has acknowledged a message.
-    pub(super) fn acknowledged(&mut self, stamp: Stamp) {
+    pub fn acknowledged(&mut self, stamp: Stamp) {
         let now = self.tick();
         self.decide(stamp, Fate::Kept(now));
     }
 
     /// The broker has refused a message.
-    pub(super) fn refused(&mut self, stamp: Stamp) {
+    pub fn refused(&mut self, stamp: Stamp) {
         self.decide(stamp, Fate::Void);
     }
 
     /// The publisher will not learn what has become of a message.
-    pub(super) fn doubtful(&mut self, stamp: Stamp) {
+    pub fn doubtful(&mut self, stamp: Stamp) {
         self.decide(stamp, Fate::Doubtful);
     }
 
     /// Publishers of which a message was acknowledged.
-    pub(super) fn heard_publishers(&self) -> usize {
+    pub fn heard_publishers(&self) -> usize {
         let is_heard = |publisher: &&Publisher| {
             let mut publications = publisher.publications.iter();
             publications.any(|publication| matches!(publication.fate, Fate::Kept(_)))
@@ -342,12 +405,12 @@ impl Ledger {
     }
 
     /// Messages whose publishers wait for an answer.
-    pub(super) const fn pending(&self) -> usize {
+    pub const fn pending(&self) -> usize {
         self.pending
     }
 
     /// Which publishers wait for an answer, and for how many.
-    pub(super) fn waiting(&self) -> Vec<(Protocol, String, String)> {
+    pub fn waiting(&self) -> Vec<(Protocol, String, String)> {
         let mut found = Vec::new();
         for publisher in &self.publishers {
             let pending = (publisher.publications.iter().enumerate())
@@ -367,13 +430,14 @@ impl Ledger {
 
     // --- Transactions ---
 
-    pub(super) fn transaction(&mut self) -> TransactionId {
+    /// Enters a transaction.
+    pub fn transaction(&mut self) -> TransactionId {
         self.transactions.push(Vec::new());
         TransactionId(self.transactions.len() - 1)
     }
 
     /// A publisher is about to post a message in a transaction.
-    pub(super) fn post(
+    pub fn post(
         &mut self,
         publisher: PublisherId,
         topic: &str,
@@ -390,17 +454,19 @@ impl Ledger {
         }
     }
 
-    pub(super) fn committed(&mut self, transaction: TransactionId) {
+    /// The broker has acknowledged a transaction.
+    pub fn committed(&mut self, transaction: TransactionId) {
         let now = self.tick();
         self.decide_transaction(transaction, Fate::Kept(now));
     }
 
-    pub(super) fn rolled_back(&mut self, transaction: TransactionId) {
+    /// A transaction was rolled back: it must have no effect.
+    pub fn rolled_back(&mut self, transaction: TransactionId) {
         self.decide_transaction(transaction, Fate::Void);
     }
 
-    /// Whether it was committed was not answered.
-    pub(super) fn in_doubt(&mut self, transaction: TransactionId) {
+    /// The broker has not answered whether a transaction was committed.
+    pub fn in_doubt(&mut self, transaction: TransactionId) {
         self.decide_transaction(transaction, Fate::Doubtful);
     }
 
@@ -421,7 +487,7 @@ impl Ledger {
                     .map(|(_, publication)| publication.sent);
                 let life = sent.map_or(0, |sent| self.life_at(sent));
                 let mut readers = self.readers.iter();
-                readers.any(|reader| usize::from(reader.entry(*stamp).last_life) > life)
+                readers.any(|reader| self.life_at(reader.entry(*stamp).last) > life)
             });
             if was_kept {
                 let now = self.tick();
@@ -434,60 +500,76 @@ impl Ledger {
 
     // --- Readers ---
 
-    pub(super) fn reader(&mut self, name: impl Into<String>, reading: Reading) -> ReaderId {
+    /// Enters a reader. Consumers that share a queue are one reader.
+    pub fn reader(&mut self, name: impl Into<String>, reading: Reading) -> ReaderId {
         self.readers.push(Reader::new(name.into(), reading));
         ReaderId(self.readers.len() - 1)
     }
 
     /// A reader is about to ask for a filter.
-    pub(super) fn asks(&mut self, reader: ReaderId, filter: &str) {
+    pub fn asks(&mut self, reader: ReaderId, filter: &str) {
         let now = self.tick();
         self.readers[reader.0].ask(filter, now);
     }
 
     /// The broker has acknowledged that.
-    pub(super) fn granted(&mut self, reader: ReaderId, filter: &str) {
+    pub fn granted(&mut self, reader: ReaderId, filter: &str) {
         let now = self.tick();
         self.readers[reader.0].granted(filter, now);
     }
 
-    /// Filters that were granted, of all readers.
-    pub(super) fn granted_interests(&self) -> usize {
+    /// Number of filters that were granted, of all readers.
+    pub fn granted_interests(&self) -> usize {
         let interests = self.readers.iter().map(Reader::granted_interests);
         interests.sum()
     }
 
     /// Readers that have asked for a filter, and have no answer.
-    pub(super) fn unanswered_readers(&self) -> Vec<&str> {
+    pub fn unanswered_readers(&self) -> Vec<&str> {
         let asking = self.readers.iter().filter(|reader| reader.is_asking());
         asking.map(|reader| reader.name.as_str()).collect()
     }
 
+    /// Whether a reader has a filter: the broker has granted it, and the reader does not leave it.
+    pub fn is_granted(&self, reader: ReaderId, filter: &str) -> bool {
+        self.readers[reader.0].is_granted(filter)
+    }
+
     /// A reader is about to say that it does not want a filter any more.
-    pub(super) fn leaves(&mut self, reader: ReaderId, filter: &str) {
+    pub fn leaves(&mut self, reader: ReaderId, filter: &str) {
         let now = self.tick();
         self.readers[reader.0].leave(filter, now);
     }
 
     /// The broker has acknowledged that.
-    pub(super) fn left(&mut self, reader: ReaderId, filter: &str) {
+    pub fn left(&mut self, reader: ReaderId, filter: &str) {
         let now = self.tick();
         self.readers[reader.0].left(filter, now);
     }
 
     /// The reader ends on purpose.
-    pub(super) fn retires(&mut self, reader: ReaderId) {
+    pub fn retires(&mut self, reader: ReaderId) {
         self.readers[reader.0].is_retired = true;
     }
 
-    /// Copies that have come to anybody.
-    pub(super) const fn copies(&self) -> u64 {
+    /// Number of copies that have come to anybody.
+    pub const fn copies(&self) -> u64 {
         self.copies
     }
 
-    /// A copy has come.
-    pub(super) fn received(&mut self, id: ReaderId, topic: Option<&str>, payload: &[u8]) {
-        self.tick();
+    /// A reader tells the broker again that it has a message, or the broker asks that. So the broker knows it only from
+    /// now on, if the power is cut.
+    pub fn told_again(&mut self, reader: ReaderId, payload: &[u8]) {
+        let now = self.tick();
+        if let Some(stamp) = Stamp::of(payload) {
+            self.readers[reader.0].tell_again(stamp, now);
+            self.recent.push((reader, stamp));
+        }
+    }
+
+    /// A copy of a message has come to a reader, under a topic if the protocol says one.
+    pub fn received(&mut self, id: ReaderId, topic: Option<&str>, payload: &[u8]) {
+        let now = self.tick();
         self.copies += 1;
         let protocol = self.readers[id.0].reading.protocol;
         let name = self.readers[id.0].name.clone();
@@ -511,9 +593,8 @@ impl Ledger {
             self.complain(Promise::Intact, protocol, &name, text);
         }
         self.judge_asked(id, stamp);
-        let life = self.life();
-        let copy = self.readers[id.0].take(stamp, number, life);
-        match copy {
+        self.recent.push((id, stamp));
+        match self.readers[id.0].take(stamp, number, now) {
             Copy::First => self.counts_mut(protocol).delivered += 1,
             Copy::Late { after } => {
                 self.counts_mut(protocol).delivered += 1;
@@ -530,6 +611,7 @@ impl Ledger {
                 }
             }
             Copy::Repeated => self.judge_once(id, stamp),
+            Copy::Forgotten => self.counts_mut(protocol).repeated += 1,
         }
     }
 
@@ -570,7 +652,7 @@ impl Ledger {
                 "{} came {} times to {name}, the first in life {}",
                 self.describe(stamp),
                 entry.copies,
-                entry.first_life
+                self.life_at(entry.first)
             );
             let who = self.pair(stamp, &name);
             self.complain(Promise::Once, reading.protocol, &who, text);
@@ -638,13 +720,13 @@ impl Ledger {
     }
 
     /// How many copies are due and have not come.
-    pub(super) fn missing(&mut self) -> usize {
+    pub fn missing(&mut self) -> usize {
         self.look_at_doubtful(false);
         self.find_missing().len()
     }
 
     /// Ends a comparison: what has not come now is lost, and the next comparison begins after it.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.look_at_doubtful(true);
         for (reader, stamp) in self.find_missing() {
             let Some((publisher, publication)) = self.publication(stamp) else {
@@ -674,6 +756,8 @@ impl Ledger {
             let first = publications.position(|publication| publication.fate == Fate::Pending);
             publisher.compared = first.unwrap_or(publisher.publications.len());
         }
+        self.recent.drain(..self.compared);
+        self.compared = self.recent.len();
     }
 
     fn is_seen(&self, transaction: usize) -> bool {
@@ -683,7 +767,7 @@ impl Ledger {
     }
 
     /// Compares the retained message that was found with what its only publisher has published there.
-    pub(super) fn judge_retained(&mut self, asked: Protocol, topic: &str, found: Option<&[u8]>) {
+    pub fn judge_retained(&mut self, asked: Protocol, topic: &str, found: Option<&[u8]>) {
         self.tick();
         let Some(number) = self.topic_numbers.get(topic).copied() else {
             return;

@@ -1,0 +1,98 @@
+//! What was found in a run, and its report.
+
+use std::fmt::Write as _;
+
+use sterna_ledger::{Ledger, Promise, Protocol};
+
+use crate::world::Settings;
+
+/// The ledger of a run, and counts beside it.
+#[derive(Debug)]
+pub struct Outcome {
+    pub ledger: Ledger,
+    pub cuts: u32,
+    pub kills: u32,
+    pub lost_connections: u64,
+    pub clock_jumps: u64,
+    pub comparisons: u64,
+}
+
+impl Outcome {
+    pub fn new(ledger: Ledger) -> Self {
+        Self {
+            ledger,
+            cuts: 0,
+            kills: 0,
+            lost_connections: 0,
+            clock_jumps: 0,
+            comparisons: 0,
+        }
+    }
+
+    pub fn is_clean(&self) -> bool {
+        self.ledger.all_breaches() == 0
+    }
+
+    /// Whether acknowledged messages were lost.
+    pub fn is_losing(&self) -> bool {
+        self.broken(Promise::Kept) > 0
+    }
+
+    fn broken(&self, promise: Promise) -> u64 {
+        let each = Protocol::ALL.map(|protocol| self.ledger.breaches(promise, protocol));
+        each.iter().sum()
+    }
+
+    /// Whether enough was done to show something: for each protocol, and each part of the broker's promises.
+    pub fn is_busy(&self, cuts: u32) -> bool {
+        let least = u64::from(cuts);
+        let is_used = Protocol::ALL.map(|protocol| {
+            let counts = self.ledger.counts(protocol);
+            2 * counts.acknowledged > least && counts.delivered > 2 * least
+        });
+        self.cuts == cuts && is_used == [true; 3]
+    }
+
+    pub fn report(&self, settings: &Settings) -> String {
+        let mut text = format!(
+            "{} power cuts and {} kills, seed {}, durability {:?}{}\n",
+            self.cuts,
+            self.kills,
+            settings.seed,
+            settings.durability,
+            if settings.is_early {
+                ", acknowledged early"
+            } else {
+                ""
+            },
+        );
+        let counts = Protocol::ALL.map(|protocol| self.ledger.counts(protocol));
+        let sum = |of: fn(&sterna_ledger::Counts) -> u64| counts.iter().map(of).sum();
+        let counts = [
+            ("lost connections", self.lost_connections),
+            ("jumps of the wall clock", self.clock_jumps),
+            ("comparisons", self.comparisons),
+            ("acknowledged", sum(|counts| counts.acknowledged)),
+            (
+                "of these in the last interval",
+                sum(|counts| counts.excused),
+            ),
+            ("delivered", sum(|counts| counts.delivered)),
+        ];
+        for (name, count) in counts {
+            let _ = writeln!(text, "  {name:30} {count:>9}");
+        }
+        for promise in Promise::ALL {
+            let _ = writeln!(
+                text,
+                "  {:30} {:>9}",
+                promise.breach(),
+                self.broken(promise)
+            );
+        }
+        for violation in self.ledger.violations() {
+            let _ = writeln!(text, "  {violation}");
+        }
+        text
+    }
+}
