@@ -232,6 +232,13 @@ impl Connection {
         sessions.map(|session| session.assembling_bytes).sum()
     }
 
+    /// Unsettled deliveries of all sessions, sent and received.
+    #[must_use]
+    pub fn unsettled_deliveries(&self) -> usize {
+        let sessions = self.sessions.iter().flatten();
+        sessions.map(|session| session.unsettled_deliveries()).sum()
+    }
+
     /// All messages together of which parts have arrived have a limit.
     fn check_assembling(&self) -> Result<(), Fault> {
         if self.assembling_bytes() as u64 > self.limits.max_assembling_bytes {

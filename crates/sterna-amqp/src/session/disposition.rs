@@ -15,6 +15,11 @@ fn unsettle(links: &mut [Option<Box<Link>>], handle: u32) {
 }
 
 impl AmqpSession {
+    /// Unsettled deliveries, sent and received.
+    pub(crate) fn unsettled_deliveries(&self) -> usize {
+        self.outgoing.len() + self.incoming.len()
+    }
+
     pub(crate) fn disposition_received<'a>(
         &mut self,
         disposition: &Disposition<'a>,

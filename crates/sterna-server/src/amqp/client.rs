@@ -217,6 +217,8 @@ pub(super) enum Target {
 
 /// A link without its texts, with the engine's part of it.
 const LINK_BYTES: usize = 1_000;
+/// An unsettled delivery, in the engine and in what is remembered of its link.
+const DELIVERY_BYTES: usize = 200;
 /// What a byte of a selector takes when it is read: `a OR a OR …` is the worst.
 const SELECTOR_FACTOR: usize = 12;
 
@@ -323,13 +325,15 @@ impl Client {
         framers.sum::<usize>() + held_bytes(&self.held) + self.engine.assembling_bytes()
     }
 
-    /// Bytes that are kept of the client: what has partly arrived, its links, and its open transactions.
+    /// Bytes that are kept of the client: what has partly arrived, its links, its unsettled deliveries, and its open
+    /// transactions.
     pub(super) fn kept_bytes(&self) -> usize {
         let suspended = self.suspended.iter().map(|(_, source)| source.bytes());
         self.partial_bytes()
             + self.sources.bytes
             + self.targets.bytes
             + suspended.sum::<usize>()
+            + self.engine.unsettled_deliveries() * DELIVERY_BYTES
             + self.transactions.bytes()
     }
 

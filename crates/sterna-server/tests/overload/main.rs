@@ -11,7 +11,9 @@ mod fixture;
 mod store;
 
 use bytes::BytesMut;
-use sterna_amqp::messaging::Source;
+use sterna_amqp::link::AttachOptions;
+use sterna_amqp::messaging::{Source, Target, TargetArchetype};
+use sterna_amqp::performatives::{ReceiverSettleMode, Role};
 use sterna_amqp::types::{Encoded, MapWriter, Value};
 use sterna_mqtt::packet::{Connect, Publish};
 use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, QoS, Version};
@@ -412,6 +414,7 @@ fn who_holds_filters_links_aliases_or_a_transaction_is_ended_in_the_last_stage()
         "selectors",
         "transaction",
         "aliases",
+        "deliveries",
     ] {
         let mut broker = Broker::with(&config(), 1);
         let light = broker.client(V5, "light");
@@ -453,6 +456,19 @@ fn who_holds_filters_links_aliases_or_a_transaction_is_ended_in_the_last_stage()
                         for number in 0..40 {
                             let topic = format!("{number}/{}", "x".repeat(500));
                             client.sender(&mut broker, session, &topic);
+                        }
+                    }
+                    "deliveries" => {
+                        let options = AttachOptions {
+                            rcv_settle_mode: ReceiverSettleMode::Second,
+                            source: Some(Source::default()),
+                            target: Some(TargetArchetype::Target(Target::new("a"))),
+                            ..AttachOptions::default()
+                        };
+                        let role = Role::Sender;
+                        let link = client.attach(&mut broker, session, "out", role, &options);
+                        for token in 0..120 {
+                            client.send(&mut broker, link, token, "");
                         }
                     }
                     "selectors" => {
@@ -497,10 +513,12 @@ fn who_holds_filters_links_aliases_or_a_transaction_is_ended_in_the_last_stage()
 /// Also where the system has not told yet how much is resident.
 #[test]
 fn long_filters_and_topics_are_in_the_account() {
-    let mut broker = Broker::with(&config(), 1);
+    let mut config = config();
+    config.broker.memory_ceiling = MemoryCeiling::Bytes(4 << 20);
+    let mut broker = Broker::with(&config, 1);
     let client = broker.client(V5, "client");
     let long = "x".repeat(60_000);
-    for number in 0..900 {
+    for number in 0..36 {
         let filter = format!("{number}/{long}");
         broker.subscribe(client, V5, &filter, QoS::AtMostOnce);
     }
@@ -510,19 +528,15 @@ fn long_filters_and_topics_are_in_the_account() {
 
     let client = broker.client(V5, "client");
     let deep = "/x".repeat(120);
-    for number in 0..6_000 {
-        let retained = Publish {
-            retain: true,
-            ..publish("", "r", QoS::AtMostOnce)
-        };
+    for number in 0..230 {
         let topic = format!("{number}{deep}");
         let retained = Publish {
-            topic: &topic,
-            ..retained
+            retain: true,
+            ..publish(&topic, "r", QoS::AtMostOnce)
         };
         broker.packet(client, V5, &Packet::Publish(retained));
     }
-    resident(&mut broker, 0, Stage::Drop);
+    resident(&mut broker, 0, Stage::RefuseNewcomers);
 }
 
 /// Else who acknowledges nothing could keep all others from publishing for as long as it pleases.

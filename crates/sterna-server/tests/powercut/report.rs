@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use sterna_ledger::{Ledger, Promise, Protocol};
+use sterna_ledger::{Counts, Ledger, Promise, Protocol};
 
 use crate::world::Settings;
 
@@ -43,14 +43,19 @@ impl Outcome {
         each.iter().sum()
     }
 
-    /// Whether enough was done to show something: for each protocol, and each part of the broker's promises.
+    /// Whether enough was done to show something, by each protocol.
     pub fn is_busy(&self, cuts: u32) -> bool {
+        let counts = Protocol::ALL.map(|protocol| self.ledger.counts(protocol));
+        let is_used = |counts: &Counts| counts.acknowledged > 0 && counts.delivered > 0;
+        let [acknowledged, delivered] = [
+            counts.iter().map(|counts| counts.acknowledged).sum::<u64>(),
+            counts.iter().map(|counts| counts.delivered).sum(),
+        ];
         let least = u64::from(cuts);
-        let is_used = Protocol::ALL.map(|protocol| {
-            let counts = self.ledger.counts(protocol);
-            2 * counts.acknowledged > least && counts.delivered > 2 * least
-        });
-        self.cuts == cuts && is_used == [true; 3]
+        self.cuts == cuts
+            && acknowledged > least
+            && delivered > 4 * least
+            && counts.iter().all(is_used)
     }
 
     pub fn report(&self, settings: &Settings) -> String {
@@ -67,7 +72,7 @@ impl Outcome {
             },
         );
         let counts = Protocol::ALL.map(|protocol| self.ledger.counts(protocol));
-        let sum = |of: fn(&sterna_ledger::Counts) -> u64| counts.iter().map(of).sum();
+        let sum = |of: fn(&Counts) -> u64| counts.iter().map(of).sum();
         let counts = [
             ("lost connections", self.lost_connections),
             ("jumps of the wall clock", self.clock_jumps),
