@@ -410,15 +410,6 @@ impl Message {
         Some((format, part(&self.body, self.native_start, self.native_len)))
     }
 
-    /// As [`native`](Self::native), as a share of the body.
-    #[must_use]
-    pub fn native_shared(&self) -> Option<(NativeFormat, Bytes)> {
-        let format = self.native_format?;
-        let start = self.native_start as usize;
-        let bytes = self.body.slice(start..start + self.native_len as usize);
-        Some((format, bytes))
-    }
-
     /// The level the publisher asked for.
     #[must_use]
     pub const fn qos(&self) -> Qos {
@@ -523,7 +514,7 @@ mod tests {
 
     #[test]
     fn the_native_form_is_a_share_of_the_body_that_may_hold_the_payload() {
-        assert!(message().native().is_none() && message().native_shared().is_none());
+        assert!(message().native().is_none());
         let message = message()
             .with_native(NativeFormat::Amqp, 3..13)
             .expect("it lies in the body");
@@ -531,8 +522,8 @@ mod tests {
             message.native(),
             Some((NativeFormat::Amqp, &b"native-pay"[..]))
         );
-        let (_, shared) = message.native_shared().expect("it has one");
-        assert_eq!(shared.as_ptr(), message.body[3..].as_ptr(), "not a copy");
+        let (_, native) = message.native().expect("it has one");
+        assert_eq!(native.as_ptr(), message.body[3..].as_ptr(), "not a copy");
         assert_eq!(message.payload(), b"pay");
         // A will keeps it when it is published.
         assert_eq!(

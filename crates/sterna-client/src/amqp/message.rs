@@ -110,18 +110,6 @@ impl Message {
         Self::new(Body::Value(value.into()))
     }
 
-    /// The value of a message annotation.
-    #[must_use]
-    pub fn message_annotation(&self, key: &str) -> Option<&Value> {
-        find(&self.message_annotations, key)
-    }
-
-    /// The value of a delivery annotation.
-    #[must_use]
-    pub fn delivery_annotation(&self, key: &str) -> Option<&Value> {
-        find(&self.delivery_annotations, key)
-    }
-
     /// The bytes of a body that is one data section.
     #[must_use]
     pub fn bytes(&self) -> Option<&Bytes> {
@@ -189,14 +177,6 @@ impl Message {
         }
         out.freeze()
     }
-}
-
-fn find<'m>(annotations: &'m Annotations, key: &str) -> Option<&'m Value> {
-    let is = |name: &Value| name.as_text() == Some(key);
-    annotations
-        .iter()
-        .find(|(name, _)| is(name))
-        .map(|(_, value)| value)
 }
 
 /// An identifier as the engine knows it; other types cannot name a message and are left out.
