@@ -232,6 +232,7 @@ impl Ledger {
     }
 
     /// The number of the broker's life, from 1; 0 before the first.
+    #[must_use]
     pub fn life(&self) -> usize {
         self.lives.len()
     }
@@ -257,27 +258,32 @@ impl Ledger {
     }
 
     /// The first breaches, in the order in which they were seen.
+    #[must_use]
     pub fn violations(&self) -> &[Violation] {
         &self.told
     }
 
     /// How often a promise was broken towards clients of a protocol.
+    #[must_use]
     pub fn breaches(&self, promise: Promise, protocol: Protocol) -> u64 {
         let count = self.breaches.get(&(promise, protocol));
         count.copied().unwrap_or(0)
     }
 
     /// How often each promise was broken, by client.
+    #[must_use]
     pub const fn breaches_by_client(&self) -> &BTreeMap<(Promise, String), u64> {
         &self.by_client
     }
 
     /// How often any promise was broken.
+    #[must_use]
     pub fn all_breaches(&self) -> u64 {
         self.breaches.values().sum()
     }
 
     /// What was counted for a protocol.
+    #[must_use]
     pub fn counts(&self, protocol: Protocol) -> Counts {
         self.counts.get(&protocol).copied().unwrap_or_default()
     }
@@ -396,6 +402,7 @@ impl Ledger {
     }
 
     /// Publishers of which a message was acknowledged.
+    #[must_use]
     pub fn heard_publishers(&self) -> usize {
         let is_heard = |publisher: &&Publisher| {
             let mut publications = publisher.publications.iter();
@@ -405,11 +412,13 @@ impl Ledger {
     }
 
     /// Messages whose publishers wait for an answer.
+    #[must_use]
     pub const fn pending(&self) -> usize {
         self.pending
     }
 
     /// Which publishers wait for an answer, and for how many.
+    #[must_use]
     pub fn waiting(&self) -> Vec<(Protocol, String, String)> {
         let mut found = Vec::new();
         for publisher in &self.publishers {
@@ -519,18 +528,21 @@ impl Ledger {
     }
 
     /// Number of filters that were granted, of all readers.
+    #[must_use]
     pub fn granted_interests(&self) -> usize {
         let interests = self.readers.iter().map(Reader::granted_interests);
         interests.sum()
     }
 
     /// Readers that have asked for a filter, and have no answer.
+    #[must_use]
     pub fn unanswered_readers(&self) -> Vec<&str> {
         let asking = self.readers.iter().filter(|reader| reader.is_asking());
         asking.map(|reader| reader.name.as_str()).collect()
     }
 
     /// Whether a reader has a filter: the broker has granted it, and the reader does not leave it.
+    #[must_use]
     pub fn is_granted(&self, reader: ReaderId, filter: &str) -> bool {
         self.readers[reader.0].is_granted(filter)
     }
@@ -553,6 +565,7 @@ impl Ledger {
     }
 
     /// Number of copies that have come to anybody.
+    #[must_use]
     pub const fn copies(&self) -> u64 {
         self.copies
     }

@@ -18,6 +18,7 @@ pub struct Stamp {
 
 impl Stamp {
     /// The payload: the stamp in digits, and bytes that follow from it.
+    #[must_use]
     pub fn payload(self) -> Vec<u8> {
         let mut filler = Filler(u64::from(self.publisher) << 32 | u64::from(self.sequence));
         let is_long = filler.next() % 100 == 0;
@@ -33,6 +34,7 @@ impl Stamp {
     }
 
     /// Reads a payload; `None` where it is not exactly one that a stamp has.
+    #[must_use]
     pub fn of(payload: &[u8]) -> Option<Self> {
         let mut words = payload.splitn(3, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();

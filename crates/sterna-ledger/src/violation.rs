@@ -40,6 +40,7 @@ impl Promise {
     ];
 
     /// One word for a breach of it.
+    #[must_use]
     pub const fn breach(self) -> &'static str {
         match self {
             Self::Kept => "lost",
