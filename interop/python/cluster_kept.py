@@ -398,8 +398,7 @@ def http_session(cluster: Cluster) -> None:
     got, ids = http_reading(first, 4)
     if got != numbered(0, 4):
         raise Failure(f"first came {got}")
-    # An id is that of a node: another does not know it.
-    http_asks(first, "POST", f"/v1/sessions/kept-http/ack?id={ids[1]}")
+    http_asks(third, "POST", f"/v1/sessions/kept-http/ack?id={ids[1]}")
     time.sleep(0.5)
     first.kill()
     writer.publish("kept-http", "m4", 2)

@@ -22,7 +22,7 @@ pub(crate) struct Cursor {
     pub(crate) unsettled: Vec<Unsettled>,
     /// Positions from `from` on that are settled, rising.
     pub(crate) settled: Vec<u64>,
-    /// Positions from `from` on that have failed before, rising.
+    /// Positions from `from` on that have failed before, rising; of a session, those that were sent before.
     pub(crate) failed: Vec<Unsettled>,
 }
 
@@ -68,12 +68,29 @@ impl Cursor {
 
     /// Notes that a message is settled.
     pub(crate) fn settle(&mut self, position: u64) {
+        if !self.failed.is_empty() {
+            self.failed.retain(|failed| failed.position != position);
+        }
         if position < self.from {
             self.unsettled
                 .retain(|unsettled| unsettled.position != position);
         } else if let Err(at) = self.settled.binary_search(&position) {
             self.settled.insert(at, position);
         }
+    }
+
+    /// Whether a session's message that is not settled was sent when the cursor was written.
+    pub(crate) fn was_sent(&self, position: u64) -> bool {
+        let key = |one: &Unsettled| one.position;
+        position < self.from || self.failed.binary_search_by_key(&position, key).is_ok()
+    }
+
+    /// Notes that all messages up to a position are settled.
+    pub(crate) fn settle_up_to(&mut self, position: u64) {
+        self.unsettled.retain(|one| one.position > position);
+        self.failed.retain(|one| one.position > position);
+        self.settled.retain(|&settled| settled > position);
+        self.from = self.from.max(position + 1);
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -358,6 +375,15 @@ impl Reader {
             .unsettled
             .sort_unstable_by_key(|unsettled| unsettled.position);
         cursor.from = low;
+        // What other shards are to hand over may come before these.
+        cursor.failed.retain(|one| one.position >= low);
+        for &position in sent.iter().filter(|&&position| position >= low) {
+            let key = |one: &Unsettled| one.position;
+            if let Err(at) = cursor.failed.binary_search_by_key(&position, key) {
+                let failures = 0;
+                cursor.failed.insert(at, Unsettled { position, failures });
+            }
+        }
         let done = cursor.settled.partition_point(|&settled| settled < low);
         cursor.settled.drain(..done);
         self.is_changed = false;
@@ -413,6 +439,47 @@ mod tests {
         let wanted: Vec<u64> = (9..17).filter(|&at| written.wants(at).is_some()).collect();
         assert_eq!(wanted, [12, 13, 14, 16]);
         assert_eq!(written.first(), 12);
+    }
+
+    #[test]
+    fn all_up_to_a_position_is_settled_at_once() {
+        let cursor = Cursor {
+            from: 20,
+            unsettled: vec![unsettled(5), unsettled(9)],
+            settled: vec![21, 24],
+            failed: vec![unsettled(22), unsettled(25)],
+        };
+        for (position, from, wanted) in [
+            (5, 20, vec![9, 20, 22, 23, 25]),
+            (19, 20, vec![20, 22, 23, 25]),
+            (22, 23, vec![23, 25]),
+            (30, 31, vec![]),
+        ] {
+            let mut cursor = cursor.clone();
+            cursor.settle_up_to(position);
+            let found: Vec<u64> = (1..26).filter(|&at| cursor.wants(at).is_some()).collect();
+            assert_eq!((cursor.from, found), (from, wanted), "{position}");
+            assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_known_wherever_the_cursor_is() {
+        let mut reader = Reader::awake(10);
+        reader.advance(12, &[], &[10, 14, 13]);
+        let sent = |reader: &Reader| -> Vec<u64> {
+            let cursor = Cursor::decode(&reader.cursor.encode()).expect("a cursor");
+            let wanted = (9..17).filter(|&at| cursor.wants(at).is_some());
+            wanted.filter(|&at| cursor.was_sent(at)).collect()
+        };
+        assert_eq!(sent(&reader), [10, 13, 14]);
+        reader.settle(13);
+        assert_eq!(sent(&reader), [10, 14]);
+        // Another node writes it before it has sent that again.
+        reader.advance(12, &[], &[]);
+        assert_eq!(sent(&reader), [10, 14]);
+        reader.advance(15, &[14], &[]);
+        assert_eq!(sent(&reader), [10, 14]);
     }
 
     #[test]

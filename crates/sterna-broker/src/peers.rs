@@ -23,6 +23,9 @@ use crate::store::Change;
 /// Bytes that a message for other nodes is charged beside its body.
 const OVERHEAD_BYTES: u64 = 64;
 
+/// Most messages that go into a cluster's log as one.
+pub const MOST_TOGETHER: usize = 1024;
+
 /// A set of other nodes. Their numbers, 0 to 63, are given by who brings the messages to them, and mean
 /// nothing elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -164,6 +167,11 @@ pub enum Destination {
         /// What makes it the same message when its publisher sends it again; `None` where nothing does.
         once: Option<Once>,
     },
+    /// The log, as one with others: all or none of them get there.
+    LogTogether {
+        /// How many of them follow, one after the other.
+        following: usize,
+    },
     /// All nodes: it is its topic's retained message, or its payload is empty and there is none any more.
     Retained,
     /// All nodes: as [`Retained`](Self::Retained), and it is delivered to nobody.
@@ -206,6 +214,7 @@ pub struct PeerGate {
     refused: AtomicU64,
     is_crowded: AtomicBool,
     is_log_full: AtomicBool,
+    logs_together: AtomicBool,
     full: AtomicU64,
 }
 
@@ -223,6 +232,7 @@ impl PeerGate {
             refused: AtomicU64::new(0),
             is_crowded: AtomicBool::new(false),
             is_log_full: AtomicBool::new(false),
+            logs_together: AtomicBool::new(false),
             full: AtomicU64::new(0),
         }
     }
@@ -272,6 +282,19 @@ impl PeerGate {
     #[must_use]
     pub fn is_log_full(&self) -> bool {
         self.is_log_full.load(Ordering::Relaxed)
+    }
+
+    /// Says whether all nodes find messages in the log that were appended together.
+    pub fn set_logs_together(&self, logs_together: bool) {
+        (self.logs_together).store(logs_together, Ordering::Relaxed);
+    }
+
+    /// Whether some messages can go into the log as one.
+    pub(crate) fn takes_together(&self, messages: &[Message]) -> bool {
+        let bytes: u64 = messages.iter().map(charge).sum();
+        self.logs_together.load(Ordering::Relaxed)
+            && (2..=MOST_TOGETHER).contains(&messages.len())
+            && bytes <= self.largest_body_bytes()
     }
 
     /// Says for which nodes no more can wait: messages of QoS 1 and 2 that one of them wants are refused.
@@ -331,6 +354,8 @@ pub(crate) fn stays(topic: &str) -> bool {
 pub(crate) struct Peers {
     pub(crate) gate: Arc<PeerGate>,
     outgoing: Vec<Outgoing>,
+    /// Retained messages that are put aside behind what goes to the log as one.
+    retained: Vec<Arc<Message>>,
     /// Changes of records of sessions.
     changes: Vec<Change>,
     /// The last token that was given out, and the last that was handed over.
@@ -346,6 +371,7 @@ impl Peers {
         Self {
             gate,
             outgoing: Vec::new(),
+            retained: Vec::new(),
             changes: Vec::new(),
             token: 0,
             handed: 0,
@@ -410,8 +436,22 @@ impl Peers {
     }
 
     /// Puts a message aside for the log. Returns the token by which its acknowledgement waits.
-    pub(crate) fn log(&mut self, message: &Arc<Message>, once: Option<Once>) -> u64 {
-        self.push(message, Destination::Log { once }, true)
+    pub(crate) fn log(&mut self, message: &Arc<Message>, destination: Destination) -> u64 {
+        self.push(message, destination, true)
+    }
+
+    /// Notes a retained message that other nodes are to have behind what goes to the log as one.
+    pub(crate) fn retain_later(&mut self, message: &Arc<Message>) {
+        self.retained.push(Arc::clone(message));
+    }
+
+    /// Puts the noted retained messages aside for all nodes. Returns the token by which their acknowledgement waits.
+    pub(crate) fn retain_all(&mut self) -> u64 {
+        let retained = std::mem::take(&mut self.retained);
+        let each = retained.iter();
+        each.fold(0, |token, message| {
+            token.max(self.retain(message, Destination::RetainedQuietly))
+        })
     }
 
     /// Puts changes of records aside, which are kept in their order and after the messages of the turn.

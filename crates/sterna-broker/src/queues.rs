@@ -228,7 +228,7 @@ impl<P: DoorState> Queues<P> {
             }
             return;
         }
-        self.append_own(now_ms, target.slot, position, message, target);
+        self.append_own(now_ms, target.slot, (position, false), message, target);
     }
 }
 
@@ -298,12 +298,12 @@ impl<P> Queues<P> {
     // Into the queue.
 
     /// Appends a message to a session's queue as its own subscriptions want it, from its publisher's hand or
-    /// from the log.
+    /// from the log, with whether it was sent before.
     pub(crate) fn append_own(
         &mut self,
         now_ms: u64,
         slot: u32,
-        position: u64,
+        (position, redelivered): (u64, bool),
         message: Arc<Message>,
         target: &Target,
     ) {
@@ -314,6 +314,7 @@ impl<P> Queues<P> {
             retain: message.retain() && target.flags.retain_as_published(),
             context: target.context.clone(),
             position,
+            redelivered,
             ..Entry::waiting(self.sessions[slot].next_tag(), message)
         };
         self.append(now_ms, slot, entry);

@@ -8,6 +8,7 @@
 //! - [`Table`](table::Table): who else is there, and wants what; without input or output.
 //! - [`Commits`](commits::Commits): which acknowledgements may leave; the same.
 //! - [`Owners`](owners::Owners): which node has a session; the same.
+//! - [`requests`]: which requests were done, by the keys that clients chose; the same.
 //! - [`Port`], [`Shards`]: between shards and the thread.
 //! - `engine/`: the thread.
 
@@ -16,6 +17,7 @@ mod engine;
 pub mod owners;
 mod port;
 mod report;
+pub mod requests;
 mod settings;
 mod status;
 pub mod subject;
@@ -24,7 +26,7 @@ pub mod wire;
 
 pub use engine::{Engine, Running};
 pub use owners::Fence;
-pub use port::{Asker, Port, Shards, ToShard, Told};
+pub use port::{Answer, Answerer, Asker, Port, Shards, ToShard, Told};
 pub use report::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};
 pub use settings::{Region, Remote, Settings, is_name};
 pub use status::{Figure, Status};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use sterna_broker::{
     Appended, Change, ClaimRefusal, Committed, Frame, FromPeer, Full, Interest, Message, Outgoing,
     Ownership, ReadAnswer, ReadRequest, Record, SessionKey, Store, Wanted,
@@ -12,6 +13,7 @@ use sterna_broker::{
 use tokio::sync::Notify;
 
 use crate::report::Report;
+use crate::requests::Begun;
 
 /// What the engine tells a shard.
 #[derive(Debug)]
@@ -70,8 +72,53 @@ pub enum ToShard {
         /// The will.
         will: Arc<[u8]>,
     },
+    /// Another node's client asks about a session that is this node's; for any shard.
+    Question {
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// What the front door there asks.
+        question: Bytes,
+        /// Where the answer goes.
+        answer: Answerer,
+    },
     /// NATS has lost what the shard told: [`Port::has_told`] follows when it is told again.
     TellAgain(Told),
+}
+
+/// Where the answer to another node's question goes. Without one that node is told that the session is not here.
+pub struct Answerer(pub(crate) Box<dyn FnOnce(Vec<u8>) + Send>);
+
+impl Answerer {
+    /// Answers. An empty answer says that the session is not here.
+    pub fn answer(self, answer: Vec<u8>) {
+        (self.0)(answer);
+    }
+}
+
+impl fmt::Debug for Answerer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answerer")
+    }
+}
+
+/// What came of a question about a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// What the node says that has it.
+    Said(Bytes),
+    /// No node has a session of that name.
+    NoSession,
+    /// Nobody says: the node that has it is away, or NATS.
+    Away,
+}
+
+/// Where the answer to a question about a session goes.
+pub(crate) struct QuestionReply(pub(crate) Box<dyn FnOnce(Answer) + Send>);
+
+impl fmt::Debug for QuestionReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("QuestionReply")
+    }
 }
 
 /// What a shard tells again, some of it at a time.
@@ -106,6 +153,29 @@ impl fmt::Debug for Reply {
     }
 }
 
+/// Where the answer about a key goes.
+pub(crate) struct KeyReply(pub(crate) Box<dyn FnOnce(Begun) + Send>);
+
+impl fmt::Debug for KeyReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyReply")
+    }
+}
+
+/// What a front door wants of a key that its client chose.
+#[derive(Debug)]
+pub(crate) enum KeyOrder {
+    Begin {
+        key: Box<[u8]>,
+        value: Box<[u8]>,
+        kept_for_s: u32,
+        reply: KeyReply,
+    },
+    GiveUp {
+        key: Box<[u8]>,
+    },
+}
+
 /// What shards and the process tell the engine.
 #[derive(Debug)]
 pub(crate) enum FromShard {
@@ -130,6 +200,14 @@ pub(crate) enum FromShard {
     },
     /// Somebody wants to know how the cluster is.
     Ask(Reply),
+    /// A front door wants to do a request once.
+    Key(KeyOrder),
+    /// A client asks about a session that another node may have.
+    Question {
+        client_id: Arc<str>,
+        question: Bytes,
+        reply: QuestionReply,
+    },
     /// The node will leave.
     Drain,
     /// The node leaves.
@@ -191,6 +269,50 @@ impl Asker {
     #[must_use]
     pub fn ask(&self, reply: impl FnOnce(Report) + Send + 'static) -> bool {
         self.0.post(FromShard::Ask(Reply(Box::new(reply))))
+    }
+
+    /// Asks whether a request is to be done, by the key that its client chose. `value` is what the front door knows the
+    /// request by, which is kept for so many seconds. `reply` is called on the engine's thread, after
+    /// `cluster.claim_timeout_ms` at the latest. It is done when a record of the whole cluster says so
+    /// ([`Broker::keep_shared`](sterna_broker::Broker::keep_shared)). False where the engine has ended, and nobody
+    /// answers.
+    #[must_use]
+    pub fn begin(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        kept_for_s: u32,
+        reply: impl FnOnce(Begun) + Send + 'static,
+    ) -> bool {
+        self.0.post(FromShard::Key(KeyOrder::Begin {
+            key: key.into(),
+            value: value.into(),
+            kept_for_s,
+            reply: KeyReply(Box::new(reply)),
+        }))
+    }
+
+    /// Asks the node that has a session something about it, which a front door there understands. `reply` is called on the
+    /// engine's thread, after `cluster.answer_timeout_ms` at the latest. False where the engine has ended, and nobody
+    /// answers.
+    #[must_use]
+    pub fn ask_owner(
+        &self,
+        client_id: &str,
+        question: Vec<u8>,
+        reply: impl FnOnce(Answer) + Send + 'static,
+    ) -> bool {
+        self.0.post(FromShard::Question {
+            client_id: client_id.into(),
+            question: question.into(),
+            reply: QuestionReply(Box::new(reply)),
+        })
+    }
+
+    /// Gives up a request that was to be done: its key is free again.
+    pub fn give_up(&self, key: &[u8]) {
+        let key = key.into();
+        self.0.post(FromShard::Key(KeyOrder::GiveUp { key }));
     }
 }
 

@@ -22,8 +22,11 @@ pub struct Versions {
 /// The versions that this node reads, and can write.
 pub const READS: Versions = Versions {
     lowest: 1,
-    highest: 1,
+    highest: 2,
 };
+
+/// The version whose nodes find messages of several topics in one entry of the log. In all else it is as the one before.
+pub const TOGETHER: u8 = 2;
 
 impl Versions {
     /// Whether one is among them.

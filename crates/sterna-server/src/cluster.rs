@@ -12,7 +12,7 @@ use sterna_cluster::{
 use sterna_net::{Courier, Mailbox};
 
 use crate::config::{self, Config};
-use crate::mail::Mail;
+use crate::mail::{HttpLetter, Mail};
 use crate::metrics::ClusterSource;
 use crate::session::SessionState;
 
@@ -67,6 +67,11 @@ impl Cluster {
             gate: engine.gate(),
             fence: engine.fence(),
         })
+    }
+
+    /// The way of questions; `None` where there is no cluster.
+    pub(crate) fn asker(&self) -> Option<sterna_cluster::Asker> {
+        Some(self.engine.as_ref()?.asker())
     }
 
     /// How the engine is, what waits for it, and the way of questions; `None` where there is no cluster.
@@ -184,6 +189,15 @@ impl Shards for Letters {
         let letter = match letter {
             // The same as with a store: acknowledgements may leave.
             ToShard::Committed => Mail::Store,
+            ToShard::Question {
+                client_id,
+                question,
+                answer,
+            } => match HttpLetter::of_node(&client_id, &question, answer) {
+                Some(letter) => Mail::Http(Box::new(letter)),
+                // Its answer is that nobody answers.
+                None => return,
+            },
             letter => Mail::Cluster(Box::new(letter)),
         };
         self.0.post(shard, letter);
@@ -249,7 +263,8 @@ impl Member {
                 }
             }
             ToShard::Wanted(changes) => broker.set_wanted(changes),
-            ToShard::Committed => {}
+            // These are for doors.
+            ToShard::Committed | ToShard::Question { .. } => {}
             ToShard::Claimed { session, result } => {
                 broker.session_claimed(now_ms, session, result);
             }

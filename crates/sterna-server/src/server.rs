@@ -360,7 +360,7 @@ fn parts(
     let memory = Arc::new(memory);
     let board = Arc::new(Board::new(bound.len()));
     let amqp = Arc::new(Registry::new(&config.amqp));
-    let http = Arc::new(HttpRegistry::default());
+    let http = Arc::new(HttpRegistry::of_node(cluster.asker()));
     let repetitions = Arc::new(Repetitions::default());
     let seats = Arc::new(Seats::default());
     let bans = Arc::new(Bans::default());

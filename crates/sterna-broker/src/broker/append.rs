@@ -16,12 +16,29 @@ const ROUND_BITS: u32 = 20;
 /// Changes of records for which room is kept.
 const SPARE_CHANGES: usize = 1_024;
 
+/// The name of the message that is published next.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum NextName {
+    /// Of a session, by its packet identifier and by how many the session has published.
+    Counted(SessionKey, u16),
+    /// The same, of a message that goes by the log.
+    Logged(SessionKey, u16),
+    /// This one.
+    Given(Once),
+}
+
 impl<P: DoorState> Broker<P> {
     /// The token of this shard's last append; zero where there was none. What was told to the broker
     /// before is kept as soon as [`committed`](Self::committed) has come so far.
     #[must_use]
     pub const fn token(&self) -> u64 {
         self.token
+    }
+
+    /// The position in the log that the next message gets, or a later one.
+    #[must_use]
+    pub fn next_position(&self) -> u64 {
+        self.queues.store.next_position()
     }
 
     /// How far the appends of all shards have come.
@@ -132,12 +149,39 @@ impl<P: DoorState> Broker<P> {
     /// Names the message that the session publishes next by its packet identifier, and by how many such messages
     /// the session has published: where it is sent again to another node of a cluster, it is the same one.
     pub fn name_next(&mut self, session: SessionKey, packet_id: u16) {
-        self.next_once = self.peers.is_some().then_some((session, packet_id));
+        let name = NextName::Counted(session, packet_id);
+        self.next_name = self.peers.is_some().then_some(name);
+    }
+
+    /// As [`name_next`](Self::name_next), and has the message go by the log of a cluster, whoever wants it: so the record
+    /// that goes with it ([`keep_with_next`](Self::keep_with_next)) is kept for sure.
+    pub fn log_next(&mut self, session: SessionKey, number: u16) {
+        let name = NextName::Logged(session, number);
+        self.next_name = self.peers.is_some().then_some(name);
+    }
+
+    /// Names the message that is published next, and has it go by the log of a cluster, whoever wants it: so one append
+    /// decides whether it was published, whichever node tries.
+    pub fn name_next_as(&mut self, once: Once) {
+        self.next_name = self.peers.is_some().then_some(NextName::Given(once));
+    }
+
+    /// Whether the message that is published next goes by the log of a cluster, whoever wants it.
+    pub(super) const fn is_next_for_log(&self) -> bool {
+        matches!(
+            self.next_name,
+            Some(NextName::Given(_) | NextName::Logged(..))
+        )
     }
 
     /// The name of the message that is published, and the record of it; `None` where nothing is kept of its session.
     pub(super) fn take_name(&mut self, now_ms: u64) -> Option<Once> {
-        let (session, packet_id) = self.next_once.take()?;
+        let (session, packet_id) = match self.next_name.take()? {
+            NextName::Counted(session, number) | NextName::Logged(session, number) => {
+                (session, number)
+            }
+            NextName::Given(once) => return Some(once),
+        };
         let session = self.queues.attended_mut(session)?;
         if !session.is_stored {
             return None;
@@ -183,6 +227,25 @@ impl<P: DoorState> Broker<P> {
             self.queues
                 .changes
                 .push(records::remove(Kind::Node, "", key));
+            self.append_changes();
+        }
+    }
+
+    /// Keeps a record of the whole cluster, after the messages of this turn that go by the log: every node finds it.
+    /// Nothing is kept where there is no cluster.
+    pub fn keep_shared(&mut self, key: &[u8], value: &[u8]) {
+        if self.peers.is_some() {
+            let change = records::put(Kind::Shared, "", key, value.to_vec());
+            self.queues.changes.push(change);
+            self.append_changes();
+        }
+    }
+
+    /// Removes a record of the whole cluster.
+    pub fn forget_shared(&mut self, key: &[u8]) {
+        if self.peers.is_some() {
+            let change = records::remove(Kind::Shared, "", key);
+            self.queues.changes.push(change);
             self.append_changes();
         }
     }

@@ -166,22 +166,49 @@ impl<P: DoorState> Broker<P> {
     /// [`settle_for_good`](Self::settle_for_good) with [`Outcome::Accepted`]. Places that the session is done
     /// with, or that are not there yet, are passed over.
     pub fn settle_places(&mut self, session: SessionKey, places: &[u64]) {
-        let slot = session.slot;
+        if self.queues.attended(session).is_some() {
+            self.settle_places_of(session.slot, places);
+        }
+    }
+
+    /// The same for a session of this shard by its name, which may be away.
+    pub fn settle_places_named(&mut self, now_ms: u64, client_id: &str, places: &[u64]) {
+        if let Some(slot) = self.active_slot(client_id) {
+            self.queues.sessions.unpack(slot);
+            self.settle_places_of(slot, places);
+            self.finish(now_ms);
+        }
+    }
+
+    /// Ends all deliveries of messages of the log up to a place, as [`settle_places_named`](Self::settle_places_named),
+    /// and passes over those that were not sent. To be used where messages are sent in the order of their places, as
+    /// in a cluster. Places that are not there yet are passed over.
+    pub fn settle_up_to_named(&mut self, now_ms: u64, client_id: &str, place: u64) {
+        let Some(slot) = self.active_slot(client_id) else {
+            return;
+        };
+        if place == 0 || place >= self.queues.store.next_position() {
+            return;
+        }
+        self.queues.sessions.unpack(slot);
+        let is_meant = |position: u64| (1..=place).contains(&position);
+        self.remove_pending_places(slot, is_meant);
+        if let Some(reader) = &mut self.queues.sessions[slot].reader {
+            reader.cursor.settle_up_to(place);
+            self.queues.write_cursor(slot);
+            self.append_changes();
+        }
+        self.finish(now_ms);
+    }
+
+    fn settle_places_of(&mut self, slot: u32, places: &[u64]) {
         let wanted: Vec<u64> = (places.iter().copied())
-            .filter(|&place| self.wants_place(session, place))
+            .filter(|&place| self.wants_place_of(slot, place))
             .collect();
         if wanted.is_empty() {
             return;
         }
-        let mut node = self.queues.sessions[slot].pending.first();
-        while node != NIL {
-            let next = self.queues.nodes.next(node);
-            let entry = self.queues.nodes.entry(node);
-            if entry.is_some_and(|entry| wanted.contains(&entry.own_position())) {
-                self.queues.remove_pending(slot, node);
-            }
-            node = next;
-        }
+        self.remove_pending_places(slot, |position| wanted.contains(&position));
         if let Some(reader) = &mut self.queues.sessions[slot].reader {
             for &place in &wanted {
                 reader.settle(place);
@@ -191,11 +218,28 @@ impl<P: DoorState> Broker<P> {
         self.append_changes();
     }
 
+    /// Removes messages from a session's queue by their places in the log.
+    fn remove_pending_places(&mut self, slot: u32, is_meant: impl Fn(u64) -> bool) {
+        let mut node = self.queues.sessions[slot].pending.first();
+        while node != NIL {
+            let next = self.queues.nodes.next(node);
+            let entry = self.queues.nodes.entry(node);
+            if entry.is_some_and(|entry| is_meant(entry.own_position())) {
+                self.queues.remove_pending(slot, node);
+            }
+            node = next;
+        }
+    }
+
     /// Whether a session that reads the log is not done with the message of a place.
     #[must_use]
     pub fn wants_place(&self, session: SessionKey, place: u64) -> bool {
-        let attended = self.queues.attended(session);
-        let reader = attended.and_then(|session| session.reader.as_ref());
+        self.queues.attended(session).is_some() && self.wants_place_of(session.slot, place)
+    }
+
+    fn wants_place_of(&self, slot: u32, place: u64) -> bool {
+        let session = self.queues.sessions.get(slot);
+        let reader = session.and_then(|session| session.reader.as_ref());
         place != 0
             && place < self.queues.store.next_position()
             && reader.is_some_and(|reader| reader.cursor.wants(place).is_some())

@@ -49,6 +49,7 @@ use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Change, Store};
 use crate::watch::RoadWatcher;
+use append::NextName;
 use cursors::Surveys;
 use held::Held;
 use passing::Passing;
@@ -87,7 +88,7 @@ pub struct Broker<P> {
     /// Changes of records that are appended with the next message, or not at all.
     companions: Vec<Change>,
     /// The session and the packet identifier of the message that is published next.
-    next_once: Option<(SessionKey, u16)>,
+    next_name: Option<NextName>,
     /// Answers of the store that are yet to come.
     reads: usize,
     /// Sessions that wait for the store to write what they are to read.
@@ -145,7 +146,7 @@ impl<P: DoorState> Broker<P> {
             token: 0,
             held: Held::default(),
             companions: Vec::new(),
-            next_once: None,
+            next_name: None,
             reads: 0,
             stalled: Vec::new(),
             stalled_groups: Vec::new(),

@@ -95,7 +95,9 @@ impl<P: DoorState> Broker<P> {
         bytes as u64 > peers.gate.largest_body_bytes() / 4 * 3
     }
 
-    pub(super) const fn is_in_cluster(&self) -> bool {
+    /// Whether this is the broker of a cluster's node.
+    #[must_use]
+    pub const fn is_in_cluster(&self) -> bool {
         self.peers.is_some()
     }
 

@@ -91,9 +91,10 @@ impl<P: DoorState> Broker<P> {
         if !is_own || !message.qos().is_acknowledged() || stays(message.topic()) {
             return false;
         }
+        let is_named = self.is_next_for_log();
         self.catch_up();
         let matches = self.index.matches(message, &self.queues.limits);
-        matches.is_some_and(|matches| matches.is_durable || matches.peers.is_durable)
+        matches.is_some_and(|matches| is_named || matches.is_durable || matches.peers.is_durable)
     }
 
     /// Whether a message is to go to the cluster's log, and that is full, or to a node for which no more can wait.
@@ -118,13 +119,44 @@ impl<P: DoorState> Broker<P> {
 
     /// Sends a message to the cluster's log. All readers have it as it comes by, those of this node, too.
     pub(super) fn send_to_log(&mut self, now_ms: u64, message: Message) -> Routed {
+        let once = self.take_name(now_ms);
+        self.put_into_log(now_ms, message, Destination::Log { once })
+    }
+
+    /// Whether messages that are published together can be one entry of the cluster's log, whoever wants them.
+    pub(super) fn are_for_peers_log(&mut self, messages: &[Message]) -> bool {
+        let takes = |message: &Message| {
+            message.qos().is_acknowledged()
+                && !stays(message.topic())
+                && (self.index.matches(message, &self.queues.limits)).is_some()
+        };
+        self.peers
+            .as_ref()
+            .is_some_and(|peers| peers.gate.takes_together(messages))
+            && messages.iter().all(takes)
+    }
+
+    /// Sends messages to the cluster's log, which takes all of them or none.
+    pub(super) fn send_to_log_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
+        let mut sum = Routed::default();
+        let mut following = messages.len();
+        for message in messages {
+            following -= 1;
+            let together = Destination::LogTogether { following };
+            let routed = self.put_into_log(now_ms, message, together);
+            sum.matched += routed.matched;
+            sum.retention = routed.retention;
+        }
+        sum
+    }
+
+    fn put_into_log(&mut self, now_ms: u64, message: Message, destination: Destination) -> Routed {
         let message = self.prepared(now_ms, message);
         let retention = if message.retain() {
             self.directory.retain(&message, Admission::Limited).0
         } else {
             Retention::NotAsked
         };
-        let once = self.take_name(now_ms);
         let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
         let found = self.index.matches(&message, &self.queues.limits);
         let matched = found.map_or(1, |found| {
@@ -134,9 +166,13 @@ impl<P: DoorState> Broker<P> {
         let step = Step::Received { matched };
         self.queues.saw(&message, step);
         if let Some(peers) = &mut self.peers {
-            let mut token = peers.log(&message, once);
+            let mut token = peers.log(&message, destination);
+            // Nothing comes between messages that go as one.
             if is_retained {
-                token = token.max(peers.retain(&message, Destination::RetainedQuietly));
+                peers.retain_later(&message);
+            }
+            if !matches!(destination, Destination::LogTogether { following } if following > 0) {
+                token = token.max(peers.retain_all());
             }
             token = token.max(peers.keep(&mut self.companions));
             self.token = self.token.max(token);
@@ -200,7 +236,7 @@ impl<P: DoorState> Broker<P> {
         if !is_shut || !message.qos().is_acknowledged() || stays(message.topic()) {
             return false;
         }
-        if message.retain() {
+        if message.retain() || self.is_next_for_log() {
             return true;
         }
         self.catch_up();

@@ -54,7 +54,7 @@ impl<P: DoorState> Broker<P> {
             self.route(now_ms, message)
         };
         self.companions.clear();
-        self.next_once = None;
+        self.next_name = None;
         self.finish(now_ms);
         if self.token != before {
             routed.token = self.token;
@@ -67,11 +67,16 @@ impl<P: DoorState> Broker<P> {
     /// topic name, or that cannot be retained, counts as routed. [`Routed::matched`] is the sum.
     pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
         let before = self.token;
-        let mut routed = if messages.iter().any(|message| self.peers_refuse(message)) {
+        let (is_shut, is_full) = (self.peers.as_ref()).map_or((false, false), |peers| {
+            (!peers.gate.is_open(), peers.gate.is_log_full())
+        });
+        let goes_together = (is_shut || is_full) && self.are_for_peers_log(&messages);
+        let mut routed = if (goes_together && is_shut)
+            || messages.iter().any(|message| self.peers_refuse(message))
+        {
             self.refuse_all(&messages, PublishRefusal::ClusterAway)
-        } else if messages
-            .iter()
-            .any(|message| self.is_peers_log_full(message))
+        } else if (goes_together && is_full)
+            || (messages.iter()).any(|message| self.is_peers_log_full(message))
         {
             self.refuse_all(&messages, PublishRefusal::StoreFull)
         } else {
@@ -90,6 +95,9 @@ impl<P: DoorState> Broker<P> {
     }
 
     fn route_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
+        if self.are_for_peers_log(&messages) {
+            return self.send_to_log_together(now_ms, messages);
+        }
         if self.peers.is_some() {
             // Nothing is reserved here, and there is no frame that has them all.
             let mut sum = Routed::default();

@@ -98,7 +98,7 @@ impl Loaded {
             Kind::Group if share.holds(name) => {
                 self.groups.insert(name.into(), GroupRecord::decode(value)?);
             }
-            Kind::Retained | Kind::Group => {}
+            Kind::Retained | Kind::Group | Kind::Shared => {}
             _ if share.holds(name) => {
                 if !self.sessions.contains_key(name) {
                     self.sessions.insert(name.into(), StoredSession::default());
@@ -161,7 +161,7 @@ impl StoredSession {
                     is_stored: true,
                 }));
             }
-            Kind::Group | Kind::Retained | Kind::Node => {}
+            Kind::Group | Kind::Retained | Kind::Node | Kind::Shared => {}
         }
         Some(())
     }

@@ -412,8 +412,11 @@ impl<P: DoorState> Broker<P> {
             allowance.messages -= 1;
             allowance.bytes -= body_bytes;
         }
+        let reader = self.queues.sessions[slot].reader.as_ref();
+        let was_sent = reader.is_some_and(|reader| reader.cursor.was_sent(position));
         for target in targets {
             let message = Arc::clone(message);
+            let position = (position, was_sent);
             self.queues
                 .append_own(now_ms, slot, position, message, &target);
         }

@@ -36,10 +36,12 @@ pub(crate) enum Kind {
     Retained = b'r',
     /// What the front doors keep of the node.
     Node = b'n',
+    /// What the front doors keep of a whole cluster.
+    Shared = b'k',
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Session,
         Self::Subscription,
         Self::Past,
@@ -51,6 +53,7 @@ impl Kind {
         Self::Group,
         Self::Retained,
         Self::Node,
+        Self::Shared,
     ];
 }
 
@@ -76,8 +79,17 @@ pub(crate) fn split_key(key: &[u8]) -> Option<(Kind, &str, &[u8])> {
 #[must_use]
 pub fn name_of(key: &[u8]) -> Option<&str> {
     match split_key(key)? {
-        (Kind::Group | Kind::Retained | Kind::Node, ..) => None,
+        (Kind::Group | Kind::Retained | Kind::Node | Kind::Shared, ..) => None,
         (_, name, _) => Some(name),
+    }
+}
+
+/// What tells a record of a whole cluster from others, by its key; `None` for a record of something else.
+#[must_use]
+pub fn shared_of(key: &[u8]) -> Option<&[u8]> {
+    match split_key(key)? {
+        (Kind::Shared, _, rest) => Some(rest),
+        _ => None,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Destination, FromPeer, Interest, Limits, NodeSet, Outgoing, PeerGate, Publication,
-    PublishRefusal, Qos, Retention, Routed, SubscribeError, Wanted,
+    Destination, FromPeer, Interest, Limits, NodeSet, Once, Outgoing, PeerGate, Publication,
+    PublishRefusal, Qos, Retention, Routed, SubscribeError, Wanted, shared_of,
 };
 
 use crate::cluster::{Cluster, message, qos};
@@ -343,4 +343,127 @@ fn retained_messages_are_handed_over_again_a_page_at_a_time() {
     topics.sort_unstable();
     assert_eq!(topics, ["a", "b", "c/d"]);
     assert!(gate.waiting_bytes() > waiting, "they are charged");
+}
+
+fn together(node: &mut Cluster, messages: &[(&str, Qos, bool)]) -> (Routed, Vec<Destination>) {
+    let now_ms = node.now_ms;
+    let messages = (messages.iter())
+        .map(|&(topic, level, retain)| message(topic, "x", level, retain))
+        .collect();
+    let routed = node.broker(0).publish_together(now_ms, messages);
+    node.collect(0);
+    let outgoing = node.broker(0).take_outgoing();
+    let outgoing = outgoing.map_or_else(Vec::new, |(_, outgoing)| outgoing);
+    let destinations = outgoing.iter().map(|one| one.destination);
+    (routed, destinations.collect())
+}
+
+#[test]
+fn messages_that_are_published_together_are_one_entry_of_the_log() {
+    let (mut node, gate) = node();
+    let both = [
+        ("a", Qos::AtLeastOnce, false),
+        ("b", Qos::ExactlyOnce, false),
+    ];
+    // Nobody wants them, and not all nodes would find them.
+    assert_eq!(together(&mut node, &both), (Routed::default(), vec![]));
+    gate.set_logs_together(true);
+    let following = |following| Destination::LogTogether { following };
+    let (routed, destinations) = together(&mut node, &both);
+    assert_eq!(destinations, [following(1), following(0)]);
+    assert!(routed.token > 0, "it waits");
+    // Retained messages follow the entry, which nothing parts.
+    let retained = [
+        ("a", Qos::AtLeastOnce, true),
+        ("b", Qos::AtLeastOnce, false),
+        ("c", Qos::AtLeastOnce, true),
+    ];
+    let (_, destinations) = together(&mut node, &retained);
+    let quietly = Destination::RetainedQuietly;
+    let expected = [following(2), following(1), following(0), quietly, quietly];
+    assert_eq!(destinations, expected);
+    // These cannot be in the log, or not in one entry.
+    for other in [
+        [
+            ("a", Qos::AtLeastOnce, false),
+            ("b", Qos::AtMostOnce, false),
+        ],
+        [
+            ("a", Qos::AtLeastOnce, false),
+            ("$b", Qos::AtLeastOnce, false),
+        ],
+        [
+            ("a", Qos::AtLeastOnce, false),
+            ("#", Qos::AtLeastOnce, false),
+        ],
+    ] {
+        assert_eq!(together(&mut node, &other).1, [], "{other:?}");
+    }
+    gate.set_largest_body_bytes(100);
+    assert_eq!(together(&mut node, &both).1, [], "too large together");
+    gate.set_largest_body_bytes(1_000);
+    gate.set_log_full(true);
+    let (routed, destinations) = together(&mut node, &both);
+    assert_eq!(routed.refused, Some(PublishRefusal::StoreFull));
+    assert_eq!(destinations, []);
+    gate.set_open(false);
+    let (routed, _) = together(&mut node, &both);
+    assert_eq!(routed.refused, Some(PublishRefusal::ClusterAway));
+}
+
+#[test]
+fn what_has_a_name_of_its_own_goes_by_the_log_whoever_wants_it() {
+    let (mut node, gate) = node();
+    let once = Once {
+        session: 7,
+        round: 8,
+        packet_id: 0,
+    };
+    let named = |node: &mut Cluster, topic: &str, level| {
+        node.broker(0).name_next_as(once);
+        let routed = publish(node, 0, topic, level, false);
+        let outgoing = node.broker(0).take_outgoing();
+        let destination = outgoing.and_then(|(_, outgoing)| Some(outgoing.first()?.destination));
+        (routed.refused, destination)
+    };
+    let log = Destination::Log { once: Some(once) };
+    let logged = named(&mut node, "a", Qos::AtLeastOnce);
+    assert_eq!(logged, (None, Some(log)));
+    for (topic, level) in [
+        ("a", Qos::AtMostOnce),
+        ("$a", Qos::AtLeastOnce),
+        ("#", Qos::AtLeastOnce),
+    ] {
+        assert_eq!(named(&mut node, topic, level), (None, None), "{topic}");
+    }
+    gate.set_log_full(true);
+    let full = named(&mut node, "a", Qos::AtLeastOnce);
+    assert_eq!(full, (Some(PublishRefusal::StoreFull), None));
+    gate.set_open(false);
+    let away = named(&mut node, "a", Qos::AtLeastOnce);
+    assert_eq!(away, (Some(PublishRefusal::ClusterAway), None));
+    // A name is that of one message.
+    gate.set_open(true);
+    gate.set_log_full(false);
+    publish(&mut node, 0, "a", Qos::AtLeastOnce, false);
+    assert!(node.broker(0).take_outgoing().is_none());
+}
+
+#[test]
+fn records_of_the_cluster_follow_the_messages_of_their_turn() {
+    let (mut node, _) = node();
+    node.broker(1).keep_shared(b"key", b"value");
+    node.broker(1).forget_shared(b"other");
+    let changes = node.broker(1).take_changes();
+    let found: Vec<_> = (changes.iter())
+        .map(|change| (shared_of(&change.key), change.value.as_deref()))
+        .collect();
+    let key = Some(&b"key"[..]);
+    let other = Some(&b"other"[..]);
+    assert_eq!(found, [(key, Some(&b"value"[..])), (other, None)]);
+    let (token, outgoing) = node.broker(1).take_outgoing().expect("a token");
+    assert_eq!((token, outgoing.len()), (2, 0));
+    let mut alone = Cluster::new(1);
+    alone.broker(0).keep_shared(b"key", b"value");
+    assert_eq!(alone.broker(0).token(), 0, "nobody else is to know");
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sterna_broker::{Change, Record, name_of};
+use sterna_broker::{Change, Record, name_of, shared_of};
 
 use super::connection::HEADER_BYTES;
 use super::sessions::{hex, key_of};
@@ -73,6 +73,11 @@ impl Core {
         {
             let (mut all, owners) = (self.kept.borrow_mut(), self.owners.borrow());
             for Change { key, value } in changes {
+                if let Some(shared) = shared_of(&key) {
+                    self.commits.borrow_mut()[part.shard].add(part);
+                    self.keep_request(shared, value, part);
+                    continue;
+                }
                 let Some(name) = name_of(&key).map(key_of) else {
                     continue;
                 };

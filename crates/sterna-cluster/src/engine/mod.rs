@@ -14,9 +14,11 @@ mod lanes;
 mod log;
 mod membership;
 mod outgoing;
+mod questions;
 pub(crate) mod refusals;
 mod regions;
 mod report;
+mod requests;
 mod retained;
 mod sessions;
 mod streams;
@@ -89,6 +91,8 @@ struct Core {
     lane_arrived: Notify,
     log: log::Log,
     kept: RefCell<HashMap<Key, kept::Kept>>,
+    /// Requests that this process has begun.
+    requests: RefCell<HashMap<Key, requests::Mine>>,
     /// Sessions that were claimed and could not be given what is kept of them in time, with the epochs.
     unrestored: RefCell<HashMap<Key, (Arc<str>, u64)>>,
     /// Retained messages that wait for the engine.
@@ -272,6 +276,7 @@ impl Engine {
             lane_arrived: Notify::new(),
             log: log::Log::new(log, reads),
             kept: RefCell::default(),
+            requests: RefCell::default(),
             unrestored: RefCell::default(),
             retained: RefCell::default(),
             retained_arrived: Notify::new(),
@@ -330,6 +335,7 @@ impl Core {
             core.spawn(Rc::clone(&core).beat());
             core.spawn(Rc::clone(&core).hear());
             core.spawn(Rc::clone(&core).answer_nodes());
+            core.spawn(Rc::clone(&core).answer_about_sessions());
             core.spawn(Rc::clone(&core).hear_drains());
             core.spawn(Rc::clone(&core).follow_nodes());
             core.spawn(Rc::clone(&core).receive_live());
@@ -388,6 +394,8 @@ impl Core {
     /// Opens or shuts the gate as things are. A short trouble does not shut it: NATS elects another leader, or
     /// another server is connected, and publishers wait for their acknowledgements meanwhile.
     fn look_at_gate(&self) {
+        let version = self.table.borrow().version();
+        self.gate.set_logs_together(version >= wire::TOGETHER);
         let (is_open, now_ms) = (self.gate.is_open(), self.now_ms());
         if self.status.may_send() {
             self.troubled_since_ms.set(None);

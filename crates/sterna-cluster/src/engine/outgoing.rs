@@ -78,6 +78,12 @@ impl Core {
                         let core = Rc::clone(&self);
                         self.spawn(async move { (reply.0)(core.report().await) });
                     }
+                    FromShard::Key(order) => self.take_key_order(order),
+                    FromShard::Question {
+                        client_id,
+                        question,
+                        reply,
+                    } => self.spawn(Rc::clone(&self).ask_owner(client_id, question, reply)),
                     FromShard::Drain => self.spawn(Rc::clone(&self).say_that_it_drains()),
                     FromShard::Stop => self.stopping.notify_one(),
                 }
@@ -141,13 +147,21 @@ impl Core {
                         (sure_runs.entry(node).or_default()).push(number, &record, most_bytes);
                     }
                 }
-                Destination::Log { once } => self.log.push(log::Item::Message(log::Waiting {
-                    message,
-                    shard: number,
-                    once,
-                    part: self.another(part),
-                    _charge: Rc::clone(&charge),
-                })),
+                Destination::Log { .. } | Destination::LogTogether { .. } => {
+                    let (once, following) = match destination {
+                        Destination::Log { once } => (once, 0),
+                        Destination::LogTogether { following } => (None, following),
+                        _ => (None, 0),
+                    };
+                    self.log.push(log::Item::Message(log::Waiting {
+                        message,
+                        shard: number,
+                        once,
+                        following,
+                        part: self.another(part),
+                        _charge: Rc::clone(&charge),
+                    }));
+                }
                 Destination::Retained | Destination::RetainedQuietly => {
                     let waits = message.qos().is_acknowledged();
                     self.retain(retained::Waiting {
@@ -197,9 +211,10 @@ impl Core {
                 acknowledged,
                 at_most_once,
             } => acknowledged.contains(OUTSIDE) || at_most_once.contains(OUTSIDE),
-            Destination::Log { .. } | Destination::Retained | Destination::RetainedQuietly => {
-                self.settings.crosses(message.topic())
-            }
+            Destination::Log { .. }
+            | Destination::LogTogether { .. }
+            | Destination::Retained
+            | Destination::RetainedQuietly => self.settings.crosses(message.topic()),
             // Other regions keep what they have.
             Destination::Restored => false,
         }

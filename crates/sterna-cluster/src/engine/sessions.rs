@@ -257,7 +257,7 @@ impl Core {
         }
     }
 
-    async fn read_session(&self, key: Key) -> Result<Option<(u64, Record)>, ()> {
+    pub(super) async fn read_session(&self, key: Key) -> Result<Option<(u64, Record)>, ()> {
         if !self.owns_sessions.get() || !self.status.is_connected() {
             return Err(());
         }

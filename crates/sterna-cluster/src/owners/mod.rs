@@ -406,6 +406,23 @@ impl<S: Copy> Owners<S> {
         *self.own.node == *node || self.nodes.contains_key(node)
     }
 
+    /// Whether a process may be doing something still that it has begun, as far as is known.
+    #[must_use]
+    pub fn may_act(&self, now_ms: u64, process: &Process) -> bool {
+        if process.node == self.own.node {
+            return process.incarnation == self.own.incarnation;
+        }
+        let grace_ms = self.terms.grace_ms();
+        match self.nodes.get(&process.node) {
+            Some(known) if known.incarnation == process.incarnation => {
+                !known.has_left && now_ms < known.seen_ms + grace_ms
+            }
+            Some(known) => known.incarnation < process.incarnation,
+            // One that was never seen is given as long.
+            None => (self.began_ms).is_none_or(|began_ms| now_ms < began_ms + grace_ms),
+        }
+    }
+
     /// Sessions that this node has.
     #[must_use]
     pub fn held(&self) -> usize {

@@ -362,7 +362,7 @@ impl Door {
         };
         self.with_client(cx, connection, |door, cx, client| {
             let Some(source) = client.sources.get_mut(&link) else {
-                return;
+                return door.target_opened(cx, client, link, session, present);
             };
             if source.session != session {
                 return;
@@ -648,6 +648,15 @@ fn durable_name(client: &Client, link: &str) -> String {
     )
 }
 
+impl Client {
+    /// The name of the session that a sending link is in a cluster. No source's ends like it.
+    pub(super) fn sender_name(&self, link: &str) -> String {
+        let mut name = durable_name(self, link);
+        name.push_str("/>");
+        name
+    }
+}
+
 /// Keeps a terminus; `None` where it cannot be read again.
 pub(super) fn encoded<'a>(terminus: &impl Composite<'a>) -> Option<Encoded> {
     let mut out = BytesMut::new();
@@ -655,7 +664,7 @@ pub(super) fn encoded<'a>(terminus: &impl Composite<'a>) -> Option<Encoded> {
     Encoded::from_bytes(out.freeze()).ok()
 }
 
-fn stolen() -> Refusal {
+pub(super) fn stolen() -> Refusal {
     refusal(Condition::STOLEN, "the link was attached elsewhere")
 }
 
@@ -690,7 +699,7 @@ fn open_session(
     })
 }
 
-fn refused((condition, detail): (Condition, &str)) -> Refusal {
+pub(super) fn refused((condition, detail): (Condition, &str)) -> Refusal {
     refusal(condition, detail)
 }
 

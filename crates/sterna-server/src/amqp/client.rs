@@ -13,6 +13,7 @@ use sterna_broker::{Delivery, Origin, SessionKey};
 use sterna_net::{ConnectionId, StreamId};
 
 use super::acknowledge::Acknowledgement;
+use super::claims::Claim;
 use super::exact::ExactLink;
 use super::registry::LinkKey;
 use super::target::AttachingTarget;
@@ -196,6 +197,8 @@ pub(super) struct TargetLink {
     pub(super) node: Target,
     /// Where its receiver settles second: what was taken.
     pub(super) exact: Option<ExactLink>,
+    /// In a cluster, the session that it is.
+    pub(super) claim: Option<Claim>,
     /// Its attach, while the link is still attached elsewhere.
     pub(super) waiting: Option<Box<AttachingTarget>>,
     /// Whether it was attached anew elsewhere.

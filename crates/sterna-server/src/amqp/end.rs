@@ -10,6 +10,7 @@ use sterna_net::{ConnectionId, StreamEnd, StreamId};
 
 use super::attach::{cluster_away, ended_after, other_user};
 use super::client::{Client, SourceLink, State, Target};
+use super::exact::ExactLink;
 use super::target::forget;
 use super::{Door, code, log_end};
 use crate::context::Context;
@@ -43,6 +44,10 @@ impl Door {
                 Self::roll_back_all(cx, client, Some(link));
             }
             let timeout_s = cx.policy.amqp.suspended_link_timeout_s;
+            if let Some(claim) = target.claim {
+                let has_unsettled = (target.exact.as_ref()).is_none_or(ExactLink::has_unsettled);
+                self.release_claim(cx, claim, !closed && has_unsettled);
+            }
             if let Some(exact) = &target.exact {
                 unsettled.retain(|delivery| !exact.knows(&delivery.tag));
                 let now_ms = cx.net.now_ms();
@@ -52,7 +57,9 @@ impl Door {
                 let links = &self.service.registry.exact;
                 forget(cx, links.detach(exact, remembered_ms, now_ms, most));
             }
-            if !closed && !unsettled.is_empty() && timeout_s > 0 {
+            // At another node nobody would know of these, and here nobody of what has become of them there.
+            let is_alone = !cx.broker.is_in_cluster();
+            if is_alone && !closed && !unsettled.is_empty() && timeout_s > 0 {
                 let deadline_ms = cx.net.now_ms() + u64::from(timeout_s) * 1000;
                 let most = cx.policy.amqp.maximum_suspended_links as usize;
                 let key = client.link_key(&target.name);
@@ -182,7 +189,9 @@ impl Door {
                 .suspended
                 .retain(|(_, source)| super::consumer_id(source.consumer) != consumer);
             let source = client.sources.get(&link);
-            if source.is_some_and(|source| super::consumer_id(source.consumer) == consumer) {
+            if source.is_some_and(|source| super::consumer_id(source.consumer) == consumer)
+                || Self::target_evicted(client, link, consumer, reason)
+            {
                 let error = Some(Error::new(condition, detail));
                 // A link that is being attached is refused instead.
                 if client

@@ -7,6 +7,9 @@
 //!
 //! For a sender that wants its target to keep the unsettled state, the store has a record of each delivery, in one frame with the
 //! message. Then the same holds over a restart.
+//!
+//! In a cluster the link is a session of the broker, too (`claims.rs`), which has the records. So the same holds at every
+//! node, and a link has one owner in the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -55,14 +58,24 @@ struct Delivery {
     is_recorded: bool,
 }
 
+/// Who has a record of what was taken on a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Recorded {
+    /// Nobody.
+    Nowhere,
+    /// The node.
+    OnNode,
+    /// The session that the link is in a cluster.
+    InSession,
+}
+
 /// A link that is attached.
 #[derive(Clone, Debug)]
 pub(super) struct ExactLink {
     key: LinkKey,
     taken: Arc<Mutex<Taken>>,
     number: u64,
-    /// Whether the sender keeps its unsettled state.
-    is_recorded: bool,
+    recorded: Recorded,
 }
 
 /// A link was attached anew elsewhere.
@@ -126,7 +139,7 @@ impl ExactLinks {
     pub(super) fn attach(
         &self,
         key: LinkKey,
-        is_recorded: bool,
+        recorded: Recorded,
         now_ms: u64,
     ) -> (ExactLink, Vec<Unsettled>, u64, Forgotten) {
         let mut links = lock(&self.0);
@@ -156,7 +169,7 @@ impl ExactLinks {
             key,
             taken: shared,
             number,
-            is_recorded,
+            recorded,
         };
         (link, unsettled, token, forgotten)
     }
@@ -187,6 +200,29 @@ impl ExactLinks {
                 links.forget(&link.key)
             }
         }
+    }
+
+    /// Another node had a link, or nobody: what was taken is what the link's session has records of.
+    pub(super) fn replace<'a>(&self, key: &LinkKey, records: impl Iterator<Item = &'a [u8]>) {
+        let mut links = lock(&self.0);
+        let taken = Arc::clone(links.known.entry(key.clone()).or_default());
+        let mut taken = lock(&taken);
+        if let Some(deadline) = taken.deadline.take() {
+            links.deadlines.remove(&deadline);
+        }
+        let tags = records.filter_map(|record| match record.split_first() {
+            Some((&RECORD, tag)) => DeliveryTag::new(tag),
+            _ => None,
+        });
+        taken.deliveries = tags
+            .map(|tag| Delivery {
+                tag,
+                id: None,
+                state: DeliveryStateBuf::Accepted,
+                is_recorded: true,
+            })
+            .collect();
+        taken.token = 0;
     }
 
     /// Takes up the deliveries that a store has records of, which are remembered until `deadline_ms`; other
@@ -224,16 +260,39 @@ impl ExactLink {
         if taken.owner != self.number {
             return Err(Stolen);
         }
-        let record = self.is_recorded.then(|| record_key(&self.key, &tag));
+        let is_recorded = self.recorded != Recorded::Nowhere;
+        let record = is_recorded.then(|| self.record(&tag));
         let decided = decide(record);
         taken.token = taken.token.max(decided.token);
         taken.deliveries.push(Delivery {
             tag,
             id: Some(id),
             state: decided.state,
-            is_recorded: self.is_recorded,
+            is_recorded,
         });
         Ok(decided.result)
+    }
+
+    /// The key of the record of a delivery.
+    fn record(&self, tag: &DeliveryTag) -> Vec<u8> {
+        match self.recorded {
+            Recorded::InSession => [&[RECORD], tag.as_bytes()].concat(),
+            Recorded::OnNode | Recorded::Nowhere => record_key(&self.key, tag),
+        }
+    }
+
+    /// Whether something is not settled.
+    pub(super) fn has_unsettled(&self) -> bool {
+        !lock(&self.taken).deliveries.is_empty()
+    }
+
+    /// Another node has the link: nothing more is taken here.
+    pub(super) fn lose(&self) {
+        let mut taken = lock(&self.taken);
+        if taken.owner == self.number {
+            taken.owner = 0;
+            taken.deliveries.clear();
+        }
     }
 
     /// Whether it remembers a delivery.
@@ -261,7 +320,7 @@ impl ExactLink {
         let settled = taken.deliveries.extract_if(.., |known| is_meant(known));
         let recorded = settled.filter(|delivery| delivery.is_recorded);
         recorded
-            .map(|delivery| record_key(&self.key, &delivery.tag))
+            .map(|delivery| self.record(&delivery.tag))
             .collect()
     }
 
@@ -343,12 +402,12 @@ mod tests {
     #[test]
     fn a_link_has_one_owner_who_knows_what_the_one_before_took() {
         let links = ExactLinks::default();
-        let (old, unsettled, ..) = links.attach(key("a"), true, 0);
+        let (old, unsettled, ..) = links.attach(key("a"), Recorded::OnNode, 0);
         assert_eq!(unsettled, []);
         old.take(tag(b"1"), 0, accepted(7)).unwrap();
         old.take(tag(b"2"), 1, accepted(9)).unwrap();
         assert_eq!(old.settled(0).len(), 1, "its record is forgotten");
-        let (new, unsettled, token, _) = links.attach(key("a"), true, 0);
+        let (new, unsettled, token, _) = links.attach(key("a"), Recorded::OnNode, 0);
         let tags: Vec<_> = unsettled.iter().map(|one| one.tag.as_bytes()).collect();
         assert_eq!((tags, token), (vec![&b"2"[..]], 9));
         assert!(
@@ -366,15 +425,32 @@ mod tests {
     fn links_are_forgotten_in_time_and_in_number_with_their_records() {
         let links = ExactLinks::default();
         for (name, deadline_ms) in [("a", 100), ("b", 200), ("c", 300)] {
-            let (link, ..) = links.attach(key(name), true, 0);
+            let (link, ..) = links.attach(key(name), Recorded::OnNode, 0);
             link.take(tag(b"1"), 0, accepted(1)).unwrap();
             let forgotten = links.detach(&link, Some(deadline_ms), 0, 2);
             assert_eq!(forgotten.len(), usize::from(name == "c"), "a makes room");
         }
-        let (_, unsettled, _, forgotten) = links.attach(key("c"), true, 250);
+        let (_, unsettled, _, forgotten) = links.attach(key("c"), Recorded::OnNode, 250);
         assert_eq!(unsettled.len(), 1);
         let expected = record_key(&key("b"), &tag(b"1"));
         assert_eq!(forgotten, [expected]);
+    }
+
+    #[test]
+    fn a_link_of_a_cluster_is_what_its_session_has_records_of() {
+        let links = ExactLinks::default();
+        let (here, ..) = links.attach(key("a"), Recorded::InSession, 0);
+        here.take(tag(b"1"), 0, accepted(7)).unwrap();
+        here.lose();
+        assert!(here.take(tag(b"2"), 1, accepted(8)).is_err(), "it is lost");
+        assert!(links.detach(&here, Some(100), 0, 10).is_empty());
+        let records = [&b"u2"[..], b"u3", b"e", b""];
+        links.replace(&key("a"), records.into_iter());
+        let (again, unsettled, token, _) = links.attach(key("a"), Recorded::InSession, 0);
+        let tags: Vec<_> = unsettled.iter().map(|one| one.tag.as_bytes()).collect();
+        assert_eq!((tags, token), (vec![&b"2"[..], b"3"], 0));
+        assert_eq!(again.settled_before(&tag(b"3")), [b"u3".to_vec()]);
+        assert!(again.has_unsettled());
     }
 
     #[test]
@@ -388,7 +464,7 @@ mod tests {
         let all = records.iter().chain(&others).map(Vec::as_slice);
         links.restore(all, 100);
         for key in [key("a"), nobody] {
-            let (link, unsettled, ..) = links.attach(key, true, 0);
+            let (link, unsettled, ..) = links.attach(key, Recorded::OnNode, 0);
             assert_eq!(unsettled[0].tag, tag);
             assert_eq!(unsettled[0].state, Some(DeliveryStateBuf::Accepted));
             assert_eq!(link.settled_before(&tag).len(), 1);

@@ -81,10 +81,13 @@ impl Door {
         let Some(exact) = target.exact.as_ref().filter(|_| !delivery.settled) else {
             return Some(message.and_then(|message| publish(cx, from, publisher, message)));
         };
+        let claim = target.claim;
         let taken = exact.take(delivery.tag, delivery.delivery_id, |record| {
             let result = message.and_then(|message| {
-                if let Some(key) = record {
-                    cx.broker.keep_node_with_next(&key, &[]);
+                match (record, claim) {
+                    (Some(key), Some(claim)) => claim.take_next(cx, &key),
+                    (Some(key), None) => cx.broker.keep_node_with_next(&key, &[]),
+                    (None, _) => {}
                 }
                 publish(cx, from, publisher, message)
             });

@@ -11,6 +11,7 @@ mod acknowledge;
 mod address;
 mod ask;
 mod attach;
+mod claims;
 mod client;
 mod end;
 mod exact;

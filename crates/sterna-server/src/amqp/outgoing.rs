@@ -13,7 +13,7 @@ use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::client::{Client, Drain, Sending, SourceLink, SourceState};
 use super::recovery::DeliveryName;
-use super::target::forget;
+use super::target::forget_of;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::{Promise, StepOutput};
@@ -302,7 +302,10 @@ impl Door {
             if let Some(exact) = target.and_then(|target| target.exact.as_ref()) {
                 match recovery {
                     Recovery::Resumed { delivery_id } => exact.resumed(&delivery.tag, delivery_id),
-                    Recovery::Settled(_) => forget(cx, exact.settled_before(&delivery.tag)),
+                    Recovery::Settled(_) => {
+                        let claim = target.and_then(|target| target.claim);
+                        forget_of(cx, claim, exact.settled_before(&delivery.tag));
+                    }
                     _ => {}
                 }
             }
@@ -345,7 +348,8 @@ impl Door {
             if let Some(exact) = target.and_then(|target| target.exact.as_ref())
                 && disposed.settled
             {
-                forget(cx, exact.settled(disposed.delivery_id));
+                let claim = target.and_then(|target| target.claim);
+                forget_of(cx, claim, exact.settled(disposed.delivery_id));
             }
             return self.renew_credit(cx, client, link);
         };

@@ -82,8 +82,11 @@ impl Door {
         let (engine, out) = (&mut client.engine, &mut self.out);
         // One whose attach is not answered is refused, and one that is gone needs no word.
         if engine.detach(link, true, Some(error.clone()), out).is_err() {
-            client.targets.remove(&link);
+            let target = client.targets.remove(&link);
             let _ = engine.refuse_attach(link, error, out);
+            if let Some(claim) = target.and_then(|target| target.claim) {
+                self.release_claim(cx, claim, true);
+            }
         }
         self.handle_rest(cx, client);
     }

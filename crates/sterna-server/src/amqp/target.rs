@@ -16,8 +16,9 @@ use super::address::{End, Node};
 use super::attach::{
     Refusal, dynamic_topic, encoded, kind_of, may_publish, refusal, refused_address,
 };
+use super::claims::Claim;
 use super::client::{Client, Target, TargetLink};
-use super::exact::Forgotten;
+use super::exact::{Forgotten, Recorded};
 use crate::authorization::MessageKind;
 use crate::context::Context;
 use crate::door::Promise;
@@ -56,6 +57,14 @@ fn keeps_unsettled(attach: &Attach<'_>) -> bool {
 pub(super) fn forget(cx: &mut Context<'_>, forgotten: Forgotten) {
     for key in forgotten {
         cx.broker.forget_node(&key);
+    }
+}
+
+/// Removes the records of deliveries of a link.
+pub(super) fn forget_of(cx: &mut Context<'_>, claim: Option<Claim>, forgotten: Forgotten) {
+    match claim {
+        Some(claim) => claim.forget(cx, forgotten),
+        None => forget(cx, forgotten),
     }
 }
 
@@ -107,6 +116,7 @@ impl Door {
             name: attach.name.into(),
             node,
             exact: None,
+            claim: None,
             waiting: None,
             is_stolen: false,
         };
@@ -132,19 +142,37 @@ impl Door {
         let Some(target) = client.targets.get(&link) else {
             return;
         };
+        let is_exact = attaching.rcv_settle_mode == ReceiverSettleMode::Second
+            && target.node != Target::Coordinator;
+        if is_exact {
+            let Some(claimed) = self.claim_target(cx, client, link, attaching) else {
+                return;
+            };
+            attaching = claimed;
+        }
+        let Some(target) = client.targets.get(&link) else {
+            return;
+        };
         let now_ms = cx.net.now_ms();
         let key = client.link_key(&target.name);
         let (mut unsettled, mut token) = self.service.registry.resume(&key, now_ms);
-        let is_exact = attaching.rcv_settle_mode == ReceiverSettleMode::Second;
-        let exact = (is_exact && target.node != Target::Coordinator).then(|| {
+        let exact = is_exact.then(|| {
             let links = &self.service.registry.exact;
-            let (link, deliveries, kept_by, forgotten) =
-                links.attach(key, attaching.is_recorded, now_ms);
+            let recorded = match target.claim {
+                Some(_) => Recorded::InSession,
+                None if attaching.is_recorded => Recorded::OnNode,
+                None => Recorded::Nowhere,
+            };
+            let (link, deliveries, kept_by, forgotten) = links.attach(key, recorded, now_ms);
             forget(cx, forgotten);
             if !attaching.recover {
-                forget(cx, link.settled_all());
+                forget_of(cx, target.claim, link.settled_all());
             }
-            token = token.max(kept_by);
+            // Shards of a cluster's node count their own appends. The last one of a claim is behind all before.
+            token = match target.claim {
+                Some(_) => cx.broker.token(),
+                None => token.max(kept_by),
+            };
             unsettled.extend(deliveries);
             link
         });
@@ -164,7 +192,7 @@ impl Door {
     /// Answers the attach of a target.
     pub(super) fn answer_target(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         client: &mut Client,
         link: LinkId,
         attaching: &AttachingTarget,
@@ -190,6 +218,9 @@ impl Door {
         };
         if let Err(error) = (client.engine).accept_attach(link, &options, &mut self.out) {
             let (name, refusal) = (target.name.clone(), error.to_string());
+            if let Some(claim) = target.claim {
+                self.release_claim(cx, claim, true);
+            }
             client.targets.remove(&link);
             self.leaves_place(cx, client, link, &name);
             let refusal = (Condition::INTERNAL_ERROR, refusal);

@@ -4,6 +4,7 @@
 //! knows nothing of transports. `desk.rs` is between the two.
 
 mod api;
+mod claim;
 mod desk;
 mod fields;
 mod format;

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::digest::{Context, SHA256};
-use sterna_broker::Message;
+use sterna_broker::{Message, Once};
+use sterna_cluster::Asker;
+use sterna_cluster::requests::Begun;
 
+use super::claim::Claim;
 use crate::config::Http;
 
 /// Bytes of all topics together, for each topic that there may be.
@@ -18,6 +21,8 @@ const BYTES_PER_TOPIC: usize = 256;
 pub struct Registry {
     topics: Mutex<Topics>,
     keys: Mutex<Keys>,
+    /// The way to other nodes, which may know keys; `None` where there are none.
+    cluster: Option<Asker>,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +63,8 @@ struct Known {
     expires_at_ms: u64,
     /// The status, and the append that has kept it; `None` while it is not done.
     done: Option<(u16, u64)>,
+    /// Whose append that is: shards of a cluster's node count their own.
+    shard: usize,
 }
 
 /// What a request publishes: two that differ in topic, fields or content have another.
@@ -65,6 +72,10 @@ struct Known {
 pub(crate) struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
+    pub(super) const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
     /// Of the message that a request is. When it came plays no part.
     pub(crate) fn of(message: &Message) -> Self {
         let expiry_ms = message
@@ -105,6 +116,8 @@ pub(crate) enum Begin {
     Reused,
     /// The request that has it is not answered yet.
     InProgress,
+    /// The cluster does not say.
+    Away,
 }
 
 /// The right to do a request. Without [`done`](Self::done) its key is forgotten, so that it can be
@@ -116,9 +129,24 @@ pub(crate) struct Ticket {
     age: u64,
     fingerprint: Fingerprint,
     expires_at_ms: u64,
+    /// What the cluster was told of it.
+    claim: Option<Claim>,
 }
 
 impl Ticket {
+    /// By what the log of a cluster knows the message again, whichever node publishes it.
+    pub(crate) fn once(&self) -> Option<Once> {
+        let Some(Begun::First(round)) = self.claim.as_ref()?.answer() else {
+            return None;
+        };
+        let session = self.id.first_chunk().copied().map(u64::from_be_bytes);
+        Some(Once {
+            session: session.unwrap_or_default(),
+            round,
+            packet_id: 0,
+        })
+    }
+
     /// The record by which the request is known after a restart, done with this status.
     pub(crate) fn record(&self, status: u16) -> (KeyRecord, Vec<u8>) {
         let mut value = self.fingerprint.0.to_vec();
@@ -128,7 +156,10 @@ impl Ticket {
     }
 
     /// The request was done with this status, which an append keeps; 0 for none.
-    pub(crate) fn done(self, status: u16, token: u64) {
+    pub(crate) fn done(mut self, status: u16, token: u64) {
+        if let Some(claim) = &mut self.claim {
+            claim.done();
+        }
         let mut keys = lock(&self.registry.keys);
         if let Some(known) = keys.known.get_mut(&self.id)
             && known.age == self.age
@@ -156,6 +187,56 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
+    /// The registry of a cluster's node; of one that is alone where there is no way to others.
+    #[must_use]
+    pub fn of_node(cluster: Option<Asker>) -> Self {
+        Self {
+            cluster,
+            ..Self::default()
+        }
+    }
+
+    /// The way to other nodes; `None` where there are none.
+    pub(crate) const fn cluster(&self) -> Option<&Asker> {
+        self.cluster.as_ref()
+    }
+
+    /// Whether records of keys are the cluster's.
+    pub(crate) const fn is_in_cluster(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// Asks the cluster about a user's key that is not known here, or that another shard has used: it may not be kept yet.
+    /// `None` where nobody is to be asked.
+    pub(crate) fn ask(
+        &self,
+        config: &Http,
+        (user, key): (Option<&str>, &[u8]),
+        fingerprint: impl FnOnce() -> Option<Fingerprint>,
+        (shard, now_ms): (usize, u64),
+        wake: impl FnOnce() + Send + 'static,
+    ) -> Option<Claim> {
+        let asker = self.cluster.as_ref()?;
+        let id = key_id(user, key);
+        let mut keys = lock(&self.keys);
+        keys.expire(now_ms);
+        let known = keys.known.get(&id);
+        if known
+            .is_some_and(|known| known.shard == shard || known.done.is_none_or(|done| done.1 == 0))
+        {
+            return None;
+        }
+        drop(keys);
+        let kept_for_s = config.idempotency_window_s;
+        Some(Claim::ask(
+            asker,
+            key_record(id),
+            fingerprint()?,
+            kept_for_s,
+            wake,
+        ))
+    }
+
     /// Creates a topic, if there are fewer than `http.maximum_topics`, and they are not longer than
     /// 256 bytes on average.
     pub(crate) fn create(&self, config: &Http, topic: &str) -> Created {
@@ -189,28 +270,56 @@ impl Registry {
     }
 
     /// Looks a user's key up, and remembers it for `http.idempotency_window_s` where it is not known. Of
-    /// more than `http.maximum_idempotency_keys` the oldest are forgotten.
+    /// more than `http.maximum_idempotency_keys` the oldest are forgotten. In a cluster `claim` is what that
+    /// [was asked](Self::ask).
     pub(crate) fn begin(
         self: &Arc<Self>,
         config: &Http,
         user: Option<&str>,
         key: &[u8],
         fingerprint: Fingerprint,
-        now_ms: u64,
+        claim: Option<Claim>,
+        (shard, now_ms): (usize, u64),
     ) -> Begin {
-        let is_named = [u8::from(user.is_some())];
-        let id = digest(&[&is_named, user.unwrap_or_default().as_bytes(), key]);
+        let id = key_id(user, key);
         let mut keys = lock(&self.keys);
         keys.expire(now_ms);
+        if let Some(known) = keys.known.get_mut(&id)
+            && let Some(answer) = claim.as_ref().and_then(Claim::answer)
+        {
+            match answer {
+                Begun::Away => return Begin::Away,
+                Begun::Known { is_done: false, .. } if known.fingerprint == fingerprint => {
+                    return Begin::InProgress;
+                }
+                // It is kept.
+                _ => known.done = known.done.map(|(status, _)| (status, 0)),
+            }
+        }
         match keys.known.get(&id) {
             Some(known) if known.expires_at_ms <= now_ms => keys.forget(id),
-            Some(known) if known.fingerprint != fingerprint => return Begin::Reused,
-            Some(known) => {
-                return known.done.map_or(Begin::InProgress, |(status, token)| {
-                    Begin::Replay(status, token)
-                });
-            }
+            Some(known) => return known.begin(fingerprint),
             None => {}
+        }
+        if self.cluster.is_some() {
+            match claim.as_ref().and_then(Claim::answer) {
+                Some(Begun::First(_)) => {}
+                Some(Begun::Known { is_done, value }) => {
+                    let Some((_, known)) = read_known(&id, &value) else {
+                        // It is being done: of it there is the fingerprint alone.
+                        let is_it = *value == *fingerprint.as_bytes() && !is_done;
+                        return if is_it {
+                            Begin::InProgress
+                        } else {
+                            Begin::Reused
+                        };
+                    };
+                    let begin = known.begin(fingerprint);
+                    keys.know(id, known);
+                    return begin;
+                }
+                Some(Begun::Away) | None => return Begin::Away,
+            }
         }
         while keys.known.len() >= config.maximum_idempotency_keys.max(1) as usize {
             let Some((_, oldest)) = keys.ages.pop_first() else {
@@ -218,23 +327,23 @@ impl Registry {
             };
             keys.remove(oldest);
         }
-        keys.next += 1;
-        let age = keys.next;
-        keys.ages.insert(age, id);
         let expires_at_ms = now_ms + u64::from(config.idempotency_window_s) * 1000;
         let known = Known {
-            age,
+            age: 0,
             fingerprint,
             expires_at_ms,
             done: None,
+            shard,
         };
-        keys.known.insert(id, known);
+        keys.know(id, known);
+        let age = keys.next;
         Begin::First(Ticket {
             registry: Arc::clone(self),
             id,
             age,
             fingerprint,
             expires_at_ms,
+            claim,
         })
     }
 
@@ -273,10 +382,7 @@ impl Registry {
         known.sort_unstable_by_key(|(_, known)| known.expires_at_ms);
         for (id, mut of) in known {
             of.expires_at_ms = of.expires_at_ms.min(most_ms);
-            keys.next += 1;
-            of.age = keys.next;
-            keys.ages.insert(of.age, id);
-            keys.known.insert(id, of);
+            keys.know(id, of);
         }
     }
 }
@@ -311,11 +417,37 @@ fn read_known(id: &[u8], value: &[u8]) -> Option<(KeyId, Known)> {
         fingerprint: Fingerprint(*fingerprint),
         expires_at_ms: u64::from_be_bytes(*expires_at_ms),
         done: Some((u16::from_be_bytes(status.try_into().ok()?), 0)),
+        shard: 0,
     };
     Some((id.try_into().ok()?, known))
 }
 
+fn key_id(user: Option<&str>, key: &[u8]) -> KeyId {
+    let is_named = [u8::from(user.is_some())];
+    digest(&[&is_named, user.unwrap_or_default().as_bytes(), key])
+}
+
+impl Known {
+    /// What a request of this key and fingerprint is told.
+    fn begin(&self, fingerprint: Fingerprint) -> Begin {
+        if self.fingerprint != fingerprint {
+            return Begin::Reused;
+        }
+        (self.done).map_or(Begin::InProgress, |(status, token)| {
+            Begin::Replay(status, token)
+        })
+    }
+}
+
 impl Keys {
+    /// Notes what is known of a key.
+    fn know(&mut self, id: KeyId, mut known: Known) {
+        self.next += 1;
+        known.age = self.next;
+        self.ages.insert(known.age, id);
+        self.known.insert(id, known);
+    }
+
     /// Forgets the oldest keys whose time is over.
     fn expire(&mut self, now_ms: u64) {
         while let Some(oldest) = self.ages.first_entry() {
@@ -388,7 +520,14 @@ mod tests {
         let registry = Arc::new(Registry::default());
         let config = config(10);
         let begin = |user: Option<&str>, payload: &str, now_ms| {
-            registry.begin(&config, user, b"key", fingerprint(payload), now_ms)
+            registry.begin(
+                &config,
+                user,
+                b"key",
+                fingerprint(payload),
+                None,
+                (0, now_ms),
+            )
         };
         let Begin::First(ticket) = begin(Some("ann"), "x", 0) else {
             panic!("it is new");
@@ -418,8 +557,9 @@ mod tests {
     fn an_old_ticket_says_nothing_about_a_new_one() {
         let registry = Arc::new(Registry::default());
         let config = config(1);
-        let begin =
-            |key: &[u8], now_ms| registry.begin(&config, None, key, fingerprint("x"), now_ms);
+        let begin = |key: &[u8], now_ms| {
+            registry.begin(&config, None, key, fingerprint("x"), None, (0, now_ms))
+        };
         let Begin::First(first) = begin(b"a", 0) else {
             panic!("it is new");
         };
@@ -520,7 +660,7 @@ mod tests {
             for (key, content, pause_ms, is_done) in steps {
                 now_ms += pause_ms;
                 model.retain(|&(_, _, until_ms)| until_ms > now_ms);
-                let begin = registry.begin(&config, None, &[key], fingerprint(&content.to_string()), now_ms);
+                let begin = registry.begin(&config, None, &[key], fingerprint(&content.to_string()), None, (0, now_ms));
                 let known = model.iter().find(|&&(known, _, _)| known == key).copied();
                 match (begin, known) {
                     (Begin::First(ticket), None) => {

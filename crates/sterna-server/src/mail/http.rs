@@ -1,10 +1,28 @@
 //! Questions about HTTP sessions of other shards, and the answers.
 
+use serde::{Deserialize, Serialize};
+use sterna_cluster::Answerer;
 use sterna_net::ConnectionId;
 
 /// A question about an HTTP session, or the answer.
 #[derive(Debug)]
 pub struct HttpLetter(pub(crate) Body);
+
+/// Shards that a question about a session is passed on to, if that moves meanwhile.
+pub(crate) const MAXIMUM_HOPS: u8 = 8;
+
+impl HttpLetter {
+    /// What another node asks about a session; `None` where that is not understood.
+    pub(crate) fn of_node(client_id: &str, question: &[u8], answer: Answerer) -> Option<Self> {
+        let work = serde_json::from_slice(question).ok()?;
+        Some(Self(Body::OfNode {
+            client_id: client_id.into(),
+            work,
+            answer,
+            hops: MAXIMUM_HOPS,
+        }))
+    }
+}
 
 #[derive(Debug)]
 pub(crate) enum Body {
@@ -19,6 +37,14 @@ pub(crate) enum Body {
         from: From,
         done: Result<Done, WorkError>,
     },
+    /// The same question, of another node's client.
+    OfNode {
+        client_id: Box<str>,
+        work: Work,
+        answer: Answerer,
+        /// See [`Body::Question`].
+        hops: u8,
+    },
 }
 
 /// Whose question it is.
@@ -31,31 +57,38 @@ pub(crate) struct From {
 }
 
 /// What is asked of a session.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Work {
     /// To say what it holds.
     Describe,
     /// To be done with messages.
     Acknowledge(Acknowledge),
+    /// To end.
+    End,
 }
 
 /// Which messages are done.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Acknowledge {
     UpTo(u64),
     Each(Vec<u64>),
 }
 
 /// What came of it.
-#[derive(Debug)]
+#[derive(PartialEq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Done {
     /// What a session holds.
     Described(serde_json::Value),
     Acknowledged,
+    Ended,
 }
 
 /// Why nothing came of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum WorkError {
     /// There is no such session.
     NoSession,
@@ -63,4 +96,42 @@ pub(crate) enum WorkError {
     UnknownId,
     /// The session is on another shard, or on its way between shards.
     Elsewhere,
+    /// The cluster does not say.
+    Away,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_and_answers_of_nodes_come_back() {
+        let each = Acknowledge::Each(vec![1, u64::MAX]);
+        let works = [
+            (Work::Describe, r#""describe""#),
+            (Work::End, r#""end""#),
+            (
+                Work::Acknowledge(Acknowledge::UpTo(7)),
+                r#"{"acknowledge":{"up_to":7}}"#,
+            ),
+            (
+                Work::Acknowledge(each),
+                r#"{"acknowledge":{"each":[1,18446744073709551615]}}"#,
+            ),
+        ];
+        for (work, text) in works {
+            assert_eq!(serde_json::to_string(&work).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Work>(text).unwrap(), work);
+        }
+        let described = Done::Described(serde_json::json!({"pending": null}));
+        for done in [
+            Ok(described),
+            Ok(Done::Acknowledged),
+            Err(WorkError::UnknownId),
+        ] {
+            let text = serde_json::to_vec(&done).unwrap();
+            let read: Result<Done, WorkError> = serde_json::from_slice(&text).unwrap();
+            assert_eq!(read, done);
+        }
+    }
 }

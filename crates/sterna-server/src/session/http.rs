@@ -14,21 +14,42 @@ const SPARE_ENTRIES: usize = 64;
 /// Messages that were sent to a client and not acknowledged, by the ids that the client knows. Ids
 /// count up from 1, and mean the same on each connection as long as the session lives.
 ///
+/// In a cluster, ids name positions in its log, which are the same at all nodes: they count from the position at which
+/// the session began. What is not in the log has an id of its node.
+///
 /// The broker's ledger has the messages, by its tags, and in the same order. It may have fewer, for
 /// example if a shared subscription has taken some back. So ids have gaps.
 #[derive(Debug, Default)]
 pub struct HttpSession {
-    /// The id that was given last.
+    /// The id that was given last, of those that name no position.
     last_id: u64,
-    /// The ids ascending.
+    /// In the order in which they were sent.
     sent: VecDeque<Sent>,
     /// Bytes of all these messages.
     bytes: u64,
     /// Ids up to this one may be given; a record says so.
     reserved: u64,
+    /// In a cluster: how ids and positions belong together.
+    places: Option<Places>,
 }
 
-/// The key of the record of ids that may have been given.
+/// How ids and positions belong together.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    /// The position whose id is 1.
+    first: u64,
+    /// Ids behind this one are this node's.
+    own: u64,
+}
+
+/// Ids from here on name no positions. All are exact in the numbers of JavaScript, up to 2^53.
+const NODE_IDS: u64 = 1 << 52;
+
+/// Ids of a node of its own, and how many others there are.
+const OWN_ID_BITS: u32 = 32;
+const OWN_RANGES: u64 = NODE_IDS >> OWN_ID_BITS;
+
+/// The key of the record of ids that may have been given, or in a cluster of the position whose id is 1.
 pub(crate) const IDS_KEY: &[u8] = b"i";
 
 /// Ids that are reserved at once.
@@ -51,10 +72,42 @@ pub(crate) struct Window {
     pub(crate) bytes: u64,
 }
 
+impl Places {
+    /// The id of a message of the log.
+    fn id_of(self, position: u64) -> Option<u64> {
+        let id = position.checked_sub(self.first)? + 1;
+        Some(id).filter(|&id| id < NODE_IDS)
+    }
+
+    /// The position that an id names.
+    const fn position_of(self, id: u64) -> Option<u64> {
+        if id == 0 || id >= NODE_IDS {
+            return None;
+        }
+        self.first.checked_add(id - 1)
+    }
+}
+
+/// The position that an id names, where the record of a session says what the first is.
+pub(crate) fn position_of(first: u64, id: u64) -> Option<u64> {
+    Places { first, own: 0 }.position_of(id)
+}
+
 impl HttpSession {
-    /// The id that was given last; zero before the first.
-    pub(crate) const fn last_id(&self) -> u64 {
-        self.last_id
+    /// Whether a message was given an id. In a cluster another node may have given it: `end` is where the log ends.
+    pub(crate) fn has_given(&self, id: u64, end: u64) -> bool {
+        match self.places {
+            Some(places) => match places.position_of(id) {
+                Some(position) => position < end,
+                None => places.own < id && id <= self.last_id,
+            },
+            None => id <= self.last_id,
+        }
+    }
+
+    /// The position of the message that an id names; `None` where it is not in a cluster's log.
+    pub(crate) fn position_of(&self, id: u64) -> Option<u64> {
+        self.places?.position_of(id)
     }
 
     /// Goes on behind ids that were given before a restart.
@@ -63,9 +116,24 @@ impl HttpSession {
         self.reserved = self.reserved.max(up_to);
     }
 
+    /// Has ids name positions of a cluster's log, of which `first` has the id 1. `end` is where the log ends.
+    pub(crate) fn name_places(&mut self, first: u64, end: u64) {
+        if self.places.is_none() {
+            // Another number than at other nodes, and at other times.
+            let own = NODE_IDS + ((end >> 10) % OWN_RANGES << OWN_ID_BITS);
+            self.places = Some(Places { first, own });
+            self.last_id = own;
+        }
+    }
+
+    /// Whether ids name positions.
+    pub(crate) const fn names_places(&self) -> bool {
+        self.places.is_some()
+    }
+
     /// Reserves more ids, long before they are used up; up to which, where that is to be kept.
     pub(crate) const fn reserve(&mut self) -> Option<u64> {
-        if self.last_id + RESERVED_IDS / 2 < self.reserved {
+        if self.places.is_some() || self.last_id + RESERVED_IDS / 2 < self.reserved {
             return None;
         }
         self.reserved = self.last_id + RESERVED_IDS;
@@ -77,17 +145,30 @@ impl HttpSession {
         self.sent.len() >= window.messages || self.bytes >= window.bytes
     }
 
-    /// Notes what is sent now, a message of so many bytes, and gives it its id.
-    pub(crate) fn sent(&mut self, tag: u64, bytes: usize) -> u64 {
-        self.last_id += 1;
+    /// Notes what is sent now, a message of a position in the log, 0 for none, and of so many bytes, and gives it its
+    /// id.
+    pub(crate) fn sent(&mut self, tag: u64, position: u64, bytes: usize) -> u64 {
+        let named = self.places.filter(|_| position != 0);
+        let id = named.and_then(|places| places.id_of(position));
+        let id = id.unwrap_or_else(|| {
+            self.last_id += 1;
+            self.last_id
+        });
         let sent = Sent {
-            id: self.last_id,
+            id,
             tag,
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         };
         self.bytes += u64::from(sent.bytes);
         self.sent.push_back(sent);
-        self.last_id
+        id
+    }
+
+    /// Number of entries that were sent up to the one of an id, or up to the last before it.
+    fn count_up_to(&self, id: u64) -> usize {
+        let is_own = id >= NODE_IDS;
+        let is_before = |known: &Sent| known.id <= id && (known.id >= NODE_IDS) == is_own;
+        (self.sent.iter().rposition(is_before)).map_or(0, |at| at + 1)
     }
 
     /// Takes the oldest entry out if there is more than the window holds; `None` where there is not. It is
@@ -102,9 +183,9 @@ impl HttpSession {
         Some(oldest.tag)
     }
 
-    /// Takes out everything up to an id, and returns its tags. An id that was never given takes all.
+    /// Takes out everything up to an id, and returns its tags. An id that was never given takes what has a lower one.
     pub(crate) fn acknowledge_up_to(&mut self, id: u64) -> impl Iterator<Item = u64> + use<> {
-        let count = self.sent.partition_point(|known| known.id <= id);
+        let count = self.count_up_to(id);
         let mut rest = self.sent.split_off(count);
         std::mem::swap(&mut rest, &mut self.sent);
         self.bytes -= rest.iter().map(|sent| u64::from(sent.bytes)).sum::<u64>();
@@ -114,20 +195,20 @@ impl HttpSession {
 
     /// Takes one entry out, and returns its tag; `None` where it is acknowledged, or was never sent.
     pub(crate) fn acknowledge(&mut self, id: u64) -> Option<u64> {
-        let at = self.sent.binary_search_by_key(&id, |known| known.id);
-        let sent = self.sent.remove(at.ok()?)?;
+        let at = self.sent.iter().position(|known| known.id == id);
+        let sent = self.sent.remove(at?)?;
         self.bytes -= u64::from(sent.bytes);
         self.shrink();
         Some(sent.tag)
     }
 
-    /// Keeps what the broker still has, by its tags and bytes in the order in which it was sent. What it
+    /// Keeps what the broker still has, by its tags, positions and bytes in the order in which it was sent. What it
     /// has and was given no id gets one.
-    pub(crate) fn keep(&mut self, ledger: impl IntoIterator<Item = (u64, usize)>) {
+    pub(crate) fn keep(&mut self, ledger: impl IntoIterator<Item = (u64, u64, usize)>) {
         let mut known = std::mem::take(&mut self.sent);
         self.bytes = 0;
         let mut unknown = Vec::new();
-        for (tag, bytes) in ledger {
+        for (tag, position, bytes) in ledger {
             // Both are in the same order, so what is passed over here is gone there.
             let at = known.iter().position(|known| known.tag == tag);
             match at.and_then(|at| known.drain(..=at).next_back()) {
@@ -135,18 +216,18 @@ impl HttpSession {
                     self.bytes += u64::from(sent.bytes);
                     self.sent.push_back(sent);
                 }
-                None => unknown.push((tag, bytes)),
+                None => unknown.push((tag, position, bytes)),
             }
         }
-        for (tag, bytes) in unknown {
-            self.sent(tag, bytes);
+        for (tag, position, bytes) in unknown {
+            self.sent(tag, position, bytes);
         }
         self.shrink();
     }
 
     /// Ids and tags of what was sent after an id and not acknowledged, in order.
     pub(crate) fn after(&self, id: u64) -> impl Iterator<Item = (u64, u64)> {
-        let first = self.sent.partition_point(|known| known.id <= id);
+        let first = self.count_up_to(id);
         self.sent.range(first..).map(|sent| (sent.id, sent.tag))
     }
 
@@ -157,7 +238,8 @@ impl HttpSession {
     }
 }
 
-/// Up to which id the record of a session says that ids may have been given; 0 for none.
+/// Up to which id the record of a session says that ids may have been given, or in a cluster the position whose id is 1;
+/// 0 for none.
 pub(crate) fn reserved_ids(record: Option<&[u8]>) -> u64 {
     let up_to = record.and_then(|value| value.try_into().ok());
     up_to.map_or(0, u64::from_be_bytes)
@@ -250,7 +332,7 @@ mod tests {
                 match step {
                     Step::Sent => {
                         last_id += 1;
-                        prop_assert_eq!(session.sent(tag_of(last_id), bytes_of(last_id)), last_id);
+                        prop_assert_eq!(session.sent(tag_of(last_id), 0, bytes_of(last_id)), last_id);
                         model.insert(last_id, tag_of(last_id));
                     }
                     Step::UpTo(id) => {
@@ -275,14 +357,14 @@ mod tests {
                             at += 1;
                             at % every > 0 || every == 1
                         });
-                        session.keep(model.iter().map(|(&id, &tag)| (tag, bytes_of(id))));
+                        session.keep(model.iter().map(|(&id, &tag)| (tag, 0, bytes_of(id))));
                     }
                 }
                 let (messages, bytes) = (model.len(), bytes_in(&model));
                 let fills = |messages, bytes| session.fills(Window { messages, bytes });
                 prop_assert!(fills(messages, u64::MAX) && fills(usize::MAX, bytes));
                 prop_assert!(!fills(messages + 1, bytes + 1));
-                prop_assert_eq!(session.last_id(), last_id);
+                prop_assert_eq!(session.last_id, last_id);
                 for from in [0, last_id / 2, last_id] {
                     let after: Vec<_> = session.after(from).collect();
                     let expected: Vec<_> = model.range(from + 1..).map(|(&id, &tag)| (id, tag)).collect();
@@ -296,11 +378,49 @@ mod tests {
     fn what_has_no_id_gets_one_behind_all_that_have() {
         let mut session = HttpSession::default();
         for tag in [10, 20, 30] {
-            session.sent(tag, 1);
+            session.sent(tag, 0, 1);
         }
-        session.keep([(5, 1), (20, 1), (25, 1)]);
+        session.keep([(5, 0, 1), (20, 0, 1), (25, 0, 1)]);
         let all: Vec<_> = session.after(0).collect();
         assert_eq!(all, [(2, 20), (4, 5), (5, 25)]);
+    }
+
+    #[test]
+    fn ids_of_a_cluster_name_the_same_messages_at_every_node() {
+        let first = 1_790_000_000_000_000_u64 << 10;
+        let (mut here, mut there) = (HttpSession::default(), HttpSession::default());
+        here.name_places(first, first);
+        there.name_places(first, first + 9_000);
+        // One of the log, a retained one, and two more of the log.
+        let sent = [
+            (1, first + 3),
+            (2, 0),
+            (3, first + 1_027),
+            (4, first + 1_028),
+        ];
+        let ids = sent.map(|(tag, position)| here.sent(tag, position, 1));
+        assert_eq!([ids[0], ids[2], ids[3]], [4, 1_028, 1_029]);
+        assert!(ids[1] > NODE_IDS && ids[1] < 1 << 53);
+        for id in [ids[0], ids[2], ids[3]] {
+            assert_eq!(here.position_of(id), there.position_of(id));
+            assert!(there.has_given(id, first + 9_000));
+        }
+        assert!(
+            !there.has_given(ids[3], first + 1_028),
+            "it is not there yet"
+        );
+        assert_eq!(
+            (there.position_of(ids[1]), there.has_given(ids[1], u64::MAX)),
+            (None, false)
+        );
+        let tags: Vec<u64> = here.after(ids[1]).map(|(_, tag)| tag).collect();
+        assert_eq!(tags, [3, 4], "what was sent behind it");
+        let tags: Vec<u64> = here.acknowledge_up_to(ids[2]).collect();
+        assert_eq!(tags, [1, 2, 3], "and what was sent before it");
+        assert_eq!(here.acknowledge(ids[3]), Some(4));
+        // Too far from the beginning for an exact number.
+        let far = here.sent(5, first + (1 << 53), 1);
+        assert!(far > ids[1] && here.position_of(far).is_none());
     }
 
     #[test]

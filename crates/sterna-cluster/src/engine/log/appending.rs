@@ -1,13 +1,13 @@
 //! Appending what shards hand over.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use async_nats::jetstream::message::PublishMessage;
 use ring::digest;
 use sterna_broker::{Destination, Message, Once, name_of as name_of_key};
 
-use super::{Item, MOST_IN_ENTRY, Waiting};
+use super::{Item, MOST_IN_ENTRY, TOGETHER, Waiting};
 use crate::commits::Part;
 use crate::engine::sessions::key_of;
 use crate::engine::{Core, retained};
@@ -131,6 +131,15 @@ impl Core {
                     continue;
                 }
             };
+            if one.following > 0 {
+                if !entries.is_empty() || !records.is_empty() {
+                    waiting.push_front(Item::Message(one));
+                    break;
+                }
+                *serial += 1;
+                entries.push(self.entry_together(one, &mut waiting, *serial));
+                break;
+            }
             // Records hold for messages before them, and come after those of this turn.
             let known = topics.get(one.message.topic()).copied();
             let room = |at: usize| {
@@ -173,6 +182,30 @@ impl Core {
             entries[at].messages.push(one);
         }
         (entries, records)
+    }
+
+    /// The entry of messages that were published together: the first of them, and those that follow it.
+    fn entry_together(&self, first: Waiting, waiting: &mut VecDeque<Item>, serial: u64) -> Entry {
+        let own = (&self.settings.node, self.incarnation.get());
+        let mut entry = Entry {
+            subject: self.settings.subject(&format!("log.{TOGETHER}")),
+            id: format!("{}.{}.log.{serial}", own.0, own.1),
+            run: EncodedRun::new(first.shard),
+            messages: Vec::with_capacity(1 + first.following),
+        };
+        let (mut scratch, mut left) = (Vec::new(), first.following);
+        entry.run.push(&first.message, &mut scratch);
+        entry.messages.push(first);
+        // One shard has handed them over in one go.
+        while left > 0
+            && matches!(waiting.front(), Some(Item::Message(_)))
+            && let Some(Item::Message(next)) = waiting.pop_front()
+        {
+            left -= 1;
+            entry.run.push(&next.message, &mut scratch);
+            entry.messages.push(next);
+        }
+        entry
     }
 
     /// Appends entries and returns those that NATS does not have.

@@ -2,7 +2,8 @@
 //!
 //! A message is appended once, and every node gets it as it comes by, its publisher's among them. An entry of the
 //! stream has messages of one topic, so that its subject tells who wants it. The position of a message is the
-//! number of its entry and its place there: the same on all nodes.
+//! number of its entry and its place there: the same on all nodes. Messages that were published together are one
+//! entry, whatever their topics: its subject is the same for all of these.
 
 mod appending;
 mod needs;
@@ -33,6 +34,10 @@ const PLACE_BITS: u32 = 10;
 
 /// Messages of one entry.
 const MOST_IN_ENTRY: usize = 1 << PLACE_BITS;
+const _: () = assert!(sterna_broker::MOST_TOGETHER <= MOST_IN_ENTRY);
+
+/// The subject of entries whose messages were published together. No topic has it.
+const TOGETHER: &str = "together";
 
 /// What waits for the log.
 #[derive(Debug)]
@@ -55,6 +60,8 @@ pub(in crate::engine) struct Waiting {
     pub(in crate::engine) message: Arc<Message>,
     pub(in crate::engine) shard: u16,
     pub(in crate::engine) once: Option<Once>,
+    /// How many of those that follow go into the same entry.
+    pub(in crate::engine) following: usize,
     /// Is closed when NATS has it.
     pub(in crate::engine) part: Part,
     pub(in crate::engine) _charge: Rc<Charge>,

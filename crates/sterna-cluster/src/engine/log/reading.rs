@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use sterna_broker::{ReadAnswer, ReadRequest};
 
-use super::{position, sequence};
+use super::{TOGETHER, position, sequence};
 use crate::engine::streams::LOG;
 use crate::engine::{Core, Retry, retained};
 use crate::port::ToShard;
@@ -234,6 +234,7 @@ impl Core {
         if filters.iter().any(|filter| is_wild(filter)) {
             patterns.insert("long.>".to_owned());
         }
+        patterns.insert(TOGETHER.to_owned());
         if patterns.len() > MOST_PATTERNS {
             patterns = HashSet::from([">".to_owned()]);
         }

@@ -7,8 +7,9 @@ use super::ask;
 use super::credentials::Verdict;
 use super::open::Asker;
 use super::origin::{self, ALLOWED_FIELDS, Reader};
-use super::peer::{Held, Peer, Until};
+use super::peer::{Claimed, Held, Peer, Until};
 use super::plan::Plan;
+use super::publish::is_key;
 use super::target::{Resource, Target, TargetError};
 use super::topics::has_etag;
 use super::{Api, log_refusal};
@@ -16,10 +17,14 @@ use crate::audit::Login;
 use crate::config::{EarlyData, HttpEarlyDataRefusal, Protocol};
 use crate::context::Context;
 use crate::door::TooManyConnections;
+use crate::http::fields::Fields;
 use crate::http::problem::ProblemKind as Kind;
+use crate::http::registry::Fingerprint;
 use crate::http::{openapi, page};
 use crate::identity::{Identity, Outcome};
 use crate::judge::check_ban;
+use crate::mail::Mail;
+use crate::mapping::message_from_http;
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 
@@ -109,6 +114,12 @@ impl Api {
             }
             return;
         }
+        if peer.claims.iter().any(|claim| claim.number == number) {
+            for request in peer.take_held(Until::Claimed) {
+                self.consider(cx, peer, out, request);
+            }
+            return;
+        }
         if !peer.credentials.decided(cx.policy, number, outcome) {
             return;
         }
@@ -161,6 +172,8 @@ impl Api {
             }
             Err(trouble) => Err(trouble),
         };
+        // Whatever of it was not taken is of no use any more.
+        drop(peer.take_claim(id));
         if let Err(trouble) = answered {
             log_refusal(cx, peer.connection, peer.name(), &trouble);
             self.counts.messages_sent += 1;
@@ -276,6 +289,8 @@ impl Api {
                 }
                 if waits {
                     Admitted::Later(Until::Answer)
+                } else if self.must_claim(cx, peer, &identity, &target, request) {
+                    Admitted::Later(Until::Claimed)
                 } else {
                     Admitted::Now(identity)
                 }
@@ -289,6 +304,68 @@ impl Api {
             }
         };
         Ok(Some((target, admitted)))
+    }
+
+    /// Whether a request has to wait until the cluster says whether its key was used at another node.
+    fn must_claim(
+        &self,
+        cx: &Context<'_>,
+        peer: &mut Peer,
+        identity: &Identity,
+        target: &Target<'_>,
+        request: &Request,
+    ) -> bool {
+        if !self.registry.is_in_cluster() {
+            return false;
+        }
+        if let Some(known) = peer
+            .claims
+            .iter()
+            .find(|known| known.exchange == request.id)
+        {
+            return known.claim.answer().is_none();
+        }
+        let head = &request.head;
+        let (Resource::Topic(topic), "POST") = (&target.resource, head.method()) else {
+            return false;
+        };
+        let (Some(key), Some(post)) = (
+            head.field("idempotency-key").filter(|key| is_key(key)),
+            cx.outbox.postbox(cx.shard),
+        ) else {
+            return false;
+        };
+        let (connection, number, now_ms) = (peer.connection, self.checks, cx.net.now_ms());
+        let wake = move || {
+            post(Mail::Judged {
+                connection,
+                number,
+                outcome: Ok(None),
+            });
+        };
+        // What is wrong is said when it is answered.
+        let fingerprint = || {
+            let message = message_from_http(&Fields(head), topic, &request.content, now_ms);
+            message.ok().map(|message| Fingerprint::of(&message))
+        };
+        let http = &cx.policy.http;
+        let asked = (self.registry).ask(
+            http,
+            (identity.user(), key),
+            fingerprint,
+            (cx.shard, now_ms),
+            wake,
+        );
+        let Some(claim) = asked else {
+            return false;
+        };
+        let waits = claim.answer().is_none();
+        peer.claims.push(Claimed {
+            exchange: request.id,
+            number,
+            claim,
+        });
+        waits
     }
 
     /// What is allowed, also to pages of other origins.

@@ -149,7 +149,7 @@ impl Api {
         }
         let mut left = if has_room { polling.poll.max } else { 0 };
         buffer.extend_from_slice(subscription.format.opening());
-        let mut highest = polling.after;
+        let mut last = polling.after;
         let mut gathered = 0;
         while left > 0 && buffer.len() < POLL_BYTES {
             let (id, delivery) = match next(cx, subscription) {
@@ -167,7 +167,7 @@ impl Api {
             let rest = (subscription.format).write(&item, &subscription.name, is_first, buffer);
             buffer.extend_from_slice(&rest.unwrap_or_default());
             count(cx, &mut self.counts, &delivery);
-            highest = highest.max(id.unwrap_or(0));
+            last = id.unwrap_or(last);
             gathered += 1;
             left -= 1;
         }
@@ -175,13 +175,13 @@ impl Api {
         let Outlet::Poll(polling) = &mut subscription.outlet else {
             return;
         };
-        polling.after = highest;
+        polling.after = last;
         let is_over = now_ms >= polling.deadline_ms || matches!(subscription.state, State::Ending);
         if gathered == 0 && !is_over {
             return;
         }
         let link = format!(
-            "<{}session={}&after={highest}>; rel=\"next\"",
+            "<{}session={}&after={last}>; rel=\"next\"",
             polling.next, subscription.name
         );
         let fields: [(&str, &[u8]); 5] = [
@@ -315,7 +315,11 @@ fn next(
         return Ok((None, delivery));
     }
     let state = state_mut(cx.broker, session).ok_or(Left::Gone)?;
-    let id = state.sent(delivery.tag, delivery.message.body_bytes());
+    let id = state.sent(
+        delivery.tag,
+        delivery.position,
+        delivery.message.body_bytes(),
+    );
     reserve_ids(cx, session);
     if let Keep::Last(window) = subscription.keep {
         while let Some(tag) =

@@ -160,6 +160,7 @@ impl Api {
         id: ExchangeId,
     ) {
         peer.held.retain(|held| held.request.id != id);
+        drop(peer.take_claim(id));
         peer.asked.retain(|(asked, _)| *asked != id);
         if let Some(at) = peer.subscription_of(id) {
             self.drop_subscription(cx, peer, at, Some(Close::LOST));
@@ -173,6 +174,7 @@ impl Api {
             self.drop_subscription(cx, peer, at, Some(Close::LOST));
         }
         peer.held.clear();
+        peer.claims.clear();
         peer.asked.clear();
         peer.transports.clear();
         peer.promises.clear();

@@ -69,6 +69,8 @@ impl Api {
         let now_ms = cx.net.now_ms();
         let known = plan.session.as_deref().filter(|name| {
             is_durable(name)
+                // Another node may have it. Where none has, it begins by this name.
+                || cx.broker.is_in_cluster()
                 || cx
                     .broker
                     .owner_exists(&client_id(asker.identity.user(), name))
@@ -352,9 +354,11 @@ fn join(
     let session = subscription.session;
     let outdated = || Trouble::new(Kind::SessionBusy, "the session is being taken over");
     restore_ids(cx, session).ok_or_else(outdated)?;
+    let end = cx.broker.next_position();
     let state = state_mut(cx.broker, session).ok_or_else(outdated)?;
     // The id of an earlier session of that name says nothing of this one.
-    let after = plan.after.filter(|&id| id <= state.last_id());
+    let after = plan.after.filter(|&id| state.has_given(id, end));
+    let place = after.and_then(|id| state.position_of(id));
     let acknowledged: Vec<u64> = after
         .into_iter()
         .flat_map(|id| state.acknowledge_up_to(id))
@@ -362,11 +366,19 @@ fn join(
     for tag in acknowledged {
         cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
     }
+    if let Some(place) = place {
+        // Another node may have sent it.
+        let client_id = client_id(subscription.identity.user(), &subscription.name);
+        cx.broker.settle_up_to_named(now_ms, &client_id, place);
+    }
     let ledger = cx.broker.unacknowledged(session);
     let state: &mut HttpSession = state_mut(cx.broker, session).ok_or_else(outdated)?;
     state.keep(ledger.iter().map(|entry| match entry {
-        Unacknowledged::Sent(delivery) => (delivery.tag, delivery.message.body_bytes()),
-        Unacknowledged::HandedOver { tag, .. } => (*tag, 0),
+        Unacknowledged::Sent(delivery) => {
+            let bytes = delivery.message.body_bytes();
+            (delivery.tag, delivery.position, bytes)
+        }
+        Unacknowledged::HandedOver { tag, position } => (*tag, *position, 0),
     }));
     subscription.resend = state.after(0).collect();
     if let Outlet::Poll(polling) = &mut subscription.outlet {
@@ -377,12 +389,24 @@ fn join(
     Ok(())
 }
 
-/// Goes on behind all ids that were given before a restart.
+/// Goes on behind all ids that were given before a restart. In a cluster, ids mean what they meant at other nodes.
 fn restore_ids(cx: &mut Context<'_>, session: SessionKey) -> Option<()> {
     let records = cx.broker.take_records(session);
-    let reserved = records.iter().find(|(key, _)| **key == *IDS_KEY);
-    let up_to = reserved_ids(reserved.map(|(_, value)| &value[..]));
-    state_mut(cx.broker, session)?.restore(up_to);
+    let known = records.iter().find(|(key, _)| **key == *IDS_KEY);
+    let known = reserved_ids(known.map(|(_, value)| &value[..]));
+    if !cx.broker.is_in_cluster() {
+        state_mut(cx.broker, session)?.restore(known);
+        return Some(());
+    }
+    let end = cx.broker.next_position();
+    let state = state_mut(cx.broker, session)?;
+    if !state.names_places() {
+        let first = if known == 0 { end } else { known };
+        state.name_places(first, end);
+        if known == 0 {
+            cx.broker.keep(session, IDS_KEY, &first.to_be_bytes());
+        }
+    }
     Some(())
 }
 

@@ -11,6 +11,7 @@ use super::subscription::Subscription;
 use super::webtransport::Transport;
 use crate::context::Context;
 use crate::door::{Allowance, Asking, Promises, Sips, TooManyConnections};
+use crate::http::claim::Claim;
 use crate::identity::Identity;
 use crate::memory::Stage;
 
@@ -35,6 +36,8 @@ pub(crate) struct Peer {
     pub(super) asking: Asking,
     /// The number of the letter with the answer.
     pub(super) asked_by: u64,
+    /// What the cluster was asked about keys of requests.
+    pub(super) claims: Vec<Claimed>,
     /// It came when newcomers were refused for want of memory.
     pub(super) is_newcomer: bool,
 }
@@ -47,6 +50,15 @@ struct Others {
     allowances: Vec<Box<Allowance>>,
     /// Until when the connection is not read because of them, in milliseconds.
     until_ms: u64,
+}
+
+/// A request whose key the cluster was asked about.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    pub(super) exchange: ExchangeId,
+    /// The number of the letter that says that there is an answer.
+    pub(super) number: u64,
+    pub(super) claim: Claim,
 }
 
 /// A request that waits.
@@ -65,6 +77,8 @@ pub(super) enum Until {
     Verdict,
     /// The webhook's word on what it is for.
     Answer,
+    /// The cluster's word on its key.
+    Claimed,
 }
 
 impl Peer {
@@ -82,6 +96,7 @@ impl Peer {
             others: None,
             asking: Asking::default(),
             asked_by: 0,
+            claims: Vec::new(),
             is_newcomer: cx.memory.stage() >= Stage::RefuseNewcomers,
         }
     }
@@ -192,6 +207,12 @@ impl Peer {
         self.held = kept;
         let taken: Vec<Held> = taken;
         taken.into_iter().map(|held| held.request).collect()
+    }
+
+    /// Takes out what the cluster was asked about the key of a request.
+    pub(super) fn take_claim(&mut self, id: ExchangeId) -> Option<Claim> {
+        let at = (self.claims.iter()).position(|claimed| claimed.exchange == id)?;
+        Some(self.claims.swap_remove(at).claim)
     }
 
     /// The subscription that a response belongs to.

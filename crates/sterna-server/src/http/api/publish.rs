@@ -36,9 +36,14 @@ pub(super) const PUBLISHED: u16 = 204;
 /// Most bytes of an `Idempotency-Key`.
 const MAXIMUM_KEY_BYTES: usize = 255;
 
+/// Whether this is a value of `Idempotency-Key`.
+pub(super) fn is_key(key: &[u8]) -> bool {
+    (1..=MAXIMUM_KEY_BYTES).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic)
+}
+
 /// Checks the value of `Idempotency-Key`.
 fn check_key(key: &[u8]) -> Result<(), Trouble> {
-    if (1..=MAXIMUM_KEY_BYTES).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic) {
+    if is_key(key) {
         return Ok(());
     }
     let detail = "idempotency-key: not 1 to 255 visible characters";
@@ -97,9 +102,11 @@ impl Api {
         check_key(key)?;
         let (fingerprint, kind) = (Fingerprint::of(&message), MessageKind::of(&message));
         let (http, user) = (&cx.policy.http, asker.identity.user());
-        let begun = self.registry.begin(http, user, key, fingerprint, now_ms);
+        let claim = peer.take_claim(asker.id);
+        let begun = (self.registry).begin(http, user, key, fingerprint, claim, (cx.shard, now_ms));
         for key in self.registry.take_forgotten() {
             cx.broker.forget_node(&key);
+            cx.broker.forget_shared(&key);
         }
         let ticket = match begun {
             Begin::First(ticket) => ticket,
@@ -117,14 +124,26 @@ impl Api {
                 let detail = "the key was used for another message";
                 return Err(Trouble::new(Kind::KeyReused, detail));
             }
+            Begin::Away => {
+                let detail = "the cluster cannot say whether a request with this key was done";
+                return Err(Trouble::new(Kind::ClusterAway, detail));
+            }
             Begin::InProgress => {
                 let detail = "a request with this key is not answered yet";
                 return Err(Trouble::new(Kind::KeyInUse, detail));
             }
         };
         let record = ticket.record(PUBLISHED);
+        if let Some(once) = ticket.once() {
+            cx.broker.name_next_as(once);
+        }
         match self.publish(cx, peer, &asker.identity, message, Some(&record)) {
-            Ok(promise) => {
+            Ok(mut promise) => {
+                if self.registry.is_in_cluster() {
+                    let (key, value) = &record;
+                    cx.broker.keep_shared(key, value);
+                    promise = promise.at(cx.broker.token());
+                }
                 ticket.done(PUBLISHED, promise.token());
                 self.published(cx, peer, out, asker, promise, false);
                 Ok(())
@@ -135,6 +154,7 @@ impl Api {
                 if trouble.kind() == Kind::RetainedFull {
                     let (key, value) = ticket.record(trouble.status());
                     cx.broker.keep_node(&key, &value);
+                    cx.broker.keep_shared(&key, &value);
                     ticket.done(trouble.status(), cx.broker.token());
                 }
                 Err(trouble)

@@ -3,25 +3,23 @@
 
 use serde::Deserialize;
 use sterna_broker::Outcome;
+use sterna_cluster::{Answer, Answerer};
 use sterna_http::{Content, ExchangeId, Request, Responses};
 use sterna_net::ConnectionId;
 
 use super::Api;
 use super::acknowledge::Acknowledgement;
 use super::answer::{Trouble, fail, respond};
-use super::open::Asker;
+use super::open::{Asker, CLUSTER_AWAY};
 use super::origin::Reader;
 use super::peer::Peer;
 use super::target::Target;
 use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
 use crate::mail::Mail;
-use crate::mail::http::{Acknowledge, Body, Done, From, HttpLetter, Work, WorkError};
+use crate::mail::http::{Acknowledge, Body, Done, From, HttpLetter, MAXIMUM_HOPS, Work, WorkError};
 use crate::session::SessionState;
-use crate::session::http::{IDS_KEY, client_id, reserved_ids};
-
-/// Shards that a question about a session is passed on to, if that moves meanwhile.
-const MAXIMUM_HOPS: u8 = 8;
+use crate::session::http::{IDS_KEY, client_id, position_of, reserved_ids};
 
 /// The answer to a request of a connection.
 #[derive(Debug)]
@@ -60,7 +58,11 @@ impl Api {
             let now_ms = cx.net.now_ms();
             let (was_there, token) = cx.appended(|cx| cx.broker.end_session_of(now_ms, &client_id));
             if !was_there {
-                return Err(trouble(WorkError::NoSession));
+                let id = asker.id;
+                peer.asked.push((id, asker.reader));
+                let from = From::of(cx, peer, id);
+                self.ask_cluster(cx, peer, out, &client_id, Work::End, from);
+                return Ok(());
             }
             let promise = peer.promise(cx).at(token);
             let done = Acknowledgement::Done {
@@ -81,15 +83,51 @@ impl Api {
         };
         let id = asker.id;
         peer.asked.push((id, asker.reader));
-        let from = From {
-            shard: cx.shard,
-            connection: peer.connection,
-            exchange: id.0,
-        };
-        if let Some(done) = ask(cx, &client_id, work, from, MAXIMUM_HOPS) {
-            self.answered(cx, peer, out, Reply { id, done });
+        let from = From::of(cx, peer, id);
+        match ask(cx, &client_id, work.clone(), from, MAXIMUM_HOPS) {
+            Some(Err(WorkError::NoSession)) => {
+                self.ask_cluster(cx, peer, out, &client_id, work, from);
+            }
+            Some(done) => self.answered(cx, peer, out, Reply { id, done }),
+            None => {}
         }
         Ok(())
+    }
+
+    /// Asks the node that has a session, where there are other nodes.
+    fn ask_cluster(
+        &mut self,
+        cx: &Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        client_id: &str,
+        work: Work,
+        from: From,
+    ) {
+        let post = cx.outbox.postbox(cx.shard);
+        let answer = move |done| Mail::Http(Box::new(HttpLetter(Body::Answer { from, done })));
+        let is_asked = match (self.registry.cluster(), post, serde_json::to_vec(&work)) {
+            (Some(asker), Some(post), Ok(question)) => {
+                Ok(asker.ask_owner(client_id, question, move |said| post(answer(read(said)))))
+            }
+            (None, ..) => Err(WorkError::NoSession),
+            _ => Ok(false),
+        };
+        let error = match is_asked {
+            Ok(true) => return,
+            Ok(false) => WorkError::Away,
+            Err(error) => error,
+        };
+        let id = ExchangeId(from.exchange);
+        self.answered(
+            cx,
+            peer,
+            out,
+            Reply {
+                id,
+                done: Err(error),
+            },
+        );
     }
 
     /// A letter from another shard; what is to be told to one of this shard's connections.
@@ -116,6 +154,15 @@ impl Api {
                 None
             }
             Body::Answer { from, done } => Some(reply(from, done)),
+            Body::OfNode {
+                client_id,
+                work,
+                answer,
+                hops,
+            } => {
+                answer_node(cx, client_id, work, answer, hops);
+                None
+            }
         }
     }
 
@@ -134,7 +181,9 @@ impl Api {
         let (_, reader): (_, Reader) = peer.asked.swap_remove(at);
         self.counts.messages_sent += 1;
         match done {
-            Ok(Done::Acknowledged) => respond(out, id, &reader, 204, &[], Content::Empty),
+            Ok(Done::Acknowledged | Done::Ended) => {
+                respond(out, id, &reader, 204, &[], Content::Empty);
+            }
             Ok(Done::Described(description)) => {
                 let fields: [(&str, &[u8]); 2] = [
                     ("content-type", b"application/json"),
@@ -157,6 +206,59 @@ impl Api {
             }
         }
     }
+}
+
+impl From {
+    /// A request of a connection of this shard.
+    const fn of(cx: &Context<'_>, peer: &Peer, id: ExchangeId) -> Self {
+        Self {
+            shard: cx.shard,
+            connection: peer.connection,
+            exchange: id.0,
+        }
+    }
+}
+
+/// What a node has said.
+fn read(said: Answer) -> Result<Done, WorkError> {
+    match said {
+        Answer::Said(text) => serde_json::from_slice(&text).unwrap_or(Err(WorkError::Away)),
+        Answer::NoSession => Err(WorkError::NoSession),
+        Answer::Away => Err(WorkError::Away),
+    }
+}
+
+/// Does what another node's client asks of a session, here or on the shard that has it.
+fn answer_node(cx: &mut Context<'_>, client_id: Box<str>, work: Work, answer: Answerer, hops: u8) {
+    let done = if work == Work::End {
+        let now_ms = cx.net.now_ms();
+        let was_there = cx.broker.end_session_of(now_ms, &client_id);
+        was_there.then_some(Done::Ended).ok_or(WorkError::NoSession)
+    } else {
+        do_work(cx, &client_id, &work)
+    };
+    if matches!(done, Err(WorkError::Elsewhere))
+        && let Some(shard) = cx.broker.directory().shard_of(&client_id)
+        && usize::from(shard.0) != cx.shard
+        && let Some(hops) = hops.checked_sub(1)
+    {
+        let letter = HttpLetter(Body::OfNode {
+            client_id,
+            work,
+            answer,
+            hops,
+        });
+        return cx
+            .outbox
+            .post(usize::from(shard.0), Mail::Http(Box::new(letter)));
+    }
+    // It is this node's, and on its way here.
+    let done = match done {
+        Err(WorkError::NoSession) => Err(WorkError::Away),
+        done => done,
+    };
+    // What cannot be written is no answer.
+    answer.answer(serde_json::to_vec(&done).unwrap_or_default());
 }
 
 /// The answer for a connection of this shard.
@@ -202,6 +304,8 @@ pub(super) fn do_work(
         return Err(WorkError::NoSession);
     }
     match work {
+        // It is done for all shards at once.
+        Work::End => Err(WorkError::Elsewhere),
         Work::Describe => {
             let (info, filters) =
                 (cx.broker.session_named(client_id)).ok_or(WorkError::Elsewhere)?;
@@ -224,11 +328,23 @@ pub(super) fn do_work(
                 Acknowledge::UpTo(id) => Some(*id),
                 Acknowledge::Each(ids) => ids.iter().copied().max(),
             };
-            let reserved = reserved_ids(cx.broker.record_named(client_id, IDS_KEY));
+            let known = reserved_ids(cx.broker.record_named(client_id, IDS_KEY));
+            let (end, is_in_cluster) = (cx.broker.next_position(), cx.broker.is_in_cluster());
+            let now_ms = cx.net.now_ms();
             let state = match cx.broker.protocol_named(client_id) {
                 Some(SessionState::Http(state)) => state,
                 // Nobody has listened since a restart, and everything that was sent will be again.
+                Some(SessionState::Mqtt(_)) if is_in_cluster => {
+                    // Nobody has listened at this node.
+                    let place = |id| position_of(known, id).filter(|&place| place < end);
+                    if known == 0 || highest.is_some_and(|id| place(id).is_none()) {
+                        return Err(WorkError::UnknownId);
+                    }
+                    settle_places(cx, client_id, which, place);
+                    return Ok(Done::Acknowledged);
+                }
                 Some(SessionState::Mqtt(_)) => {
+                    let reserved = known;
                     return if highest.is_some_and(|id| id > reserved) {
                         Err(WorkError::UnknownId)
                     } else {
@@ -237,25 +353,50 @@ pub(super) fn do_work(
                 }
                 Some(SessionState::Amqp(_)) | None => return Err(WorkError::Elsewhere),
             };
-            if highest.is_some_and(|id| id > state.last_id()) {
+            if highest.is_some_and(|id| !state.has_given(id, end)) {
                 return Err(WorkError::UnknownId);
             }
+            let first = state.position_of(1);
             let tags: Vec<u64> = match which {
                 Acknowledge::UpTo(id) => state.acknowledge_up_to(*id).collect(),
                 Acknowledge::Each(ids) => {
                     ids.iter().filter_map(|&id| state.acknowledge(id)).collect()
                 }
             };
-            let now_ms = cx.net.now_ms();
             for tag in tags {
                 cx.broker
                     .settle_named(now_ms, client_id, tag, Outcome::Accepted);
+            }
+            if let Some(first) = first {
+                // Another node may have sent it.
+                settle_places(cx, client_id, which, |id| position_of(first, id));
             }
             // Its response may wait for this.
             if let Some(session) = cx.broker.key_named(client_id) {
                 cx.broker.unpark(session);
             }
             Ok(Done::Acknowledged)
+        }
+    }
+}
+
+/// Settles messages of a cluster's log, which another node may have sent.
+fn settle_places(
+    cx: &mut Context<'_>,
+    client_id: &str,
+    which: &Acknowledge,
+    place: impl Fn(u64) -> Option<u64>,
+) {
+    let now_ms = cx.net.now_ms();
+    match which {
+        Acknowledge::UpTo(id) => {
+            if let Some(place) = place(*id) {
+                cx.broker.settle_up_to_named(now_ms, client_id, place);
+            }
+        }
+        Acknowledge::Each(ids) => {
+            let places: Vec<u64> = ids.iter().filter_map(|&id| place(id)).collect();
+            cx.broker.settle_places_named(now_ms, client_id, &places);
         }
     }
 }
@@ -268,6 +409,7 @@ fn trouble(error: WorkError) -> Trouble {
             Kind::InvalidContent,
             "no message of the session has this id yet",
         ),
+        WorkError::Away => (Kind::ClusterAway, CLUSTER_AWAY),
         WorkError::Elsewhere => (
             Kind::SessionBusy,
             "the session is moving between shards; try again",

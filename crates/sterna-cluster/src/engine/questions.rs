@@ -1,0 +1,116 @@
+//! Questions to the node that has a session, from a node whose client asks about it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Core;
+use super::sessions::key_of;
+use crate::owners::{number, put_number};
+use crate::port::{Answer, Answerer, QuestionReply, ToShard};
+
+/// Where a node is asked.
+const FOR: &str = "for";
+
+impl Core {
+    /// Asks the node that has a session, and answers within `cluster.answer_timeout_ms`.
+    pub(super) async fn ask_owner(
+        self: Rc<Self>,
+        client_id: Arc<str>,
+        question: Bytes,
+        reply: QuestionReply,
+    ) {
+        let within = Duration::from_millis(self.settings.answer_timeout_ms);
+        let asked = self.answer_of_owner(&client_id, &question);
+        let answer = tokio::time::timeout(within, asked).await;
+        (reply.0)(answer.unwrap_or(Answer::Away));
+    }
+
+    async fn answer_of_owner(&self, client_id: &str, question: &[u8]) -> Answer {
+        let Ok(found) = self.read_session(key_of(client_id)).await else {
+            return Answer::Away;
+        };
+        let Some((_, record)) = found.filter(|(_, record)| !record.is_over) else {
+            return Answer::NoSession;
+        };
+        if *record.client_id != *client_id {
+            return Answer::NoSession;
+        }
+        let subject = format!("{FOR}.{}", record.owner.node);
+        let mut asked = Vec::new();
+        put_number(&mut asked, client_id.len() as u64);
+        asked.extend_from_slice(client_id.as_bytes());
+        asked.extend_from_slice(question);
+        let subject = self.settings.subject(&subject);
+        match self.client.request(subject, asked.into()).await {
+            // It has lost the session since, or has no client that asks like this.
+            Ok(answer) if answer.payload.is_empty() => Answer::Away,
+            Ok(answer) => Answer::Said(answer.payload),
+            Err(error) => {
+                tracing::debug!(%error, "the node that has a session does not answer");
+                Answer::Away
+            }
+        }
+    }
+
+    /// Passes on to shards what other nodes ask about this one's sessions.
+    pub(super) async fn answer_about_sessions(self: Rc<Self>) {
+        let pass_on = async |asked: async_nats::Message| {
+            let Some(reply) = asked.reply else {
+                return;
+            };
+            let (sender, receiver) = tokio::sync::oneshot::channel::<Vec<u8>>();
+            let core = Rc::clone(&self);
+            self.spawn(async move {
+                // Nobody answers for a session that is not here.
+                let answer = receiver.await.unwrap_or_default();
+                let _ = core.client.publish(reply, answer.into()).await;
+            });
+            let Some((client_id, question)) = read(&asked.payload) else {
+                tracing::debug!("a node asks what this one does not understand");
+                return;
+            };
+            if self.owners.borrow().epoch(key_of(&client_id)).is_some() {
+                let answer = Answerer(Box::new(move |answer| {
+                    let _ = sender.send(answer);
+                }));
+                self.post(
+                    0,
+                    ToShard::Question {
+                        client_id,
+                        question,
+                        answer,
+                    },
+                );
+            }
+        };
+        let subject = format!("{FOR}.{}", self.settings.node);
+        self.hear_each(&subject, pass_on).await;
+    }
+}
+
+/// The client identifier and the question of what a node asks.
+fn read(payload: &Bytes) -> Option<(Arc<str>, Bytes)> {
+    let mut rest = &payload[..];
+    let len = usize::try_from(number(&mut rest)?).ok()?;
+    let (client_id, question) = rest.split_at_checked(len)?;
+    let client_id = std::str::from_utf8(client_id).ok()?;
+    Some((client_id.into(), payload.slice_ref(question)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_read_or_not() {
+        let asked = Bytes::from_static(b"\x03a/bwhat");
+        let (client_id, question) = read(&asked).expect("it is one");
+        assert_eq!((&*client_id, &question[..]), ("a/b", &b"what"[..]));
+        for other in [&b""[..], b"\x04a/b", b"\x01\xff"] {
+            assert!(read(&Bytes::copy_from_slice(other)).is_none(), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Requests that are done once in the cluster, as the stream of what is kept knows them.
+
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::sessions::hex;
+use super::streams::KEPT;
+use super::{Core, Retry};
+use crate::commits::Part;
+use crate::owners::{Key, WriteError};
+use crate::port::KeyOrder;
+use crate::requests::{Beginning, Begun, Entry, key_of};
+
+/// Time for which NATS keeps that a key is free again.
+const OVER: Duration = Duration::from_secs(60);
+
+/// The pause before an entry is read again that another server does not have yet.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A request that this process has begun, and has not done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mine {
+    /// The sequence number of its entry.
+    sequence: u64,
+    round: u64,
+    kept_for: Duration,
+}
+
+impl Core {
+    /// Does what a front door asks for.
+    pub(super) fn take_key_order(self: &Rc<Self>, order: KeyOrder) {
+        let core = Rc::clone(self);
+        match order {
+            KeyOrder::Begin {
+                key,
+                value,
+                kept_for_s,
+                reply,
+            } => {
+                let kept_for = Duration::from_secs(u64::from(kept_for_s.max(1)));
+                self.spawn(async move {
+                    let begun = core.begin_request(key_of(&key), value, kept_for).await;
+                    (reply.0)(begun);
+                });
+            }
+            KeyOrder::GiveUp { key } => {
+                self.spawn(async move { core.give_up_request(key_of(&key)).await });
+            }
+        }
+    }
+
+    async fn begin_request(
+        self: &Rc<Self>,
+        key: Key,
+        value: Box<[u8]>,
+        kept_for: Duration,
+    ) -> Begun {
+        if !self.owns_sessions.get() {
+            return Begun::Away;
+        }
+        if self.requests.borrow().contains_key(&key) {
+            let is_done = false;
+            return Begun::Known { is_done, value };
+        }
+        let round = SystemTime::now().duration_since(UNIX_EPOCH);
+        let round = round.unwrap_or_default().as_micros() as u64;
+        let own = self.owners.borrow().own().clone();
+        let mut beginning = Beginning::new(own, round, value);
+        let limit = Duration::from_millis(self.settings.claim_timeout_ms);
+        let begun = self.try_to_begin(key, &mut beginning, kept_for);
+        if let Ok(begun) = tokio::time::timeout(limit, begun).await {
+            return begun;
+        }
+        // It may be written all the same, and nobody will do it.
+        let (core, entry) = (Rc::clone(self), beginning.entry().clone());
+        self.spawn(async move { core.take_back(key, &entry).await });
+        Begun::Away
+    }
+
+    async fn try_to_begin(&self, key: Key, beginning: &mut Beginning, kept_for: Duration) -> Begun {
+        let mut retry = Retry::new();
+        loop {
+            let payload = beginning.entry().encode();
+            let expected = beginning.expected;
+            let written = self.put_request(key, expected, payload, kept_for).await;
+            if let Ok(sequence) = written {
+                return self.note_mine(key, sequence, beginning.entry().round, kept_for);
+            }
+            match self.get_request(key).await {
+                Ok((sequence, found)) => {
+                    let now_ms = self.fence.now_ms();
+                    let may_act = |process: &_| self.owners.borrow().may_act(now_ms, process);
+                    match beginning.found(sequence, found, may_act) {
+                        Some(Begun::First(round)) => {
+                            return self.note_mine(key, sequence, round, kept_for);
+                        }
+                        Some(begun) => return begun,
+                        // The server that answered may be behind.
+                        None if sequence == expected => tokio::time::sleep(PAUSE).await,
+                        None => continue,
+                    }
+                }
+                Err(why) => tracing::debug!(why, "a key's entry is read again"),
+            }
+            if written == Err(WriteError::Unknown) {
+                retry.wait().await;
+            }
+        }
+    }
+
+    fn note_mine(&self, key: Key, sequence: u64, round: u64, kept_for: Duration) -> Begun {
+        let mine = Mine {
+            sequence,
+            round,
+            kept_for,
+        };
+        self.requests.borrow_mut().insert(key, mine);
+        Begun::First(round)
+    }
+
+    /// Sets a key free that this process has begun with, and has not done.
+    async fn give_up_request(&self, key: Key) {
+        let Some(mine) = self.requests.borrow_mut().remove(&key) else {
+            return;
+        };
+        let mut retry = Retry::new();
+        // Whoever has written since has it.
+        while self.put_request(key, mine.sequence, Vec::new(), OVER).await
+            == Err(WriteError::Unknown)
+        {
+            retry.wait().await;
+        }
+    }
+
+    /// Sets a key free where this process' entry is the last.
+    async fn take_back(&self, key: Key, entry: &Entry) {
+        let mut retry = Retry::new();
+        loop {
+            match self.get_request(key).await {
+                Ok((sequence, Some(found))) if found == *entry => {
+                    if self
+                        .put_request(key, sequence, Vec::new(), OVER)
+                        .await
+                        .is_ok()
+                    {
+                        return;
+                    }
+                }
+                Ok(_) => return,
+                Err(why) => tracing::debug!(why, "a key's entry is read again"),
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// Keeps that a request was done, or that its key is free again where there is no value. `part` is closed when NATS
+    /// has it.
+    pub(super) fn keep_request(self: &Rc<Self>, key: &[u8], value: Option<Box<[u8]>>, part: Part) {
+        let (core, key) = (Rc::clone(self), key_of(key));
+        self.spawn(async move {
+            let mine = core.requests.borrow_mut().remove(&key);
+            match (value, mine) {
+                (Some(value), Some(mine)) => core.finish_request(key, mine, value).await,
+                (None, _) => core.free_request(key).await,
+                // Another has taken it up, for this process was taken for dead.
+                (Some(_), None) => {}
+            }
+            core.close(part);
+        });
+    }
+
+    async fn finish_request(&self, key: Key, mine: Mine, value: Box<[u8]>) {
+        let entry = Entry {
+            is_done: true,
+            round: mine.round,
+            by: self.owners.borrow().own().clone(),
+            value,
+        };
+        let (mut expected, mut retry) = (mine.sequence, Retry::new());
+        loop {
+            let payload = entry.encode();
+            match self
+                .put_request(key, expected, payload, mine.kept_for)
+                .await
+            {
+                Ok(_) => return,
+                Err(WriteError::Unknown) => {}
+                Err(WriteError::Conflict) => match self.get_request(key).await {
+                    // It is done, by whoever was told the same round.
+                    Ok((_, Some(found))) if found.is_done || found.round != mine.round => return,
+                    // NATS may have lost it, or another has begun it again: what both publish is the same.
+                    Ok((sequence, _)) => expected = sequence,
+                    Err(why) => tracing::debug!(why, "a key's entry is read again"),
+                },
+            }
+            retry.wait().await;
+        }
+    }
+
+    async fn free_request(&self, key: Key) {
+        let mut retry = Retry::new();
+        loop {
+            match self.get_request(key).await {
+                Ok((_, None)) => return,
+                Ok((sequence, Some(_))) => {
+                    if self
+                        .put_request(key, sequence, Vec::new(), OVER)
+                        .await
+                        .is_ok()
+                    {
+                        return;
+                    }
+                }
+                Err(why) => tracing::debug!(why, "a key's entry is read again"),
+            }
+            retry.wait().await;
+        }
+    }
+
+    async fn put_request(
+        &self,
+        key: Key,
+        expected: u64,
+        payload: Vec<u8>,
+        kept_for: Duration,
+    ) -> Result<u64, WriteError> {
+        let subject = subject_of(key);
+        self.compare_and_set(subject, expected, payload, Some(kept_for))
+            .await
+    }
+
+    /// The sequence number of a key's last entry, 0 for none, and the entry where the key is not free.
+    async fn get_request(&self, key: Key) -> Result<(u64, Option<Entry>), String> {
+        let Some(found) = self.last_of_subject(KEPT, &subject_of(key)).await? else {
+            return Ok((0, None));
+        };
+        if found.payload.is_empty() {
+            return Ok((found.sequence, None));
+        }
+        match Entry::decode(&found.payload) {
+            Some(entry) => Ok((found.sequence, Some(entry))),
+            None => {
+                tracing::warn!(
+                    sequence = found.sequence,
+                    "the entry of a request's key cannot be read: a node of another version may have written it"
+                );
+                Err("it cannot be read".to_owned())
+            }
+        }
+    }
+}
+
+fn subject_of(key: Key) -> String {
+    format!("kept.{}", hex(key))
+}

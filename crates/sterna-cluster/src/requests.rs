@@ -1,0 +1,148 @@
+//! Requests that are done once in a cluster, by the keys that their clients chose.
+//!
+//! Each key has an entry, the last of its subject. Who wants to do the request writes that it has begun, by
+//! compare-and-set. Who has done it writes so over that. One that was begun by a process which is gone is begun again,
+//! in the same *round*: what both publish has one name, and the log takes it once.
+//!
+//! No input or output here.
+
+use crate::owners::{Key, Process, number, put_number};
+
+/// The version that this node writes, and the only one that it reads.
+const VERSION: u8 = 1;
+
+/// Flags.
+const IS_DONE: u8 = 1;
+
+/// What a cluster knows of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Whether the request was done.
+    pub is_done: bool,
+    /// Which use of the key it is: the same for all who try it.
+    pub round: u64,
+    /// Who has begun it.
+    pub by: Process,
+    /// What the front door keeps of it.
+    pub value: Box<[u8]>,
+}
+
+impl Entry {
+    /// The bytes that NATS keeps.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, u8::from(self.is_done) * IS_DONE];
+        put_number(&mut out, self.round);
+        put_number(&mut out, self.by.node.len() as u64);
+        out.extend_from_slice(self.by.node.as_bytes());
+        put_number(&mut out, self.by.incarnation);
+        out.extend_from_slice(&self.value);
+        out
+    }
+
+    /// Reads what was encoded; `None` for another version, or what is no entry.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&[version, flags], mut rest) = bytes.split_first_chunk()?;
+        if version != VERSION || flags > IS_DONE {
+            return None;
+        }
+        let round = number(&mut rest)?;
+        let len = usize::try_from(number(&mut rest)?).ok()?;
+        let (node, mut rest) = rest.split_at_checked(len)?;
+        let by = Process {
+            node: std::str::from_utf8(node).ok()?.into(),
+            incarnation: number(&mut rest)?,
+        };
+        Some(Self {
+            is_done: flags & IS_DONE != 0,
+            round,
+            by,
+            value: rest.into(),
+        })
+    }
+}
+
+/// What somebody is told who wants to do a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Begun {
+    /// It is to be done, in this round.
+    First(u64),
+    /// It was done, or is being done elsewhere if `is_done` is false: what the front door has kept of it.
+    Known {
+        /// Whether it was done.
+        is_done: bool,
+        /// The front door's record.
+        value: Box<[u8]>,
+    },
+    /// NATS does not say.
+    Away,
+}
+
+/// One that wants to do a request.
+#[derive(Debug)]
+pub struct Beginning {
+    /// The sequence number that the last entry of the subject is to have; 0 for none.
+    pub expected: u64,
+    entry: Entry,
+}
+
+impl Beginning {
+    /// Of a process. `round` is higher than in earlier uses of the key.
+    #[must_use]
+    pub const fn new(by: Process, round: u64, value: Box<[u8]>) -> Self {
+        Self {
+            expected: 0,
+            entry: Entry {
+                is_done: false,
+                round,
+                by,
+                value,
+            },
+        }
+    }
+
+    /// What is to be written where the last entry of the subject is the expected one.
+    #[must_use]
+    pub const fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// The last entry was another, or it is not known whether this one's was written. `found` is what there is, with its
+    /// sequence number; `None` where there is nothing, or it was given up. `may_act` tells whether a process may be
+    /// doing a request still. The answer; `None` where it is to be written (again).
+    pub fn found(
+        &mut self,
+        sequence: u64,
+        found: Option<Entry>,
+        may_act: impl FnOnce(&Process) -> bool,
+    ) -> Option<Begun> {
+        self.expected = sequence;
+        let found = found?;
+        if found.is_done {
+            let (is_done, value) = (true, found.value);
+            return Some(Begun::Known { is_done, value });
+        }
+        if found.by == self.entry.by && found.round == self.entry.round {
+            return Some(Begun::First(found.round));
+        }
+        if may_act(&found.by) || found.value != self.entry.value {
+            let (is_done, value) = (false, found.value);
+            return Some(Begun::Known { is_done, value });
+        }
+        self.entry.round = found.round;
+        None
+    }
+}
+
+/// The key under which the cluster knows a front door's.
+#[must_use]
+pub fn key_of(key: &[u8]) -> Key {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    // No client identifier begins so.
+    context.update(b"\0key ");
+    context.update(key);
+    let mut half = Key::default();
+    half.copy_from_slice(&context.finish().as_ref()[..16]);
+    half
+}
