@@ -19,8 +19,10 @@ import time
 from pathlib import Path
 
 from cluster_nodes import ABSENCE_MS, LEASE_MS, PATIENCE_S, Cluster, Node, wait_until
+from cluster_flow import ROWS as FLOW
 from cluster_kept import ROWS as KEPT
 from cluster_losses import ROWS as LOSSES
+from cluster_requests import ROWS as REQUESTS
 from cluster_sessions import ROWS as SESSIONS
 from harness import Failure, Report
 
@@ -171,7 +173,7 @@ def another_form(cluster: Cluster) -> None:
     go on."""
     first, second, _ = cluster.nodes
     words = {each["node"]: each["told"]["wire"] for each in status(first)["nodes"]}
-    if set(words.values()) != {"1"}:
+    if set(words.values()) != {"1-2"}:
         raise Failure(f"they state {words}")
     with socket.create_connection(("127.0.0.1", cluster.servers[0])) as nats:
         # Later than all: incarnations are numbers of a stream that begins at a time in microseconds.
@@ -511,6 +513,8 @@ def main() -> None:
         ("a node leaves", leaving),
         ("two processes have one name", one_name),
         *SESSIONS,
+        *FLOW,
+        *REQUESTS,
         *KEPT,
     ]
     with Cluster(Path(os.environ["STERNA_BUILD"]) / "cluster") as cluster:
