@@ -175,6 +175,47 @@ class HttpPublisher(Publisher):
         self.link = None
 
 
+class KeyedPublisher(HttpPublisher):
+    """Repeats each request by its key, at one node after the other, until it is done. None may be done twice."""
+
+    pending = 0
+
+    def publish(self) -> None:
+        if not self.pending:
+            self.ledger.sent += 1
+            self.pending = self.ledger.sent
+            if self.pending == 1:
+                # Each is done before the next begins: they come in one order, whichever connections they take.
+                self.ledger.connections.append(1)
+        self.attempt()
+
+    def attempt(self) -> None:
+        if not self.link:
+            self.link = http.client.HTTPConnection("127.0.0.1", self.node().ports["http"], timeout=8)
+        self.link.request("POST", f"/v1/topics/{self.topic}", f"{self.name} {self.pending}", {
+            "Content-Type": "text/plain", "Sterna-QoS": "1", "Idempotency-Key": f"{self.name}-{self.pending}"})
+        answer = self.link.getresponse()
+        answer.read()
+        if answer.status == 204:
+            self.ledger.acknowledged.add(self.pending)
+            self.pending = 0
+        elif answer.status in (409, 503, 507):
+            # Nobody has done it, or somebody who is to say so is not heard: it is asked for again.
+            self.drop()
+            self.elsewhere()
+        else:
+            raise RuntimeError(f"{self.name} was answered {answer.status}")
+
+    def idle(self) -> None:
+        if not self.pending:
+            return
+        try:
+            self.attempt()
+        except (OSError, http.client.HTTPException):
+            self.drop()
+            self.elsewhere()
+
+
 class AmqpPublisher(Publisher):
     """One command for each message: the library's link, its transfer and its outcome."""
 
@@ -426,6 +467,7 @@ class Game:
             self.publishers.append(MqttPublisher(f"mqtt-1-{number}", nodes, number, 1))
             self.publishers.append(MqttPublisher(f"mqtt-2-{number}", nodes, number, 2))
             self.publishers.append(HttpPublisher(f"http-{number}", nodes, number))
+            self.publishers.append(KeyedPublisher(f"keyed-{number}", nodes, number))
         self.publishers.append(AmqpPublisher("amqp-0", nodes, arena.random.randrange(COUNT)))
         self.movers = [Mover(f"mover-{number}", nodes, self.history, seed + number) for number in range(MOVERS)]
         self.readers = [
