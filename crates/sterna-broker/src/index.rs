@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::broker::Reach;
 use crate::cache::{Lookup, MatchCache, Matches};
 use crate::fill::Fill;
 use crate::filter::is_topic;
@@ -381,6 +382,23 @@ impl Index {
                 }
             }
         }
+    }
+
+    /// The readers of a topic, in numbers; `None` where it is not a topic name.
+    pub(crate) fn reach(&mut self, topic: &str, limits: &Limits) -> Option<Reach> {
+        if !is_topic(topic, limits) {
+            return None;
+        }
+        self.find(topic);
+        let fresh = &self.fresh;
+        let remote = fresh.remote.iter().flat_map(|(_, targets)| targets.iter());
+        let targets = fresh.local.iter().chain(remote);
+        Some(Reach {
+            matched: fresh.total,
+            shared: targets.filter(|target| target.flags.is_group()).count(),
+            queues: fresh.kept.len(),
+            nodes: fresh.peers.any.union(fresh.peers.acknowledged).len(),
+        })
     }
 
     /// Matches a topic into `fresh`.

@@ -122,7 +122,10 @@ pub use api::{
     Retention, Routed, Selector, SessionInfo, SessionKey, ShardId, SubscribeError,
     SubscribeOptions, Subscribed, Unacknowledged, Will, WillFate,
 };
-pub use broker::{Broker, Next, Peeked, QueueChange, QueueInfo, Restored, SubscriptionInfo};
+pub use broker::{
+    Broker, Next, Peeked, QueueChange, QueueInfo, Reach, Restored, SubscriptionInfo,
+    SubscriptionPage, Wish,
+};
 pub use counters::Counters;
 pub use directory::Directory;
 pub use limits::{Limits, QueueFull};

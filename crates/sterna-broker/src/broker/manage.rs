@@ -11,6 +11,8 @@ use crate::choice::Pick;
 use crate::filter::Filter;
 use crate::group::Group;
 use crate::message::{Message, Qos};
+use crate::route::topics_of_shared;
+use crate::session::Subscription;
 use crate::window::Page;
 
 /// A subscription of a session, as an administrator sees it.
@@ -26,6 +28,37 @@ pub struct SubscriptionInfo {
     pub retain_as_published: bool,
     /// Its Subscription Identifier.
     pub identifier: Option<u32>,
+}
+
+/// Which subscriptions an administrator wants to see.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Wish<'a> {
+    /// Those that get messages of this topic.
+    pub topic: Option<&'a str>,
+    /// Those of exactly this filter; a shared one has `$share/NAME/`.
+    pub filter: Option<&'a str>,
+}
+
+/// Subscriptions of several sessions, and where to go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubscriptionPage {
+    /// Each with the name of its session.
+    pub found: Vec<(Arc<str>, SubscriptionInfo)>,
+    /// The next place of sessions, and the filter behind which to go on there; `None` at the end.
+    pub next: Option<(usize, Option<Arc<str>>)>,
+}
+
+/// Readers of a topic, on all shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    /// Sessions and shared subscriptions that a message would go to.
+    pub matched: usize,
+    /// Shared subscriptions among them.
+    pub shared: usize,
+    /// Kept queues among those.
+    pub queues: usize,
+    /// Other nodes that want it.
+    pub nodes: usize,
 }
 
 /// A kept queue, as an administrator sees it.
@@ -120,18 +153,62 @@ impl<P: DoorState> Broker<P> {
         })?;
         found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let has_more = found.len() > limit;
-        let page = found.into_iter().take(limit).map(|(filter, subscription)| {
-            let flags = subscription.flags;
-            let context = subscription.context.as_ref();
-            SubscriptionInfo {
-                filter,
-                qos: flags.qos(),
-                no_local: flags.no_local(),
-                retain_as_published: flags.retain_as_published(),
-                identifier: context.and_then(|context| context.identifiers.first().copied()),
-            }
-        });
+        let page = found.into_iter().take(limit);
+        let page = page.map(|(filter, subscription)| told(filter, &subscription));
         Some((page.collect(), has_more))
+    }
+
+    /// Subscriptions of all sessions of this shard that are as wished: up to `limit`, of at most `slots` places of
+    /// sessions from `from` on, and in the first one behind the filter `behind`.
+    #[must_use]
+    pub fn subscriptions_within(
+        &self,
+        (from, behind): (usize, Option<&str>),
+        limit: usize,
+        slots: usize,
+        wish: Wish<'_>,
+    ) -> SubscriptionPage {
+        let all = &self.queues.sessions;
+        let until = all.capacity().min(from.saturating_add(slots));
+        let mut found: Vec<(Arc<str>, SubscriptionInfo)> = Vec::new();
+        for at in from..until {
+            if found.len() >= limit {
+                let next = Some((at, None));
+                return SubscriptionPage { found, next };
+            }
+            let behind = behind.filter(|_| at == from);
+            let own = all.look(at as u32, |session| {
+                let subscriptions = session.subscriptions.iter();
+                let wished = subscriptions.filter(|(filter, subscription)| {
+                    behind.is_none_or(|behind| &**filter > behind)
+                        && wish.fits(filter, subscription)
+                });
+                let wished = wished.map(|(filter, one)| told(Arc::clone(filter), one));
+                (Arc::clone(&session.client_id), wished.collect::<Vec<_>>())
+            });
+            let Some((client_id, mut own)) = own else {
+                continue;
+            };
+            own.sort_unstable_by(|one, other| one.filter.cmp(&other.filter));
+            let room = limit - found.len();
+            let has_more = own.len() > room;
+            let own = own.into_iter().take(room);
+            found.extend(own.map(|one| (Arc::clone(&client_id), one)));
+            if has_more {
+                let last = found.last().map(|(_, last)| Arc::clone(&last.filter));
+                let next = Some((at, last));
+                return SubscriptionPage { found, next };
+            }
+        }
+        let next = (until < all.capacity()).then_some((until, None));
+        SubscriptionPage { found, next }
+    }
+
+    /// The readers that a message of a topic would have now; `None` where it is no topic name.
+    #[must_use]
+    pub fn reach(&mut self, topic: &str) -> Option<Reach> {
+        self.catch_up();
+        self.index.reach(topic, &self.queues.limits)
     }
 
     /// Retained messages whose topics match a filter, in an order of the broker's: up to `limit` after the
@@ -293,5 +370,32 @@ impl<P: DoorState> Broker<P> {
             is_refused,
             is_reading,
         }
+    }
+}
+
+impl Wish<'_> {
+    fn fits(&self, filter: &str, subscription: &Subscription) -> bool {
+        let topics = || match filter.starts_with("$share/") {
+            true => topics_of_shared(filter),
+            false => filter,
+        };
+        let context = subscription.context.as_ref();
+        let gets = |topic: &str| {
+            sterna_topic::matches(topics(), topic)
+                && context.is_none_or(|context| context.permits(topic))
+        };
+        self.filter.is_none_or(|wanted| filter == wanted) && self.topic.is_none_or(gets)
+    }
+}
+
+fn told(filter: Arc<str>, subscription: &Subscription) -> SubscriptionInfo {
+    let flags = subscription.flags;
+    let context = subscription.context.as_ref();
+    SubscriptionInfo {
+        filter,
+        qos: flags.qos(),
+        no_local: flags.no_local(),
+        retain_as_published: flags.retain_as_published(),
+        identifier: context.and_then(|context| context.identifiers.first().copied()),
     }
 }

@@ -1,6 +1,6 @@
 //! Subscribing, matching and unsubscribing.
 
-use sterna_broker::{Limits, Message, MessageHeader, Qos, SubscribeError, SubscribeOptions};
+use sterna_broker::{Limits, Message, MessageHeader, Qos, SubscribeError, SubscribeOptions, Wish};
 
 use crate::cluster::{Cluster, message, qos, text};
 
@@ -355,5 +355,80 @@ fn what_long_filters_take_is_counted_until_they_end() {
         };
         cluster.close(client, close);
         assert_eq!(held(&cluster), 0);
+    }
+}
+
+/// Every subscription of a shard comes once, whatever the sizes of pages and the places that a page looks at.
+#[test]
+fn administrators_see_subscriptions_by_topic_and_filter() {
+    let mut cluster = Cluster::new(1);
+    let filters = ["a/b", "a/+", "#", "$share/g/a/b", "x/#"];
+    for name in ["one", "two", "three"] {
+        let client = cluster.open(0, name);
+        for filter in filters {
+            cluster.subscribe(client, filter, qos(Qos::AtLeastOnce));
+        }
+    }
+    let all = |cluster: &mut Cluster, limit, slots, wish: Wish<'_>| {
+        let (mut found, mut from, mut behind) = (Vec::new(), 0, None);
+        loop {
+            let at = (from, behind.as_deref());
+            let page = cluster.broker(0).subscriptions_within(at, limit, slots, wish);
+            assert!(page.found.len() <= limit);
+            let named = page.found.into_iter();
+            found.extend(named.map(|(name, one)| format!("{name} {}", one.filter)));
+            match page.next {
+                Some(next) => (from, behind) = next,
+                None => break,
+            }
+        }
+        found.sort_unstable();
+        found
+    };
+    let expected = |filters: &[&str]| {
+        let names = ["one", "three", "two"].into_iter();
+        let mut lines: Vec<String> = names
+            .flat_map(|name| filters.iter().map(move |filter| format!("{name} {filter}")))
+            .collect();
+        lines.sort_unstable();
+        lines
+    };
+    let of = |topic, filter| Wish { topic, filter };
+    for limit in [1, 2, 4, 5, 7, 100] {
+        for slots in [1, 2, 1_000] {
+            for (wish, filters) in [
+                (of(None, None), &filters[..]),
+                (of(Some("a/b"), None), &filters[..4]),
+                (of(Some("x"), None), &["#", "x/#"]),
+                (of(Some("$SYS/x"), None), &[]),
+                (of(None, Some("a/+")), &["a/+"]),
+                (of(None, Some("a/c")), &[]),
+                (of(Some("a/b"), Some("x/#")), &[]),
+            ] {
+                let found = all(&mut cluster, limit, slots, wish);
+                assert_eq!(found, expected(filters), "{wish:?} {limit} {slots}");
+            }
+        }
+    }
+}
+
+/// What a message would reach is told without one.
+#[test]
+fn the_reach_of_a_topic_is_what_a_message_matches() {
+    let mut cluster = Cluster::new(2);
+    for (shard, name) in [(0, "one"), (1, "two"), (1, "three")] {
+        let client = cluster.open(shard, name);
+        cluster.subscribe(client, "a/+", qos(Qos::AtLeastOnce));
+        cluster.subscribe(client, "#", qos(Qos::AtLeastOnce));
+        cluster.subscribe(client, "$share/g/a/b", qos(Qos::AtLeastOnce));
+    }
+    for shard in [0, 1] {
+        for (topic, shared) in [("a/b", 1), ("a/c", 0), ("x", 0), ("$x", 0)] {
+            let reach = cluster.broker(shard).reach(topic).expect("a topic");
+            let matched = cluster.publish(shard, topic, "x", Qos::AtMostOnce).matched;
+            assert_eq!((reach.matched, reach.shared), (matched, shared), "{topic}");
+            assert_eq!((reach.queues, reach.nodes), (0, 0));
+        }
+        assert_eq!(cluster.broker(shard).reach("a/+"), None);
     }
 }
