@@ -97,11 +97,11 @@ async function steps (plant, browser, { step, expect, until, load, text, fill, f
     await until('scada is there', async () => (await names(page)).includes('scada'))
     await (await labelled(page, '#clients-table', 'scada')).click()
     await says(page, '#client-page h2', 'scada')
-    for (const part of ['early data', 'migrations', 'round trip', 'congestion window', 'waiting']) await says(page, '#client-page .facts', part)
+    for (const part of ['early data', 'migrations', 'round trip', 'congestion window', 'waiting', 'connected', 'messages out']) await says(page, '#client-page .facts', part)
     await says(page, '#client-page', 'plant/# QoS 1')
-    await until('charts of round trip, losses, queue and bytes', async () => (await page.$$('#path-chart polyline')).length === 5)
+    await until('charts of round trip, losses, queue, bytes and messages', async () => (await page.$$('#path-chart polyline')).length === 6)
     const kinds = await page.$$eval('#path-chart text.kind', (all) => all.map((one) => one.textContent))
-    expect(kinds.join() === 'round trip, ms,lost packets,queue, messages,bytes per second', `charts ${kinds}`)
+    expect(kinds.join() === 'round trip, ms,lost packets,queue, messages,bytes per second,messages per second', `charts ${kinds}`)
     clean(page)
   })
   await step('dashboard/migrations', async () => {
@@ -168,6 +168,8 @@ async function steps (plant, browser, { step, expect, until, load, text, fill, f
     const leaf = await page.$$('#topics-tree summary')
     await leaf.at(-1).click()
     await says(page, '#topics-tree', 'Delete')
+    await (await labelled(page, '#topics-tree', 'Who reads it?')).click()
+    await says(page, '#topics-tree', /scada by plant\/#/)
     await (await labelled(page, '#topics-tree', 'Delete')).click()
     await (await labelled(page, '#topics-tree', 'Really delete it?')).click()
     await says(page, '#topics-tree output', 'deleted')
@@ -181,6 +183,7 @@ async function steps (plant, browser, { step, expect, until, load, text, fill, f
     await until('all rules, and what holds without one', async () => (await page.$$('#rules-list li')).length === 4)
     for (const [user, action, topic, wanted, rule] of [
       ['eve', 'publish', 'plant/press-1/command', 'Refused: rule 1 decides', '1'],
+      ['', 'publish', 'plant/press 1/command', 'Allowed: rule 2 decides', '2'],
       ['', 'publish', 'plant/press-1/command', 'Allowed: rule 2 decides', '2'],
       ['', 'subscribe', 'plant/#', 'Allowed: rule 2 decides', '2'],
       ['ann', 'publish', 'elsewhere', 'Allowed: no rule matches', 'default']
@@ -231,6 +234,12 @@ async function steps (plant, browser, { step, expect, until, load, text, fill, f
     await fill(page, '#log-topic', 'plant/gate/#')
     await (await labelled(page, '#log-form', 'Watch')).click()
     await says(page, '#log-events', 'plant/gate/count')
+    await fill(page, '#log-topic', 'plant/press 9/#')
+    await (await labelled(page, '#log-form', 'Watch')).click()
+    await until('the trace of a name with a space', async () => {
+      plant.publish('plant/press 9/state', 'on')
+      return (await text(page, '#log-events')).includes('plant/press 9/state')
+    })
     expect(!(await text(page, '#log-events')).includes('press-1/temperature'), 'the trace has other topics')
     clean(page)
   })

@@ -27,19 +27,30 @@ const AUTHORITY: &str = "development-ca.pem";
 const CERTIFICATE: &str = "development-certificate.pem";
 const KEY: &str = "development-key.pem";
 
-/// Facts about the certificate in force.
+/// The use of a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CertificateUse {
+    /// It is shown to clients.
+    Shown,
+    /// It is one of `tls.client_ca`, which signs clients' certificates.
+    Authority,
+    /// It is a list of `tls.client_revocation_lists`.
+    RevocationList,
+}
+
+/// Facts about a certificate in force, or a revocation list.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// SHA-256 of the end-entity certificate in hexadecimal, bytes joined by colons.
+    /// SHA-256 of the end-entity certificate or the list in hexadecimal, bytes joined by colons.
     pub fingerprint: String,
-    /// The subject of the end-entity certificate; empty where it cannot be read.
+    /// The subject of the end-entity certificate, the issuer of a list; empty where it cannot be read.
     pub subject: String,
     /// The file that it is read from.
     pub file: PathBuf,
-    /// Whether it is one of `tls.client_ca`, which is not shown to anybody.
-    pub is_authority: bool,
-    /// End of the end-entity certificate, in seconds since the Unix epoch; 0 if its form is
-    /// unknown.
+    /// Its use.
+    pub usage: CertificateUse,
+    /// The earliest end of a certificate of the chain, in seconds since the Unix epoch; 0 if its form is
+    /// unknown. Of a list: when the next one is due, or 0 if it does not say.
     pub expires_s: i64,
     /// Trust anchor for clients: the development authority, or the operator's chain. Empty for
     /// certificates that are chosen by name.
@@ -61,9 +72,9 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
     let certificate = Certificate {
         fingerprint: fingerprint(&identity.chain[0]),
         subject: subject(&identity.chain[0]),
-        expires_s: expiry_s(&identity.chain[0]),
+        expires_s: end_s(&identity.chain),
         file: chain.clone(),
-        is_authority: false,
+        usage: CertificateUse::Shown,
         trust_anchor: chain.clone(),
         development: false,
     };
@@ -112,9 +123,9 @@ pub fn existing(directory: &DataDirectory) -> Result<Option<(Certificate, Identi
     let certificate = Certificate {
         fingerprint: fingerprint(&identity.chain[0]),
         subject: subject(&identity.chain[0]),
-        expires_s: expiry_s(&identity.chain[0]),
+        expires_s: end_s(&identity.chain),
         file: files.certificate,
-        is_authority: false,
+        usage: CertificateUse::Shown,
         trust_anchor: files.authority,
         development: true,
     };
@@ -161,35 +172,69 @@ pub(crate) fn read_revocation_list(path: &Path) -> Result<Vec<u8>, String> {
     Ok(pem)
 }
 
-/// The certificates in force: the first, those that are chosen by name, and the authorities of clients.
+/// The certificates in force: the first, those that are chosen by name, the authorities of clients, and their
+/// revocation lists.
 ///
 /// # Errors
-/// A sentence that names the file of the authorities and its fault.
+/// A sentence that names the file of the authorities or lists and its fault.
 pub(crate) fn all(
     tls: &Tls,
     first: &Certificate,
     certificates: &Certificates,
 ) -> Result<Vec<Certificate>, String> {
-    let one = |der: &[u8], file: &Path, is_authority: bool| Certificate {
-        fingerprint: fingerprint(der),
-        subject: subject(der),
-        expires_s: expiry_s(der),
+    let one = |chain: &[CertificateDer<'_>], file: &Path, usage| Certificate {
+        fingerprint: chain
+            .first()
+            .map_or_else(String::new, |der| fingerprint(der)),
+        subject: chain.first().map_or_else(String::new, |der| subject(der)),
+        expires_s: end_s(chain),
         file: file.to_owned(),
-        is_authority,
+        usage,
         trust_anchor: PathBuf::new(),
         development: false,
     };
     let mut all = vec![first.clone()];
-    let by_name = certificates.end_entities().into_iter().skip(1);
+    let by_name = certificates.chains().into_iter().skip(1);
     let by_name = by_name.zip(&tls.additional);
-    all.extend(by_name.map(|(der, pair)| one(&der, &pair.certificate, false)));
+    all.extend(by_name.map(|(chain, pair)| one(&chain, &pair.certificate, CertificateUse::Shown)));
     if let Some(file) = &tls.client_ca {
         for der in CertificateDer::pem_slice_iter(&read(file)?) {
             let der = der.map_err(|error| format!("{}: {error}", file.display()))?;
-            all.push(one(&der, file, true));
+            all.push(one(&[der], file, CertificateUse::Authority));
+        }
+    }
+    for file in &tls.client_revocation_lists {
+        let pem = read_revocation_list(file)?;
+        for der in CertificateRevocationListDer::pem_slice_iter(&pem).flatten() {
+            let (issuer, due_s) = issuer_and_due(&der);
+            all.push(Certificate {
+                fingerprint: fingerprint(&der),
+                subject: issuer,
+                expires_s: due_s,
+                ..one(&[], file, CertificateUse::RevocationList)
+            });
         }
     }
     Ok(all)
+}
+
+/// The issuer of a revocation list in DER, and when the next one is due, in seconds since the Unix epoch; 0 where
+/// it does not say (RFC 5280, section 5.1.2.5).
+fn issuer_and_due(list: &[u8]) -> (String, i64) {
+    x509_parser::parse_x509_crl(list).map_or_else(
+        |_| (String::new(), 0),
+        |(_, list)| {
+            let due_s = list.next_update().map_or(0, |due| due.timestamp());
+            (list.issuer().to_string(), due_s)
+        },
+    )
+}
+
+/// The earliest end of certificates in DER, in seconds since the Unix epoch; 0 where one cannot be read. A chain is
+/// worth nothing any more when one of its authorities has ended.
+fn end_s(chain: &[CertificateDer<'_>]) -> i64 {
+    let ends = chain.iter().map(|der| expiry_s(der));
+    ends.min().unwrap_or(0)
 }
 
 /// The subject of a certificate in DER; empty where it cannot be read.

@@ -26,6 +26,8 @@ const GOODBYE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Cluster {
     engine: Option<Engine>,
+    /// Bytes of the log in NATS.
+    log_bytes: u64,
     running: Mutex<Option<Running>>,
 }
 
@@ -47,6 +49,7 @@ impl Cluster {
              so is what sessions have; shared subscriptions and AMQP queues are not (docs/cluster.md)"
         );
         Ok(Self {
+            log_bytes: settings.log_bytes,
             engine: Some(Engine::new(settings, cluster.maximum_waiting_bytes)),
             running: Mutex::default(),
         })
@@ -81,6 +84,7 @@ impl Cluster {
             status: engine.status(),
             gate: engine.gate(),
             asker: engine.asker(),
+            maximum_log_bytes: self.log_bytes,
         })
     }
 

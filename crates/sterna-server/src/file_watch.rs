@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::certificate::Certificate;
+use crate::certificate::{Certificate, CertificateUse};
 use crate::reload::{Live, locked};
 
 /// How often the thread looks whether something is to be done.
@@ -114,17 +114,28 @@ impl Watcher {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now_s = now.map_or(0, |now| now.as_secs().cast_signed());
         for (certificate, left_days) in due(certificates, days, now_s) {
+            let is_list = certificate.usage == CertificateUse::RevocationList;
             if self
                 .warned
                 .insert((certificate.fingerprint.clone(), left_days))
             {
-                tracing::warn!(
-                    file = %certificate.file.display(),
-                    subject = certificate.subject,
-                    expires_s = certificate.expires_s,
-                    days = left_days,
-                    "a certificate ends within so many days"
-                );
+                let (file, subject) = (certificate.file.display(), &certificate.subject);
+                if is_list {
+                    tracing::warn!(
+                        %file,
+                        issuer = subject,
+                        due_s = certificate.expires_s,
+                        "a revocation list is overdue: what was revoked since is not known"
+                    );
+                } else {
+                    tracing::warn!(
+                        %file,
+                        subject,
+                        expires_s = certificate.expires_s,
+                        days = left_days,
+                        "a certificate ends within so many days"
+                    );
+                }
             }
         }
         let is_there = |one: &(String, u32)| {
@@ -135,17 +146,23 @@ impl Watcher {
     }
 }
 
-/// Certificates that end soon, and within how many of some days.
+/// Certificates that end soon, and within how many of some days; of revocation lists, those that are overdue. Many
+/// authorities make a list every day.
 fn due<'a>(
     certificates: &'a [Certificate],
     days: &[u32],
     now_s: i64,
 ) -> Vec<(&'a Certificate, u32)> {
     let of_one = |certificate: &'a Certificate| {
+        if certificate.expires_s == 0 {
+            return None;
+        }
         let left_s = certificate.expires_s - now_s;
+        if certificate.usage == CertificateUse::RevocationList {
+            return (left_s <= 0).then_some((certificate, 0));
+        }
         let is_near = |days: &&u32| left_s <= i64::from(**days) * 86_400;
-        let nearest = days.iter().filter(is_near).min();
-        let nearest = nearest.filter(|_| certificate.expires_s != 0)?;
+        let nearest = days.iter().filter(is_near).min()?;
         Some((certificate, *nearest))
     };
     certificates.iter().filter_map(of_one).collect()
@@ -158,15 +175,16 @@ mod tests {
     #[test]
     fn each_certificate_is_warned_of_at_its_days() {
         let day = 86_400;
-        let certificate = |expires_s| Certificate {
+        let of = |usage, expires_s| Certificate {
             fingerprint: "f".to_owned(),
             subject: String::new(),
             expires_s,
             file: PathBuf::new(),
-            is_authority: false,
+            usage,
             trust_anchor: PathBuf::new(),
             development: false,
         };
+        let certificate = |expires_s| of(CertificateUse::Shown, expires_s);
         let days = [30, 7, 1];
         for (left, expected) in [
             (31 * day, None),
@@ -181,5 +199,15 @@ mod tests {
             assert_eq!(found.first().map(|(_, days)| *days), expected, "{left}");
         }
         assert!(due(&[certificate(0)], &days, 1_000_000_000).is_empty());
+        // A list is as it should be until the next one is due.
+        for (due_s, expected) in [
+            (0, 0),
+            (999_999_999, 1),
+            (1_000_000_000, 1),
+            (1_000_000_001, 0),
+        ] {
+            let all = [of(CertificateUse::RevocationList, due_s)];
+            assert_eq!(due(&all, &days, 1_000_000_000).len(), expected, "{due_s}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use sterna_broker::{Message, MessageHeader, Publication, QueueState};
 use sterna_net::{ConnectionId, ConnectionInfo, EarlyData, PathStatistics, TransportKind};
 
 use crate::context::Context;
+use crate::door::Tally;
 use crate::identity::Proof;
 use crate::tracer::escape;
 
@@ -180,6 +181,10 @@ pub(crate) struct ClientView<'a> {
     pub(crate) proof: Option<Proof>,
     /// Filters of MQTT and HTTP, receiving links of AMQP.
     pub(crate) subscriptions: usize,
+    /// When the connection began, in milliseconds since the Unix epoch.
+    pub(crate) since_ms: u64,
+    /// What it has exchanged.
+    pub(crate) tally: Tally,
     /// Of its sessions together.
     pub(crate) queue: QueueState,
     /// Until when it is not read because it has published too fast, in milliseconds since the Unix epoch; that may

@@ -20,17 +20,6 @@ pub(crate) trait Place: Send + Sync {
     fn replace(&self, old: &Arc<Issuer>, new: Issuer);
 }
 
-/// Asks an issuer's URL once; without one, it is the issuer that is returned.
-///
-/// # Errors
-/// What went wrong, in words.
-pub(crate) fn refreshed(issuer: Issuer) -> Result<Issuer, String> {
-    match issuer.fetch()? {
-        Some(text) => issuer.with_published(&text),
-        None => Ok(issuer),
-    }
-}
-
 /// Starts the thread. It ends when the place is gone.
 ///
 /// # Errors
@@ -63,10 +52,8 @@ fn run<P: Place>(place: &Weak<P>) {
         if !is_due {
             continue;
         }
-        let found = match issuer.fetch() {
-            Ok(Some(text)) => issuer.with_published(&text),
-            Ok(None) => continue,
-            Err(why) => Err(why),
+        let Some(found) = issuer.ask().transpose() else {
+            continue;
         };
         asked = Instant::now();
         failed = found.is_err();

@@ -267,6 +267,9 @@ impl Policy {
         self.standings = Arc::clone(&old.standings);
         self.trust = Arc::new(self.trust.succeeding(&old.trust));
         // Nobody else has it yet.
+        if let Some(issuer) = Arc::get_mut(&mut self.issuer) {
+            issuer.succeed(&old.issuer);
+        }
         if let Some(webhook) = Arc::get_mut(&mut self.webhook) {
             webhook.succeed(&old.webhook);
         }

@@ -180,9 +180,8 @@ fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
     if let Some(text) = new.published_by(old) {
         return new.with_published(&text).map(Some).map_err(fault);
     }
-    match new.fetch() {
-        Ok(Some(text)) => new.with_published(&text).map(Some).map_err(fault),
-        Ok(None) => Ok(None),
+    match new.ask() {
+        Ok(asked) => Ok(asked),
         // It was not there before, and the thread goes on asking.
         Err(_) if old.keys_url() == Some(url) => Ok(None),
         Err(why) => Err(fault(why)),

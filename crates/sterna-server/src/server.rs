@@ -21,8 +21,8 @@ use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::control::OrderLetter;
 use crate::file_watch;
 use crate::http::Registry as HttpRegistry;
-use crate::identity::{Checker, Issuer};
-use crate::key_refresh::{self, refreshed};
+use crate::identity::Checker;
+use crate::key_refresh;
 use crate::mail::{Letters, Mail};
 use crate::memory::{Memory, Watch};
 use crate::metrics::Sources;
@@ -158,8 +158,9 @@ impl Server {
         #[cfg(feature = "otlp")]
         sources.send_spans(&config.otlp)?;
         let mut policy = policy.announcing(config, &ports);
-        match Issuer::load(&config.authentication.jwt).and_then(refreshed) {
-            Ok(issuer) => policy.issuer = Arc::new(issuer),
+        match policy.issuer.ask() {
+            Ok(Some(issuer)) => policy.issuer = Arc::new(issuer),
+            Ok(None) => {}
             // The thread tries again. Until then the keys of files are all there are.
             Err(why) => tracing::warn!(why, "the keys of tokens cannot be read from their URL"),
         }

@@ -229,6 +229,70 @@ fn a_revoked_client_is_refused_from_the_reload_on() {
     server.shutdown();
 }
 
+/// A sample of the metrics, by its name and labels; 0 where there is none.
+fn metric(server: &Server, sample: &str) -> u64 {
+    let url = &server.listeners()[1];
+    let address = url.trim_start_matches("admin://");
+    let mut stream = TcpStream::connect(address).expect("connects");
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).expect("writes");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("a page");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    let mut values = page.lines().filter_map(|line| line.strip_prefix(sample));
+    values
+        .next()
+        .map_or(0, |value| value.trim().parse().expect("a number"))
+}
+
+/// A chain ends with the first of its certificates, and a revocation list when the next one is due.
+#[test]
+fn the_ends_of_chains_and_lists_are_told() {
+    const YEAR_2031_S: u64 = 1_924_992_000;
+    const YEAR_2090_S: u64 = 3_786_912_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = authority();
+    let own = Leaf::new(&authority, "a.example", 1).write(folder.path(), "own");
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.not_after = date_time_ymd(2031, 1, 1);
+    let middle = params
+        .signed_by(&KeyPair::generate().expect("a key"), &authority)
+        .expect("signs");
+    let leaf = std::fs::read_to_string(&own.certificate).expect("a file");
+    std::fs::write(&own.certificate, leaf + &middle.pem()).expect("written");
+    let (ca, list) = (folder.path().join("ca.pem"), folder.path().join("list.pem"));
+    std::fs::write(&ca, authority.pem()).expect("written");
+    std::fs::write(&list, revoke(&authority, &[7])).expect("written");
+    let mut config = Config {
+        listeners: vec![
+            Listener::at("mqtts://127.0.0.1:0"),
+            Listener::at("admin://127.0.0.1:0"),
+        ],
+        data_directory: Some(folder.path().join("state")),
+        ..Config::default()
+    };
+    config.tls.certificate = Some(own.certificate.clone());
+    config.tls.key = Some(own.key);
+    config.tls.client_ca = Some(ca);
+    config.tls.client_revocation_lists = vec![list.clone()];
+    let server = Server::start(&config).expect("starts");
+    let of = |name: &str, file: &Path| {
+        let sample = format!(
+            "sterna_{name}_timestamp_seconds{{file=\"{}\"}}",
+            file.display()
+        );
+        metric(&server, &sample)
+    };
+    assert_eq!(of("certificate_expiry", &own.certificate), YEAR_2031_S);
+    assert_eq!(of("revocation_list_due", &list), YEAR_2090_S);
+    assert_eq!(
+        of("certificate_expiry", &list),
+        0,
+        "a list is no certificate"
+    );
+    server.shutdown();
+}
+
 /// The file appears whole, as tools that renew certificates write it.
 fn replace(path: &Path, text: &str) {
     let beside = path.with_extension("new");

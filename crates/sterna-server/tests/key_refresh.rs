@@ -132,7 +132,10 @@ impl Url {
 
     fn config(&self) -> Config {
         let mut config = Config {
-            listeners: vec![Listener::at("mqtt://127.0.0.1:0")],
+            listeners: vec![
+                Listener::at("mqtt://127.0.0.1:0"),
+                Listener::at("admin://127.0.0.1:0"),
+            ],
             ..Config::default()
         };
         config.store.enabled = false;
@@ -191,6 +194,27 @@ fn enter(server: &Server, token: &str) -> Option<TcpStream> {
     (head[3] == 0).then_some(stream)
 }
 
+/// A sample of the metrics, by its name and labels; 0 where there is none.
+fn metric(server: &Server, sample: &str) -> u64 {
+    let url = &server.listeners()[1];
+    let address = url.trim_start_matches("admin://");
+    let mut stream = TcpStream::connect(address).expect("connects");
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).expect("writes");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("a page");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    let mut values = page.lines().filter_map(|line| line.strip_prefix(sample));
+    values
+        .next()
+        .map_or(0, |value| value.trim().parse().expect("a number"))
+}
+
+fn requests(server: &Server, outcome: &str) -> u64 {
+    let sample = format!("sterna_token_key_requests_total{{outcome=\"{outcome}\"}}");
+    metric(server, &sample)
+}
+
 #[test]
 fn keys_are_followed_and_the_last_good_ones_stay() {
     let (first, second) = (Key::new("first"), Key::new("second"));
@@ -202,6 +226,9 @@ fn keys_are_followed_and_the_last_good_ones_stay() {
     url.answers(set(&[&first, &second]));
     await_that("the new key", || enter(&server, &second.token()).is_some());
     assert!(enter(&server, &first.token()).is_some());
+    assert_eq!(metric(&server, "sterna_token_keys"), 2);
+    assert_eq!(requests(&server, "failed"), 0);
+    assert!(requests(&server, "good") >= 2);
 
     let shared =
         json!({"keys": [{"kty": "oct", "kid": "second", "k": "A".repeat(64)}]}).to_string();
@@ -225,6 +252,7 @@ fn keys_are_followed_and_the_last_good_ones_stay() {
             assert!(enter(&server, &key.token()).is_some(), "{}", key.name);
         }
     }
+    assert!(requests(&server, "failed") >= 10, "one for each bad answer");
     // The old key is withdrawn, and its client goes with it.
     url.answers(set(&[&second]));
     await_that("the withdrawal", || {
@@ -240,7 +268,9 @@ fn keys_are_followed_and_the_last_good_ones_stay() {
 
     // A reload keeps what was published, also while the URL is down; another URL has to answer.
     url.answers(Answer::Down);
+    let failed = requests(&server, "failed");
     server.reload(&url.config()).expect("reloads");
+    assert!(requests(&server, "failed") >= failed, "counts go on");
     assert!(enter(&server, &second.token()).is_some());
     let mut other = url.config();
     other.authentication.jwt.keys_url = Some("https://localhost:1/keys".to_owned());

@@ -146,7 +146,8 @@ impl Drop for Served {
     }
 }
 
-const OPEN: &str = "[authorization]\nadmins = ['anonymous']\n[[amqp.queue]]\nname = 'dead'\n[[amqp.queue]]\nname = 'orders'\n";
+/// The limits are lower than what commands ask for at once.
+const OPEN: &str = "[authorization]\nadmins = ['anonymous']\n[admin]\nmaximum_page = 2\nmaximum_changes = 1\n[[amqp.queue]]\nname = 'dead'\n[[amqp.queue]]\nname = 'orders'\n";
 
 #[test]
 fn an_operator_sees_and_changes_what_is_in_a_broker() {
@@ -188,6 +189,28 @@ fn an_operator_sees_and_changes_what_is_in_a_broker() {
             .done(&["sessions", "subscriptions", "device-1"])
             .contains("t/#")
     );
+    assert_eq!(
+        broker.json(&["subscriptions"]).len(),
+        3,
+        "two are of queues"
+    );
+    for arguments in [
+        &["subscriptions", "--topic", "t/x y"][..],
+        &["subscriptions", "--filter", "t/#"],
+    ] {
+        let found = broker.json(arguments);
+        assert_eq!(found.len(), 1, "{arguments:?}: {found:?}");
+        assert_eq!(found[0]["session"], "device-1");
+    }
+    assert_eq!(
+        broker
+            .done(&["subscriptions", "--topic", "u"])
+            .lines()
+            .count(),
+        1
+    );
+    assert_eq!(broker.json(&["topic", "t/1"])[0]["matched"], 1);
+    assert_eq!(broker.json(&["clients", "list", "--by", "ann"]).len(), 0);
     assert_eq!(
         broker.told(&["clients", "disconnect", "device-1"]),
         "sterna: device-1 is disconnected\n"

@@ -26,9 +26,7 @@ mod timers;
 mod unsubscribe;
 
 pub use delivery::Next;
-pub use manage::{
-    Peeked, QueueChange, QueueInfo, Reach, SubscriptionInfo, SubscriptionPage, Wish,
-};
+pub use manage::{Peeked, QueueChange, QueueInfo, Reach, SubscriptionInfo, SubscriptionPage, Wish};
 pub use restore::Restored;
 
 use std::collections::VecDeque;

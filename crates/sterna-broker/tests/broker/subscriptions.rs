@@ -373,7 +373,9 @@ fn administrators_see_subscriptions_by_topic_and_filter() {
         let (mut found, mut from, mut behind) = (Vec::new(), 0, None);
         loop {
             let at = (from, behind.as_deref());
-            let page = cluster.broker(0).subscriptions_within(at, limit, slots, wish);
+            let page = cluster
+                .broker(0)
+                .subscriptions_within(at, limit, slots, wish);
             assert!(page.found.len() <= limit);
             let named = page.found.into_iter();
             found.extend(named.map(|(name, one)| format!("{name} {}", one.filter)));

@@ -108,13 +108,11 @@ impl Certificates {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
-    /// The end-entity certificates in DER, in the order of the identities.
+    /// The chains in DER, end-entity first, in the order of the identities.
     #[must_use]
-    pub fn end_entities(&self) -> Vec<CertificateDer<'static>> {
+    pub fn chains(&self) -> Vec<Vec<CertificateDer<'static>>> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        keys.iter()
-            .filter_map(|key| key.cert.first().cloned())
-            .collect()
+        keys.iter().map(|key| key.cert.clone()).collect()
     }
 
     fn select(&self, server_name: Option<&str>) -> Option<Arc<CertifiedKey>> {

@@ -32,6 +32,10 @@ impl Desk<'_, '_> {
                     paging.items.extend(items);
                     next = place;
                 }
+                (Found::Part(items, place), _) => {
+                    paging.items.extend(items);
+                    return self.found_part(out, id, paging, place, deadline_ms);
+                }
                 (Found::Ranked(items, has_more, place), Some(best)) => {
                     best.see_all(items, has_more);
                     next = place;
@@ -68,6 +72,34 @@ impl Desk<'_, '_> {
             None => Some(format!("{}.0", paging.shard + 1)),
         };
         give_page(out, id, paging.items, next);
+    }
+
+    /// A shard has given a part of a page of which it looks at few places at a time.
+    fn found_part(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        mut paging: Box<Paging>,
+        next: Option<(usize, Option<Box<str>>)>,
+        deadline_ms: u64,
+    ) {
+        let shards = usize::from(self.cx.broker.directory().shards());
+        paging.left = paging.left.saturating_sub(paging.scan);
+        let (from, behind) = match next {
+            Some(next) => next,
+            None if paging.shard + 1 == shards => return give_page(out, id, paging.items, None),
+            None => {
+                paging.shard += 1;
+                (0, None)
+            }
+        };
+        if paging.items.len() >= paging.limit || paging.left == 0 {
+            let behind = behind.as_deref().unwrap_or_default();
+            let next = format!("{}.{from}.{behind}", paging.shard);
+            return give_page(out, id, paging.items, Some(next));
+        }
+        paging.behind = behind;
+        self.go_on(out, id, paging, from, deadline_ms);
     }
 
     /// Asks the shard that a page has come to, from a place on.
@@ -115,7 +147,7 @@ impl Desk<'_, '_> {
             match found {
                 Found::Page(items, next) => page = Some((items, next)),
                 Found::Some(some) => parts.extend(some),
-                Found::Nothing | Found::One(_) | Found::Ranked(..) => {}
+                Found::Nothing | Found::One(_) | Found::Part(..) | Found::Ranked(..) => {}
             }
         }
         match whole {

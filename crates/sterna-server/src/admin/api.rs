@@ -13,10 +13,11 @@ use super::openapi;
 use super::role::Role;
 use super::routes::{Call, Operation};
 use super::rules::{explain, rules_value};
+use crate::certificate::CertificateUse;
 use crate::control::Order;
 use crate::http::{ProblemKind as Kind, Trouble, names_etag};
 use crate::identity::Identity;
-use crate::mail::admin::{Answer, Ask, Body, Query, Window};
+use crate::mail::admin::{Answer, Ask, Body, Query, Whose, Window};
 use crate::mail::ranking::{Best, MOST_AT_ONCE, Rank, RankBy};
 use crate::mail::{AdminLetter, Mail};
 use crate::sys::Process;
@@ -30,7 +31,12 @@ pub(super) struct Paging {
     pub(super) items: Vec<Value>,
     pub(super) shard: usize,
     pub(super) limit: usize,
-    scan: usize,
+    /// Places that a shard looks at in one turn.
+    pub(super) scan: usize,
+    /// Places that are still looked at for this page, where one turn is not enough.
+    pub(super) left: usize,
+    /// What is left of the first place begins behind this.
+    pub(super) behind: Option<Box<str>>,
     list: List,
     /// The first so far, of a list in an order.
     pub(super) best: Option<Best<Value>>,
@@ -39,9 +45,11 @@ pub(super) struct Paging {
 /// What is listed by places.
 #[derive(Debug)]
 enum List {
-    Clients(Option<Box<str>>),
-    Ranked(Option<Box<str>>, RankBy, Option<Rank>),
+    Clients(Whose),
+    Ranked(Whose, RankBy, Option<Rank>),
     Sessions,
+    /// Of all sessions; those that get messages of a topic, those of a filter.
+    Subscriptions(Option<Box<str>>, Option<Box<str>>),
 }
 
 /// A page that one shard, or a part of each, gives as a whole.
@@ -208,10 +216,13 @@ impl Desk<'_, '_> {
             }
             Operation::Node => self.ask_all(id, Purpose::Node, &Ask::Figures),
             Operation::Clients => {
-                let name = call.parameter("name").map(Into::into);
+                let whose = Whose {
+                    name: call.parameter("name").map(Into::into),
+                    user: call.parameter("user").map(Into::into),
+                };
                 match call.parameter("sort") {
-                    None => self.list(id, call, limit()?, List::Clients(name)),
-                    Some(order) => self.rank(id, call, limit()?, name, order),
+                    None => self.list(id, call, limit()?, List::Clients(whose)),
+                    Some(order) => self.rank(id, call, limit()?, whose, order),
                 }
             }
             Operation::Sessions => self.list(id, call, limit()?, List::Sessions),
@@ -242,6 +253,12 @@ impl Desk<'_, '_> {
                 let purpose = Purpose::Whole(Whole::Subscriptions, condition);
                 self.ask_one(id, purpose, shard, query)
             }
+            Operation::AllSubscriptions => {
+                let [topic, filter] = ["topic", "filter"].map(|name| call.parameter(name));
+                let list = List::Subscriptions(topic.map(Into::into), filter.map(Into::into));
+                self.list(id, call, limit()?, list)
+            }
+            Operation::Topic => self.topic(out, id, &call.argument, &condition),
             Operation::Queues => {
                 let registry = &self.admin.queues;
                 let (queues, has_more) = registry.page(call.parameter("after"), limit()?);
@@ -325,7 +342,8 @@ impl Desk<'_, '_> {
                 let items = certificates.iter().map(|certificate| {
                     json!({
                         "file": certificate.file.display().to_string(),
-                        "is_authority": certificate.is_authority,
+                        "is_authority": certificate.usage == CertificateUse::Authority,
+                        "is_revocation_list": certificate.usage == CertificateUse::RevocationList,
                         "subject": certificate.subject,
                         "fingerprint": certificate.fingerprint,
                         "expires_s": Some(certificate.expires_s).filter(|at| *at != 0),
@@ -380,16 +398,22 @@ impl Desk<'_, '_> {
     ) -> Result<(), Trouble> {
         let shards = usize::from(self.cx.broker.directory().shards());
         let after = call.after(|text| {
-            let (shard, place) = text.split_once('.')?;
-            let shard: usize = shard.parse().ok()?;
-            Some((shard, place.parse::<usize>().ok()?)).filter(|_| shard < shards)
+            let mut parts = text.splitn(3, '.');
+            let shard: usize = parts.next()?.parse().ok()?;
+            let place: usize = parts.next()?.parse().ok()?;
+            let behind = parts.next().filter(|behind| !behind.is_empty());
+            Some((shard, place, behind.map(Into::into))).filter(|_| shard < shards)
         })?;
-        let (shard, from) = after.unwrap_or_default();
+        let (shard, from, behind) = after.unwrap_or_default();
+        let left = self.cx.policy.admin.maximum_scan as usize;
+        let is_slow = matches!(list, List::Subscriptions(..));
         let paging = Paging {
             items: Vec::new(),
             shard,
             limit,
-            scan: self.cx.policy.admin.maximum_scan as usize,
+            scan: left.min(if is_slow { MOST_AT_ONCE } else { left }),
+            left,
+            behind,
             list,
             best: None,
         };
@@ -403,7 +427,7 @@ impl Desk<'_, '_> {
         id: ExchangeId,
         call: &Call,
         limit: usize,
-        name: Option<Box<str>>,
+        whose: Whose,
         order: &str,
     ) -> Result<(), Trouble> {
         let order = RankBy::named(order).ok_or_else(|| {
@@ -411,13 +435,16 @@ impl Desk<'_, '_> {
             Trouble::new(Kind::InvalidParameter, format!("`sort` is one of {names}"))
         })?;
         let after = call.after(Rank::parse)?;
+        let left = self.cx.policy.admin.maximum_scan as usize;
         let paging = Paging {
             items: Vec::new(),
             shard: 0,
             limit,
-            scan: (self.cx.policy.admin.maximum_scan as usize).min(MOST_AT_ONCE),
+            scan: left.min(MOST_AT_ONCE),
+            left,
+            behind: None,
             best: Some(Best::new(after.clone(), limit)),
-            list: List::Ranked(name, order, after),
+            list: List::Ranked(whose, order, after),
         };
         let query = paging.query(0);
         self.ask_one(id, Purpose::Page(Box::new(paging)), 0, query)
@@ -482,6 +509,30 @@ impl Desk<'_, '_> {
         Ok(())
     }
 
+    /// The readers of a topic. The routes of all shards are here.
+    fn topic(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        topic: &str,
+        condition: &Condition,
+    ) -> Result<(), Trouble> {
+        let reach = self.cx.broker.reach(topic);
+        let reach =
+            reach.ok_or_else(|| Trouble::new(Kind::InvalidTopic, "this is no topic name"))?;
+        let now_ms = self.cx.net.now_ms();
+        let value = json!({
+            "topic": topic,
+            "matched": reach.matched,
+            "shared_subscriptions": reach.shared,
+            "queues": reach.queues,
+            "nodes": reach.nodes,
+            "is_retained": self.cx.broker.retained(now_ms, topic).is_some(),
+        });
+        give_value(out, id, condition, &value);
+        Ok(())
+    }
+
     /// Asks the engine of the cluster.
     fn cluster(&mut self, id: ExchangeId, condition: Condition) -> Result<(), Trouble> {
         let asker = self.admin.sources.cluster_asker().cloned().ok_or_else(|| {
@@ -520,13 +571,19 @@ impl Paging {
             scan: self.scan,
         };
         match &self.list {
-            List::Clients(name) => Query::Clients {
+            List::Clients(whose) => Query::Clients {
                 window,
-                name: name.clone(),
+                whose: whose.clone(),
             },
-            List::Ranked(name, order, after) => Query::Ranked {
+            List::Subscriptions(topic, filter) => Query::AllSubscriptions {
                 window,
-                name: name.clone(),
+                behind: self.behind.clone(),
+                topic: topic.clone(),
+                filter: filter.clone(),
+            },
+            List::Ranked(whose, order, after) => Query::Ranked {
+                window,
+                whose: whose.clone(),
                 order: *order,
                 after: after.clone(),
             },

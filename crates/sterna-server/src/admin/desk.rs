@@ -352,8 +352,9 @@ impl Desk<'_, '_> {
         let directory = Arc::clone(self.cx.broker.directory());
         let shared = (directory, Arc::clone(self.cx.memory));
         let sources = Arc::clone(&self.admin.sources);
-        let webhook = Arc::clone(&self.cx.policy.webhook);
-        match Scrape::new(sources, figures, shared, checks, webhook).page() {
+        let policy = self.cx.policy;
+        let answering = (Arc::clone(&policy.webhook), Arc::clone(&policy.issuer));
+        match Scrape::new(sources, figures, shared, checks, answering).page() {
             Ok(page) => {
                 let fields = [("content-type", Scrape::MEDIA_TYPE.as_bytes()), NOT_STORED];
                 respond(out, id, &None, 200, &fields, Content::Shared(page.into()));

@@ -1,7 +1,7 @@
 //! What a shard answers to a query of the admin API.
 
 use serde_json::{Value, json};
-use sterna_broker::{ConsumerId, Message, QueueChange, SessionInfo};
+use sterna_broker::{ConsumerId, Message, QueueChange, SessionInfo, SubscriptionInfo, Wish};
 use sterna_net::{ConnectionId, Network};
 
 use super::message::message_value;
@@ -9,7 +9,7 @@ use crate::amqp;
 use crate::context::Context;
 use crate::http;
 use crate::inspect::{ClientView, add_queue_members, path_value, transport_name};
-use crate::mail::admin::{Found, Query};
+use crate::mail::admin::{Found, Query, Window};
 use crate::mail::ranking::Best;
 use crate::mqtt;
 use crate::session::protocol_of;
@@ -45,14 +45,12 @@ impl Floor<'_, '_> {
     pub(crate) fn answer(&mut self, query: Query) -> Result<Found, Query> {
         let now_ms = self.cx.net.now_ms();
         let found = match query {
-            Query::Clients { window, name } => {
+            Query::Clients { window, whose } => {
                 let mut found = Vec::new();
                 let net = &*self.cx.net;
                 let go_on = net.connections(window.from, window.scan, &mut |id| {
                     let view = self.view(id);
-                    let is_wanted =
-                        |view: &ClientView<'_>| name.is_none() || view.name == name.as_deref();
-                    if let Some(view) = view.filter(is_wanted) {
+                    if let Some(view) = view.filter(|view| whose.is(view.name, view.user)) {
                         found.extend(self.client(net, id, &view));
                     }
                     found.len() < window.limit
@@ -61,7 +59,7 @@ impl Floor<'_, '_> {
             }
             Query::Ranked {
                 window,
-                name,
+                whose,
                 order,
                 after,
             } => {
@@ -69,11 +67,9 @@ impl Floor<'_, '_> {
                 let mut best = Best::new(after, window.limit);
                 let go_on = net.connections(window.from, window.scan, &mut |id| {
                     let view = self.view(id);
-                    let is_wanted =
-                        |view: &ClientView<'_>| name.is_none() || view.name == name.as_deref();
-                    if let Some(view) = view.filter(is_wanted) {
+                    if let Some(view) = view.filter(|view| whose.is(view.name, view.user)) {
                         let place = (self.cx.shard, id);
-                        best.see(order.rank(place, view.name, view.queue, &net.path(id)), id);
+                        best.see(order.rank(place, &view, &net.path(id)), id);
                     }
                     true
                 });
@@ -111,6 +107,19 @@ impl Floor<'_, '_> {
                 Some((session, _)) => Found::One(self.session(&session)),
                 None => Found::Nothing,
             },
+            Query::AllSubscriptions {
+                window,
+                behind,
+                topic,
+                filter,
+            } => self.subscriptions(
+                window,
+                behind.as_deref(),
+                Wish {
+                    topic: topic.as_deref(),
+                    filter: filter.as_deref(),
+                },
+            ),
             Query::Subscriptions {
                 client_id,
                 after,
@@ -121,16 +130,10 @@ impl Floor<'_, '_> {
                 let Some((page, has_more)) = page else {
                     return Ok(Found::Nothing);
                 };
-                let page = page.iter().map(|subscription| {
-                    json!({
-                        "filter": &*subscription.filter,
-                        "qos": subscription.qos as u8,
-                        "no_local": subscription.no_local,
-                        "retain_as_published": subscription.retain_as_published,
-                        "identifier": subscription.identifier,
-                    })
-                });
-                Found::Page(page.collect(), has_more.then_some(0))
+                Found::Page(
+                    page.iter().map(subscription_value).collect(),
+                    has_more.then_some(0),
+                )
             }
             Query::Queues(queues) => {
                 let found = queues.iter().enumerate();
@@ -192,6 +195,22 @@ impl Floor<'_, '_> {
         Ok(found)
     }
 
+    /// Subscriptions of all sessions that are as wished, each with its session.
+    fn subscriptions(&self, window: Window, behind: Option<&str>, wish: Wish<'_>) -> Found {
+        let broker = &*self.cx.broker;
+        let from = (window.from, behind);
+        let page = broker.subscriptions_within(from, window.limit, window.scan, wish);
+        let items = page.found.iter().map(|(session, subscription)| {
+            let mut value = subscription_value(subscription);
+            value["session"] = (**session).into();
+            value["user"] = broker.user_of(session).as_deref().into();
+            value
+        });
+        let next = page.next;
+        let next = next.map(|(place, behind)| (place, behind.map(|behind| (*behind).into())));
+        Found::Part(items.collect(), next)
+    }
+
     /// What the door of a connection shows of it.
     fn view(&self, id: ConnectionId) -> Option<ClientView<'_>> {
         let broker = &*self.cx.broker;
@@ -212,7 +231,10 @@ impl Floor<'_, '_> {
             "transport": transport_name(info.transport),
             "peer": info.peer.to_string(),
             "listener": self.listeners.get(usize::from(info.listener)),
+            "since_ms": view.since_ms,
             "subscriptions": view.subscriptions,
+            "messages_received": view.tally.received,
+            "messages_sent": view.tally.sent,
             "paused_until_ms": view.paused_until_ms.filter(|until_ms| *until_ms > net.now_ms()),
             "path": path_value(&net.path(id)),
         });
@@ -265,6 +287,16 @@ impl Floor<'_, '_> {
             "shard": self.cx.shard,
         }))
     }
+}
+
+fn subscription_value(subscription: &SubscriptionInfo) -> Value {
+    json!({
+        "filter": &*subscription.filter,
+        "qos": subscription.qos as u8,
+        "no_local": subscription.no_local,
+        "retain_as_published": subscription.retain_as_published,
+        "identifier": subscription.identifier,
+    })
 }
 
 fn changed(change: Option<QueueChange>) -> Found {

@@ -14,6 +14,7 @@ mod floor;
 mod gather;
 mod message;
 mod openapi;
+mod parameters;
 mod role;
 mod routes;
 mod rules;

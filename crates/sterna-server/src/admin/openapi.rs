@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::routes::{Operation, PREFIX, Parameter, ROUTES, Route};
+use super::parameters::Parameter;
+use super::routes::{Operation, PREFIX, ROUTES, Route};
 use crate::http::{Problem, ProblemKind as Kind};
 
 /// The schemas of contents, by name.

@@ -5,6 +5,11 @@ use std::borrow::Cow;
 
 use sterna_mapping::percent;
 
+use super::parameters::{
+    ACTION, AFTER, CHANGES, CLIENT, EVENTS, EXACT_FILTER, FILTER, LIMIT, MESSAGE_EARLY_DATA,
+    MESSAGE_QOS, MESSAGE_RETAIN, NAME, PAYLOADS, Parameter, READ_TOPIC, SORT, SUBJECT_ADDRESS,
+    SUBJECT_CLIENT, SUBJECT_TOPIC, SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER,
+};
 use super::role::Role;
 use crate::http::{ProblemKind as Kind, Trouble};
 
@@ -24,6 +29,8 @@ pub(super) enum Operation {
     Session,
     EndSession,
     Subscriptions,
+    AllSubscriptions,
+    Topic,
     Queues,
     Queue,
     Messages,
@@ -45,14 +52,6 @@ pub(super) enum Operation {
     Trace,
     Reload,
     Drain,
-}
-
-/// A parameter of the query.
-#[derive(Debug)]
-pub(super) struct Parameter {
-    pub(super) name: &'static str,
-    pub(super) about: &'static str,
-    pub(super) is_number: bool,
 }
 
 /// A method of a resource.
@@ -78,102 +77,6 @@ pub(super) struct Route {
     /// Problems beside those that every route has.
     pub(super) problems: &'static [Kind],
 }
-
-const LIMIT: Parameter = Parameter {
-    name: "limit",
-    about: "Most entries, from 1 to `admin.maximum_page`; 100 without it",
-    is_number: true,
-};
-const AFTER: Parameter = Parameter {
-    name: "after",
-    about: "Where to go on: `next` of the page before",
-    is_number: false,
-};
-const NAME: Parameter = Parameter {
-    name: "name",
-    about: "Only clients of this name",
-    is_number: false,
-};
-const SORT: Parameter = Parameter {
-    name: "sort",
-    about: "The greatest first by `rtt`, `loss` (lost part of the packets), `queue` or `bytes`, or by `name`; without it, by place",
-    is_number: false,
-};
-const CLIENT: Parameter = Parameter {
-    name: "client",
-    about: "Messages that this client publishes or gets: the client identifier of MQTT, or a session's name",
-    is_number: false,
-};
-const TOPIC: Parameter = Parameter {
-    name: "topic",
-    about: "Messages whose topics match this filter",
-    is_number: false,
-};
-const EVENTS: Parameter = Parameter {
-    name: "events",
-    about: "Only these events, with commas between; `login`, `login_refused` and `action` come only if they are named",
-    is_number: false,
-};
-const PAYLOADS: Parameter = Parameter {
-    name: "payloads",
-    about: "`yes`: with the payloads of messages that are received",
-    is_number: false,
-};
-const ACTION: Parameter = Parameter {
-    name: "action",
-    about: "`publish`, `subscribe` or `delete`",
-    is_number: false,
-};
-const SUBJECT_TOPIC: Parameter = Parameter {
-    name: "topic",
-    about: "A topic name, or the filter of a subscription (of a shared one: what follows the share name)",
-    is_number: false,
-};
-const SUBJECT_USER: Parameter = Parameter {
-    name: "user",
-    about: "User name; without it, a client without a name",
-    is_number: false,
-};
-const SUBJECT_CLIENT: Parameter = Parameter {
-    name: "client",
-    about: "Client identifier; HTTP has none",
-    is_number: false,
-};
-const SUBJECT_ADDRESS: Parameter = Parameter {
-    name: "address",
-    about: "Address of the client; unknown without it",
-    is_number: false,
-};
-const SUBJECT_TRANSPORT: Parameter = Parameter {
-    name: "transport",
-    about: "Transport of the client: `tcp`, `tls`, `ws`, `wss` or `quic`; unknown without it",
-    is_number: false,
-};
-const MESSAGE_QOS: Parameter = Parameter {
-    name: "qos",
-    about: "Quality of service of the message, from 0 to 2; unknown without it",
-    is_number: true,
-};
-const MESSAGE_RETAIN: Parameter = Parameter {
-    name: "retain",
-    about: "`true` for a message that is to be retained, or `false`; unknown without it",
-    is_number: false,
-};
-const MESSAGE_EARLY_DATA: Parameter = Parameter {
-    name: "early_data",
-    about: "`true` for a message in early data, or `false`; unknown without it",
-    is_number: false,
-};
-const FILTER: Parameter = Parameter {
-    name: "filter",
-    about: "Only topics that match this filter; `#` without it",
-    is_number: false,
-};
-const CHANGES: Parameter = Parameter {
-    name: "limit",
-    about: "Most messages, from 1 to `admin.maximum_changes`, which it is without it",
-    is_number: true,
-};
 
 const fn read(
     template: &'static str,
@@ -224,7 +127,7 @@ pub(super) const ROUTES: &[Route] = &[
         "The process: version, listeners, shards, and what was counted",
     ),
     Route {
-        parameters: &[LIMIT, AFTER, NAME, SORT],
+        parameters: &[LIMIT, AFTER, NAME, USER, SORT],
         ..read(
             "/clients",
             Operation::Clients,
@@ -298,6 +201,26 @@ pub(super) const ROUTES: &[Route] = &[
             "subscriptions",
             "SubscriptionPage",
             "Subscriptions of a session, by filter",
+        )
+    },
+    Route {
+        parameters: &[LIMIT, AFTER, READ_TOPIC, EXACT_FILTER],
+        ..read(
+            "/subscriptions",
+            Operation::AllSubscriptions,
+            "allSubscriptions",
+            "SubscriberPage",
+            "Subscriptions of all sessions, also of clients that are away. A page may be short, or empty, before the last",
+        )
+    },
+    Route {
+        problems: &[Kind::InvalidTopic],
+        ..read(
+            "/topics/{topic}",
+            Operation::Topic,
+            "topic",
+            "Topic",
+            "How many readers a message of a topic has now, and whether one is retained",
         )
     },
     Route {
@@ -637,18 +560,18 @@ impl Call {
         parameters.find_map(|(known, value)| (*known == name).then_some(&**value))
     }
 
-    /// The parameter `limit`.
+    /// The parameter `limit`, at most `most`.
     ///
     /// # Errors
-    /// It is no number, or beyond the bounds.
+    /// It is no number from 1 on.
     pub(super) fn limit(&self, default: u32, most: u32) -> Result<usize, Trouble> {
         let Some(text) = self.parameter("limit") else {
             return Ok(default.min(most) as usize);
         };
         let limit = text.parse::<u32>().ok();
-        let limit = limit.filter(|limit| (1..=most).contains(limit));
-        limit.map(|limit| limit as usize).ok_or_else(|| {
-            let detail = format!("limit is a number from 1 to {most}");
+        let limit = limit.filter(|limit| *limit >= 1);
+        limit.map(|limit| limit.min(most) as usize).ok_or_else(|| {
+            let detail = format!("limit is a number from 1 to {}", u32::MAX);
             Trouble::new(Kind::InvalidParameter, detail)
         })
     }
@@ -745,7 +668,15 @@ mod tests {
         };
         assert_eq!(limit(""), Ok(50));
         assert_eq!(limit("?limit=7"), Ok(7));
-        for wrong in ["?limit=0", "?limit=51", "?limit=x", "?limit=-1", "?limit="] {
+        // Whoever asks does not know the setting.
+        assert_eq!(limit("?limit=51"), Ok(50));
+        for wrong in [
+            "?limit=0",
+            "?limit=x",
+            "?limit=-1",
+            "?limit=",
+            "?limit=4294967296",
+        ] {
             assert_eq!(limit(wrong), Err(400), "{wrong}");
         }
     }

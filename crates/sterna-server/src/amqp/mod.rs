@@ -112,7 +112,7 @@ impl Service for Amqp {
             accepted: None,
             promises: Promises::default(),
             is_paced: false,
-            sips: Sips::default(),
+            sips: Sips::begun(cx.net.now_ms()),
             is_starved: false,
         })
     }

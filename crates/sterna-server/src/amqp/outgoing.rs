@@ -261,6 +261,7 @@ impl Door {
                 Step::Sent { payload_bytes } => {
                     self.counts.messages_sent += 1;
                     self.counts.publish_sent += 1;
+                    client.sips.tally.sent += 1;
                     self.counts.publish_bytes_sent += payload_bytes;
                 }
                 Step::Skipped => {}

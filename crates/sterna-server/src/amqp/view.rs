@@ -29,6 +29,8 @@ impl Door {
             user: identity.and_then(Identity::user),
             proof: identity.filter(|_| is_open).map(Identity::proof),
             subscriptions: client.sources.len(),
+            since_ms: client.sips.since_ms(),
+            tally: client.sips.tally,
             paused_until_ms: client.sips.paused_until_ms(0),
             ..ClientView::default()
         };

@@ -253,6 +253,7 @@ impl Sips {
         is_told: bool,
     ) -> bool {
         self.publishes = true;
+        self.tally.received += 1;
         let Some(allowance) = &mut self.allowance else {
             return true;
         };

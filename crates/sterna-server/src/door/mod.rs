@@ -14,6 +14,7 @@ mod held;
 mod outgoing;
 mod overload;
 mod promises;
+mod tally;
 mod timers;
 
 use std::fmt::Debug;
@@ -35,6 +36,7 @@ pub(crate) use outgoing::StepOutput;
 pub(crate) use overload::Sips;
 use promises::Awaited;
 pub(crate) use promises::{Promise, Promises};
+pub(crate) use tally::Tally;
 pub(crate) use timers::Timers;
 
 /// The front door of one shard for one service.

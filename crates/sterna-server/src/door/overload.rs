@@ -6,14 +6,14 @@
 
 use sterna_net::ConnectionId;
 
-use super::{Allowance, Door, Service};
+use super::{Allowance, Door, Service, Tally};
 use crate::context::Context;
 use crate::memory::Stage;
 
 /// Bytes that a client may have of what has partly arrived and still be read.
 const LIGHT_BYTES: usize = 16 << 10;
 
-/// Whether a client is read while memory is short, and how fast it may publish.
+/// Whether a client is read while memory is short, how fast it may publish, and what it has exchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Sips {
     /// It has published since it was read for a moment.
@@ -22,11 +22,27 @@ pub(crate) struct Sips {
     is_open: bool,
     /// It is not read because memory is short.
     is_held_back: bool,
+    /// When its connection began, in seconds since the Unix epoch.
+    since_s: u32,
     /// What it may use, if its user has limits.
     pub(super) allowance: Option<Box<Allowance>>,
+    pub(crate) tally: Tally,
 }
 
 impl Sips {
+    /// Those of a client that comes now, in milliseconds since the Unix epoch.
+    pub(crate) fn begun(now_ms: u64) -> Self {
+        Self {
+            since_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),
+            ..Self::default()
+        }
+    }
+
+    /// When the client's connection began, in milliseconds since the Unix epoch, to the second.
+    pub(crate) fn since_ms(&self) -> u64 {
+        u64::from(self.since_s) * 1000
+    }
+
     /// Whether the client is not to be read; it keeps `partial_bytes` of what has partly arrived. Ends the
     /// moment in which it was.
     pub(crate) fn holds_back(&mut self, cx: &Context<'_>, partial_bytes: usize) -> bool {

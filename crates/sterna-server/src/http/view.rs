@@ -21,6 +21,8 @@ impl Door {
             protocol: "http",
             name: client.peer.name(),
             user: client.peer.name(),
+            since_ms: client.peer.sips.since_ms(),
+            tally: client.peer.sips.tally,
             paused_until_ms: client.peer.sips.paused_until_ms(0),
             ..ClientView::default()
         };

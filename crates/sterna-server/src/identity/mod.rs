@@ -13,6 +13,7 @@ mod trust;
 mod users;
 mod webhook;
 
+use std::num::NonZero;
 use std::sync::Arc;
 
 pub(crate) use certificate::{Holder, common_name};
@@ -43,7 +44,7 @@ pub struct Identity {
     user: Option<Arc<str>>,
     proof: Proof,
     /// When a token of the file ends, in milliseconds since the Unix epoch.
-    until_ms: Option<u64>,
+    until_ms: Option<NonZero<u64>>,
     /// What a signed token or the webhook gives beside the name.
     grant: Option<Arc<Grant>>,
     /// Where clients can have one: what it gives, or nothing.
@@ -102,6 +103,8 @@ impl Identity {
 
     /// The same client until a time in milliseconds since the Unix epoch; `None` for ever.
     pub(crate) fn until(self, until_ms: Option<u64>) -> Self {
+        let until_ms =
+            until_ms.map(|until_ms| NonZero::new(until_ms).unwrap_or(NonZero::<u64>::MIN));
         Self { until_ms, ..self }
     }
 
@@ -159,7 +162,8 @@ impl Identity {
 
     /// When it ends, in milliseconds since the Unix epoch; `None` for never.
     pub(crate) fn until_ms(&self) -> Option<u64> {
-        self.until_ms.or_else(|| self.grant.as_deref()?.until_ms())
+        let until_ms = self.until_ms.map(NonZero::get);
+        until_ms.or_else(|| self.grant.as_deref()?.until_ms())
     }
 
     /// Groups and rules, where a token or the webhook has given any.

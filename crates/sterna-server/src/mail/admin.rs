@@ -66,6 +66,8 @@ pub(crate) enum Found {
     One(Value),
     /// Some of many, and where to go on.
     Page(Vec<Value>, Option<u64>),
+    /// Some of many, and where to go on: a place, and what is behind it there.
+    Part(Vec<Value>, Option<(usize, Option<Box<str>>)>),
     /// The first of some in an order, whether there were more, and where to go on.
     Ranked(Vec<(Rank, Value)>, bool, Option<u64>),
     /// Of the things that were asked for by number: those that the shard has.
@@ -88,15 +90,12 @@ pub(crate) enum Ask {
 /// What the admin API asks of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Query {
-    /// Connections, from a place on; those of one client if it is named.
-    Clients {
-        window: Window,
-        name: Option<Box<str>>,
-    },
+    /// Connections, from a place on.
+    Clients { window: Window, whose: Whose },
     /// The first connections in an order, of some from a place on.
     Ranked {
         window: Window,
-        name: Option<Box<str>>,
+        whose: Whose,
         order: RankBy,
         /// Those behind it.
         after: Option<Rank>,
@@ -109,6 +108,15 @@ pub(crate) enum Query {
     Sessions { window: Window },
     /// A session.
     Session(Box<str>),
+    /// Subscriptions of all sessions, from a place on and behind a filter there.
+    AllSubscriptions {
+        window: Window,
+        behind: Option<Box<str>>,
+        /// Those that get messages of this topic.
+        topic: Option<Box<str>>,
+        /// Those of exactly this filter.
+        filter: Option<Box<str>>,
+    },
     /// Subscriptions of a session, behind a filter.
     Subscriptions {
         client_id: Box<str>,
@@ -133,6 +141,21 @@ pub(crate) enum Query {
         /// Those that were moved before the next had to be read in the log.
         moved: usize,
     },
+}
+
+/// Whose connections: those of one name, of one user, or both.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Whose {
+    pub(crate) name: Option<Box<str>>,
+    pub(crate) user: Option<Box<str>>,
+}
+
+impl Whose {
+    /// Whether it is a connection of this client and user.
+    pub(crate) fn is(&self, name: Option<&str>, user: Option<&str>) -> bool {
+        let fits = |wanted: &Option<Box<str>>, own| wanted.is_none() || own == wanted.as_deref();
+        fits(&self.name, name) && fits(&self.user, user)
+    }
 }
 
 /// A part of many things that a shard has in places.

@@ -5,8 +5,9 @@
 use std::cmp::{Ordering, Reverse};
 
 use serde_json::Value;
-use sterna_broker::QueueState;
 use sterna_net::{ConnectionId, PathStatistics};
+
+use crate::inspect::ClientView;
 
 /// Connections that a shard looks at in one turn: each may be a question to the system.
 pub(crate) const MOST_AT_ONCE: usize = 4_096;
@@ -18,6 +19,7 @@ pub(crate) enum RankBy {
     Loss,
     Queue,
     Bytes,
+    Messages,
     Name,
 }
 
@@ -32,11 +34,12 @@ pub(crate) struct Rank {
 
 impl RankBy {
     /// The orders by their names in requests.
-    pub(crate) const NAMES: [(&'static str, Self); 5] = [
+    pub(crate) const NAMES: [(&'static str, Self); 6] = [
         ("rtt", Self::RoundTrip),
         ("loss", Self::Loss),
         ("queue", Self::Queue),
         ("bytes", Self::Bytes),
+        ("messages", Self::Messages),
         ("name", Self::Name),
     ];
 
@@ -50,10 +53,10 @@ impl RankBy {
     pub(crate) fn rank(
         self,
         (shard, id): (usize, ConnectionId),
-        name: Option<&str>,
-        queue: QueueState,
+        client: &ClientView<'_>,
         path: &PathStatistics,
     ) -> Rank {
+        let (name, queue) = (client.name, client.queue);
         let lost = path.lost_packets.saturating_mul(1_000_000);
         let figure = match self {
             Self::RoundTrip => path.rtt_us,
@@ -61,6 +64,7 @@ impl RankBy {
             Self::Queue if queue.has_more_in_log => u64::MAX,
             Self::Queue => queue.pending as u64,
             Self::Bytes => path.sent_bytes.saturating_add(path.received_bytes),
+            Self::Messages => client.tally.received.saturating_add(client.tally.sent),
             // Those without a name are the last.
             Self::Name => u64::from(name.is_some()),
         };

@@ -16,6 +16,8 @@ pub struct ClusterSource {
     pub gate: Arc<PeerGate>,
     /// The way of questions about it.
     pub asker: Asker,
+    /// Bytes that NATS keeps at most for sessions that outlive their connections.
+    pub maximum_log_bytes: u64,
 }
 
 /// Writes the figures; all are 0 where there is no cluster.

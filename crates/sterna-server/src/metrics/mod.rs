@@ -12,6 +12,7 @@ mod meters;
 mod page;
 mod scrape;
 mod survey;
+mod trust;
 mod webhook;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -112,6 +113,11 @@ impl Sources {
     /// Why the node does not take part in its cluster as it should; `None` where it does, or there is none.
     pub(crate) fn cluster_trouble(&self) -> Option<&'static str> {
         self.cluster.as_ref()?.status.trouble()
+    }
+
+    /// Bytes that NATS keeps at most for the cluster's sessions; 0 where there is no cluster.
+    pub(crate) fn cluster_log_bytes(&self) -> u64 {
+        (self.cluster.as_ref()).map_or(0, |cluster| cluster.maximum_log_bytes)
     }
 
     /// The way of questions about the cluster; `None` where there is none.

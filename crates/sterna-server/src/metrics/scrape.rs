@@ -1,6 +1,5 @@
 //! One scrape: the gathered numbers, and their page.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use super::meters::{Distribution, MeterSums};
 use super::page::Page;
 use super::{Sources, page};
 use crate::config::Protocol;
-use crate::identity::Webhook;
+use crate::identity::{Issuer, Webhook};
 use crate::memory::{Memory, Stage};
 use crate::sys::{Counts, Process};
 
@@ -34,6 +33,7 @@ pub(crate) struct Scrape {
     /// Passwords that are being checked, or wait for that.
     open_checks: u64,
     webhook: Arc<Webhook>,
+    issuer: Arc<Issuer>,
 }
 
 /// A number of a listener's.
@@ -209,7 +209,7 @@ impl Scrape {
         figures: Vec<Figures>,
         (directory, memory): (Arc<Directory>, Arc<Memory>),
         open_checks: u64,
-        webhook: Arc<Webhook>,
+        (webhook, issuer): (Arc<Webhook>, Arc<Issuer>),
     ) -> Self {
         Self {
             sources,
@@ -218,6 +218,7 @@ impl Scrape {
             memory,
             open_checks,
             webhook,
+            issuer,
         }
     }
 
@@ -261,13 +262,7 @@ impl Scrape {
             process.resident_bytes,
         );
         self.write_memory(page, &process);
-        let expiries = certificate_expiries(&self.sources);
-        page.gauges(
-            "sterna_certificate_expiry_timestamp_seconds",
-            "When the first certificate of a file expires, in seconds since the Unix epoch; 0 where it is not known",
-            ["file"],
-            (expiries.iter()).map(|(file, expires_s)| ([file.as_str()], *expires_s)),
-        );
+        super::trust::write(&self.sources, &self.issuer, page);
     }
 
     /// The resident memory by kind, as far as it is accounted for.
@@ -379,6 +374,7 @@ impl Scrape {
             ("retained_messages", limits.retained_messages as u64),
             ("retained_bytes", limits.retained_bytes as u64),
             ("will_bytes", limits.will_bytes as u64),
+            ("cluster_log_bytes", self.sources.cluster_log_bytes()),
         ];
         page.gauges(
             "sterna_limit",
@@ -739,16 +735,4 @@ impl Collector for Scrape {
         self.write_shards(&mut page);
         page.written()
     }
-}
-
-/// The earliest end of the certificates of each file, in seconds since the Unix epoch.
-fn certificate_expiries(sources: &Sources) -> BTreeMap<String, u64> {
-    let mut expiries = BTreeMap::new();
-    for certificate in sources.certificates() {
-        let expires_s = u64::try_from(certificate.expires_s).unwrap_or(0);
-        let file = certificate.file.display().to_string();
-        let earliest = expiries.entry(file).or_insert(expires_s);
-        *earliest = expires_s.min(*earliest);
-    }
-    expiries
 }

@@ -45,9 +45,7 @@ pub(crate) struct Client {
     /// Who it is, once that is known.
     pub(super) identity: Identity,
     /// Re-authentication under way.
-    pub(super) reauthentication: Option<Box<Exchange>>,
-    /// Re-authentication of which the webhook decides.
-    pub(super) renewal: Option<Box<Pending>>,
+    pub(super) renewal: Option<Box<Renewal>>,
     /// Whether something that it wants to do waits for the webhook.
     pub(super) asking: Asking,
     /// What was said of its last topics.
@@ -64,6 +62,15 @@ pub(crate) struct Client {
     /// Bytes of payload, less those that came, whose messages may be said again by whoever could have
     /// sent them as early data.
     pub(super) beginning_bytes: u32,
+}
+
+/// A re-authentication under way.
+#[derive(Debug)]
+pub(super) enum Renewal {
+    /// The client was sent a challenge.
+    Exchange(Exchange),
+    /// The webhook decides.
+    Asked(Pending),
 }
 
 /// How far a client has come.

@@ -13,7 +13,7 @@ use thin_vec::ThinVec;
 use super::acknowledge::Acknowledgement;
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::ask::{ACTION, RENEWAL};
-use super::client::{Client, State, connection, consumer};
+use super::client::{Client, Renewal, State, connection, consumer};
 use super::deliver::packet_id_at;
 use super::publish::received_id;
 use super::{Door, log_end};
@@ -176,11 +176,11 @@ impl Door {
             let claim = Claim::Exchange(method, data);
             match judge(cx, client.id, RENEWAL, claim) {
                 Verdict::Pending(pending) => {
-                    client.renewal = Some(Box::new(pending));
+                    client.renewal = Some(Box::new(Renewal::Asked(pending)));
                     return;
                 }
                 Verdict::Challenge(exchange, challenge) => {
-                    client.reauthentication = Some(exchange);
+                    client.renewal = Some(Box::new(Renewal::Exchange(*exchange)));
                     let challenge = Some(challenge.as_bytes());
                     client.engine.auth(
                         ReasonCode::ContinueAuthentication,
@@ -194,8 +194,8 @@ impl Door {
                 }
                 _ => {}
             }
-        } else if let Some(exchange) = client.reauthentication.take()
-            && let Ok((identity, last)) = finish(cx, client.id, *exchange, data)
+        } else if let Some(Renewal::Exchange(exchange)) = client.renewal.take().map(|own| *own)
+            && let Ok((identity, last)) = finish(cx, client.id, exchange, data)
             && client.identity.user() == identity.user()
         {
             client
@@ -214,7 +214,9 @@ impl Door {
 
     /// The webhook's word on a client that proves itself again.
     fn renewed(&mut self, cx: &mut Context<'_>, client: &mut Client, outcome: Outcome) {
-        let Some(pending) = client.renewal.take() else {
+        let is_asked = matches!(client.renewal.as_deref(), Some(Renewal::Asked(_)));
+        let renewal = client.renewal.take_if(|_| is_asked);
+        let Some(Renewal::Asked(pending)) = renewal.map(|own| *own) else {
             return;
         };
         if !matches!(client.state, State::Live(_)) {

@@ -145,11 +145,12 @@ impl Door {
     fn sent(
         &mut self,
         cx: &mut Context<'_>,
-        client: &Client,
+        client: &mut Client,
         lane: Lane,
         delivery: &Delivery,
         append_payload: bool,
     ) {
+        client.sips.tally.sent += 1;
         cx.meters
             .delivered(Protocol::Mqtt, delivery, cx.net.now_ms());
         self.counts.messages_sent += 1;

@@ -87,7 +87,6 @@ impl Service for Mqtt {
             name: Arc::default(),
             is_named: false,
             identity: Identity::NOBODY,
-            reauthentication: None,
             renewal: None,
             asking: Asking::default(),
             known_topics: KnownTopics::default(),
@@ -95,7 +94,7 @@ impl Service for Mqtt {
             promises: Promises::default(),
             is_bound: false,
             is_paced: false,
-            sips: Sips::default(),
+            sips: Sips::begun(now_ms),
             beginning_bytes: cx.policy.early_bytes,
         };
         door.set_timer(&mut client, now_ms + cx.policy.connect_timeout_ms);

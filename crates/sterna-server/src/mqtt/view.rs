@@ -27,6 +27,8 @@ impl Door {
             name: client.live_name(),
             user: client.identity.user(),
             proof: client.live_name().map(|_| client.identity.proof()),
+            since_ms: client.sips.since_ms(),
+            tally: client.sips.tally,
             paused_until_ms: client.sips.paused_until_ms(0),
             ..ClientView::default()
         };

@@ -1,11 +1,15 @@
 //! What operators read, and what they end.
 
 use serde_json::json;
+use sterna_amqp::messaging::Source;
 use sterna_mqtt::QoS;
-use sterna_mqtt::packet::SubscribeOptions;
+use sterna_mqtt::packet::{Packet, SubscribeOptions};
+use sterna_net::TransportKind;
 use sterna_server::config::Config;
 
-use crate::page::{HTTP, config, connect};
+use crate::amqp_client::{Client as Amqp, Start};
+use crate::fixture::plain;
+use crate::page::{AMQP, HTTP, config, connect};
 use crate::world::{V5, World, names};
 
 #[test]
@@ -71,7 +75,6 @@ fn pages_show_each_client_and_session_once() {
     }
     for wrong in [
         "limit=0",
-        "limit=1001",
         "limit=x",
         "after=x",
         "after=9.0",
@@ -82,6 +85,174 @@ fn pages_show_each_client_and_session_once() {
         assert_eq!(told.status, 400, "{wrong}");
         assert_eq!(told.json["type"], "urn:sterna:problem:invalid-parameter");
     }
+}
+
+/// A client that asks for more than the settings let it have gets as much as that.
+#[test]
+fn pages_are_no_longer_than_the_settings_say() {
+    let mut config = config();
+    config.admin.maximum_page = 4;
+    let mut world = World::with(&config, 2);
+    for number in 0..10 {
+        world.client(number % 2, &format!("client-{number}"), 100);
+    }
+    for list in ["clients", "clients?sort=name", "sessions"] {
+        let separator = if list.contains('?') { '&' } else { '?' };
+        let page = world.get(&format!("/admin/v1/{list}{separator}limit=500"));
+        assert_eq!((page.status, page.items().len()), (200, 4), "{list}");
+        assert_eq!(world.all(&format!("/admin/v1/{list}"), 500).len(), 10);
+    }
+}
+
+/// Who gets a topic, over all shards, in pages of any size and however few sessions are looked at for one.
+#[test]
+fn subscriptions_are_found_by_topic_and_filter() {
+    let mut config = config();
+    config.admin.maximum_scan = 3;
+    let mut world = World::with(&config, 3);
+    for number in 0..9 {
+        let peer = world.client(number % 3, &format!("c{number}"), 100);
+        for filter in ["a/+", "a/b", "$share/g/a/b", "x y/#"] {
+            world.broker.subscribe(peer, V5, filter, QoS::AtLeastOnce);
+        }
+        if number % 2 == 0 {
+            world.broker.cut(peer);
+        }
+    }
+    let queues = connect(&mut world.broker, HTTP, 1);
+    let request = b"GET /v1/topics/a%2Fb HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    world.broker.send(queues, request);
+    for limit in [1, 2, 3, 7, 100] {
+        for (query, expected) in [
+            ("", 37),
+            ("?topic=a%2Fb", 28),
+            ("?topic=a%2Fc", 9),
+            ("?topic=x%20y", 9),
+            ("?topic=x", 0),
+            ("?filter=a%2F%2B", 9),
+            ("?filter=%24share%2Fg%2Fa%2Fb", 9),
+            ("?filter=a%2F%2B&topic=x", 0),
+        ] {
+            let (mut found, mut after) = (Vec::new(), String::new());
+            loop {
+                let and = if query.is_empty() { '?' } else { '&' };
+                let path = format!("/admin/v1/subscriptions{query}{and}limit={limit}{after}");
+                let page = world.read(&path);
+                let items = page["items"].as_array().expect("a page");
+                assert!(items.len() <= limit);
+                found.extend(items.iter().map(|one| {
+                    let part = |name: &str| one[name].as_str().expect("a text").to_owned();
+                    (part("session"), part("filter"))
+                }));
+                let Some(next) = page["next"].as_str() else {
+                    break;
+                };
+                let mut encoded = String::new();
+                sterna_mapping::percent::encode(
+                    next.as_bytes(),
+                    sterna_mapping::percent::is_unreserved,
+                    &mut encoded,
+                );
+                after = format!("&after={encoded}");
+            }
+            let all = found.len();
+            found.sort_unstable();
+            found.dedup();
+            assert_eq!((found.len(), all), (expected, expected), "{query} {limit}");
+        }
+    }
+    let topic = world.read("/admin/v1/topics/a/b");
+    assert_eq!(
+        topic["matched"], 11,
+        "nine sessions, their group, and HTTP's: {topic}"
+    );
+    assert_eq!(topic["shared_subscriptions"], 1);
+    assert_eq!(topic["is_retained"], false);
+    assert_eq!(world.read("/admin/v1/topics/none")["matched"], 0);
+    let told = world.get("/admin/v1/topics/a%2F%2B");
+    assert_eq!(told.status, 400, "{told:?}");
+}
+
+/// Each connection knows since when it is there, and how many messages passed over it, at every door.
+#[test]
+fn messages_are_counted_by_client() {
+    let mut world = World::new(2);
+    let now_ms = world.read("/admin/v1/node")["now_ms"]
+        .as_u64()
+        .expect("a time");
+    let mqtt = world.client(1, "m", 0);
+    world.broker.subscribe(mqtt, V5, "t", QoS::AtLeastOnce);
+    let mut amqp = {
+        world.broker.listener = AMQP;
+        let client = Amqp::start(&mut world.broker, Start::new("a").on(0));
+        world.broker.listener = 0;
+        client
+    };
+    let session = amqp.begin(&mut world.broker);
+    amqp.receiver(&mut world.broker, session, "r", Source::new("t"), 100);
+    let http = connect(&mut world.broker, HTTP, 1);
+    let request = b"GET /v1/topics/t HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    world.broker.send(http, request);
+    for _ in 0..3 {
+        world.broker.publish(mqtt, V5, "t", "x", QoS::AtLeastOnce);
+    }
+    let link = amqp.sender(&mut world.broker, session, "t");
+    for number in 0..2 {
+        amqp.send(&mut world.broker, link, number, "x");
+    }
+    let second = connect(&mut world.broker, HTTP, 0);
+    let post = b"POST /v1/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
+    world.broker.send(second, post);
+    let clients = world.all("/admin/v1/clients?sort=messages", 100);
+    let counts: Vec<(u64, u64)> = (clients.iter())
+        .map(|client| {
+            let count = |name: &str| client[name].as_u64().expect("a count");
+            let since_ms = count("since_ms");
+            assert!(since_ms.abs_diff(now_ms) < 60_000, "{client}");
+            (count("messages_received"), count("messages_sent"))
+        })
+        .collect();
+    // Most first: MQTT with three of its own and all six, AMQP with two and all, HTTP's reader and publisher.
+    assert_eq!(counts, [(3, 6), (2, 6), (0, 6), (1, 0)]);
+}
+
+/// The connections of one user, whatever they are called.
+#[test]
+fn clients_are_found_by_user() {
+    let mut config = config();
+    config.tls.certificate_as_username = true;
+    let mut world = World::with(&config, 2);
+    world.client(0, "nameless", 0);
+    for (shard, name, user) in [(0, "a", "ann"), (1, "b", "ann"), (1, "c", "bob")] {
+        let shown = vec![certificate(user)];
+        let peer = world.broker.open_on(shard, TransportKind::Tls, shown);
+        world
+            .broker
+            .packet(peer, V5, &Packet::Connect(plain(V5, name)));
+        assert!(world.broker.told(peer, V5)[0].starts_with("CONNACK Success"));
+    }
+    for (query, expected) in [
+        ("user=ann", &["a", "b"][..]),
+        ("user=bob", &["c"]),
+        ("user=eve", &[]),
+        ("user=ann&name=b", &["b"]),
+        ("user=ann&sort=name", &["a", "b"]),
+    ] {
+        let found = world.all(&format!("/admin/v1/clients?{query}"), 100);
+        assert_eq!(names(&found), expected, "{query}");
+    }
+}
+
+fn certificate(name: &str) -> Box<[u8]> {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2030, 1, 1);
+    let certificate = params.self_signed(&key).expect("a certificate");
+    certificate.der().as_ref().into()
 }
 
 /// Clients in an order, over all shards and in pages of any size.

@@ -11,7 +11,8 @@ use sterna_server::Policy;
 use sterna_server::config::Config;
 
 use crate::fixture::Broker;
-use crate::world::{Door, Entered, Quiet, Shown, carries, enter, guarded};
+use crate::table::{SHOWN, TRANSPORTS};
+use crate::world::{DOORS, Door, Entered, Quiet, Shown, carries, enter, guarded, operator, takes};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -110,6 +111,9 @@ fn a_revocation_ends_the_live_connections_of_its_certificate_alone() {
         config.tls.client_ca = Some(ca.clone());
         config.tls.client_revocation_lists = vec![list.clone()];
         config.tls.certificate_as_username = names;
+        // Each wrong attempt is to be looked at.
+        config.guessing.free_failures = 0;
+        config.guessing.free_failures_per_address = 0;
         let mut broker = Broker::with(&config, 1);
         let (gone, kept) = (leaf(&authority, "ann", 7), leaf(&authority, "bob", 8));
         let its = enter_all(&mut broker, "lost", &gone);
@@ -127,13 +131,25 @@ fn a_revocation_ends_the_live_connections_of_its_certificate_alone() {
             assert!(!is_closed(&broker, entered), "{name} names={names}");
         }
         // Nor does a resumed handshake help, of which the TLS library looks at nothing.
-        for door in [Door::Mqtt5, Door::Amqp(Quiet::NoLayer), Door::Http] {
-            let transport = TransportKind::Quic;
-            for shown in [Shown::Nothing, Shown::Password("ann", "ann-pass")] {
-                let entered = enter(&mut broker, door, transport, Some(&gone), shown, "again");
-                assert!(entered.is_none(), "{door:?} {shown:?}");
+        let mut refused = 0;
+        for shown in SHOWN {
+            for transport in TRANSPORTS {
+                for door in DOORS {
+                    if !takes(door, shown) || !carries(door, transport, true) {
+                        continue;
+                    }
+                    let name = format!("again{refused}");
+                    let entered = enter(&mut broker, door, transport, Some(&gone), shown, &name);
+                    assert!(entered.is_none(), "{door:?} {transport:?} {shown:?}");
+                    refused += 1;
+                }
+            }
+            if takes(Door::Http, shown) {
+                let who = operator(&mut broker, TransportKind::Tls, Some(&gone), shown);
+                assert_eq!(who, None, "admin {shown:?}");
             }
         }
+        assert!(refused > 100, "{refused}");
     }
 }
 

@@ -4,7 +4,9 @@ use sterna_net::TransportKind;
 use sterna_server::Policy;
 
 use crate::fixture::Broker;
-use crate::world::{DOORS, Shown, bare_key, carries, certificate, enter, guarded, takes};
+use crate::world::{
+    DOORS, Door, Shown, bare_key, carries, certificate, enter, guarded, operator, takes,
+};
 
 pub const TRANSPORTS: [TransportKind; 5] = [
     TransportKind::Tcp,
@@ -48,7 +50,7 @@ impl Badge {
     }
 }
 
-const SHOWN: [Shown; 17] = [
+pub const SHOWN: [Shown; 17] = [
     Shown::Nothing,
     Shown::Name("ann"),
     Shown::Name("device"),
@@ -101,6 +103,7 @@ fn every_door_gives_the_same_verdict() {
         let (_directory, config) = guarded(|config| {
             config.tls.certificate_as_username = names;
             config.authentication.anonymous = Some(anonymous);
+            config.listeners[1].anonymous = Some(anonymous);
             // Each wrong attempt of the table is to be looked at.
             config.guessing.free_failures = 0;
             config.guessing.free_failures_per_address = 0;
@@ -126,6 +129,18 @@ fn every_door_gives_the_same_verdict() {
                         );
                         verdicts += 1;
                     }
+                }
+                for transport in [TransportKind::Tcp, TransportKind::Tls] {
+                    if !takes(Door::Http, shown) || !carries(Door::Http, transport, der.is_some()) {
+                        continue;
+                    }
+                    let who = operator(&mut broker, transport, der.as_deref(), shown);
+                    let expected = expected(badge, shown, names, anonymous);
+                    assert_eq!(
+                        who, expected,
+                        "admin {transport:?} {badge:?} {shown:?} names={names} anonymous={anonymous}"
+                    );
+                    verdicts += 1;
                 }
             }
         }

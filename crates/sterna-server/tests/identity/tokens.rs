@@ -22,7 +22,7 @@ use crate::h3_client::Client as H3Client;
 use crate::table::TRANSPORTS;
 use crate::world::{
     Bearer, DOORS, Door, Entered, Quiet, Shown, authorization, carries, certificate, enter,
-    guarded, oauth, takes,
+    guarded, oauth, operator, takes,
 };
 
 /// The time at which every broker of these tests begins, in seconds.
@@ -350,6 +350,25 @@ fn every_door_gives_the_same_verdict_on_tokens() {
         }
     }
     assert!(verdicts > 1000, "{verdicts}");
+}
+
+/// Operators show the same tokens, as bearer tokens and as passwords.
+#[test]
+fn the_admin_listener_gives_the_same_verdict_on_tokens() {
+    let (_directory, issuer, config) = issued(|config| {
+        config.guessing.free_failures = 0;
+        config.guessing.free_failures_per_address = 0;
+        config.listeners[1].anonymous = Some(false);
+    });
+    let mut broker = Broker::with(&config, 1);
+    for (what, token, user) in tokens(&issuer) {
+        for transport in [TransportKind::Tcp, TransportKind::Tls] {
+            for shown in [Shown::Bearer(token), Shown::Signed("", token)] {
+                let who = operator(&mut broker, transport, None, shown);
+                assert_eq!(who, user, "{what} {transport:?} {shown:?}");
+            }
+        }
+    }
 }
 
 /// SASL says why a token is refused, in JSON, before the outcome (RFC 7628, section 3.2.2).

@@ -20,6 +20,9 @@ use crate::h3_client::Client as H3Client;
 /// The names that a client can turn out to have; `nobody` is none.
 pub const NAMES: [&str; 4] = ["ann", "bob", "device", "nobody"];
 
+/// The index of the listener of operators.
+const ADMIN: u16 = 1;
+
 /// What a client shows beside its certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shown {
@@ -67,9 +70,17 @@ pub const DOORS: [Door; 6] = [
 pub fn guarded(change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Config) {
     let directory = tempfile::tempdir().expect("a folder");
     let mut config = Config {
-        listeners: vec![Listener::at("http://127.0.0.1:0")],
+        listeners: vec![
+            Listener::at("http://127.0.0.1:0"),
+            Listener::at("admin://127.0.0.1:0"),
+        ],
         ..Config::default()
     };
+    config.admin.viewers = [&NAMES[..3], &["anonymous"]]
+        .concat()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     let passwords = directory.path().join("passwords");
     let mut text = String::new();
     for user in ["ann", "bob"] {
@@ -370,6 +381,33 @@ fn amqp(
     client.turn(broker);
     let is_closed = (client.happened.iter()).any(|one| matches!(one, Happened::Closed(_)));
     (client.is_open && !is_closed).then(|| Entered::Amqp(Box::new(client)))
+}
+
+/// Asks the admin listener who one is; `None` where that is refused. Without a name it is `nobody`.
+pub fn operator(
+    broker: &mut Broker,
+    transport: TransportKind,
+    certificate: Option<&[u8]>,
+    shown: Shown,
+) -> Option<&'static str> {
+    let certificates: Vec<Box<[u8]>> = certificate.into_iter().map(Into::into).collect();
+    broker.listener = ADMIN;
+    let peer = broker.open_speaking(b"http/1.1", 0, transport, certificates);
+    broker.listener = 0;
+    let field = authorization(shown);
+    let field = field.map_or_else(String::new, |value| format!("Authorization: {value}\r\n"));
+    let request = format!("GET /admin/v1/me HTTP/1.1\r\nHost: localhost\r\n{field}\r\n");
+    broker.send(peer, request.as_bytes());
+    broker.await_verdicts();
+    let answer = String::from_utf8(broker.take(peer)).expect("text");
+    if !answer.starts_with("HTTP/1.1 200") {
+        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+        return None;
+    }
+    let is = |name: &&str| answer.contains(&format!(r#""user":"{name}""#));
+    let named = NAMES[..3].iter().copied().find(is);
+    let name = named.or_else(|| answer.contains(r#""user":null"#).then_some("nobody"));
+    Some(name.expect("a name"))
 }
 
 /// The field of a request.

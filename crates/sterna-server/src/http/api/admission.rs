@@ -433,7 +433,7 @@ impl Api {
         match &target.resource {
             Resource::Topics | Resource::Topic(_) if is_read => {
                 match Plan::read(&cx.policy.http, target, head, asker.is_session)? {
-                    Plan::Last => self.last(cx, peer.connection, out, target, &asker, head),
+                    Plan::Last => self.last(cx, peer, out, target, &asker, head),
                     Plan::Subscribe(plan) if asker.is_session => {
                         self.session(cx, peer, out, target, asker, *plan)
                     }

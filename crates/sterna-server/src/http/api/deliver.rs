@@ -11,6 +11,7 @@ use super::peer::Peer;
 use super::subscription::{Keep, Outlet, State, Subscription};
 use crate::config::Protocol;
 use crate::context::Context;
+use crate::door::Tally;
 use crate::http::format::{OutgoingMessage, write_datagram};
 use crate::session::http::{Window, state_mut};
 use crate::sys::Counts;
@@ -110,7 +111,8 @@ impl Api {
         if matches!(subscription.outlet, Outlet::Poll(_)) {
             self.poll(cx, peer, out, at, &mut buffer);
         } else {
-            let left = stream(cx, out, subscription, &mut buffer, &mut self.counts);
+            let counted = (&mut self.counts, &mut peer.sips.tally);
+            let left = stream(cx, out, subscription, &mut buffer, counted);
             match left {
                 Left::Parked => {
                     subscription.parked = true;
@@ -167,6 +169,7 @@ impl Api {
             let rest = (subscription.format).write(&item, &subscription.name, is_first, buffer);
             buffer.extend_from_slice(&rest.unwrap_or_default());
             count(cx, &mut self.counts, &delivery);
+            peer.sips.tally.sent += 1;
             last = id.unwrap_or(last);
             gathered += 1;
             left -= 1;
@@ -214,7 +217,7 @@ fn stream(
     out: &mut dyn Responses,
     subscription: &mut Subscription,
     buffer: &mut BytesMut,
-    counts: &mut Counts,
+    (counts, tally): (&mut Counts, &mut Tally),
 ) -> Left {
     let now_ms = cx.net.now_ms();
     let mut has_room = out.has_room(subscription.exchange);
@@ -239,6 +242,7 @@ fn stream(
         };
         sent += 1;
         count(cx, counts, &delivery);
+        tally.sent += 1;
         let item = OutgoingMessage::of(&delivery, id.unwrap_or(0), now_ms);
         if send_datagram(out, subscription, &item) {
             continue;

@@ -92,7 +92,7 @@ impl Peer {
             transports: Vec::new(),
             asked: Vec::new(),
             promises: Promises::default(),
-            sips: Sips::default(),
+            sips: Sips::begun(cx.net.now_ms()),
             others: None,
             asking: Asking::default(),
             asked_by: 0,

@@ -142,7 +142,7 @@ impl Api {
     pub(super) fn last(
         &mut self,
         cx: &Context<'_>,
-        connection: ConnectionId,
+        peer: &mut Peer,
         out: &mut dyn Responses,
         target: &Target<'_>,
         asker: &Asker,
@@ -152,7 +152,7 @@ impl Api {
             return Err(Trouble::new(Kind::InvalidTopic, "`last` is for one topic"));
         };
         check_name(topic)?;
-        if !may_read(cx, connection, &asker.identity, topic) {
+        if !may_read(cx, peer.connection, &asker.identity, topic) {
             let detail = "the rules forbid to subscribe to this topic";
             return Err(Trouble::new(Kind::Forbidden, detail));
         }
@@ -186,6 +186,7 @@ impl Api {
             return Ok(());
         }
         self.counts.publish_sent += 1;
+        peer.sips.tally.sent += 1;
         self.counts.publish_bytes_sent += message.payload().len() as u64;
         let content = Content::Shared(message.payload_shared());
         respond(out, asker.id, &asker.reader, 200, &fields, content);

@@ -87,9 +87,11 @@ export class Api {
     if (this.authorization) {
       headers.set("Authorization", this.authorization);
     }
+    // URLSearchParams writes a space as `+`, which stands for itself here: it is a wildcard.
+    const target = path.replaceAll("+", "%20");
     let response;
     try {
-      response = await fetch(new URL(path, this.base), {
+      response = await fetch(new URL(target, this.base), {
         method,
         headers,
         body: content,

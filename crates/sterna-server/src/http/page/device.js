@@ -3,7 +3,7 @@
 import { Poll } from "./api.js";
 import { Chart } from "./chart.js";
 import { facts, make, twice } from "./dom.js";
-import { bytes, called, clock, count, loss, milliseconds, transport } from "./figures.js";
+import { bytes, called, clock, count, day, loss, milliseconds, transport } from "./figures.js";
 import { address } from "./tabs.js";
 
 const INTERVAL_MS = 1_000;
@@ -60,6 +60,9 @@ export class Device {
         ["shown by", client.proof === "nothing" ? null : client.proof],
         ["address", client.peer],
         ["listener", client.listener],
+        ["connected", `${day(client.since_ms)} ${clock(client.since_ms)}`],
+        ["messages in", count(client.messages_received)],
+        ["messages out", count(client.messages_sent)],
         ["round trip", `${milliseconds(path.rtt_us)}, least ${milliseconds(path.min_rtt_us)}`],
         ["lost packets", loss(path)],
         ["received", bytes(path.received_bytes)],
@@ -85,12 +88,14 @@ export class Device {
       const seconds = (at - this.last.at) / 1000;
       this.chart.put("bytes per second", "received/s", Math.round((path.received_bytes - this.last.path.received_bytes) / seconds), at);
       this.chart.put("bytes per second", "sent/s", Math.round((path.sent_bytes - this.last.path.sent_bytes) / seconds), at);
+      this.chart.put("messages per second", "messages/s", Math.round((client.messages_received + client.messages_sent - this.last.messages) / seconds), at);
       if (client.peer !== this.last.peer || path.migrations > this.last.path.migrations) {
         this.chart.mark(at);
         this.moves.prepend(make("li", {}, `${clock(at)} moved from ${this.last.peer} to ${client.peer}`));
       }
     }
-    this.last = { at, path, peer: client.peer, name: client.name };
+    const messages = client.messages_received + client.messages_sent;
+    this.last = { at, path, messages, peer: client.peer, name: client.name };
     if (isFirst) {
       this.begin(client);
     }

@@ -1,10 +1,12 @@
-// The tab of topics: those with a retained message, as a tree.
+// The tab of topics: those with a retained message, as a tree, and who reads them.
 
 import { words } from "./api.js";
 import { $, make, twice } from "./dom.js";
 import { clock, count, day, preview, whole } from "./figures.js";
 
 const MOST = 2_000;
+// Readers of a topic that are shown.
+const READERS = 50;
 // So many topics are shown unfolded.
 const UNFOLDED = 40;
 
@@ -102,8 +104,24 @@ export class Topics {
       }
     };
     const remove = twice("Delete", "Really delete it?", doing, { class: "danger" });
+    const readers = make("ul", { class: "plain" });
+    const asking = make("button", { type: "button" }, "Who reads it?");
+    asking.addEventListener("click", () => this.readers(message.topic, readers));
     const at = message.published_ms;
     const about = make("p", { class: "faint" }, `QoS ${message.qos}, of ${day(at)} ${clock(at)}, ${count(message.payload_bytes)} bytes`);
-    return [make("pre", {}, whole(message)), make("div", { class: "tools" }, about, remove), output];
+    return [make("pre", {}, whole(message)), make("div", { class: "tools" }, about, asking, remove), output, readers];
+  }
+
+  // The subscriptions that get messages of a topic, also of clients that are away.
+  async readers(topic, list) {
+    try {
+      const path = `/subscriptions?topic=${encodeURIComponent(topic)}`;
+      const { items, hasMore } = await this.place.api.list(path, READERS);
+      const rows = items.map((one) => make("li", {}, one.session, " by ", make("code", {}, one.filter), ` QoS ${one.qos}`));
+      const none = make("li", { class: "faint" }, "Nobody reads it.");
+      list.replaceChildren(...(rows.length ? rows : [none]), hasMore ? make("li", {}, "and more") : "");
+    } catch (error) {
+      list.replaceChildren(make("li", { class: "faint" }, words(error)));
+    }
   }
 }

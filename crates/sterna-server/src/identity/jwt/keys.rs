@@ -267,6 +267,11 @@ impl Keys {
         })
     }
 
+    /// How many there are.
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether a key is among them.
     pub(super) fn have(&self, id: &KeyId) -> bool {
         self.0.iter().any(|key| key.id == *id)

@@ -7,7 +7,7 @@
 mod keys;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -38,6 +38,15 @@ pub struct Issuer {
     published: Option<Arc<str>>,
     /// Whether a token has named a key that is not known.
     misses_key: Arc<AtomicBool>,
+    /// Requests to the source, over all reloads.
+    requests: Arc<KeyRequests>,
+}
+
+/// Requests for keys, by what came of them.
+#[derive(Debug, Default)]
+struct KeyRequests {
+    good: AtomicU64,
+    failed: AtomicU64,
 }
 
 /// Why a token is refused.
@@ -132,17 +141,43 @@ impl Issuer {
             config: Arc::new(config.clone()),
             published: None,
             misses_key: Arc::default(),
+            requests: Arc::default(),
         })
     }
 
-    /// Asks the URL of the keys, if there is one, and waits for the answer.
+    /// Asks the URL of the keys and waits for the answer. The value is the same issuer with these keys, or `None`
+    /// without a URL.
     ///
     /// # Errors
-    /// What went wrong, in words.
-    pub(crate) fn fetch(&self) -> Result<Option<String>, String> {
-        (self.source.as_ref())
-            .map(|source| source.get())
-            .transpose()
+    /// What went wrong, in words: there is no answer, or it has no good keys.
+    pub(crate) fn ask(&self) -> Result<Option<Self>, String> {
+        let Some(source) = &self.source else {
+            return Ok(None);
+        };
+        let asked = source.get().and_then(|text| self.with_published(&text));
+        let requests = match &asked {
+            Ok(_) => &self.requests.good,
+            Err(_) => &self.requests.failed,
+        };
+        requests.fetch_add(1, Ordering::Relaxed);
+        asked.map(Some)
+    }
+
+    /// Goes on with what the issuer before has counted.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        self.requests = Arc::clone(&old.requests);
+    }
+
+    /// Requests to the URL of the keys since the start: those with a good answer, and the others.
+    pub(crate) fn key_requests(&self) -> [(&'static str, u64); 2] {
+        let KeyRequests { good, failed } = &*self.requests;
+        [("good", good), ("failed", failed)]
+            .map(|(outcome, number)| (outcome, number.load(Ordering::Relaxed)))
+    }
+
+    /// Keys that are trusted now.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.len()
     }
 
     /// The same issuer with the keys that its URL has published now.
@@ -158,6 +193,7 @@ impl Issuer {
             source: self.source.clone(),
             published: Some(text.into()),
             misses_key: Arc::clone(&self.misses_key),
+            requests: Arc::clone(&self.requests),
         })
     }
 

@@ -53,6 +53,20 @@ enum Action {
     /// Sessions, also of clients that are away
     #[command(subcommand)]
     Sessions(Sessions),
+    /// Subscriptions of all sessions
+    Subscriptions {
+        /// Only those that get messages of this topic
+        #[arg(id = "read_topic", long = "topic", value_name = "TOPIC")]
+        topic: Option<String>,
+        /// Only those of exactly this filter
+        #[arg(long, value_name = "FILTER")]
+        filter: Option<String>,
+    },
+    /// How many readers a message of a topic has now
+    Topic {
+        #[arg(id = "read_topic", value_name = "TOPIC")]
+        topic: String,
+    },
     /// AMQP queues
     #[command(subcommand)]
     Queues(Queues),
@@ -95,8 +109,11 @@ enum Clients {
         /// Only those of this name
         #[arg(value_name = "NAME")]
         name: Option<String>,
+        /// Only those of this user
+        #[arg(long, value_name = "USER")]
+        by: Option<String>,
         /// The greatest first
-        #[arg(long, value_name = "BY", value_parser = ["rtt", "loss", "queue", "bytes", "name"])]
+        #[arg(long, value_name = "BY", value_parser = ["rtt", "loss", "queue", "bytes", "messages", "name"])]
         sort: Option<String>,
     },
     /// Show one, with its path
@@ -236,6 +253,7 @@ fn help() -> String {
 Examples:
   sterna admin clients list
   sterna admin clients show sensor-7
+  sterna admin subscriptions --topic house/door
   sterna admin sessions end sensor-7 -L admins://broker.example -u ann --cafile ca.pem
   sterna admin queues move dead-letters --to orders
   sterna admin retained list 'house/#' --json
@@ -245,13 +263,16 @@ Examples:
     )
 }
 
-const CLIENTS: [Column; 10] = [
+const CLIENTS: [Column; 13] = [
     ("ID", "/id"),
     ("NAME", "/name"),
     ("USER", "/user"),
     ("PROTOCOL", "/protocol"),
     ("TRANSPORT", "/transport"),
     ("PEER", "/peer"),
+    ("SINCE", "/since_ms"),
+    ("IN", "/messages_received"),
+    ("OUT", "/messages_sent"),
     ("RTT us", "/path/rtt_us"),
     ("LOST", "/path/lost_packets"),
     ("PENDING", "/pending"),
@@ -272,6 +293,13 @@ const SUBSCRIPTIONS: [Column; 5] = [
     ("QOS", "/qos"),
     ("NO LOCAL", "/no_local"),
     ("AS PUBLISHED", "/retain_as_published"),
+    ("IDENTIFIER", "/identifier"),
+];
+const ALL_SUBSCRIPTIONS: [Column; 5] = [
+    ("FILTER", "/filter"),
+    ("SESSION", "/session"),
+    ("USER", "/user"),
+    ("QOS", "/qos"),
     ("IDENTIFIER", "/identifier"),
 ];
 const QUEUES: [Column; 8] = [
@@ -337,6 +365,11 @@ async fn act(args: &Args) -> Result<(), Failure> {
         }
         Action::Clients(action) => clients(&admin, action, args.limit).await?,
         Action::Sessions(action) => sessions(&admin, action, args.limit).await?,
+        Action::Subscriptions { topic, filter } => {
+            let path = path("/subscriptions", &[("topic", topic), ("filter", filter)]);
+            list(&admin, &ALL_SUBSCRIPTIONS, &path, args.limit).await?
+        }
+        Action::Topic { topic } => one(&admin, &format!("/topics/{}", segment(topic))).await?,
         Action::Queues(action) => queues(&admin, action, args.limit).await?,
         Action::Retained(action) => retained(&admin, action, args.limit).await?,
         Action::Publish(publish) => {
@@ -452,6 +485,18 @@ async fn list(
     Ok(Shown::List(columns, items, has_more))
 }
 
+/// A path with the parameters that are given.
+fn path(resource: &str, parameters: &[(&str, &Option<String>)]) -> String {
+    let given = (parameters.iter())
+        .filter_map(|(name, value)| Some(format!("{name}={}", segment(value.as_ref()?))));
+    let given: Vec<String> = given.collect();
+    if given.is_empty() {
+        resource.to_owned()
+    } else {
+        format!("{resource}?{}", given.join("&"))
+    }
+}
+
 /// The connection that a name or an id stands for.
 async fn find(admin: &Admin, wanted: &str) -> Result<Value, Failure> {
     let is_id = wanted.split('.').count() == 3
@@ -484,16 +529,8 @@ async fn find(admin: &Admin, wanted: &str) -> Result<Value, Failure> {
 
 async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, Failure> {
     match action {
-        Clients::List { name, sort } => {
-            let given = [("name", name), ("sort", sort)];
-            let given = (given.into_iter())
-                .filter_map(|(key, value)| Some(format!("{key}={}", segment(value.as_ref()?))));
-            let given: Vec<String> = given.collect();
-            let path = if given.is_empty() {
-                "/clients".to_owned()
-            } else {
-                format!("/clients?{}", given.join("&"))
-            };
+        Clients::List { name, by, sort } => {
+            let path = path("/clients", &[("name", name), ("user", by), ("sort", sort)]);
             list(admin, &CLIENTS, &path, most).await
         }
         Clients::Show(Client { client }) => find(admin, client).await.map(Shown::One),
@@ -548,7 +585,7 @@ async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Fa
     }
 }
 
-/// Messages of one request; the broker takes no more by default.
+/// Messages of one request; the broker may take fewer.
 const CHANGES: u64 = 1_000;
 
 /// Purges or moves messages: those that wait now, or fewer, some at a time.
@@ -576,7 +613,7 @@ async fn change_queue(
         };
         let changed = last["messages"].as_u64().unwrap_or(0);
         done += changed;
-        if changed < limit {
+        if changed == 0 || last["is_refused"] == true {
             break;
         }
     }

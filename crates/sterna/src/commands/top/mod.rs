@@ -180,6 +180,7 @@ fn obey(code: KeyCode, choice: &mut Choice, most: usize) -> bool {
         KeyCode::Char('l') => choice.sort = Sort::Loss,
         KeyCode::Char('q') => choice.sort = Sort::Queue,
         KeyCode::Char('b') => choice.sort = Sort::Bytes,
+        KeyCode::Char('m') => choice.sort = Sort::Messages,
         KeyCode::Tab => {
             choice.scroll = 0;
             choice.tab = match choice.tab {
@@ -245,6 +246,7 @@ mod tests {
         json!({
             "id": format!("0.{name}.1"), "name": name, "protocol": "mqtt", "peer": "127.0.0.1:1",
             "path": path, "pending": pending, "unacknowledged": 1,
+            "messages_received": 0, "messages_sent": 0,
         })
     }
 
@@ -263,11 +265,18 @@ mod tests {
                 "received_bytes": 0, "sent_bytes": sent_bytes,
             })
         };
+        let chatty = |messages: u64| {
+            let mut chatty = client("chatty", &path(4_000, 0, 0), &json!(0));
+            chatty["messages_received"] = messages.into();
+            chatty["messages_sent"] = (2 * messages).into();
+            chatty
+        };
         let before = Look {
             node: node(1_000, 100),
             clients: vec![
                 client("slow", &path(900_000, 0, 0), &json!(0)),
                 client("busy", &path(1_000, 0, 0), &json!(0)),
+                chatty(100),
             ],
             ..Look::default()
         };
@@ -278,6 +287,7 @@ mod tests {
                 client("busy", &path(1_000, 4_000_000, 0), &json!(1)),
                 client("lossy", &path(2_000, 0, 25), &json!(null)),
                 client("full", &path(3_000, 0, 0), &json!(700)),
+                chatty(500),
             ],
             has_more: true,
             queues: vec![
@@ -313,7 +323,7 @@ mod tests {
             "{lines:#?}"
         );
         assert!(lines[2].contains("memory 12.3MB   CPU 25 %"), "{lines:#?}");
-        assert_eq!(lines[4], "Clients (4+) by round trip");
+        assert_eq!(lines[4], "Clients (5+) by round trip");
     }
 
     #[test]
@@ -323,11 +333,16 @@ mod tests {
             (Sort::Loss, "lossy", "25.00"),
             (Sort::Queue, "full", "700"),
             (Sort::Bytes, "busy", "2.0M"),
+            (Sort::Messages, "chatty", " 600"),
         ] {
             let lines = shown(sort, Tab::Clients);
             assert!(lines[6].starts_with(first), "{sort:?}: {lines:#?}");
             assert!(lines[6].contains(cells), "{sort:?}: {lines:#?}");
         }
+        assert!(
+            shown(Sort::Rtt, Tab::Clients)[5].contains("PEER"),
+            "a wide one has addresses"
+        );
         let lossy = shown(Sort::Loss, Tab::Clients).remove(6);
         assert!(
             lossy.contains(" ? "),

@@ -28,6 +28,8 @@ pub(super) enum Sort {
     Queue,
     /// Bytes in a second, both ways
     Bytes,
+    /// Messages in a second, both ways
+    Messages,
 }
 
 /// A client in the list.
@@ -45,6 +47,8 @@ pub(super) struct Client {
     /// In a second.
     pub(super) received_bytes: f64,
     pub(super) sent_bytes: f64,
+    /// Both ways.
+    pub(super) messages: f64,
 }
 
 /// A queue in the list.
@@ -169,6 +173,7 @@ impl Client {
             in_flight: number(client, "/unacknowledged"),
             received_bytes: rate("/path/received_bytes"),
             sent_bytes: rate("/path/sent_bytes"),
+            messages: rate("/messages_received") + rate("/messages_sent"),
         }
     }
 }
@@ -180,6 +185,7 @@ impl Sort {
             Self::Loss => client.loss_ppm as f64,
             Self::Queue => (client.pending.unwrap_or(0) + client.in_flight) as f64,
             Self::Bytes => client.received_bytes + client.sent_bytes,
+            Self::Messages => client.messages,
         };
         key(other).total_cmp(&key(one))
     }
@@ -191,6 +197,7 @@ impl Sort {
             Self::Loss => "loss",
             Self::Queue => "queue",
             Self::Bytes => "bytes",
+            Self::Messages => "messages",
         }
     }
 
@@ -201,6 +208,7 @@ impl Sort {
             Self::Loss => "loss",
             Self::Queue => "queue",
             Self::Bytes => "bytes",
+            Self::Messages => "messages",
         }
     }
 }

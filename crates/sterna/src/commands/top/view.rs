@@ -8,6 +8,9 @@ use ratatui::widgets::{Paragraph, Row, Table};
 
 use super::model::{Picture, Sort};
 
+/// A terminal of fewer columns has no room for clients' addresses.
+const WIDE: u16 = 100;
+
 /// What the lower part of the screen shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tab {
@@ -80,7 +83,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture, choice: &Choice) {
         Tab::Clients => draw_clients(frame, list, picture, choice.scroll),
         Tab::Queues => draw_queues(frame, list, picture, choice.scroll),
     }
-    let keys = "r round trip  l loss  q queue  b bytes   Tab clients/queues   up/down   x end";
+    let keys = "r round trip  l loss  q queue  b bytes  m messages   Tab queues  up/down  x end";
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
     frame.render_widget(Paragraph::new(keys).style(reversed), foot);
 }
@@ -125,11 +128,11 @@ fn draw_clients(frame: &mut Frame<'_>, area: Rect, picture: &Picture, scroll: us
         .iter()
         .skip(scroll)
         .take(usize::from(area.height));
+    let is_wide = area.width >= WIDE;
     let rows = clients.map(|client| {
-        vec![
-            client.name.clone(),
-            client.protocol.clone(),
-            client.peer.clone(),
+        let peer = is_wide.then(|| client.peer.clone());
+        let names = [client.name.clone(), client.protocol.clone()];
+        let figures = [
             format!("{:.1}", client.rtt_us as f64 / 1000.0),
             format!("{:.2}", client.loss_ppm as f64 / 10_000.0),
             client
@@ -138,22 +141,24 @@ fn draw_clients(frame: &mut Frame<'_>, area: Rect, picture: &Picture, scroll: us
             short(client.in_flight as f64),
             short(client.received_bytes),
             short(client.sent_bytes),
-        ]
+            short(client.messages),
+        ];
+        names.into_iter().chain(peer).chain(figures).collect()
     });
-    let heads = [
-        "NAME", "PROTO", "PEER", "RTT ms", "LOSS %", "QUEUE", "FLIGHT", "IN B/s", "OUT B/s",
+    let mut columns = vec![
+        ("NAME", Constraint::Min(12)),
+        ("PROTO", Constraint::Length(5)),
+        ("PEER", Constraint::Length(21)),
+        ("RTT ms", Constraint::Length(7)),
+        ("LOSS %", Constraint::Length(6)),
+        ("QUEUE", Constraint::Length(6)),
+        ("FLIGHT", Constraint::Length(6)),
+        ("IN B/s", Constraint::Length(7)),
+        ("OUT B/s", Constraint::Length(7)),
+        ("MSG/s", Constraint::Length(6)),
     ];
-    let widths = [
-        Constraint::Min(12),
-        Constraint::Length(5),
-        Constraint::Length(21),
-        Constraint::Length(8),
-        Constraint::Length(6),
-        Constraint::Length(6),
-        Constraint::Length(6),
-        Constraint::Length(7),
-        Constraint::Length(7),
-    ];
+    columns.retain(|(head, _)| is_wide || *head != "PEER");
+    let (heads, widths): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
     frame.render_widget(table(&heads, rows.collect(), &widths), area);
 }
 
