@@ -143,6 +143,23 @@ pub enum OpenError {
     ClusterAway,
 }
 
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooManySessions => "the limit of sessions is reached",
+            Self::TakenOver => "another connection has taken the session over",
+            Self::TooManyWills => "the limit of wills is reached",
+            Self::OtherUser => "the session belongs to another user",
+            Self::InvalidWillTopic => "the will has an invalid topic",
+            Self::StoreStuck => "the store can write nothing",
+            Self::WillTooLarge => "the will is larger than the cluster keeps",
+            Self::ClusterAway => "the node is not sure of its sessions",
+        })
+    }
+}
+
+impl std::error::Error for OpenError {}
+
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Close {
@@ -242,6 +259,21 @@ pub enum SubscribeError {
     /// A shared subscription on a node of a cluster (MQTT: Shared Subscriptions not supported).
     NoSharedInCluster,
 }
+
+impl fmt::Display for SubscribeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InvalidFilter => "the filter is invalid",
+            Self::NoLocalOnShared => "a shared subscription cannot have No Local",
+            Self::TooMany => "the limit of subscriptions is reached",
+            Self::NoSession => "the session is gone",
+            Self::NotAllowed => "the rules deny the subscription",
+            Self::NoSharedInCluster => "a cluster has no shared subscriptions",
+        })
+    }
+}
+
+impl std::error::Error for SubscribeError {}
 
 /// A message to route.
 #[derive(Debug)]
