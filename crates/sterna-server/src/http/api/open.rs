@@ -69,7 +69,7 @@ impl Api {
         let now_ms = cx.net.now_ms();
         let known = plan.session.as_deref().filter(|name| {
             is_durable(name)
-                // Another node may have it. Where none has, it begins by this name.
+                // Another node may have it.
                 || cx.broker.is_in_cluster()
                 || cx
                     .broker
@@ -137,29 +137,14 @@ impl Api {
         let (session, present) = match opened {
             Ok(Opened::Ready { session, present }) => (session, Some(present)),
             Ok(Opened::Pending { session }) => (session, None),
-            Err(OpenError::TooManySessions) => {
-                return Err(Trouble::new(Kind::TooManySessions, "too many sessions"));
-            }
-            Err(OpenError::StoreStuck) => {
-                let detail = "the store has no room for the session";
-                return Err(Trouble::new(Kind::StoreFull, detail));
-            }
-            Err(OpenError::OtherUser) => {
-                return Err(Trouble::new(Kind::Forbidden, OTHER_USER));
-            }
-            Err(OpenError::ClusterAway) => {
-                return Err(Trouble::new(Kind::ClusterAway, CLUSTER_AWAY));
-            }
-            Err(_) => {
-                let detail = "another request has taken the session over at this moment";
-                return Err(Trouble::new(Kind::SessionBusy, detail));
-            }
+            Err(error) => return Err(not_opened(&error)),
         };
         let format = plan.format;
         let opening = Box::new(Opening {
             plan,
             identity: asker.identity,
             token,
+            expiry_s,
             is_present: false,
         });
         peer.subscriptions.push(Subscription {
@@ -224,6 +209,10 @@ impl Api {
         else {
             return;
         };
+        if !present && opening.plan.session.is_some() && !subscription.is_durable() {
+            // Another node might have had it, so it was asked for by its name.
+            return self.begin_anew(cx, peer, out, at, opening);
+        }
         cx.note_origin(peer.connection, session);
         let (joined, token) = cx.appended(|cx| join(cx, subscription, &opening.plan));
         if let Err(trouble) = joined {
@@ -251,6 +240,61 @@ impl Api {
         let promise = peer.promise(cx).at(token);
         let subscribed = Acknowledgement::Subscribed(consumer, session);
         self.acknowledge(cx, peer, out, promise, subscribed);
+    }
+
+    /// Begins a new session in the place of one that is gone, by a new name.
+    fn begin_anew(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        at: usize,
+        mut opening: Box<Opening>,
+    ) {
+        let subscription = &mut peer.subscriptions[at];
+        let ended = Close {
+            expiry_s: Some(0),
+            ..Close::NORMAL
+        };
+        cx.broker
+            .close(cx.net.now_ms(), subscription.session, ended);
+        (opening.plan.session, opening.plan.after) = (None, None);
+        let user = opening.identity.user();
+        let name = new_name().ok_or_else(|| Trouble::new(Kind::Busy, "no randomness"));
+        let (opened, token) = cx.appended(|cx| {
+            let name = name?;
+            let open = OpenSession {
+                client_id: &client_id(user, &name),
+                user,
+                clean_start: false,
+                expiry_s: opening.expiry_s,
+                consumer: subscription.consumer,
+                will: None,
+                on_demand: false,
+                selector: None,
+            };
+            let opened = cx.open(open).map_err(|error| not_opened(&error))?;
+            Ok((name, opened))
+        });
+        opening.token = opening.token.max(token);
+        match opened {
+            Ok((name, opened)) => {
+                let (Opened::Ready { session, .. } | Opened::Pending { session }) = opened;
+                subscription.session = session;
+                subscription.name = name.into();
+                subscription.state = State::Opening(opening);
+                if let Opened::Ready { present, .. } = opened {
+                    self.begin(cx, peer, out, at, present);
+                }
+            }
+            Err(trouble) => {
+                let (id, reader) = (subscription.exchange, subscription.reader.clone());
+                log_refusal(cx, peer.connection, opening.identity.user(), &trouble);
+                fail(out, id, &reader, &trouble);
+                self.counts.messages_sent += 1;
+                self.drop_subscription(cx, peer, at, None);
+            }
+        }
     }
 
     /// Begins the response of a subscription that is kept.
@@ -309,6 +353,22 @@ impl Api {
         }
         cx.broker.unpark(peer.subscriptions[at].session);
         self.pump(cx, peer, out, at);
+    }
+}
+
+/// What a client is told whose session was not opened.
+fn not_opened(error: &OpenError) -> Trouble {
+    match error {
+        OpenError::TooManySessions => Trouble::new(Kind::TooManySessions, "too many sessions"),
+        OpenError::StoreStuck => {
+            Trouble::new(Kind::StoreFull, "the store has no room for the session")
+        }
+        OpenError::OtherUser => Trouble::new(Kind::Forbidden, OTHER_USER),
+        OpenError::ClusterAway => Trouble::new(Kind::ClusterAway, CLUSTER_AWAY),
+        _ => {
+            let detail = "another request has taken the session over at this moment";
+            Trouble::new(Kind::SessionBusy, detail)
+        }
     }
 }
 

@@ -80,6 +80,8 @@ pub(super) struct Opening {
     pub(super) identity: Identity,
     /// The append by which its session was opened; 0 for none.
     pub(super) token: u64,
+    /// For how many seconds its session outlives the response.
+    pub(super) expiry_s: u32,
     /// Whether the session was there before.
     pub(super) is_present: bool,
 }
