@@ -28,6 +28,8 @@ FAULT_S = (1.0, 6.0)
 SLOW_S = (0.08, 0.02)
 # A clock jumps by up to so many seconds, to either side.
 JUMP_S = 30 * 24 * 3_600
+# Messages that wait for a reader.
+QUEUED = 100_000
 KINDS = (
     "kill NATS", "kill all NATS", "pause NATS", "slow NATS", "cut two servers apart", "cut a server off",
     "cut a node off", "cut one way", "half a way", "pause a node", "kill a node", "stop a node", "a clock jumps",
@@ -150,6 +152,8 @@ class Arena:
             self.ways[node.name] = [Proxy(port) for port in self.cluster.servers]
             for proxy in self.ways[node.name]:
                 text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
+            # A machine that is busy reads late: a reader's queue that is full is another promise.
+            text += f"\n[broker]\nmaximum_queued_messages = {QUEUED}\n"
             node.config.write_text(text)
             if self.library:
                 self.clocks[node.name] = Clock(node.config.parent, self.library, node)
