@@ -399,6 +399,37 @@ fn keys_can_be_changed() {
     server.stop();
 }
 
+/// Attack row 30: a client that asks for other keys again and again, and says nothing.
+#[test]
+fn a_storm_of_key_changes_ends_its_connection_alone() {
+    let authority = Authority::new();
+    let server = setup(authority.tls_config(&[])).start();
+    let config = authority.client(TLS13, None, &[]);
+    let mut honest = connect(server.address(), &config);
+    let mut storm = connect(server.address(), &config);
+    exchange(&mut honest, b"before");
+    exchange(&mut storm, b"before");
+    for _ in 0..10_000 {
+        storm.conn.refresh_traffic_keys().unwrap();
+        // The server may be gone already.
+        if storm.flush().is_err() {
+            break;
+        }
+    }
+    let answer = storm.read(&mut [0; 8]);
+    assert!(
+        !matches!(answer, Ok(1..)),
+        "the storm is not answered: {answer:?}"
+    );
+    exchange(&mut honest, b"after");
+    // One that talks may change its keys as often as it likes.
+    for round in 0..1_000 {
+        honest.conn.refresh_traffic_keys().unwrap();
+        exchange(&mut honest, &pattern(1 + round % 3));
+    }
+    server.stop();
+}
+
 #[test]
 fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
     let authority = Authority::new();

@@ -7,7 +7,6 @@ use sterna_broker::{Message, MessageHeader, Publication, QueueState};
 use sterna_net::{ConnectionId, ConnectionInfo, EarlyData, PathStatistics, TransportKind};
 
 use crate::context::Context;
-use crate::door::Tally;
 use crate::identity::Proof;
 use crate::tracer::escape;
 
@@ -166,6 +165,15 @@ pub(crate) fn path_value(path: &PathStatistics) -> Value {
 /// The name of a transport.
 pub(crate) fn transport_name(transport: TransportKind) -> String {
     format!("{transport:?}").to_lowercase()
+}
+
+/// Messages of a connection since its beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Messages that the client published, refused ones included.
+    pub(crate) received: u64,
+    /// Messages that it was sent, repetitions included.
+    pub(crate) sent: u64,
 }
 
 /// What a door tells of one of its clients.

@@ -360,7 +360,7 @@ impl Desk<'_, '_> {
             Operation::Lift => self.lift_ban(out, id, call, &change),
             Operation::Trace => {
                 self.log_change(&change, None);
-                self.trace(out, id, call)
+                self.trace(out, id, call, identity)
             }
             Operation::Reload => self.order(id, Order::Reload, change),
             Operation::Drain => self.order(id, Order::Drain, change),

@@ -69,7 +69,10 @@ impl Floor<'_, '_> {
                     let view = self.view(id);
                     if let Some(view) = view.filter(|view| whose.is(view.name, view.user)) {
                         let place = (self.cx.shard, id);
-                        best.see(order.rank(place, &view, &net.path(id)), id);
+                        let messages = view.tally.received.saturating_add(view.tally.sent);
+                        let path = net.path(id);
+                        let rank = order.rank(place, view.name, view.queue, messages, &path);
+                        best.see(rank, id);
                     }
                     true
                 });

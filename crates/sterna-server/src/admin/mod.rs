@@ -143,12 +143,15 @@ impl Service for Admin {
     }
 
     fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        // Each request is judged by itself, but one that is open goes on.
+        // Each request is judged by itself, and traces are responses that do not end.
         if !cx.policy.still_trusts(cx.net.info(client.id)) {
             inspect::log_distrust(cx, client.id, client.credentials.name());
             Self::lost(door, cx, client);
-            cx.net.close(client.id, NO_ERROR);
+            return cx.net.close(client.id, NO_ERROR);
         }
+        client.work(door, cx, |carrier, desk| {
+            desk.end_unwanted_traces(carrier.responses());
+        });
     }
 
     fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {

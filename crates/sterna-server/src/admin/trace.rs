@@ -5,9 +5,12 @@ use sterna_http::{Content, ExchangeId, Responses};
 use sterna_mqtt::topic;
 use sterna_net::ConnectionId;
 
+use super::changes::Change;
 use super::desk::Desk;
+use super::role::Role;
 use super::routes::Call;
 use crate::http::{ProblemKind as Kind, Trouble, respond};
+use crate::identity::Identity;
 use crate::mail::admin::Body;
 use crate::mail::{AdminLetter, Mail};
 use crate::watch::{Events, Subject};
@@ -21,6 +24,8 @@ pub(super) struct Tracing {
     number: u64,
     pub(super) connection: ConnectionId,
     exchange: ExchangeId,
+    /// Who looks.
+    identity: Identity,
     /// Events that did not reach the operator.
     lost: u64,
     /// When it is told that the trace goes on, or found not to read.
@@ -43,7 +48,11 @@ impl Traces {
             .open
             .iter()
             .filter(|trace| trace.connection == connection);
-        own.map(|trace| trace.next_ms).min()
+        own.map(|trace| {
+            let until_ms = trace.identity.until_ms().unwrap_or(u64::MAX);
+            trace.next_ms.min(until_ms)
+        })
+        .min()
     }
 
     /// The connection of a trace.
@@ -60,6 +69,7 @@ impl Desk<'_, '_> {
         out: &mut dyn Responses,
         id: ExchangeId,
         call: &Call,
+        identity: &Identity,
     ) -> Result<(), Trouble> {
         let invalid = |detail: String| Trouble::new(Kind::InvalidParameter, detail);
         let names = call.parameter("events").into_iter();
@@ -103,6 +113,7 @@ impl Desk<'_, '_> {
             number,
             connection: self.connection,
             exchange: id,
+            identity: identity.clone(),
             lost: 0,
             next_ms,
             full_since_ms: None,
@@ -160,8 +171,36 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Looks after traces of the connection: tells that they go on, and ends those that nobody reads.
+    /// Ends the traces of the connection whose operators may not look any more.
+    pub(super) fn end_unwanted_traces(&mut self, out: &mut dyn Responses) {
+        let info = self.cx.net.info(self.connection);
+        let now_ms = self.cx.net.now_ms();
+        let may_look = |identity: &Identity| {
+            !identity.has_ended(now_ms)
+                && self.cx.policy.still_admits(info, identity)
+                && self.role(identity) >= Some(Role::Operator)
+        };
+        let unwanted: Vec<(ExchangeId, Identity)> = (self.admin.traces.open.iter())
+            .filter(|trace| trace.connection == self.connection && !may_look(&trace.identity))
+            .map(|trace| (trace.exchange, trace.identity.clone()))
+            .collect();
+        for (exchange, identity) in unwanted {
+            let change = Change {
+                action: "trace",
+                target: String::new(),
+                user: identity.user().map(str::to_owned),
+                role: self.role(&identity),
+            };
+            let why = "the credentials have ended, or the role is taken away: the trace is ended";
+            self.log_change(&change, Some(why));
+            out.cancel(exchange);
+            self.end_traces(Some(exchange));
+        }
+    }
+
+    /// Looks after traces of the connection: tells that they go on, and ends those that nobody reads or may read.
     pub(super) fn look_after_traces(&mut self, out: &mut dyn Responses) {
+        self.end_unwanted_traces(out);
         let (now_ms, heartbeat_ms) = (self.cx.net.now_ms(), self.heartbeat_ms());
         let stalled_ms = u64::from(self.cx.policy.http.stalled_timeout_s) * 1000;
         let mut stalled = Vec::new();

@@ -14,7 +14,6 @@ mod held;
 mod outgoing;
 mod overload;
 mod promises;
-mod tally;
 mod timers;
 
 use std::fmt::Debug;
@@ -36,7 +35,6 @@ pub(crate) use outgoing::StepOutput;
 pub(crate) use overload::Sips;
 use promises::Awaited;
 pub(crate) use promises::{Promise, Promises};
-pub(crate) use tally::Tally;
 pub(crate) use timers::Timers;
 
 /// The front door of one shard for one service.

@@ -6,8 +6,9 @@
 
 use sterna_net::ConnectionId;
 
-use super::{Allowance, Door, Service, Tally};
+use super::{Allowance, Door, Service};
 use crate::context::Context;
+use crate::inspect::Tally;
 use crate::memory::Stage;
 
 /// Bytes that a client may have of what has partly arrived and still be read.

@@ -5,9 +5,8 @@
 use std::cmp::{Ordering, Reverse};
 
 use serde_json::Value;
+use sterna_broker::QueueState;
 use sterna_net::{ConnectionId, PathStatistics};
-
-use crate::inspect::ClientView;
 
 /// Connections that a shard looks at in one turn: each may be a question to the system.
 pub(crate) const MOST_AT_ONCE: usize = 4_096;
@@ -48,15 +47,16 @@ impl RankBy {
         names.find_map(|(known, order)| (known == name).then_some(order))
     }
 
-    /// The rank of a client. Of what the log has not been read for, nobody knows how long its queue is: it may be
+    /// The rank of a client with so many messages in both directions. Of what the log has not been read for, nobody knows how long its queue is: it may be
     /// the longest.
     pub(crate) fn rank(
         self,
         (shard, id): (usize, ConnectionId),
-        client: &ClientView<'_>,
+        name: Option<&str>,
+        queue: QueueState,
+        messages: u64,
         path: &PathStatistics,
     ) -> Rank {
-        let (name, queue) = (client.name, client.queue);
         let lost = path.lost_packets.saturating_mul(1_000_000);
         let figure = match self {
             Self::RoundTrip => path.rtt_us,
@@ -64,7 +64,7 @@ impl RankBy {
             Self::Queue if queue.has_more_in_log => u64::MAX,
             Self::Queue => queue.pending as u64,
             Self::Bytes => path.sent_bytes.saturating_add(path.received_bytes),
-            Self::Messages => client.tally.received.saturating_add(client.tally.sent),
+            Self::Messages => messages,
             // Those without a name are the last.
             Self::Name => u64::from(name.is_some()),
         };

@@ -2,8 +2,9 @@
 
 use sterna_net::{ConnectionId, Network};
 
-use super::Shard;
+use super::{Doors, Shard};
 use crate::bans::Newcomer;
+use crate::config::Protocol;
 
 impl Shard {
     /// Writes the records of bans that have changed. One shard does, since records have no owner.
@@ -29,19 +30,7 @@ impl Shard {
         self.bans_looked_at_ms = now_ms;
         let mut doors = self.doors(net);
         let ids = (doors.mqtt.clients.ids()).chain(doors.amqp.clients.ids());
-        let banned: Vec<ConnectionId> = ids
-            .filter(|id| {
-                let broker = &*doors.cx.broker;
-                let view = (doors.mqtt.view(broker, *id)).or_else(|| doors.amqp.view(broker, *id));
-                let view = view.unwrap_or_default();
-                let who = Newcomer {
-                    user: view.user,
-                    client: view.name,
-                    address: doors.cx.net.info(*id).map(|info| info.peer.ip()),
-                };
-                doors.cx.bans.find(now_ms, who).is_some()
-            })
-            .collect();
+        let banned: Vec<ConnectionId> = ids.filter(|id| doors.is_banned(*id)).collect();
         for id in banned {
             let _ = doors.mqtt.dismiss(&mut doors.cx, id) || doors.amqp.dismiss(&mut doors.cx, id);
         }
@@ -49,6 +38,35 @@ impl Shard {
         let ids: Vec<ConnectionId> = doors.http.clients.ids().collect();
         for id in ids {
             doors.http.end_banned(&mut doors.cx, id);
+        }
+    }
+}
+
+impl Doors<'_> {
+    /// Whether a client of MQTT or AMQP is banned.
+    fn is_banned(&self, id: ConnectionId) -> bool {
+        let broker = &*self.cx.broker;
+        let view = (self.mqtt.view(broker, id)).or_else(|| self.amqp.view(broker, id));
+        let view = view.unwrap_or_default();
+        let who = Newcomer {
+            user: view.user,
+            client: view.name,
+            address: self.cx.net.info(id).map(|info| info.peer.ip()),
+        };
+        self.cx.bans.find(self.cx.net.now_ms(), who).is_some()
+    }
+
+    /// Ends a connection whose client has moved to a banned address.
+    pub(super) fn end_if_banned(&mut self, id: ConnectionId) {
+        match self.of_connection(id) {
+            Protocol::Http => self.http.end_banned(&mut self.cx, id),
+            Protocol::Mqtt if self.is_banned(id) => {
+                let _ = self.mqtt.dismiss(&mut self.cx, id);
+            }
+            Protocol::Amqp if self.is_banned(id) => {
+                let _ = self.amqp.dismiss(&mut self.cx, id);
+            }
+            Protocol::Mqtt | Protocol::Amqp | Protocol::Admin => {}
         }
     }
 }

@@ -7,6 +7,7 @@ use sterna_mqtt::Packet;
 use sterna_net::TransportKind;
 use sterna_store::MemoryStore;
 
+use crate::amqp_client::{Client as Amqp, Start};
 use crate::fixture::{Broker, plain};
 use crate::h3_client::Client as HttpClient;
 use crate::page::{HTTP, config, connect};
@@ -100,6 +101,41 @@ fn an_address_is_banned_at_every_door_but_that_of_operators() {
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     // The operator's own connection is from there, too.
     assert_eq!(world.read(BANS)["items"].as_array().map(Vec::len), Some(1));
+}
+
+/// A connection of QUIC survives another address, but not a banned one.
+#[test]
+fn who_moves_to_a_banned_address_is_ended() {
+    let mut world = World::new(1);
+    world.broker.come_from([192, 0, 2, 1]);
+    let quic = |world: &mut World, protocol: &[u8], listener: u16| {
+        world.broker.listener = listener;
+        let quic = TransportKind::Quic;
+        let peer = world.broker.open_speaking(protocol, 0, quic, Vec::new());
+        world.broker.listener = 0;
+        peer
+    };
+    let mqtt = quic(&mut world, b"mqtt", 0);
+    let connect = Packet::Connect(plain(V5, "c"));
+    world.broker.packet(mqtt, V5, &connect);
+    assert!(world.broker.told(mqtt, V5)[0].contains("Success"));
+    let start = Start::new("a").over(TransportKind::Quic);
+    let amqp = Amqp::start(&mut world.broker, start).peer;
+    let mut http = HttpClient::connect(&mut world.broker);
+    let subscription = http.request(&mut world.broker, "GET", "/v1/topics/t", &[], b"");
+    assert_eq!(http.response(subscription).status, 200);
+    ban(&mut world, &json!({ "address": "198.51.100.0/24" }));
+    let all = [mqtt, amqp, http.peer];
+    for (address, is_over) in [([192, 0, 2, 9], false), ([198, 51, 100, 7], true)] {
+        for peer in all {
+            world.broker.move_to(peer, address);
+            assert_eq!(
+                world.broker.is_closed(peer),
+                is_over,
+                "{address:?} {peer:?}"
+            );
+        }
+    }
 }
 
 #[test]

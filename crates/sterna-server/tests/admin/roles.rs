@@ -16,7 +16,7 @@ use crate::page::{ADMIN, config};
 use crate::world::{World, told};
 
 /// A configuration with the users `ann` (admin), `oli` (operator), `vic` (viewer) and `bob`.
-fn guarded(directory: &tempfile::TempDir, admin: &str) -> Config {
+pub(crate) fn guarded(directory: &tempfile::TempDir, admin: &str) -> Config {
     let record = |user: &str| {
         let record = Record::from_password("secret", &[7; 16], MIN_ITERATIONS);
         format!("{user}:{}\n", record.expect("a record"))
@@ -36,7 +36,7 @@ fn guarded(directory: &tempfile::TempDir, admin: &str) -> Config {
     config
 }
 
-fn credentials(user: &str, password: &str) -> String {
+pub(crate) fn credentials(user: &str, password: &str) -> String {
     let value = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
     format!("Authorization: Basic {value}\r\n")
 }

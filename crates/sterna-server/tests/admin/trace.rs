@@ -5,9 +5,16 @@ use sterna_mqtt::packet::{Ack, Packet};
 use sterna_mqtt::{PacketId, Properties, QoS, ReasonCode};
 use sterna_server::config::{Authorization, Effect, Rule};
 
-use crate::fixture::Peer;
+use sterna_auth::{TokenDigest, TokenFile, TokenRecord};
+use sterna_server::Policy;
+
+use crate::fixture::{Broker, Peer};
 use crate::page::{ADMIN, config, connect};
+use crate::roles::{credentials, guarded};
 use crate::world::{V5, World};
+
+/// When every broker of these tests begins, in seconds since the Unix epoch.
+const NOW_S: u64 = 1_700_000_000;
 
 /// Begins a trace on a connection of its own.
 pub(crate) fn begin(world: &mut World, query: &str) -> Peer {
@@ -47,6 +54,64 @@ fn acknowledge(world: &mut World, peer: Peer) {
         properties: Properties::EMPTY,
     };
     world.broker.packet(peer, V5, &Packet::PubAck(ack));
+}
+
+/// Attack row 35: a trace is a response that does not end, and ends with the right to look.
+#[test]
+fn a_trace_ends_with_the_token_the_role_and_the_user() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let mut config = guarded(&directory, "admin://127.0.0.1:0");
+    let tokens = directory.path().join("tokens");
+    let mut file = TokenFile::new();
+    file.add(TokenRecord {
+        user: "oli".into(),
+        digest: TokenDigest::of(b"a-short-token"),
+        expires_at_s: Some(NOW_S + 100),
+    })
+    .expect("a user");
+    std::fs::write(&tokens, file.to_string()).expect("a file");
+    config.authentication.token_file = Some(tokens);
+    config.authentication.anonymous = Some(true);
+    let mut world = World::of(Broker::with(&config, 2));
+    let publisher = world.client(0, "publisher", 0);
+    let open = |world: &mut World, credentials: &str| {
+        let peer = connect(&mut world.broker, ADMIN, 1);
+        let request =
+            format!("GET /admin/v1/trace?topic=t HTTP/1.1\r\nHost: localhost\r\n{credentials}\r\n");
+        world.broker.send(peer, request.as_bytes());
+        world.broker.await_verdicts();
+        assert_eq!(told(&events(world, peer)), ["watching"], "{credentials}");
+        peer
+    };
+    let by_token = open(&mut world, "Authorization: Bearer a-short-token\r\n");
+    let by_password = open(&mut world, &credentials("oli", "secret"));
+    let by_admin = open(&mut world, &credentials("ann", "secret"));
+    let sees = |world: &mut World| {
+        for peer in [by_token, by_password, by_admin] {
+            world.broker.take(peer);
+        }
+        (world.broker).publish(publisher, V5, "t", "x", QoS::AtMostOnce);
+        [by_token, by_password, by_admin].map(|peer| {
+            let is_told = !told(&events(world, peer)).is_empty();
+            assert_eq!(is_told, !world.broker.is_closed(peer));
+            is_told
+        })
+    };
+    assert_eq!(sees(&mut world), [true; 3]);
+    world.broker.advance(101_000);
+    assert_eq!(sees(&mut world), [false, true, true]);
+    config.admin.operators.clear();
+    world.broker.apply(Policy::load(&config).expect("a policy"));
+    assert_eq!(sees(&mut world), [false, false, true]);
+    let users = directory.path().join("users");
+    let text = std::fs::read_to_string(&users).expect("a file");
+    let kept: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with("ann:"))
+        .collect();
+    std::fs::write(&users, kept.join("\n")).expect("written");
+    world.broker.apply(Policy::load(&config).expect("a policy"));
+    assert_eq!(sees(&mut world), [false; 3]);
 }
 
 /// From the publisher's shard to the reader's, and back to the operator's.

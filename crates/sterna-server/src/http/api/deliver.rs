@@ -11,8 +11,8 @@ use super::peer::Peer;
 use super::subscription::{Keep, Outlet, State, Subscription};
 use crate::config::Protocol;
 use crate::context::Context;
-use crate::door::Tally;
 use crate::http::format::{OutgoingMessage, write_datagram};
+use crate::inspect::Tally;
 use crate::session::http::{Window, state_mut};
 use crate::sys::Counts;
 
