@@ -1,6 +1,6 @@
 //! A campaign's figures, drawn from its samples.
 
-use crate::campaign::{Axis, Campaign, Figure, Filter, Form};
+use crate::campaign::{Axis, Campaign, Figure, Filter, Form, Transport};
 use crate::measure::Sample;
 
 use super::plot::{Content, Look, Mark, Panel, Picture, Quantiles};
@@ -71,8 +71,11 @@ pub(super) fn draw_all(campaign: &Campaign, table: &Table<'_>) -> Vec<Drawing> {
 fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
     let series = series(figure, table);
     let groups: Vec<&[String]> = series.chunks(MAX_SERIES).collect();
-    let cells: Vec<Vec<(Axis, String)>> =
+    let mut cells: Vec<Vec<(Axis, String)>> =
         table.cells(&figure.grid, figure.panels.as_slice(), &figure.only);
+    if figure.form == Form::Congestion {
+        cells.retain(|cell| has_flows(campaign, cell));
+    }
     let mut panels = Vec::new();
     for cell in &cells {
         for (index, group) in groups.iter().enumerate() {
@@ -287,6 +290,14 @@ const FLOWS: [(&str, &str); 5] = [
 /// The other end's curve in a congestion plot. If it stands still while bytes are acknowledged,
 /// messages waited for missing bytes.
 const ARRIVED: &str = "messages arrived";
+
+/// Whether a device can tell these curves of its connections: those of TCP are the kernel's.
+fn has_flows(campaign: &Campaign, cell: &[(Axis, String)]) -> bool {
+    cell.iter()
+        .filter(|(axis, _)| *axis == Axis::Transport)
+        .filter_map(|(_, name)| campaign.transport(name))
+        .all(Transport::is_quic)
+}
 
 /// Congestion control of the first sound run that was watched, in kilobytes.
 fn flows(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Vec<Vec<(f64, f64)>> {

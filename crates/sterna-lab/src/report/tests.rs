@@ -54,6 +54,17 @@ unit = "ms"
 x = "loss"
 only = { link = "wifi", loss = "5%" }
 
+[[figure]]
+id = "3"
+title = "window"
+grid = "g"
+form = "congestion"
+metric = "flow"
+unit = "kB"
+x = "loss"
+panels = "transport"
+only = { link = "wifi", loss = "5%" }
+
 [[best]]
 title = "whole time"
 grid = "g"
@@ -167,6 +178,10 @@ fn report(with_unsound: bool) -> Report {
             sample.metrics.insert("link_late_p99_ms".into(), 0.2);
             sample.metrics.insert("link_late_max_ms".into(), 0.9);
             sample.series.insert("round_trip_ms".into(), vec![25.0; 10]);
+            if sample.transport == "quic" {
+                let flow = ["flow_at_ms", "flow_sent_bytes"].map(|name| (name.into(), vec![9.0]));
+                sample.series.extend(flow);
+            }
             sample
         })
         .collect();
@@ -310,7 +325,11 @@ fn the_page_is_whole_and_escaped() {
     ] {
         assert!(page.contains(wanted), "{wanted}");
     }
-    assert_eq!(page.matches("<svg ").count(), 2);
+    assert_eq!(page.matches("<svg ").count(), 3);
+    // TCP's window is the kernel's: it has no panel.
+    let window = fs::read_to_string(&files.figures[2]).unwrap();
+    assert!(window.contains(">QUIC<") && !window.contains(">TLS<"));
+    assert!(!window.contains("no sound sample"));
     assert!(!page.contains("NaN"));
     let text = fs::read_to_string(&files.markdown).unwrap();
     // Of WiFi with loss: 10 s and 6 s.
@@ -325,7 +344,7 @@ fn the_page_is_whole_and_escaped() {
     );
     assert!(text.contains("| 7 | input | w | x | – | – | set so |"));
     assert!(text.contains("![Figure 1](figures/made-up-1.svg)"));
-    assert_eq!((files.figures.len(), files.csv.len()), (2, 1));
+    assert_eq!((files.figures.len(), files.csv.len()), (3, 1));
     for path in files.figures.iter().chain(&files.csv) {
         assert!(path.exists());
     }
@@ -357,8 +376,8 @@ fn several_campaigns_are_chapters_of_one_page() {
     assert!(opening < text.find("\n## Made"), "{opening:?}");
     let page = fs::read_to_string(&files.html).unwrap();
     assert!(page.contains("<a href=\"#other\">other</a>"));
-    assert_eq!(page.matches("<svg ").count(), 6);
-    assert_eq!((files.figures.len(), files.csv.len()), (4, 2));
+    assert_eq!(page.matches("<svg ").count(), 8);
+    assert_eq!((files.figures.len(), files.csv.len()), (6, 2));
 }
 
 #[test]
