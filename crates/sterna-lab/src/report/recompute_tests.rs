@@ -209,15 +209,22 @@ fn another_program_sees_a_wrong_row() {
 /// The page of results.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results.md");
 
-/// Results that are in the repository: a short run for this test, and the published ones.
-fn shipped() -> [PathBuf; 4] {
-    let folders = [
-        "tests/shipped",
-        "../../docs/results",
-        "../../docs/results/other-stacks",
-        "../../docs/results/beyond-mqtt",
-    ];
-    folders.map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
+/// A short run that is in the repository for this test alone.
+fn short() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shipped")
+}
+
+/// Published results: those of the papers first, then each of our own in a folder below.
+fn published() -> Vec<PathBuf> {
+    let papers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let entries = fs::read_dir(&papers).unwrap().map(Result::unwrap);
+    let own = entries.map(|entry| entry.path());
+    let mut own: Vec<PathBuf> = own
+        .filter(|folder| folder.join("samples").is_dir())
+        .collect();
+    own.sort();
+    assert!(own.len() >= 2, "{own:?}");
+    [vec![papers], own].concat()
 }
 
 /// The text up to the bracket that closes the one before it, on one line.
@@ -262,9 +269,10 @@ fn cited(page: &str) -> Vec<(String, String)> {
 
 #[test]
 fn the_page_cites_values_of_its_rows() {
-    let [_, published @ ..] = shipped();
-    let reports = published.map(|folder| fs::read_to_string(folder.join("report.md")));
-    let reports = reports.map(Result::unwrap).concat();
+    let reports: String = published()
+        .iter()
+        .map(|folder| fs::read_to_string(folder.join("report.md")).unwrap())
+        .collect();
     let cited = cited(&fs::read_to_string(PAGE).unwrap());
     assert!(cited.len() > 50, "{}", cited.len());
     for (id, values) in cited {
@@ -280,8 +288,10 @@ fn the_page_cites_values_of_its_rows() {
 
 #[test]
 fn published_samples_fit_and_name_no_folder_of_a_machine() {
-    let [_, published @ ..] = shipped();
-    let samples = published.map(|folder| folder.join("samples"));
+    let samples: Vec<PathBuf> = published()
+        .iter()
+        .map(|folder| folder.join("samples"))
+        .collect();
     assert!(samples.iter().map(|it| bytes_below(it)).sum::<u64>() < MOST_SHIPPED_BYTES);
     for folder in samples {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -306,7 +316,7 @@ fn bytes_below(folder: &Path) -> u64 {
 
 #[test]
 fn shipped_samples_give_every_row_of_their_report_again() {
-    for folder in shipped() {
+    for folder in [vec![short()], published()].concat() {
         let samples = folder.join("samples");
         assert!(bytes_below(&samples) < MOST_SHIPPED_BYTES);
         let collection = Collection::read(&samples, false).unwrap();
@@ -369,8 +379,7 @@ fn the_notebook_reads_the_shipped_samples() {
     };
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = tempfile::tempdir().unwrap();
-    let [short, papers, ..] = shipped();
-    for folder in [short, papers] {
+    for folder in [short(), published().swap_remove(0)] {
         let output = Command::new(&python)
             .args(["-c", NOTEBOOK])
             .arg(crate_folder.join("../../docs/results/figure.ipynb"))
