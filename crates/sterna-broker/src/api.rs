@@ -256,8 +256,11 @@ pub enum SubscribeError {
     NoSession,
     /// The authorization rules deny it (MQTT: Not authorized).
     NotAllowed,
-    /// A shared subscription on a node of a cluster (MQTT: Shared Subscriptions not supported).
+    /// A shared subscription on a node of a cluster in which a node does not know them (MQTT: Shared Subscriptions
+    /// not supported).
     NoSharedInCluster,
+    /// A kept queue on a node of a cluster (MQTT: Shared Subscriptions not supported).
+    NoQueueInCluster,
 }
 
 impl fmt::Display for SubscribeError {
@@ -268,7 +271,8 @@ impl fmt::Display for SubscribeError {
             Self::TooMany => "the limit of subscriptions is reached",
             Self::NoSession => "the session is gone",
             Self::NotAllowed => "the rules deny the subscription",
-            Self::NoSharedInCluster => "a cluster has no shared subscriptions",
+            Self::NoSharedInCluster => "a node of the cluster knows no shared subscriptions",
+            Self::NoQueueInCluster => "a cluster has no kept queues",
         })
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::choice::Choice;
 use crate::delayed::Delayed;
+use crate::far_group::Back;
 use crate::fill::Fill;
 use crate::group_reader::GroupReader;
 use crate::hash::KeyedState;
@@ -514,7 +515,7 @@ impl<P> Queues<P> {
     }
 
     /// Counts an entry that a group's queue takes, and sees to what follows.
-    fn count_into_group(&mut self, now_ms: u64, id: u32, entry: &Entry) {
+    pub(crate) fn count_into_group(&mut self, now_ms: u64, id: u32, entry: &Entry) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
@@ -568,7 +569,18 @@ impl<P> Queues<P> {
             is_undead,
         } = returned;
         let limit = self.limits.group_queued_messages;
+        self.branches.touch(id);
         let Some(group) = self.groups.get_mut(&id) else {
+            if let Some(name) = self.branches.name(id).cloned() {
+                let back = Back {
+                    position,
+                    failures,
+                    was_sent: redelivered,
+                    is_refused: false,
+                    is_forbidden: false,
+                };
+                self.branches.give_back(&name, back);
+            }
             return;
         };
         let most = group
@@ -589,7 +601,8 @@ impl<P> Queues<P> {
         if let Some((member, attendance)) = refused_by {
             group.refuse(member, attendance, tag, limit, hashing);
         }
-        if group.is_for_nobody(message.topic()) {
+        // The root of a branch may know others.
+        if group.is_for_nobody(message.topic()) && !self.branches.is_on {
             self.settle_in_group(id, position);
             return;
         }
@@ -641,7 +654,10 @@ impl<P> Queues<P> {
             return;
         };
         let mut members = group.members.iter();
-        if group.is_kept || members.any(|(_, member)| member.permit().is_none()) {
+        if self.branches.is_on
+            || group.is_kept
+            || members.any(|(_, member)| member.permit().is_none())
+        {
             return;
         }
         let mut node = group.queue.first();

@@ -215,6 +215,9 @@ impl<P> Queues<P> {
 
     /// Notes that a message of a group's is settled or dropped.
     pub(crate) fn settle_in_group(&mut self, id: u32, position: u64) {
+        if position != 0 && self.branches.settle(id, position) {
+            return;
+        }
         self.note_in_group(id, position, |log| log.settle(position));
     }
 

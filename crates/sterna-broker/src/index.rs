@@ -3,7 +3,7 @@
 //! A message is routed by its topic and keeps it, so what a subscriber gets matches what it asked for.
 //! [MQTT-3.3.2-3] [MQTT311-3.3.2-3]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::broker::Reach;
@@ -32,6 +32,12 @@ pub(crate) struct Found {
 
 /// Topics of what is told of single clients. It is gathered only while somebody subscribes below.
 const INSPECTION: &str = "$SYS/sterna/clients/";
+
+/// Tells groups that sleep from sessions.
+const SLEEPING_GROUP: u32 = 1 << 31;
+
+/// Groups that have ended, and whose shards are still known.
+const ENDED_GROUPS: usize = 1_024;
 
 /// What is known of a group everywhere.
 #[derive(Debug)]
@@ -65,6 +71,10 @@ pub(crate) struct Index {
     places: Vec<Place>,
     /// Groups by their number.
     homes: FxHashMap<u32, Home>,
+    /// In a cluster: the shards of groups that have ended, the oldest first, for what members still have of them.
+    ended: VecDeque<(u32, u16)>,
+    /// Whether roots get what groups are for.
+    is_clustered: bool,
     /// Those whose queue is kept.
     kept_groups: usize,
     /// Filters without wildcards.
@@ -96,6 +106,8 @@ impl Index {
             hashing,
             places: Vec::new(),
             homes: FxHashMap::default(),
+            ended: VecDeque::new(),
+            is_clustered: false,
             kept_groups: 0,
             exact: HashMap::with_hasher(hashing),
             wild: LevelTree::new(hashing),
@@ -115,9 +127,23 @@ impl Index {
         self.places.get(subscriber as usize).copied()
     }
 
-    /// The shard where a group's queue is; `None` once the group has ended.
+    /// Has groups get nothing of what matches: in a cluster, their roots do.
+    pub(crate) const fn set_clustered(&mut self) {
+        self.is_clustered = true;
+    }
+
+    /// The numbers of all groups.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = u32> {
+        self.homes.keys().copied()
+    }
+
+    /// The shard where a group's queue is; `None` once the group has ended. In a cluster it may be known for longer.
     pub(crate) fn home(&self, group: u32) -> Option<u16> {
-        self.homes.get(&group).map(|home| home.shard)
+        let known = self.homes.get(&group).map(|home| home.shard);
+        known.or_else(|| {
+            let ended = self.ended.iter().rev().find(|(known, _)| *known == group);
+            ended.map(|&(_, shard)| shard)
+        })
     }
 
     /// The whole filter of a group, also of one that lives on another shard.
@@ -195,7 +221,11 @@ impl Index {
                         },
                     );
                     let topics = topics_of_shared(filter);
-                    self.add(topics, None, *group, RouteFlags::GROUP_ROUTE, None);
+                    if self.is_clustered {
+                        self.group_sleeps(topics, *group, true);
+                    } else {
+                        self.add(topics, None, *group, RouteFlags::GROUP_ROUTE, None);
+                    }
                 }
             }
             RouteUpdate::Kept {
@@ -218,8 +248,19 @@ impl Index {
             }
             RouteUpdate::Left { .. } => {}
             RouteUpdate::GroupEnded { group, filter } => {
-                self.remove_route(topics_of_shared(filter), *group, true);
+                let topics = topics_of_shared(filter);
+                if self.is_clustered {
+                    self.group_sleeps(topics, *group, false);
+                } else {
+                    self.remove_route(topics, *group, true);
+                }
                 if let Some(home) = self.homes.remove(group) {
+                    if self.is_clustered {
+                        if self.ended.len() >= ENDED_GROUPS {
+                            self.ended.pop_front();
+                        }
+                        self.ended.push_back((*group, home.shard));
+                    }
                     self.kept_groups -= usize::from(home.fill.is_some());
                 }
             }
@@ -271,6 +312,19 @@ impl Index {
         }
     }
 
+    /// A group of a cluster gets what it is for from its root, which reads it in the log: it is as a session that sleeps.
+    fn group_sleeps(&mut self, topics: &str, group: u32, begins: bool) {
+        let topics = Arc::from(topics);
+        if let Some(own) = &mut self.own_interest {
+            own.note(&topics, begins);
+        }
+        if begins {
+            self.put_to_sleep(&topics, group | SLEEPING_GROUP, true);
+        } else {
+            self.remove_route(&topics, group | SLEEPING_GROUP, false);
+        }
+    }
+
     fn remove_route(&mut self, filter: &str, id: u32, is_group: bool) {
         let wild = is_wild(filter);
         let routes = if wild {
@@ -308,6 +362,12 @@ impl Index {
             self.exact.get(filter)
         };
         let mut subscribers = Subscribers::default();
+        if self.is_clustered {
+            let homes = self.homes.iter();
+            let here = homes.filter(|(_, home)| topics_of_shared(&home.filter) == filter);
+            let groups = here.filter(|(_, home)| home.fill.is_none());
+            subscribers.groups.extend(groups.map(|(&group, _)| group));
+        }
         if let Some(routes) = routes {
             routes.each_asleep(|id| subscribers.sessions.push(id));
         }

@@ -85,6 +85,7 @@ mod counters;
 mod cursor;
 mod delayed;
 mod directory;
+mod far_group;
 mod fill;
 mod filter;
 mod group;
@@ -128,6 +129,7 @@ pub use broker::{
 };
 pub use counters::Counters;
 pub use directory::Directory;
+pub use far_group::{GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter};
 pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;

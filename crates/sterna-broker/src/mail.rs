@@ -90,6 +90,8 @@ pub(crate) enum Letter<P> {
     Browsed(Box<Browsed>),
     /// A message of your group that a member has rejected.
     Bury(Box<Dead>),
+    /// The root of groups knows what members have. Some of it is others' by now.
+    Welcomed { groups: Vec<u32>, void: Vec<u64> },
     /// Messages that a member gives back, in their order.
     Return { group: u32, messages: Vec<Returned> },
 }

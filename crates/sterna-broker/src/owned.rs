@@ -33,6 +33,8 @@ pub enum Ownership {
         outlives: bool,
         /// Whether it begins anew, whatever another node has kept of it.
         is_clean: bool,
+        /// Whether it is refused where another node has it that may be sure of it.
+        if_free: bool,
     },
     /// A session has another will now, or none.
     SetWill {

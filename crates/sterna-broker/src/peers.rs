@@ -215,6 +215,7 @@ pub struct PeerGate {
     is_crowded: AtomicBool,
     is_log_full: AtomicBool,
     logs_together: AtomicBool,
+    has_groups: AtomicBool,
     full: AtomicU64,
 }
 
@@ -233,6 +234,7 @@ impl PeerGate {
             is_crowded: AtomicBool::new(false),
             is_log_full: AtomicBool::new(false),
             logs_together: AtomicBool::new(false),
+            has_groups: AtomicBool::new(false),
             full: AtomicU64::new(0),
         }
     }
@@ -295,6 +297,15 @@ impl PeerGate {
         self.logs_together.load(Ordering::Relaxed)
             && (2..=MOST_TOGETHER).contains(&messages.len())
             && bytes <= self.largest_body_bytes()
+    }
+
+    /// Says whether all nodes understand letters about shared subscriptions; others are refused until then.
+    pub fn set_has_groups(&self, has_groups: bool) {
+        self.has_groups.store(has_groups, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_groups(&self) -> bool {
+        self.has_groups.load(Ordering::Relaxed)
     }
 
     /// Says for which nodes no more can wait: messages of QoS 1 and 2 that one of them wants are refused.

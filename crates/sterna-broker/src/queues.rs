@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::api::{Delivery, DoorState, SessionKey};
 use crate::counters::Counters;
 use crate::directory::Directory;
+use crate::far_group::{Branches, ROOT_CONSUMER};
 use crate::group::Group;
 use crate::group_reader::GroupRecord;
 use crate::ledger::{delivery, hint};
@@ -147,6 +148,10 @@ pub(crate) struct Queues<P> {
     /// Whether the queue of a session has been half full in this turn, and has taken more.
     pub(crate) is_crowded: bool,
     ready: VecDeque<u32>,
+    /// Sessions of roots with something to give.
+    pub(crate) ready_roots: Vec<u32>,
+    /// The node's parts of a cluster's shared subscriptions.
+    pub(crate) branches: Branches,
     /// The session that `next_ready` gave last.
     current: Option<u32>,
 }
@@ -267,6 +272,8 @@ impl<P> Queues<P> {
             pressure: Pressure::None,
             is_crowded: false,
             ready: VecDeque::new(),
+            ready_roots: Vec::new(),
+            branches: Branches::default(),
             current: None,
         }
     }
@@ -362,10 +369,7 @@ impl<P> Queues<P> {
         self.counters.stored(entry.body_bytes());
         let node = self.nodes.push_back(&mut session.pending, slot, entry);
         if session.is_connected() {
-            if session.is_ready() && !session.is_listed {
-                session.is_listed = true;
-                self.ready.push_back(slot);
-            }
+            self.list_if_ready(slot);
         } else {
             let entries = session.pending.len();
             let sweep_at_ms = next_sweep_ms(now_ms, self.expires_at_ms(node), entries);
@@ -382,7 +386,11 @@ impl<P> Queues<P> {
         let session = &mut self.sessions[slot];
         if session.is_ready() && !session.is_listed {
             session.is_listed = true;
-            self.ready.push_back(slot);
+            if session.consumer() == Some(ROOT_CONSUMER) {
+                self.ready_roots.push(slot);
+            } else {
+                self.ready.push_back(slot);
+            }
         }
     }
 
@@ -684,6 +692,19 @@ impl<P> Queues<P> {
                 attendance: session.attendance,
             });
         }
+    }
+
+    /// Tells a group that its member may have another message, for one that is not the group's any more.
+    pub(crate) fn owe_credit(&mut self, slot: u32, group: u32) {
+        let session = &self.sessions[slot];
+        self.owed.push(Owed {
+            group,
+            position: 0,
+            // Who takes messages on demand has taken it.
+            credit: u32::from(!session.is_on_demand),
+            member: session.subscriber,
+            attendance: session.attendance,
+        });
     }
 
     /// Takes a message of a group into the keeping of its member's session: the group is done with it.

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::account::Account;
 use crate::api::{ConsumerId, DoorState, Selector, SessionKey};
 use crate::cursor::Reader;
+use crate::far_group::group_of_root;
 use crate::list::KeyedList;
 use crate::mail::Claim;
 use crate::message::{Message, Origin};
@@ -281,6 +282,11 @@ impl<P> BrokerSession<P> {
     /// Who reads its queue.
     pub(crate) fn consumer(&self) -> Option<ConsumerId> {
         Some(ConsumerId(self.consumer)).filter(|_| self.is_connected())
+    }
+
+    /// Whether it is the root of a shared subscription of the cluster.
+    pub(crate) fn is_root(&self) -> bool {
+        group_of_root(&self.client_id).is_some()
     }
 
     pub(crate) fn set_consumer(&mut self, consumer: Option<ConsumerId>) {

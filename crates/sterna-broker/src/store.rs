@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::far_group::group_of_root;
 use crate::message::{Message, fnv1a};
 
 /// Which part of the stored state a shard takes over when it starts.
@@ -23,6 +24,8 @@ impl Share {
     /// nothing else decides.
     #[must_use]
     pub fn home(name: &str, shards: u16) -> u16 {
+        // The root of a group is where the group is.
+        let name = group_of_root(name).unwrap_or(name);
         (fnv1a(name.as_bytes()) % u64::from(shards.max(1))) as u16
     }
 

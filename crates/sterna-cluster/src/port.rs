@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use sterna_broker::{
-    Appended, Change, ClaimRefusal, Committed, Frame, FromPeer, Full, Interest, Message, Outgoing,
-    Ownership, ReadAnswer, ReadRequest, Record, SessionKey, Store, Wanted,
+    Appended, Change, ClaimRefusal, Committed, Frame, FromPeer, Full, GroupLetter, Interest,
+    Message, Outgoing, Ownership, Peer, ReadAnswer, ReadRequest, Record, SessionKey, Store, Wanted,
 };
 use tokio::sync::Notify;
 
@@ -80,6 +80,29 @@ pub enum ToShard {
         question: Bytes,
         /// Where the answer goes.
         answer: Answerer,
+    },
+    /// Letters of another node about shared subscriptions, for the home of their groups:
+    /// [`Broker::group_letter`](sterna_broker::Broker::group_letter).
+    GroupLetters {
+        /// The node that has sent them.
+        node: Arc<str>,
+        /// The letters, in their order.
+        letters: Vec<Vec<u8>>,
+    },
+    /// Letters of another node did not arrive:
+    /// [`Broker::group_letters_missed`](sterna_broker::Broker::group_letters_missed).
+    GroupLettersMissed {
+        /// The node.
+        node: Arc<str>,
+    },
+    /// Which processes may be sure of what they have: [`Broker::set_roll`](sterna_broker::Broker::set_roll).
+    Roll {
+        /// This process.
+        own: Peer,
+        /// Others; `None` where that is not known.
+        sure: Option<Vec<Peer>>,
+        /// Time in which members of a node that is gone come to other nodes.
+        linger_ms: u64,
     },
     /// NATS has lost what the shard told: [`Port::has_told`] follows when it is told again.
     TellAgain(Told),
@@ -190,6 +213,11 @@ pub(crate) enum FromShard {
     Read { shard: usize, request: ReadRequest },
     /// What becomes of sessions.
     Ownership { shard: usize, notes: Vec<Ownership> },
+    /// Letters about shared subscriptions.
+    GroupLetters {
+        shard: usize,
+        letters: Vec<GroupLetter>,
+    },
     /// What this node's readers want.
     Interest(Vec<(Arc<str>, Interest)>),
     /// Some of what NATS has lost is told again, and what is to follow.
@@ -345,6 +373,15 @@ impl Port {
         self.inbound.post(FromShard::Ownership {
             shard: self.shard,
             notes,
+        });
+    }
+
+    /// Sends letters about shared subscriptions:
+    /// [`Broker::take_group_letters`](sterna_broker::Broker::take_group_letters).
+    pub fn send_group_letters(&self, letters: Vec<GroupLetter>) {
+        self.inbound.post(FromShard::GroupLetters {
+            shard: self.shard,
+            letters,
         });
     }
 

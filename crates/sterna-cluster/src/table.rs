@@ -209,6 +209,18 @@ impl Table {
         each.fold(self.reads.highest, u8::min)
     }
 
+    /// The numbers of nodes that read a version and may get something: one by name, or all for `None`.
+    #[must_use]
+    pub fn readers_of(&self, version: u8, name: Option<&str>) -> Vec<usize> {
+        let peers = self.peers.iter();
+        let named = peers.filter(|(known, _)| name.is_none_or(|name| *name == ***known));
+        let reading = named.filter(|(_, peer)| {
+            let reads = peer.reads.is_some_and(|reads| reads.contains(version));
+            peer.presence != Presence::Gone && reads
+        });
+        reading.map(|(_, peer)| peer.number).collect()
+    }
+
     /// A node says whether it has readers for a filter.
     pub fn wants(
         &mut self,
@@ -498,6 +510,9 @@ mod tests {
         assert_eq!(table.version(), 3, "nothing waits for it yet");
         table.heard(5_000, "b", 8, false, reads("1"));
         assert_eq!(table.version(), 1, "it is back, and an older one");
+        let number = table.readers_of(2, Some("a"));
+        assert_eq!((number.len(), table.readers_of(2, Some("b")).len()), (1, 0));
+        assert_eq!(table.readers_of(2, None), number, "of all that read it");
     }
 
     #[test]

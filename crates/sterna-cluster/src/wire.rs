@@ -1,7 +1,7 @@
 //! The wire form of messages between nodes: batches of the records that a store keeps of messages.
 //!
-//! A batch is one byte of version, then *runs*: the number of the shard that published them, the number of
-//! bytes that follow, and the records, each with its length in front. Numbers have seven bits a byte, the
+//! A batch is one byte of version, then *runs*: the number of the shard that published them, from version 2 on the kind
+//! of the records, the number of bytes that follow, and the records, each with its length in front. Numbers have seven bits a byte, the
 //! lowest first. A record is [`Message::encode`]'s form, the same that a store keeps. `docs/cluster.md` has
 //! it as a table.
 
@@ -27,6 +27,9 @@ pub const READS: Versions = Versions {
 
 /// The version whose nodes find messages of several topics in one entry of the log. In all else it is as the one before.
 pub const TOGETHER: u8 = 2;
+
+/// The first version that has letters about shared subscriptions.
+pub const GROUPS: u8 = 2;
 
 impl Versions {
     /// Whether one is among them.
@@ -95,19 +98,32 @@ impl std::fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// Messages that one shard published, in their order.
+/// What the records of a run are.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Kind {
+    /// Messages.
+    #[default]
+    Messages,
+    /// Letters about shared subscriptions.
+    Letters,
+}
+
+/// What one shard published, in its order.
 #[derive(Debug)]
 pub struct Run {
     /// The shard, as its node numbers it.
     pub shard: u16,
     /// The messages.
     pub messages: Vec<Message>,
+    /// Letters about shared subscriptions; none beside messages.
+    pub letters: Vec<Vec<u8>>,
 }
 
 /// Encoded messages of one shard, in their order, on their way into a batch.
 #[derive(Clone, Debug, Default)]
 pub struct EncodedRun {
     shard: u16,
+    kind: Kind,
     records: Vec<u8>,
     messages: usize,
 }
@@ -116,8 +132,15 @@ impl EncodedRun {
     /// A run of a shard without messages.
     #[must_use]
     pub const fn new(shard: u16) -> Self {
+        Self::of(shard, Kind::Messages)
+    }
+
+    /// A run of a shard without records. Letters need version [`GROUPS`].
+    #[must_use]
+    pub const fn of(shard: u16, kind: Kind) -> Self {
         Self {
             shard,
+            kind,
             records: Vec::new(),
             messages: 0,
         }
@@ -130,7 +153,13 @@ impl EncodedRun {
         self.push_record(scratch);
     }
 
-    /// Appends a message that is encoded already.
+    /// What its records are.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Appends a message, or a letter, that is encoded already.
     pub fn push_record(&mut self, record: &[u8]) {
         put_number(&mut self.records, record.len() as u64);
         self.records.extend_from_slice(record);
@@ -146,7 +175,7 @@ impl EncodedRun {
     /// Bytes that it takes in a batch, at most.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.records.len() + 3 + NUMBER_BYTES
+        self.records.len() + 4 + NUMBER_BYTES
     }
 }
 
@@ -158,6 +187,9 @@ pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + C
     out.push(version);
     for run in runs {
         put_number(&mut out, u64::from(run.shard));
+        if version >= GROUPS {
+            out.push(u8::from(run.kind == Kind::Letters));
+        }
         put_number(&mut out, run.records.len() as u64);
         out.extend_from_slice(&run.records);
     }
@@ -179,13 +211,22 @@ pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
     while reader.at < batch.len() {
         let start = reader.at;
         let shard = u16::try_from(reader.number()?).map_err(|_| WireError::Malformed(start))?;
+        let kind = match if version >= GROUPS {
+            reader.number()?
+        } else {
+            0
+        } {
+            0 => Kind::Messages,
+            1 => Kind::Letters,
+            _ => return Err(WireError::Malformed(start)),
+        };
         let bytes = reader.len()?;
         let end = reader
             .at
             .checked_add(bytes)
             .filter(|end| *end <= batch.len());
         let end = end.ok_or(WireError::Malformed(start))?;
-        let mut messages = Vec::new();
+        let (mut messages, mut letters) = (Vec::new(), Vec::new());
         while reader.at < end {
             let start = reader.at;
             let bytes = reader.len()?;
@@ -193,11 +234,19 @@ pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
             if reader.at > end {
                 return Err(WireError::Malformed(start));
             }
+            if kind == Kind::Letters {
+                letters.push(record.to_vec());
+                continue;
+            }
             let message = Message::decode(Bytes::copy_from_slice(record))
                 .map_err(|_| WireError::Malformed(start))?;
             messages.push(message);
         }
-        runs.push(Run { shard, messages });
+        runs.push(Run {
+            shard,
+            messages,
+            letters,
+        });
     }
     Ok(runs)
 }
@@ -324,6 +373,25 @@ mod tests {
                 assert_eq!((one.qos(), one.retain()), (other.qos(), other.retain()));
                 assert_eq!(one.expires_at_ms(), other.expires_at_ms());
             }
+        }
+    }
+
+    #[test]
+    fn letters_come_back_and_the_first_version_has_none() {
+        let mut letters = EncodedRun::of(4, Kind::Letters);
+        letters.push_record(b"one");
+        letters.push_record(b"");
+        let runs = read(&batch(GROUPS, [&letters])).expect("it is one");
+        assert_eq!((runs[0].shard, runs[0].messages.len()), (4, 0));
+        assert_eq!(runs[0].letters, [b"one".to_vec(), Vec::new()]);
+        let mut other = batch(GROUPS, [&letters]).to_vec();
+        other[2] = 2;
+        assert_eq!(read(&other).unwrap_err(), WireError::Malformed(1));
+        let mut run = EncodedRun::new(4);
+        run.push(&message(3), &mut Vec::new());
+        for version in [1, GROUPS] {
+            let runs = read(&batch(version, [&run])).expect("it is one");
+            assert_eq!((runs[0].shard, runs[0].messages.len()), (4, 1), "{version}");
         }
     }
 

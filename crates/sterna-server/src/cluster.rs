@@ -232,9 +232,24 @@ impl Member {
         broker.join_cluster(Arc::clone(&self.gate));
     }
 
+    /// Has the broker look whether this node is sure of what it has, before something is sent.
+    pub(crate) fn look_at_fence(&self, broker: &mut Broker<SessionState>, now_ms: u64) {
+        // In this order: where it shuts and opens between the two, the number is another.
+        let is_shut = self.fence.is_shut();
+        let lapses = self.fence.lapses();
+        if is_shut {
+            self.fence.wake_when_open();
+        }
+        broker.look_at_fence(now_ms, is_shut, lapses);
+    }
+
     /// Hands over what a turn had for other nodes. Wills and the ends of sessions of a shard that stops
     /// stay where they are. Other nodes take them up, for nothing would come back to this one.
     pub(crate) fn end_of_turn(&self, broker: &mut Broker<SessionState>, is_stopping: bool) {
+        let letters = broker.take_group_letters();
+        if !letters.is_empty() {
+            self.port.send_group_letters(letters);
+        }
         let interest = broker.take_interest();
         if !interest.is_empty() {
             self.port.tell(interest);
@@ -291,6 +306,22 @@ impl Member {
                     tracing::warn!("a will that another node has written cannot be read");
                 }
             }
+            ToShard::GroupLetters { node, letters } => {
+                for record in letters {
+                    if !broker.group_letter(now_ms, &node, &record) {
+                        tracing::warn!(
+                            node = &*node,
+                            "a letter about a shared subscription cannot be read"
+                        );
+                    }
+                }
+            }
+            ToShard::GroupLettersMissed { node } => broker.group_letters_missed(now_ms, &node),
+            ToShard::Roll {
+                own,
+                sure,
+                linger_ms,
+            } => broker.set_roll(now_ms, own, sure, linger_ms),
             ToShard::TellAgain(told) => {
                 let next = match told {
                     Told::Sessions(from) => broker

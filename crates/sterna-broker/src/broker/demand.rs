@@ -234,6 +234,7 @@ impl<P: DoorState> Broker<P> {
         } = recall;
         // Who is no member any more has nothing left to assign.
         let mut taken = limit;
+        self.queues.branches.touch(group);
         if let Some(known) = self
             .queues
             .groups

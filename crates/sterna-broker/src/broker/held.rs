@@ -65,6 +65,11 @@ impl<P: DoorState> Broker<P> {
     /// ready again when the store has it.
     pub(super) fn first_to_leave(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
         let node = self.queues.first_pending(now_ms, slot)?;
+        let is_doubted = self.is_doubted(slot, node);
+        if is_doubted {
+            self.queues.sessions[slot].is_held = true;
+            return None;
+        }
         let awaited = self.awaited(slot, node);
         let session = &mut self.queues.sessions[slot];
         let was_held = std::mem::replace(&mut session.is_held, awaited.is_some());

@@ -122,7 +122,10 @@ impl<P: DoorState> Broker<P> {
             if infos.len() >= limit {
                 return (infos, Some(at));
             }
-            infos.extend(all.look(at as u32, |session| self.info(session)));
+            infos.extend(
+                all.look(at as u32, |session| self.client_info(session))
+                    .flatten(),
+            );
         }
         (infos, (until < all.capacity()).then_some(until))
     }

@@ -239,6 +239,10 @@ impl<P: DoorState> Broker<P> {
                     Group::new(Arc::clone(filter))
                 });
                 known.add_member(*member, *flags, context.clone(), self.directory.hashing());
+                if is_new && self.queues.branches.is_on {
+                    let position = self.queues.store.next_position();
+                    self.queues.branches.begin(*group, filter, position);
+                }
                 if !is_new && (context.as_ref()).is_some_and(|context| context.permit.is_some()) {
                     self.queues.drop_forbidden(*group);
                 }
@@ -252,6 +256,9 @@ impl<P: DoorState> Broker<P> {
                 since,
                 ..
             } => {
+                if self.queues.branches.is_on {
+                    return; // its root reads the log
+                }
                 let watermark = self.queues.watermark();
                 if let Some(group) = self.queues.groups.get_mut(id) {
                     let was_kept = group.is_kept;
@@ -269,12 +276,16 @@ impl<P: DoorState> Broker<P> {
                 }
             }
             RouteUpdate::Left { group: id, member } => {
+                self.queues.branches.touch(*id);
                 if let Some(group) = self.queues.groups.get_mut(id) {
                     group.remove_member(*member);
                     self.queues.drop_forbidden(*id);
                 }
             }
-            RouteUpdate::GroupEnded { group, .. } => self.queues.end_group(*group),
+            RouteUpdate::GroupEnded { group, .. } => {
+                self.queues.end_group(*group);
+                self.queues.branches.end(*group);
+            }
             RouteUpdate::Placed { .. }
             | RouteUpdate::Subscribed { .. }
             | RouteUpdate::Slept { .. }
@@ -283,7 +294,7 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    pub(super) fn member_attends(&mut self, attend: Attend) {
+    pub(super) fn member_attends(&mut self, now_ms: u64, attend: Attend) {
         let Attend {
             group: id,
             member,
@@ -293,6 +304,7 @@ impl<P: DoorState> Broker<P> {
             selector,
         } = attend;
         let hashing = self.directory.hashing();
+        self.queues.branches.touch(id);
         if credit > 0 {
             self.queues.read_unread(id);
         }
@@ -315,6 +327,7 @@ impl<P: DoorState> Broker<P> {
             group.list_if_available(member);
             self.queues.mark_dirty(id);
         }
+        self.is_for_new_member(now_ms, id);
     }
 
     pub(super) fn member_credited(
@@ -328,6 +341,7 @@ impl<P: DoorState> Broker<P> {
         for &position in settled {
             self.queues.settle_in_group(id, position);
         }
+        self.queues.branches.touch(id);
         if credit > 0 {
             self.queues.read_unread(id);
         }
@@ -346,6 +360,7 @@ impl<P: DoorState> Broker<P> {
     /// Hands a group's messages to the members whose turn it is.
     pub(super) fn dispatch(&mut self, now_ms: u64, id: u32) {
         let home = self.shard;
+        self.queues.branches.touch(id);
         if let Some(group) = self.queues.groups.get_mut(&id) {
             group.is_dirty = false;
         }

@@ -1,6 +1,7 @@
 //! The broker of one shard: what all its parts share, and the mail between shards.
 
 mod append;
+mod branches;
 mod browse;
 mod cursors;
 mod dead_letter;
@@ -19,6 +20,7 @@ mod publish;
 mod relief;
 mod restore;
 mod rights;
+mod roots;
 mod sleep;
 mod subscribe;
 mod takeover;
@@ -37,6 +39,7 @@ use rustc_hash::FxHashMap;
 use crate::api::{DoorState, Event, QueueState, SessionInfo, SessionKey, ShardId};
 use crate::counters::{Counters, ENTRY_BYTES};
 use crate::directory::{Directory, Log};
+use crate::far_group::Root;
 use crate::group_reader::GroupRecord;
 use crate::index::Index;
 use crate::limits::Limits;
@@ -50,6 +53,7 @@ use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Change, Store};
 use crate::watch::RoadWatcher;
 use append::NextName;
+use branches::Far;
 use cursors::Surveys;
 use held::Held;
 use passing::Passing;
@@ -116,6 +120,11 @@ pub struct Broker<P> {
     relief_groups: Vec<u32>,
     /// Other nodes; `None` where there is no cluster.
     peers: Option<Box<Peers>>,
+    /// Shared subscriptions of the cluster that this node gives the messages of.
+    roots: FxHashMap<Arc<str>, Root>,
+    far: Far,
+    /// Whether the end of a call is under way: what it calls does not end calls.
+    is_finishing: bool,
 }
 
 impl<P: DoorState> Broker<P> {
@@ -162,6 +171,9 @@ impl<P: DoorState> Broker<P> {
             relief_left: 0,
             relief_groups: Vec::new(),
             peers: None,
+            roots: FxHashMap::default(),
+            far: Far::default(),
+            is_finishing: false,
             directory,
         }
     }
@@ -281,7 +293,7 @@ impl<P: DoorState> Broker<P> {
                 self.handed_session(now_ms, slot, generation, Arrival::Moved(state));
             }
             Letter::Assign(assign) => self.assigned(now_ms, *assign),
-            Letter::Attend(attend) => self.member_attends(*attend),
+            Letter::Attend(attend) => self.member_attends(now_ms, *attend),
             Letter::Recall(recall) => self.member_recalled(recall),
             Letter::Recalled {
                 group,
@@ -300,6 +312,7 @@ impl<P: DoorState> Broker<P> {
                 if let Some(known) = self.queues.groups.get_mut(&group) {
                     known.detach(member, attendance);
                 }
+                self.queues.branches.touch(group);
                 self.queues.trim_window(group);
             }
             Letter::Credit {
@@ -316,6 +329,7 @@ impl<P: DoorState> Broker<P> {
                 subscribers,
             } => self.end_subscriptions(&filter, subscribers),
             Letter::Disband { group } => self.disband(group),
+            Letter::Welcomed { groups, void } => self.welcomed(&groups, &void),
             // It may have moved on; then the letter follows it.
             Letter::End { client_id } => {
                 self.end_session_of(now_ms, &client_id);
@@ -355,9 +369,14 @@ impl<P: DoorState> Broker<P> {
             || !queues.hungry.is_empty()
             || !queues.hungry_groups.is_empty()
             || !queues.changes.is_empty()
+            || !queues.ready_roots.is_empty()
+            || !queues.branches.dirty.is_empty()
+            || self.far.has_words()
             || queues.has_unpacked();
-        if has_more {
+        if has_more && !self.is_finishing {
+            self.is_finishing = true;
             self.finish_all(now_ms);
+            self.is_finishing = false;
         }
     }
 
@@ -388,6 +407,12 @@ impl<P: DoorState> Broker<P> {
             } else if let Some(group) = self.queues.hungry_groups.pop() {
                 self.feed(now_ms, group, false);
                 self.take_answers(now_ms);
+            } else if let Some(name) = self.queues.branches.dirty.pop() {
+                self.look_after_branch(now_ms, &name);
+            } else if self.far.has_words() {
+                self.hear_own(now_ms);
+            } else if let Some(slot) = self.queues.ready_roots.pop() {
+                self.dispatch_root(now_ms, slot);
             } else if !self.queues.changes.is_empty() {
                 self.append_changes();
             } else {
@@ -472,6 +497,7 @@ impl<P: DoorState> Broker<P> {
     /// woken the shard.
     pub fn poll_store(&mut self, now_ms: u64) {
         self.let_go();
+        self.roots_kept();
         self.take_answers(now_ms);
         let stalled = std::mem::take(&mut self.stalled);
         for slot in stalled {
@@ -532,7 +558,11 @@ impl<P: DoorState> Broker<P> {
             if infos.len() >= limit {
                 return (infos, Some(at));
             }
-            infos.extend(slots.look(at as u32, |session| self.info(session)));
+            infos.extend(
+                slots
+                    .look(at as u32, |session| self.client_info(session))
+                    .flatten(),
+            );
         }
         (infos, None)
     }

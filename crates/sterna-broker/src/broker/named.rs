@@ -89,6 +89,11 @@ impl<P: DoorState> Broker<P> {
         (is_here && is_it).then_some(owner.slot)
     }
 
+    /// As [`info`](Self::info); `None` for a root's session.
+    pub(super) fn client_info(&self, session: &BrokerSession<P>) -> Option<SessionInfo> {
+        (!session.is_root()).then(|| self.info(session))
+    }
+
     pub(super) fn info(&self, session: &BrokerSession<P>) -> SessionInfo {
         SessionInfo {
             client_id: Arc::clone(&session.client_id),

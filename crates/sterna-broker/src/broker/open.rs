@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::Broker;
+use super::branches::RootTold;
 use crate::account::Account;
 use crate::api::{
     Close, ConsumerId, DoorState, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
     Opened, SessionKey, WillFate,
 };
 use crate::directory::{Admission, Claimed, Owner};
+use crate::far_group::group_of_root;
 use crate::filter::is_topic;
 use crate::losses::LossReason;
 use crate::mail::{Address, Claim, Letter, Returned};
@@ -64,18 +66,25 @@ impl<P: DoorState> Broker<P> {
         let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
-        let most_of_user = self.rights.as_ref().and_then(|rights| {
+        let is_root = group_of_root(request.client_id).is_some();
+        let rights = self.rights.as_ref().filter(|_| !is_root);
+        let most_of_user = rights.and_then(|rights| {
             rights.most_sessions(Holder {
                 client_id: request.client_id,
                 owner: request.user,
                 endpoint: None,
             })
         });
+        let admission = if is_root {
+            Admission::Restored
+        } else {
+            Admission::Limited
+        };
         let claimed = self.directory.claim(
             request.client_id,
             request.user,
             shard,
-            (Admission::Limited, most_of_user),
+            (admission, most_of_user),
             || Owner {
                 shard,
                 slot,
@@ -492,9 +501,18 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn evict_consumer(&mut self, now_ms: u64, slot: u32, reason: EvictReason) {
         let session = &self.queues.sessions[slot];
         if let Some(consumer) = session.consumer() {
-            self.events.push_back(Event::Evicted { consumer, reason });
+            self.tell_evicted(slot, consumer, reason);
             self.disconnect(now_ms, slot, WillFate::Publish);
         }
+    }
+
+    fn tell_evicted(&mut self, slot: u32, consumer: ConsumerId, reason: EvictReason) {
+        let session = &self.queues.sessions[slot];
+        if let Some(group) = group_of_root(&session.client_id) {
+            let (group, session) = (group.into(), session.key(slot));
+            return self.far.told.push_back(RootTold::Lost { group, session });
+        }
+        self.events.push_back(Event::Evicted { consumer, reason });
     }
 
     /// Evicts the consumer of a session that is yet to come.
@@ -504,8 +522,9 @@ impl<P: DoorState> Broker<P> {
         if let Some(consumer) = session.take_consumer() {
             discard |= session.expiry_s == 0;
             self.queues.counters.sessions_connected -= 1;
-            self.events.push_back(Event::Evicted { consumer, reason });
+            self.tell_evicted(slot, consumer, reason);
         }
+        let session = &mut self.queues.sessions[slot];
         if discard {
             session.rare_mut().discard = true;
         }

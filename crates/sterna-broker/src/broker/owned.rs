@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::Broker;
+use super::branches::RootTold;
 use super::takeover::Arrival;
 use crate::api::{DoorState, Event, EvictReason, SessionKey};
 use crate::directory::Admission;
+use crate::far_group::group_of_root;
 use crate::mail::Letter;
 use crate::message::Message;
 use crate::owned::{ClaimRefusal, Owned, Ownership, decode_will, encode_will};
@@ -116,6 +118,7 @@ impl<P: DoorState> Broker<P> {
         let client_id = Arc::clone(&session.client_id);
         let will = session.will.as_deref().map(encode_will);
         let outlives = session.expiry_s > 0;
+        let if_free = session.is_root();
         let user = self.directory.user_of(&client_id);
         if let Some(owned) = self.owned() {
             owned.claimed.insert((slot, key.generation));
@@ -127,6 +130,7 @@ impl<P: DoorState> Broker<P> {
             will,
             outlives,
             is_clean,
+            if_free,
         });
     }
 
@@ -323,10 +327,16 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn tell_opened(&mut self, slot: u32, present: bool) {
         let session = &self.queues.sessions[slot];
         if let Some(consumer) = session.consumer() {
-            let session = session.key(slot);
+            let key = session.key(slot);
+            if let Some(group) = group_of_root(&session.client_id) {
+                return self.far.told.push_back(RootTold::Opened {
+                    group: group.into(),
+                    session: key,
+                });
+            }
             self.events.push_back(Event::Opened {
                 consumer,
-                session,
+                session: key,
                 present,
             });
         }

@@ -15,9 +15,10 @@ use crate::watch::Step;
 
 impl<P: DoorState> Broker<P> {
     /// Makes this the broker of a cluster's node. To be called on all shards before there is a session.
-    /// Shared subscriptions are refused from then on.
     pub fn join_cluster(&mut self, gate: Arc<PeerGate>) {
         self.peers = Some(Box::new(Peers::new(gate)));
+        self.index.set_clustered();
+        self.queues.branches.is_on = true;
         if self.shard == 0 {
             self.directory.set_clustered();
             self.index.note_interest();

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Broker;
+use super::branches::RootTold;
 use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::cursor::{Cursor, Past, Reader};
 use crate::directory::{Admission, Claimed, Owner};
+use crate::far_group::group_of_root;
 use crate::filter::Filter;
 use crate::group_reader::{GroupReader, GroupRecord};
 use crate::limits::Limits;
@@ -422,6 +424,9 @@ impl<P: DoorState> Broker<P> {
         if !is_here {
             let client_id = Arc::from(client_id);
             self.note(Ownership::Release { client_id });
+        } else if let Some(group) = group_of_root(client_id) {
+            let group = group.into();
+            self.far.told.push_back(RootTold::Adopted { group });
         }
         self.finish(now_ms);
         is_here

@@ -135,8 +135,8 @@ impl<P: DoorState> Broker<P> {
     /// Whether there still is the user whose session it is.
     pub(super) fn is_admitted(&self, slot: u32) -> bool {
         let session = &self.queues.sessions[slot];
-        (self.rights.as_ref())
-            .is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
+        let rights = self.rights.as_ref().filter(|_| !session.is_root());
+        rights.is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
     }
 
     /// What a session may get of a filter, as a subscription's context keeps it; `None` where that is
@@ -153,7 +153,8 @@ impl<P: DoorState> Broker<P> {
         filter: &str,
         ask: impl FnOnce(&dyn Rights, Holder<'_>, &str, Option<&str>) -> Right,
     ) -> Option<Permitted> {
-        let Some(rights) = &self.rights else {
+        let is_root = self.queues.sessions[slot].is_root();
+        let Some(rights) = self.rights.as_ref().filter(|_| !is_root) else {
             return Some(None);
         };
         let (topics, queue) = match filter.strip_prefix("$share/") {
@@ -252,7 +253,9 @@ impl<P: DoorState> Broker<P> {
         };
         let session = &self.queues.sessions[slot];
         if entry.group == NIL {
-            return self.of_holder(session, |holder| rights.receives(holder, message.topic()));
+            // Its members are who gets it.
+            return session.is_root()
+                || self.of_holder(session, |holder| rights.receives(holder, message.topic()));
         }
         let mut subscriptions = session.subscriptions.iter();
         let of_group = subscriptions.find(|(_, known)| known.group == entry.group);

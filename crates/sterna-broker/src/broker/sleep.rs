@@ -176,13 +176,15 @@ impl<P: DoorState> Broker<P> {
             messages: limits.queued_messages,
             bytes: limits.queued_bytes,
         };
+        // What waits for a group is in the log, which has its own limit.
+        let is_root = self.queues.sessions[slot].is_root();
         if let Some(reader) = &mut self.queues.sessions[slot].reader
             && reader.awake_from.is_none()
         {
             reader.is_first = true;
-            if self.queues.limits.queue_full == QueueFull::DropOldest {
+            if !is_root && self.queues.limits.queue_full == QueueFull::DropOldest {
                 reader.count = Some(Box::new(Count::new(reader.next, allowance.until)));
-            } else {
+            } else if !is_root {
                 reader.allowance = Some(allowance);
             }
             self.queues.hungry.push(slot);
@@ -455,7 +457,8 @@ impl<P: DoorState> Broker<P> {
         if found.is_empty() {
             return targets;
         }
-        let is_admitted = self.rights.as_ref().is_none_or(|rights| {
+        let rights = self.rights.as_ref().filter(|_| !session.is_root());
+        let is_admitted = rights.is_none_or(|rights| {
             let user = self.directory.user_of(&session.client_id);
             let holder = Holder {
                 client_id: &session.client_id,

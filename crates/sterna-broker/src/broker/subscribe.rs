@@ -7,6 +7,7 @@ use crate::api::{
     DoorState, RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
 };
 use crate::directory::Admission;
+use crate::far_group::LONGEST_GROUP_BYTES;
 use crate::filter::Filter;
 use crate::message::Origin;
 use crate::nodes::NIL;
@@ -32,8 +33,16 @@ impl<P: DoorState> Broker<P> {
         if parsed.shared && options.no_local {
             return Err(SubscribeError::NoLocalOnShared); // [MQTT-3.8.3-4]
         }
-        if parsed.shared && self.peers.is_some() {
-            return Err(SubscribeError::NoSharedInCluster);
+        if let Some(peers) = self.peers.as_ref().filter(|_| parsed.shared) {
+            if options.keep {
+                return Err(SubscribeError::NoQueueInCluster);
+            }
+            if !peers.gate.has_groups() {
+                return Err(SubscribeError::NoSharedInCluster);
+            }
+            if filter.len() > LONGEST_GROUP_BYTES {
+                return Err(SubscribeError::InvalidFilter);
+            }
         }
         let slot = session.slot;
         let limit = self.queues.limits.subscriptions_per_session;

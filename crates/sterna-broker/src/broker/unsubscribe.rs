@@ -85,7 +85,9 @@ impl<P: DoorState> Broker<P> {
             let Some(session) = self.queues.session(place.slot, place.generation) else {
                 continue; // it has ended
             };
-            if session.state == State::Claiming {
+            if session.is_root() {
+                // It ends with its members.
+            } else if session.state == State::Claiming {
                 let ended = &mut session.rare_mut().ended_filters;
                 // So there are never more than the session has subscriptions.
                 if !ended.contains(filter) {
@@ -122,7 +124,7 @@ impl<P: DoorState> Broker<P> {
     /// Tells a session's consumer, if it has one, that subscriptions have ended.
     pub(super) fn tell_unsubscribed(&mut self, slot: u32) {
         let session = &self.queues.sessions[slot];
-        if let Some(consumer) = session.consumer() {
+        if let Some(consumer) = session.consumer().filter(|_| !session.is_root()) {
             let session = session.key(slot);
             self.events
                 .push_back(Event::Unsubscribed { consumer, session });

@@ -5,6 +5,7 @@ mod cluster;
 mod delivery;
 mod demand;
 mod ended;
+mod far_groups;
 mod kept;
 mod late_store;
 mod limits;

@@ -18,22 +18,22 @@ use crate::cluster::{Client, Cluster, message, qos, text};
 const NODES: usize = 3;
 const SHARDS: u16 = 2;
 /// Positions have gaps, as those of entries have.
-const APART: u64 = 1 << 10;
+pub(crate) const APART: u64 = 1 << 10;
 
 /// The log, whose first message has the position `APART`.
-type Log = Arc<Mutex<Vec<Arc<Message>>>>;
+pub(crate) type Log = Arc<Mutex<Vec<Arc<Message>>>>;
 
-fn position(at: usize) -> u64 {
+pub(crate) fn position(at: usize) -> u64 {
     (at as u64 + 1) * APART
 }
 
 /// A shard's store: it reads the common log, and is told when what was handed over is kept.
 #[derive(Debug)]
-struct NodeStore {
-    log: Log,
-    end: Arc<AtomicU64>,
-    committed: Arc<AtomicU64>,
-    answers: VecDeque<ReadAnswer>,
+pub(crate) struct NodeStore {
+    pub(crate) log: Log,
+    pub(crate) end: Arc<AtomicU64>,
+    pub(crate) committed: Arc<AtomicU64>,
+    pub(crate) answers: VecDeque<ReadAnswer>,
 }
 
 impl Store for NodeStore {

@@ -133,6 +133,8 @@ impl Core {
         self.enter().await?;
         let payload = self.client.max_payload();
         let overhead = HEADER_BYTES + wire::RECORD_OVERHEAD_BYTES + wire::BATCH_OVERHEAD_BYTES;
+        // What is in the log may have to go to a member of a group.
+        let overhead = overhead + sterna_broker::LETTER_OVERHEAD_BYTES;
         (self.gate).set_largest_body_bytes(payload.saturating_sub(overhead) as u64);
         Ok(())
     }

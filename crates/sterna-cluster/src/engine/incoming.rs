@@ -104,6 +104,7 @@ impl Core {
                         batches,
                         "batches of another node are missing: they were older than NATS keeps them"
                     );
+                    self.missed_letters(source);
                     true
                 }
             };
@@ -193,6 +194,9 @@ impl Core {
         let mut by_shard = Vec::with_capacity(runs.len());
         for run in runs {
             self.status.received_messages.add(run.messages.len() as u64);
+            if !run.letters.is_empty() {
+                self.received_letters(source_of(subject), subject, run.letters);
+            }
             by_shard.push((usize::from(run.shard), run.messages));
         }
         by_shard

@@ -15,15 +15,15 @@ use super::outgoing::{Charge, in_one_batch};
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::table::Presence;
-use crate::wire::EncodedRun;
+use crate::wire::{self, EncodedRun, Kind};
 
 /// Messages of one turn for one node.
 #[derive(Debug)]
 pub(super) struct Parcel {
     pub(super) run: EncodedRun,
-    /// Is closed when NATS has it.
-    pub(super) part: Part,
-    pub(super) _charge: Rc<Charge>,
+    /// Is closed when NATS has it; `None` where nothing waits for that.
+    pub(super) part: Option<Part>,
+    pub(super) _charge: Option<Rc<Charge>>,
 }
 
 /// What waits for one node's inbox.
@@ -44,13 +44,16 @@ impl Lane {
         self.arrived.notify_one();
     }
 
-    /// Takes what fits a batch.
+    /// Takes what fits a batch, of one kind.
     fn take(&self, most_bytes: usize) -> Vec<Parcel> {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.is_empty() {
             return Vec::new();
         }
-        let count = in_one_batch(waiting.iter().map(|parcel| &parcel.run), most_bytes);
+        let kind = waiting[0].run.kind();
+        let same = waiting.iter().map(|parcel| &parcel.run);
+        let same = same.take_while(|run| run.kind() == kind);
+        let count = in_one_batch(same, most_bytes);
         waiting.drain(..count).collect()
     }
 }
@@ -91,7 +94,12 @@ impl Core {
                 continue;
             }
             serial += 1;
-            let payload = self.batch(parcels.iter().map(|parcel| &parcel.run));
+            let runs = parcels.iter().map(|parcel| &parcel.run);
+            let payload = match parcels[0].run.kind() {
+                Kind::Messages => self.batch(runs),
+                // They go to nodes that read them, whatever others do.
+                Kind::Letters => wire::batch(wire::GROUPS, runs),
+            };
             let messages = parcels.iter().map(|parcel| parcel.run.messages()).sum();
             let bytes = payload.len();
             if self.append(number, serial, payload).await {
@@ -99,8 +107,8 @@ impl Core {
             } else {
                 self.gate.count_dropped(messages as u64);
             }
-            for parcel in parcels {
-                self.close(parcel.part);
+            for part in parcels.into_iter().filter_map(|parcel| parcel.part) {
+                self.close(part);
             }
         }
     }

@@ -263,6 +263,7 @@ impl Core {
         status.nodes_here.set(table.count(Presence::Here) as u64);
         status.nodes_away.set(table.count(Presence::Away) as u64);
         status.filters.set(table.filters() as u64);
+        (self.gate).set_has_groups(table.version() >= wire::GROUPS);
         drop(table);
         if !events.is_empty() {
             self.look_at_gate();

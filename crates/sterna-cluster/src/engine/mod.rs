@@ -7,6 +7,7 @@
 
 mod connection;
 mod following;
+mod groups;
 mod incoming;
 mod interest;
 mod kept;
@@ -103,6 +104,8 @@ struct Core {
     unechoed: RefCell<HashMap<Box<str>, u32>>,
     /// What this node's readers want, and what of it is not told yet.
     own: RefCell<HashMap<Arc<str>, Interest>>,
+    /// What shards know of other processes.
+    roll: RefCell<Option<groups::Roll>>,
     untold: RefCell<Vec<Arc<str>>>,
     /// What is to be told later, and when, in milliseconds since the start.
     told_later: RefCell<VecDeque<(u64, Arc<str>)>>,
@@ -283,6 +286,7 @@ impl Engine {
             regions: regions::Regions::default(),
             unechoed: RefCell::default(),
             own: RefCell::default(),
+            roll: RefCell::default(),
             untold: RefCell::default(),
             told_later: RefCell::default(),
             untold_arrived: Notify::new(),

@@ -70,6 +70,9 @@ impl Core {
                         self.spawn(Rc::clone(&self).read_log(shard, request));
                     }
                     FromShard::Ownership { shard, notes } => self.note_ownership(shard, notes),
+                    FromShard::GroupLetters { shard, letters } => {
+                        self.send_group_letters(shard, letters);
+                    }
                     FromShard::Interest(interest) => self.note_interest(interest),
                     FromShard::HasTold { shard, told, next } => {
                         self.spawn(Rc::clone(&self).told_again(shard, told, next));
@@ -190,8 +193,8 @@ impl Core {
             for run in runs {
                 let parcel = lanes::Parcel {
                     run,
-                    part: self.another(part),
-                    _charge: Rc::clone(&charge),
+                    part: Some(self.another(part)),
+                    _charge: Some(Rc::clone(&charge)),
                 };
                 self.lane(node).push(parcel);
             }

@@ -46,6 +46,7 @@ impl Core {
                     will,
                     outlives,
                     is_clean,
+                    if_free,
                 } => {
                     let request = Request {
                         session: (shard, session),
@@ -53,6 +54,7 @@ impl Core {
                         will,
                         outlives,
                         is_clean,
+                        if_free,
                         client_id,
                     };
                     owners.claim(now_ms, key_of(&request.client_id), request);
@@ -135,11 +137,15 @@ impl Core {
         self.status.sessions_owned.set(owners.held() as u64);
         self.status.sessions_claimed.set(owners.busy() as u64);
         drop(owners);
-        if self.fence.open_until(until_ms) {
+        let lapses = self.fence.lapses();
+        let is_awaited = self.fence.open_until(until_ms);
+        // Who was not sure is to find out what is still its own.
+        if is_awaited || self.fence.lapses() != lapses {
             for shard in 0..self.settings.shards {
                 self.post(shard, ToShard::Committed);
             }
         }
+        self.tell_roll(self.fence.now_ms());
         let is_sure = !self.fence.is_shut();
         if self.status.is_sure.swap(is_sure, Ordering::AcqRel) != is_sure {
             if is_sure {

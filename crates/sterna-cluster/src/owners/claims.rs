@@ -473,11 +473,17 @@ impl<S: Copy> Owners<S> {
         let previous = found.filter(|(_, record)| !record.is_over && record.owner != self.own);
         let is_gone =
             (previous.as_ref()).is_some_and(|(_, record)| self.is_gone(now_ms, &record.owner));
+        let is_free = (previous.as_ref()).is_none_or(|(_, record)| {
+            is_gone || self.harmless_from_ms(now_ms, &record.owner) <= now_ms
+        });
         let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) else {
             return;
         };
         if claim.is_abandoned {
             return self.give_up(now_ms, key);
+        }
+        if claim.request.if_free && !is_free {
+            return self.refuse_overtaken(now_ms, key);
         }
         if claim.unsure_over.is_some_and(|over| expected > over) {
             // It may have been written, and its will published by who has claimed the session since.

@@ -9,6 +9,7 @@ pub struct Fence {
     started: Instant,
     until_ms: AtomicU64,
     is_awaited: AtomicBool,
+    lapses: AtomicU64,
 }
 
 impl Default for Fence {
@@ -17,6 +18,7 @@ impl Default for Fence {
             started: Instant::now(),
             until_ms: AtomicU64::new(0),
             is_awaited: AtomicBool::new(false),
+            lapses: AtomicU64::new(0),
         }
     }
 }
@@ -34,6 +36,12 @@ impl Fence {
         self.now_ms() >= self.until_ms.load(Ordering::SeqCst)
     }
 
+    /// How often it was opened after it had been shut: who has not looked meanwhile knows by this that it was.
+    #[must_use]
+    pub fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::SeqCst)
+    }
+
     /// Has all shards woken when it is open, by their acknowledgements' way.
     pub fn wake_when_open(&self) {
         self.is_awaited.store(true, Ordering::SeqCst);
@@ -41,7 +49,11 @@ impl Fence {
 
     /// Open until this time of [`now_ms`](Self::now_ms). True where shards are to be woken.
     pub(crate) fn open_until(&self, until_ms: u64) -> bool {
+        let was_shut = self.is_shut();
         self.until_ms.store(until_ms, Ordering::SeqCst);
+        if was_shut && !self.is_shut() {
+            self.lapses.fetch_add(1, Ordering::SeqCst);
+        }
         !self.is_shut() && self.is_awaited.swap(false, Ordering::SeqCst)
     }
 }
@@ -56,10 +68,14 @@ mod tests {
         assert!(fence.is_shut());
         assert!(!fence.open_until(u64::MAX), "nobody waits");
         assert!(!fence.is_shut());
+        assert_eq!(fence.lapses(), 1);
+        fence.open_until(u64::MAX);
+        assert_eq!(fence.lapses(), 1, "it was open");
         fence.wake_when_open();
         assert!(!fence.open_until(fence.now_ms()));
         assert!(fence.is_shut());
         assert!(fence.open_until(u64::MAX), "somebody still waits");
         assert!(!fence.open_until(u64::MAX), "once");
+        assert_eq!(fence.lapses(), 2, "it was shut meanwhile");
     }
 }

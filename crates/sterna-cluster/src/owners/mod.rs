@@ -78,6 +78,8 @@ pub struct Request<S> {
     pub outlives: bool,
     /// Whether it begins anew, whatever is kept of it.
     pub is_clean: bool,
+    /// Whether it is refused while another process has it that may be sure of it.
+    pub if_free: bool,
 }
 
 /// What is to be done.
@@ -198,6 +200,8 @@ struct Held {
 #[derive(Debug)]
 struct Known {
     incarnation: u64,
+    /// The incarnation that was seen before; 0 for none.
+    before: u64,
     /// When its last mark was seen.
     seen_ms: u64,
     /// When this incarnation was seen first, which is when the one before was over.
@@ -483,6 +487,7 @@ impl<S: Copy> Owners<S> {
         }
         let known = (self.nodes.entry(Arc::clone(&process.node))).or_insert_with(|| Known {
             incarnation: process.incarnation,
+            before: 0,
             seen_ms: now_ms,
             since_ms: now_ms,
             has_left: false,
@@ -490,6 +495,7 @@ impl<S: Copy> Owners<S> {
             is_swept: false,
         });
         if process.incarnation > known.incarnation {
+            known.before = known.incarnation;
             known.incarnation = process.incarnation;
             known.since_ms = now_ms;
             known.has_left = false;
@@ -626,6 +632,29 @@ impl<S: Copy> Owners<S> {
             // No mark of it has come by since this node began.
             None => began_ms + grace_ms,
         }
+    }
+
+    /// Other processes that may be sure of something; `None` where some may be that were not seen yet.
+    #[must_use]
+    pub fn may_be_sure(&self, now_ms: u64) -> Option<Vec<Process>> {
+        let grace_ms = self.terms.grace_ms();
+        if self.began_ms? + grace_ms > now_ms {
+            return None;
+        }
+        let mut sure = Vec::new();
+        for (name, known) in &self.nodes {
+            for incarnation in [known.before, known.incarnation] {
+                let node = Arc::clone(name);
+                let process = Process { node, incarnation };
+                if incarnation != 0 && self.harmless_from_ms(now_ms, &process) > now_ms {
+                    sure.push(process);
+                }
+            }
+        }
+        sure.sort_unstable_by(|one, other| {
+            (&one.node, one.incarnation).cmp(&(&other.node, other.incarnation))
+        });
+        Some(sure)
     }
 
     /// Whether the sessions of a process have ended.

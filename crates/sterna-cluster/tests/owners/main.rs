@@ -205,6 +205,74 @@ fn the_will_of_a_node_that_died_is_published_by_another_once() {
     assert_eq!(world.settled(), None);
 }
 
+/// The root of a shared subscription is wanted by whoever has members, and left to who has it: until that one may not be
+/// sure of it any more.
+#[test]
+fn what_is_claimed_if_it_is_free_stays_with_who_may_be_sure_of_it() {
+    let process = |node: &str| Process {
+        node: node.into(),
+        incarnation: 1,
+    };
+    let terms = Terms {
+        lease_ms: 2_000,
+        absence_ms: 60_000,
+        claim_timeout_ms: 5_000,
+    };
+    let request = |session| Request {
+        session,
+        client_id: "root".into(),
+        user: None,
+        will: None,
+        outlives: true,
+        is_clean: false,
+        if_free: true,
+    };
+    let (key, own, other) = (Key::default(), process("own"), process("other"));
+    let theirs = Record {
+        owner: other.clone(),
+        is_over: false,
+        is_kept: true,
+        serial: 1,
+        client_id: "root".into(),
+        user: None,
+        will: None,
+        since: None,
+    };
+    let mut owners = Owners::new(own.clone(), terms);
+    owners.mark_passed(1_000, 1, &own, Mark::Here { sent_ms: 1_000 });
+    owners.mark_passed(1_000, 2, &other, Mark::Here { sent_ms: 7 });
+    assert_eq!(
+        owners.may_be_sure(1_000),
+        None,
+        "others may not be seen yet"
+    );
+    let mut claim = |now_ms, session| {
+        owners.mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms });
+        owners.claim(now_ms, key, request(session));
+        let mut is_written = false;
+        loop {
+            let actions = owners.take_actions();
+            if actions.is_empty() {
+                return (is_written, owners.may_be_sure(now_ms));
+            }
+            for action in actions {
+                match action {
+                    Action::Read { key, attempt } => {
+                        let found = Ok(Some((10, theirs.clone())));
+                        owners.was_read(now_ms, key, attempt, found);
+                    }
+                    Action::Write { .. } => is_written = true,
+                    _ => {}
+                }
+            }
+        }
+    };
+    assert!(!claim(1_100, 1).0, "the other is here");
+    assert_eq!(claim(3_249, 2), (false, None));
+    // The lease and an eighth of it after its last mark.
+    assert_eq!(claim(3_250, 3), (true, Some(Vec::new())));
+}
+
 /// A node claims a session, and is cut off for longer than its lease before the claim is known to be written: its
 /// client is let in without NATS. Who comes after that, with a session that stays, finds the node's own record.
 #[test]
@@ -220,6 +288,7 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
         will: None,
         outlives,
         is_clean: false,
+        if_free: false,
     };
     let settled = |actions: &[Action<u64>]| -> Vec<u64> {
         let sessions = actions.iter().filter_map(|action| match action {

@@ -747,6 +747,7 @@ impl World {
             will: Some(will),
             outlives,
             is_clean,
+            if_free: false,
         };
         self.with(node, start, |owners, now_ms| {
             owners.claim(now_ms, key, request);

@@ -744,7 +744,11 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
         }
         SubscribeError::NoSharedInCluster => refusal(
             Condition::NOT_IMPLEMENTED,
-            "a node of a cluster has no queues and no shared subscriptions",
+            "an older node of the cluster has no shared subscriptions",
+        ),
+        SubscribeError::NoQueueInCluster => refusal(
+            Condition::NOT_IMPLEMENTED,
+            "a node of a cluster has no queues",
         ),
         SubscribeError::NotAllowed => refusal(
             Condition::UNAUTHORIZED_ACCESS,

@@ -579,6 +579,9 @@ impl Handler for Shard {
     }
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {
+        if let Some(member) = &self.cluster {
+            member.look_at_fence(&mut self.broker, net.now_ms());
+        }
         while let Some(event) = self.broker.next_event() {
             let mut doors = self.doors(net);
             match event {

@@ -518,8 +518,11 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
             }
             SubscribeError::NoSharedInCluster => Trouble::new(
                 Kind::InvalidFilter,
-                "a node of a cluster has no shared subscriptions",
+                "an older node of the cluster has no shared subscriptions",
             ),
+            SubscribeError::NoQueueInCluster => {
+                Trouble::new(Kind::InvalidFilter, "a node of a cluster has no queues")
+            }
             SubscribeError::NotAllowed => Trouble::new(
                 Kind::Forbidden,
                 "the rules forbid to subscribe to this filter",

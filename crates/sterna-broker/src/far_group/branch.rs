@@ -1,0 +1,177 @@
+//! A node's part of a group.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::{Back, Peer};
+
+/// Whose root a branch attends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Owner {
+    pub(crate) peer: Peer,
+    pub(crate) epoch: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Branch {
+    /// The group's number on this node; `None` where it has no member any more.
+    pub(crate) id: Option<u32>,
+    pub(crate) owner: Option<Owner>,
+    /// Where the log ended when it began: what came after it is the group's, if that is new.
+    pub(crate) began_at: u64,
+    /// Counts its attendances.
+    pub(crate) attendance: u64,
+    pub(crate) is_welcome: bool,
+    /// Messages that it was given in this attendance.
+    pub(crate) received: u64,
+    /// How many it has said that it takes.
+    pub(crate) told: u64,
+    /// Messages of the log that are with members, or on their way to them.
+    pub(crate) held: BTreeSet<u64>,
+    /// What the root is to be told.
+    pub(crate) settled: Vec<u64>,
+    pub(crate) returned: Vec<Back>,
+    /// Whether members have refused messages since it attended.
+    pub(crate) has_refused: bool,
+    /// When it gives back what clients have that are no members any more; 0 where there is none.
+    pub(crate) gives_up_at_ms: u64,
+    /// When it looks for a root, while it has none.
+    pub(crate) seek_at_ms: u64,
+    pub(crate) is_dirty: bool,
+    /// Whether a letter with what is new is to be written at the end of the turn.
+    pub(crate) is_reporting: bool,
+}
+
+impl Branch {
+    /// Gives back what clients have that are no members any more.
+    pub(crate) fn give_up(&mut self) {
+        self.gives_up_at_ms = 0;
+        let held = std::mem::take(&mut self.held).into_iter();
+        self.returned.extend(held.map(Back::sent));
+    }
+}
+
+/// All branches of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Branches {
+    /// Whether groups have branches at all: this is a node of a cluster.
+    pub(crate) is_on: bool,
+    all: FxHashMap<Arc<str>, Branch>,
+    /// By the numbers of groups; those of groups that have ended stay while the branch does.
+    names: FxHashMap<u32, Arc<str>>,
+    pub(crate) dirty: Vec<Arc<str>>,
+    pub(crate) reporting: Vec<Arc<str>>,
+}
+
+impl Branches {
+    pub(crate) fn get(&self, name: &str) -> Option<&Branch> {
+        self.all.get(name)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Branch> {
+        self.all.get_mut(name)
+    }
+
+    pub(crate) fn name(&self, id: u32) -> Option<&Arc<str>> {
+        self.names.get(&id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Branch)> {
+        self.all.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&Arc<str>, &mut Branch)> {
+        self.all.iter_mut()
+    }
+
+    /// The numbers that a branch's group has, or had.
+    pub(crate) fn ids(&self, name: &str) -> Vec<u32> {
+        let names = self.names.iter();
+        let ids = names.filter(|(_, known)| ***known == *name);
+        ids.map(|(&id, _)| id).collect()
+    }
+
+    /// The group has its first member here, where the log ends at a position.
+    pub(crate) fn begin(&mut self, id: u32, name: &Arc<str>, position: u64) {
+        self.names.insert(id, Arc::clone(name));
+        let branch = (self.all.entry(Arc::clone(name))).or_insert_with(|| Branch {
+            began_at: position,
+            ..Branch::default()
+        });
+        branch.id = Some(id);
+        self.touch_named(name);
+    }
+
+    /// The group's last member here has left.
+    pub(crate) fn end(&mut self, id: u32) {
+        let Some(name) = self.names.get(&id).cloned() else {
+            return;
+        };
+        if let Some(branch) = self.all.get_mut(&name)
+            && branch.id == Some(id)
+        {
+            branch.id = None;
+        }
+        self.touch_named(&name);
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Branch> {
+        self.names.retain(|_, known| **known != *name);
+        self.all.remove(name)
+    }
+
+    /// Notes that something of a group has changed that its root may have to know.
+    pub(crate) fn touch(&mut self, id: u32) {
+        if !self.is_on {
+            return;
+        }
+        if let Some(name) = self.names.get(&id).cloned() {
+            self.touch_named(&name);
+        }
+    }
+
+    pub(crate) fn touch_named(&mut self, name: &Arc<str>) {
+        if let Some(branch) = self.all.get_mut(name)
+            && !std::mem::replace(&mut branch.is_dirty, true)
+        {
+            self.dirty.push(Arc::clone(name));
+        }
+    }
+
+    /// Notes that members are done with a message of the log. False where the group is no branch.
+    pub(crate) fn settle(&mut self, id: u32, position: u64) -> bool {
+        let Some(name) = self.names.get(&id).filter(|_| self.is_on).cloned() else {
+            return false;
+        };
+        if let Some(branch) = self.all.get_mut(&name)
+            && branch.held.remove(&position)
+        {
+            branch.settled.push(position);
+        }
+        self.touch_named(&name);
+        true
+    }
+
+    /// Gives a message back to the root.
+    pub(crate) fn give_back(&mut self, name: &Arc<str>, back: Back) {
+        if let Some(branch) = self.all.get_mut(name)
+            && branch.held.remove(&back.position)
+        {
+            branch.has_refused |= back.is_refused;
+            branch.returned.push(back);
+        }
+        self.touch_named(name);
+    }
+
+    /// Notes that a branch has something to tell, at the end of the turn.
+    pub(crate) fn report(&mut self, name: &Arc<str>) {
+        if let Some(branch) = self.all.get_mut(name)
+            && !std::mem::replace(&mut branch.is_reporting, true)
+        {
+            self.reporting.push(Arc::clone(name));
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Shared subscriptions whose members are on several nodes of a cluster.
+//!
+//! Such a group has a *branch* on each node with members, and one *root* in the cluster. The root is a session without a
+//! client, which subscribes to the group's topics. So it has what each session has that outlives its connection: one
+//! node owns it, with a fencing epoch. It reads the cluster's log, and what it has not settled is kept. When its node is
+//! gone, another one has it.
+//!
+//! The root gives each message to one branch, and a branch to one of its members, by the queue that a group has on one
+//! node. A branch says up to which number of messages it takes, as a receiver of AMQP does. What its members do not
+//! take it returns at once, so nothing waits in it.
+//!
+//! Between the two, messages have the names that the log gives them: their positions. A branch that hears of another
+//! root, or was not sure that its node is in the cluster, *attends* anew, and tells which messages its members hold. The
+//! root answers which of them have been given to others meanwhile. A new root gives nothing before it has heard from all
+//! branches that its predecessor had given messages to, or nobody on their nodes can be sure of anything any more.
+//!
+//! Letters between nodes arrive in order and once, or their node is gone ([`GroupLetter`]).
+
+mod branch;
+mod letter;
+mod root;
+
+use std::sync::Arc;
+
+pub(crate) use branch::{Branches, Owner};
+pub(crate) use letter::{Back, Given, Word, decode, encode};
+pub use letter::{GroupLetter, group_of_letter};
+pub(crate) use root::{Attendee, Root, RootRecord};
+
+use crate::api::ConsumerId;
+
+/// The first character of the names of roots' sessions. No client can have it: texts of MQTT have none, and names of
+/// other protocols' sessions begin with those of their protocols.
+pub(crate) const ROOT: char = '\0';
+
+/// Who reads the queues of roots' sessions.
+pub(crate) const ROOT_CONSUMER: ConsumerId = ConsumerId(u64::MAX - 1);
+
+/// The longest filter of a shared subscription in a cluster: each letter about it has it.
+pub(crate) const LONGEST_GROUP_BYTES: usize = 1_024;
+
+/// Bytes that a letter with one message may take beside the message's record.
+pub const LETTER_OVERHEAD_BYTES: usize = LONGEST_GROUP_BYTES + 64;
+
+/// The name of the session of a group's root.
+pub(crate) fn root_name(group: &str) -> String {
+    format!("{ROOT}{group}")
+}
+
+/// The group whose root a session is; `None` for a client's.
+pub(crate) fn group_of_root(client_id: &str) -> Option<&str> {
+    client_id.strip_prefix(ROOT)
+}
+
+/// A process of a node of the cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Peer {
+    /// The node's name.
+    pub node: Arc<str>,
+    /// The number of the process, which is higher after each start.
+    pub incarnation: u64,
+}

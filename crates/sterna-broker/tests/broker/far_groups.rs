@@ -1,0 +1,700 @@
+//! Shared subscriptions with members on several nodes of a cluster, in virtual time: nodes that die or stand still,
+//! letters that are late or lost, and a model of the log, the records and the owners between them. From a seed come all
+//! of these.
+//!
+//! What a member has is checked: a message is with one at a time, and none that was acknowledged is missing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sterna_broker::{
+    Change, ClaimRefusal, Close, GroupLetter, Keeping, Limits, Message, Opened, Outcome, Outgoing,
+    Ownership, Peer, PeerGate, Qos, Share, Wanted, group_of_letter, name_of,
+};
+
+use crate::cluster::{Client, Cluster, message, qos, text};
+use crate::nodes::{APART, Log, NodeStore, position};
+
+const NODES: usize = 3;
+const SHARDS: u16 = 2;
+const GROUP: &str = "$share/g/t";
+const LINGER_MS: u64 = 3_600_000;
+
+type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+/// What a shard had in one turn.
+struct Turn {
+    shard: usize,
+    token: u64,
+    outgoing: Vec<Outgoing>,
+    changes: Vec<Change>,
+}
+
+struct Member {
+    client: Client,
+    /// Sent and not acknowledged: tag and number of the message.
+    unsettled: VecDeque<(u64, u64)>,
+}
+
+struct Node {
+    own: Peer,
+    cluster: Cluster,
+    committed: Vec<Arc<AtomicU64>>,
+    end: Arc<AtomicU64>,
+    followed: usize,
+    turns: VecDeque<Turn>,
+    records: Records,
+    /// The epoch in which it has the root, or had it as far as it knows.
+    epoch: u64,
+    members: Vec<Member>,
+    is_paused: bool,
+    /// Whether it was given up while it stood still, and is to find that out.
+    has_lapsed: bool,
+    lapses: u64,
+}
+
+#[derive(Default)]
+struct Register {
+    epoch: u64,
+    records: Records,
+    owner: Option<Peer>,
+}
+
+struct World {
+    random: u64,
+    with_fence: bool,
+    log: Log,
+    register: Register,
+    nodes: Vec<Node>,
+    incarnations: u64,
+    sure: BTreeSet<Peer>,
+    mail: BTreeMap<(usize, usize), VecDeque<(Vec<u8>, bool)>>,
+    names: u64,
+    published: u64,
+    waiting: Vec<(usize, usize, u64, u64)>,
+    acknowledged: BTreeSet<u64>,
+    /// Who has a message: its node's process, and its client.
+    holders: BTreeMap<u64, (Peer, Client)>,
+    done: BTreeMap<u64, usize>,
+    roots: BTreeSet<u64>,
+    fault: Option<String>,
+}
+
+impl World {
+    fn new(seed: u64, with_fence: bool) -> Self {
+        let mut world = Self {
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            with_fence,
+            log: Log::default(),
+            register: Register::default(),
+            nodes: Vec::new(),
+            incarnations: 0,
+            sure: BTreeSet::new(),
+            mail: BTreeMap::new(),
+            names: 0,
+            published: 0,
+            waiting: Vec::new(),
+            acknowledged: BTreeSet::new(),
+            holders: BTreeMap::new(),
+            done: BTreeMap::new(),
+            roots: BTreeSet::new(),
+            fault: None,
+        };
+        for at in 0..NODES {
+            let node = world.start(at);
+            world.nodes.push(node);
+        }
+        for at in 0..NODES {
+            world.tell_roll(at);
+        }
+        world
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (self.random >> 33) % bound
+    }
+
+    fn start(&mut self, at: usize) -> Node {
+        let followed = self.log.lock().expect("unharmed").len();
+        let end = Arc::new(AtomicU64::new(position(followed)));
+        let committed: Vec<_> = (0..SHARDS).map(|_| Arc::new(AtomicU64::new(0))).collect();
+        let limits = Limits {
+            read_ahead_messages: 5,
+            group_window: 2,
+            ..Limits::default()
+        };
+        let mut cluster = Cluster::with(SHARDS, limits, |shard| {
+            Box::new(NodeStore {
+                log: Arc::clone(&self.log),
+                end: Arc::clone(&end),
+                committed: Arc::clone(&committed[usize::from(shard)]),
+                answers: VecDeque::new(),
+            })
+        });
+        cluster.is_granted = false;
+        let gate = Arc::new(PeerGate::new(1 << 30));
+        gate.set_open(true);
+        gate.set_has_groups(true);
+        for shard in 0..SHARDS {
+            let broker = cluster.broker(shard);
+            broker.join_cluster(Arc::clone(&gate));
+            broker.set_keeping(Keeping::Synced);
+            broker.restore(1_000_000);
+        }
+        let durable = Wanted {
+            is_durable: true,
+            ..Wanted::NOBODY
+        };
+        cluster
+            .broker(0)
+            .set_wanted(vec![(Arc::from("t"), durable)]);
+        cluster.collect(0);
+        cluster.run();
+        self.incarnations += 1;
+        let own = Peer {
+            node: format!("n{at}").into(),
+            incarnation: self.incarnations,
+        };
+        self.sure.insert(own.clone());
+        Node {
+            own,
+            cluster,
+            committed,
+            end,
+            followed,
+            turns: VecDeque::new(),
+            records: Records::new(),
+            epoch: 0,
+            members: Vec::new(),
+            is_paused: false,
+            has_lapsed: false,
+            lapses: 0,
+        }
+    }
+
+    fn tell_roll(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let (own, sure): (_, Vec<Peer>) = (node.own.clone(), self.sure.iter().cloned().collect());
+        for shard in 0..SHARDS {
+            let now_ms = node.cluster.now_ms;
+            (node.cluster.broker(shard)).set_roll(
+                now_ms,
+                own.clone(),
+                Some(sure.clone()),
+                LINGER_MS,
+            );
+            node.cluster.collect(shard);
+        }
+        self.end_turn(at);
+    }
+
+    /// The end of a turn of all shards of a node.
+    fn end_turn(&mut self, at: usize) {
+        for _ in 0..3 {
+            let node = &mut self.nodes[at];
+            node.cluster.run();
+            for shard in 0..SHARDS {
+                let now_ms = node.cluster.now_ms;
+                node.cluster.broker(shard).poll_store(now_ms);
+                node.cluster.collect(shard);
+            }
+            node.cluster.run();
+            self.settle_claims(at);
+        }
+        let node = &mut self.nodes[at];
+        let mut letters = Vec::new();
+        for shard in 0..SHARDS {
+            let broker = node.cluster.broker(shard);
+            letters.extend(broker.take_group_letters());
+            let changes = broker.take_changes();
+            if let Some((token, outgoing)) = broker.take_outgoing() {
+                node.turns.push_back(Turn {
+                    shard: usize::from(shard),
+                    token,
+                    outgoing,
+                    changes,
+                });
+            }
+            node.cluster.collect(shard);
+        }
+        for GroupLetter { to, record } in letters {
+            for other in (0..NODES).filter(|&other| other != at) {
+                let is_for = to.as_ref().is_none_or(|to| **to == *format!("n{other}"));
+                if is_for {
+                    let mail = self.mail.entry((at, other)).or_default();
+                    mail.push_back((record.clone(), false));
+                }
+            }
+        }
+    }
+
+    /// Members' sessions are nobody else's; the root is whose it may be.
+    fn settle_claims(&mut self, at: usize) {
+        for note in std::mem::take(&mut self.nodes[at].cluster.notes) {
+            match note {
+                Ownership::Claim {
+                    session,
+                    if_free,
+                    client_id,
+                    ..
+                } => {
+                    let home = Share::home(&client_id, SHARDS);
+                    if !if_free {
+                        continue; // see `join`
+                    }
+                    let own = self.nodes[at].own.clone();
+                    let owner = self.register.owner.clone();
+                    let is_anothers =
+                        owner.is_some_and(|owner| owner != own && self.sure.contains(&owner));
+                    let records = (!is_anothers).then(|| self.take_records(at));
+                    let cluster = &mut self.nodes[at].cluster;
+                    let now_ms = cluster.now_ms;
+                    let broker = cluster.broker(home);
+                    match records {
+                        Some(records) => broker.session_restored(now_ms, session, records),
+                        None => {
+                            let refusal = Err(ClaimRefusal::TakenOver);
+                            broker.session_claimed(now_ms, session, refusal);
+                        }
+                    }
+                    cluster.collect(home);
+                    cluster.run();
+                }
+                Ownership::Release { client_id } if client_id.starts_with('\0') => {
+                    if self.register.owner.as_ref() == Some(&self.nodes[at].own) {
+                        self.register.owner = None;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn take_records(&mut self, at: usize) -> Vec<sterna_broker::Record> {
+        self.take_turns(at, usize::MAX);
+        self.register.epoch += 1;
+        self.roots.insert(self.register.epoch);
+        self.nodes[at].epoch = self.register.epoch;
+        self.register.owner = Some(self.nodes[at].own.clone());
+        self.nodes[at].records.clone_from(&self.register.records);
+        // It has seen the log as far as its predecessor can have.
+        let end = self.log.lock().expect("unharmed").len();
+        self.follow(at, end);
+        (self.register.records.iter())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    /// The model takes some turns of a node, in their order.
+    fn take_turns(&mut self, at: usize, count: usize) {
+        for _ in 0..count {
+            let node = &mut self.nodes[at];
+            let Some(turn) = node.turns.pop_front() else {
+                break;
+            };
+            for Outgoing { message, .. } in turn.outgoing {
+                self.log.lock().expect("unharmed").push(message);
+            }
+            let is_late = node.epoch < self.register.epoch && self.with_fence;
+            let mut is_changed = false;
+            for Change { key, value } in turn.changes {
+                if !name_of(&key).is_some_and(|name| name.starts_with('\0')) {
+                    continue;
+                }
+                is_changed = true;
+                match value {
+                    Some(value) => node.records.insert(key, value),
+                    None => node.records.remove(&key),
+                };
+            }
+            if is_changed && !is_late {
+                self.register.records.clone_from(&node.records);
+            }
+            node.committed[turn.shard].store(turn.token, Ordering::SeqCst);
+        }
+        let committed: Vec<u64> = (self.nodes[at].committed.iter())
+            .map(|token| token.load(Ordering::SeqCst))
+            .collect();
+        self.waiting.retain(|&(node, shard, token, which)| {
+            let waits = node != at || committed[shard] < token;
+            if !waits {
+                self.acknowledged.insert(which);
+            }
+            waits
+        });
+    }
+
+    fn follow(&mut self, at: usize, count: usize) {
+        for _ in 0..count {
+            let next = self.nodes[at].followed;
+            let Some(message) = self.log.lock().expect("unharmed").get(next).cloned() else {
+                break;
+            };
+            let mut record = Vec::new();
+            message.encode(&mut record);
+            let message = Message::decode(record.into()).expect("its own form");
+            let node = &mut self.nodes[at];
+            node.followed += 1;
+            let now_ms = node.cluster.now_ms;
+            (node.cluster.broker(0)).publish_from_log(now_ms, position(next), message);
+            (node.cluster.broker(0)).pass_log(position(next + 1) - 1);
+            node.cluster.collect(0);
+            node.cluster.run();
+        }
+    }
+
+    fn publish(&mut self, at: usize) {
+        // Before the group is there nobody wants it.
+        if !self.register.records.is_empty() {
+            self.publish_now(at);
+        }
+    }
+
+    fn publish_now(&mut self, at: usize) {
+        let shard = self.below(u64::from(SHARDS)) as u16;
+        self.published += 1;
+        let number = self.published;
+        let node = &mut self.nodes[at];
+        let message = message("t", &number.to_string(), Qos::AtLeastOnce, false);
+        let routed = node.cluster.send(shard, None, message);
+        assert!(routed.token > 0, "somebody wants it in the log");
+        self.waiting
+            .push((at, usize::from(shard), routed.token, number));
+        self.end_turn(at);
+    }
+
+    fn deliver(&mut self, from: usize, to: usize) {
+        let Some((record, follows_lost)) =
+            self.mail.get_mut(&(from, to)).and_then(VecDeque::pop_front)
+        else {
+            return;
+        };
+        let home = Share::home(group_of_letter(&record).expect("a letter"), SHARDS);
+        let node: Arc<str> = format!("n{from}").into();
+        let cluster = &mut self.nodes[to].cluster;
+        let now_ms = cluster.now_ms;
+        if follows_lost {
+            for shard in 0..SHARDS {
+                cluster.broker(shard).group_letters_missed(now_ms, &node);
+                cluster.collect(shard);
+            }
+        }
+        assert!(cluster.broker(home).group_letter(now_ms, &node, &record));
+        cluster.collect(home);
+        self.end_turn(to);
+    }
+
+    /// A letter does not arrive, which is noticed by the next.
+    fn lose(&mut self, from: usize, to: usize) {
+        if let Some(mail) = self.mail.get_mut(&(from, to))
+            && mail.len() > 1
+        {
+            mail.pop_front();
+            mail[0].1 = true;
+        }
+    }
+
+    fn join(&mut self, at: usize) {
+        let shard = self.below(u64::from(SHARDS)) as u16;
+        self.names += 1;
+        let name = format!("m{}", self.names);
+        let cluster = &mut self.nodes[at].cluster;
+        let (consumer, opened) = cluster.start_open(shard, &name, true, 0, None);
+        cluster.run();
+        let (Opened::Pending { session } | Opened::Ready { session, .. }) = opened;
+        let now_ms = cluster.now_ms;
+        cluster
+            .broker(shard)
+            .session_claimed(now_ms, session, Ok(()));
+        cluster.collect(shard);
+        cluster.run();
+        let client = Client {
+            shard,
+            key: session,
+            consumer,
+            present: false,
+        };
+        let level = qos(Qos::AtLeastOnce);
+        cluster.subscribe(client, GROUP, level);
+        self.nodes[at].members.push(Member {
+            client,
+            unsettled: VecDeque::new(),
+        });
+    }
+
+    fn members(&self) -> usize {
+        self.nodes.iter().map(|node| node.members.len()).sum()
+    }
+
+    fn leave(&mut self, at: usize) {
+        let count = self.nodes[at].members.len();
+        // A group ends with the last member that its root has heard of.
+        let is_quiet = self.mail.values().all(VecDeque::is_empty)
+            && self.nodes.iter().all(|node| !node.is_paused);
+        if count == 0 || self.members() < 2 || (count == 1 && !is_quiet) {
+            return;
+        }
+        let which = self.below(count as u64) as usize;
+        let member = self.nodes[at].members.swap_remove(which);
+        for (_, number) in member.unsettled {
+            self.holders.remove(&number);
+        }
+        self.nodes[at].cluster.close(member.client, Close::LOST);
+        self.end_turn(at);
+    }
+
+    /// Members of a node read, and acknowledge some of it.
+    fn read(&mut self, at: usize) {
+        let own = self.nodes[at].own.clone();
+        for which in 0..self.nodes[at].members.len() {
+            let client = self.nodes[at].members[which].client;
+            for _ in 0..self.below(4) {
+                let Some(delivery) = self.nodes[at].cluster.next(client) else {
+                    break;
+                };
+                self.nodes[at].cluster.run();
+                let number: u64 = text(&delivery).parse().expect("a number");
+                if let Some((peer, holder)) = self.holders.get(&number)
+                    && self.sure.contains(peer)
+                {
+                    let text = format!(
+                        "{number} is with {holder:?} of {peer:?}, and {client:?} of {own:?}"
+                    );
+                    self.fault.get_or_insert(text);
+                }
+                self.holders.insert(number, (own.clone(), client));
+                self.nodes[at].members[which]
+                    .unsettled
+                    .push_back((delivery.tag, number));
+            }
+            for _ in 0..self.below(4) {
+                let member = &mut self.nodes[at].members[which];
+                let Some((tag, number)) = member.unsettled.pop_front() else {
+                    break;
+                };
+                self.nodes[at]
+                    .cluster
+                    .settle(client, tag, Outcome::Accepted);
+                if (self.holders.get(&number))
+                    .is_some_and(|(_, holder)| holder.consumer == client.consumer)
+                {
+                    self.holders.remove(&number);
+                }
+                *self.done.entry(number).or_default() += 1;
+            }
+        }
+        self.end_turn(at);
+    }
+
+    fn kill(&mut self, at: usize) {
+        self.waiting.retain(|&(node, ..)| node != at);
+        let members = std::mem::take(&mut self.nodes[at].members);
+        for (_, number) in members.into_iter().flat_map(|member| member.unsettled) {
+            self.holders.remove(&number);
+        }
+        let node = self.start(at);
+        self.nodes[at] = node;
+        self.tell_roll(at);
+    }
+
+    /// The lease of processes is over that are dead or stand still.
+    fn lease_over(&mut self) {
+        for node in &mut self.nodes {
+            node.has_lapsed |= node.is_paused;
+        }
+        let live: BTreeSet<Peer> = (self.nodes.iter())
+            .filter(|node| !node.is_paused)
+            .map(|node| node.own.clone())
+            .collect();
+        self.sure.retain(|peer| live.contains(peer));
+    }
+
+    fn go_on(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        node.is_paused = false;
+        if !std::mem::take(&mut node.has_lapsed) {
+            return;
+        }
+        self.sure.insert(node.own.clone());
+        if !self.with_fence {
+            return;
+        }
+        node.lapses += 1;
+        let (lapses, now_ms) = (node.lapses, node.cluster.now_ms);
+        let is_lost = node.epoch != 0 && self.register.owner.as_ref() != Some(&node.own);
+        for shard in 0..SHARDS {
+            node.cluster
+                .broker(shard)
+                .look_at_fence(now_ms, true, lapses);
+            if is_lost {
+                let root = Arc::from(format!("\0{GROUP}"));
+                node.cluster.broker(shard).lose_session(now_ms, &root);
+            }
+            node.cluster.collect(shard);
+        }
+        node.cluster.run();
+        // Its members send and settle meanwhile as they like.
+        self.read(at);
+        let node = &mut self.nodes[at];
+        for shard in 0..SHARDS {
+            node.cluster
+                .broker(shard)
+                .look_at_fence(now_ms, false, lapses);
+            node.cluster.collect(shard);
+        }
+        self.end_turn(at);
+    }
+
+    fn step(&mut self) {
+        let at = self.below(NODES as u64) as usize;
+        let other = (at + 1 + self.below(NODES as u64 - 1) as usize) % NODES;
+        if self.nodes[at].is_paused {
+            if self.below(3) == 0 {
+                self.lease_over();
+            } else if self.below(6) == 0 {
+                self.go_on(at);
+            }
+            return;
+        }
+        match self.below(40) {
+            0..=7 => self.publish(at),
+            8..=9 => {
+                let count = self.below(4) as usize;
+                self.take_turns(at, count);
+                self.end_turn(at);
+            }
+            10..=13 => {
+                let count = self.below(8) as usize;
+                self.follow(at, count);
+                self.end_turn(at);
+            }
+            14..=19 => self.read(at),
+            20..=29 => {
+                for _ in 0..self.below(4) {
+                    self.deliver(other, at);
+                }
+            }
+            30 if self.nodes[at].members.len() < 3 => {
+                self.join(at);
+                self.end_turn(at);
+            }
+            31 => self.leave(at),
+            32 if self.below(4) == 0 => self.kill(at),
+            33 if self.below(3) == 0 => self.nodes[at].is_paused = true,
+            34 => self.lease_over(),
+            35 => self.tell_roll(at),
+            36 if self.below(2) == 0 => self.lose(other, at),
+            _ => {
+                let for_ms = self.below(800);
+                self.nodes[at].cluster.pass(for_ms);
+                self.end_turn(at);
+            }
+        }
+        for broker in &self.nodes[at].cluster.brokers {
+            broker.check();
+        }
+    }
+
+    /// Everything comes to rest, and members read all of it.
+    fn rest(&mut self) {
+        for at in 0..NODES {
+            if self.nodes[at].is_paused {
+                self.lease_over();
+                self.go_on(at);
+            }
+        }
+        self.lease_over();
+        for at in 0..NODES {
+            self.tell_roll(at);
+            self.join(at);
+            self.end_turn(at);
+        }
+        for _ in 0..60 {
+            for at in 0..NODES {
+                self.take_turns(at, usize::MAX);
+                self.follow(at, usize::MAX);
+                self.nodes[at].cluster.pass(100);
+                self.end_turn(at);
+                for from in (0..NODES).filter(|&from| from != at) {
+                    while (self.mail.get(&(from, at))).is_some_and(|mail| !mail.is_empty()) {
+                        self.deliver(from, at);
+                    }
+                }
+                self.read(at);
+            }
+        }
+    }
+
+    fn judge(&mut self) -> Option<String> {
+        if self.fault.is_some() {
+            return self.fault.take();
+        }
+        let missing = (self.acknowledged.iter()).find(|number| !self.done.contains_key(number));
+        missing.map(|number| {
+            let holder = self.holders.get(number);
+            format!("{number} was acknowledged and is not done; {holder:?} has it")
+        })
+    }
+}
+
+fn play(seed: u64, with_fence: bool) -> Option<String> {
+    let mut world = World::new(seed, with_fence);
+    world.join(0);
+    world.end_turn(0);
+    for at in 0..NODES {
+        world.take_turns(at, usize::MAX);
+        world.end_turn(at);
+    }
+    for _ in 0..400 {
+        world.step();
+    }
+    world.rest();
+    assert!(
+        world
+            .nodes
+            .iter()
+            .all(|node| node.end.load(Ordering::SeqCst) >= APART)
+    );
+    world.judge()
+}
+
+#[test]
+fn a_message_of_a_group_is_with_one_member_of_all_nodes_at_a_time() {
+    crate::seeds::play("groups of nodes", 0..40, |seed| {
+        assert_eq!(play(seed, true), None, "seed {seed}");
+    });
+}
+
+/// Who stood still does not look at the fence, and goes on with what others have by now: somebody must notice.
+#[test]
+fn without_the_fence_a_message_is_with_two_members() {
+    let is_noticed = |&seed: &u64| {
+        let played = std::panic::catch_unwind(|| play(seed, false));
+        !matches!(played, Ok(None))
+    };
+    let found = (0..30).filter(is_noticed).count();
+    assert!(found > 1, "only {found} of 30 seeds have found two holders");
+}
+
+/// A member has its SUBACK before its node has the group's root.
+#[test]
+fn what_is_published_while_the_root_is_claimed_is_the_groups() {
+    let mut world = World::new(1, true);
+    world.join(0);
+    assert!(world.nodes[0].epoch == 0, "no root is there yet");
+    world.publish_now(0);
+    world.take_turns(0, usize::MAX);
+    for _ in 0..5 {
+        world.follow(0, usize::MAX);
+        world.end_turn(0);
+        world.take_turns(0, usize::MAX);
+        world.read(0);
+    }
+    assert!(world.nodes[0].epoch > 0);
+    assert_eq!(world.done.keys().chain(world.holders.keys()).count(), 1);
+}
