@@ -290,7 +290,8 @@ mod tests {
             qos: Qos::AtLeastOnce,
             ..MessageHeader::default()
         };
-        let message = Message::copy("t", &[], b"payload", header).expect("a small message");
+        let message = Message::copy("t", &[], b"payload", header).map(Arc::new);
+        let message = message.expect("a small message");
         let back = |position| Back {
             position,
             failures: 3,
@@ -302,7 +303,7 @@ mod tests {
             position,
             failures: 2,
             redelivered: position % 2 == 0,
-            message: Arc::new(message.clone()),
+            message: Arc::clone(&message),
         };
         vec![
             Word::Seek,
