@@ -7,7 +7,7 @@ use crate::h3_client::Client;
 use crate::moves;
 use crate::world::{Actor, Phase, Stage};
 use sterna_h3::Features;
-use sterna_ledger::{Ledger, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp};
+use sterna_ledger::{Ledger, Promise, Protocol, PublisherId, ReaderId, Reading, Sending, Stamp};
 
 const FILTER: &str = "t/#";
 
@@ -60,7 +60,11 @@ impl Actor for Posts {
                     self.cut(stage.broker);
                     return self.lost(stage.ledger);
                 }
-                _ => stage.ledger.doubtful(*stamp),
+                status => {
+                    stage.ledger.doubtful(*stamp);
+                    let text = format!("{} has status {status}", self.name);
+                    (stage.ledger).complain(Promise::Serving, Protocol::Http, self.name, text);
+                }
             }
             self.open = None;
         }
@@ -73,7 +77,7 @@ impl Actor for Posts {
         }
         if let Some((stamp, request @ None)) = &mut self.open {
             let key = format!("{}-{}", self.name, stamp.sequence);
-            let fields = [("idempotency-key", key.as_str())];
+            let fields = [("idempotency-key", key.as_str()), ("sterna-qos", "2")];
             let payload = stamp.payload();
             *request = Some(client.request(stage.broker, "POST", self.path, &fields, &payload));
         }
@@ -191,8 +195,8 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
         is_ordered: true,
     };
     for (name, path, topic) in [
-        ("http", "/v1/topics/t%2Fhttp?qos=2", "t/http"),
-        ("http-feeds", "/v1/topics/queue%2Fin?qos=2", moves::TOPIC),
+        ("http", "/v1/topics/t%2Fhttp", "t/http"),
+        ("http-feeds", "/v1/topics/queue%2Fin", moves::TOPIC),
     ] {
         actors.push(Box::new(Posts {
             name,

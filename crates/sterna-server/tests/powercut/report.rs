@@ -71,6 +71,14 @@ impl Outcome {
                 ""
             },
         );
+        for protocol in Protocol::ALL {
+            let counts = self.ledger.counts(protocol);
+            let _ = writeln!(
+                text,
+                "  {protocol:30} {:>9} acknowledged, {} delivered",
+                counts.acknowledged, counts.delivered
+            );
+        }
         let counts = Protocol::ALL.map(|protocol| self.ledger.counts(protocol));
         let sum = |of: fn(&Counts) -> u64| counts.iter().map(of).sum();
         let counts = [
