@@ -48,12 +48,13 @@
 //!     on_demand: false,
 //!     selector: None,
 //! };
-//! let Opened::Ready { session, .. } = broker.open(now_ms, dashboard)? else {
+//! let opened = broker.open(now_ms, dashboard).expect("within the limits");
+//! let Opened::Ready { session, .. } = opened else {
 //!     return Err("another shard has it".into());
 //! };
 //! let qos = Qos::AtLeastOnce;
 //! let options = SubscribeOptions { qos, ..SubscribeOptions::default() };
-//! broker.subscribe(now_ms, session, "house/#", options)?;
+//! broker.subscribe(now_ms, session, "house/#", options).expect("a valid filter");
 //!
 //! let header = MessageHeader { qos, ..MessageHeader::default() };
 //! let message = Message::copy("house/door", &[], b"open", header)?;

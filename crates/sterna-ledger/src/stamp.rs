@@ -21,7 +21,7 @@ impl Stamp {
     #[must_use]
     pub fn payload(self) -> Vec<u8> {
         let mut filler = Filler(u64::from(self.publisher) << 32 | u64::from(self.sequence));
-        let is_long = filler.next() % 100 == 0;
+        let is_long = filler.next().is_multiple_of(100);
         let limit = if is_long { MAX_BYTES } else { MAX_USUAL_BYTES };
         let filler_bytes = filler.next() % limit;
         let mut text = String::new();
