@@ -46,7 +46,7 @@ class Reader(Client):
         self.subscribe([topic], qos)
         self.received = 0
 
-    def read(self) -> None:
+    def take(self) -> None:
         for kind, body in self.packets():
             if kind & 0xF0 == PUBLISH:
                 self.received += 1
@@ -82,7 +82,7 @@ class Publisher(Client):
             identifier = self.sent % 65_535 + 1
             self.out += wire.publish(self.topic, bytes(PAYLOAD_BYTES), self.qos, identifier, level=4)
 
-    def read(self) -> None:
+    def take(self) -> None:
         for kind, body in self.packets():
             if kind & 0xF0 == PUBREC:
                 self.out += wire.ack(wire.PUBREL, int.from_bytes(body[:2], "big"))
@@ -115,7 +115,7 @@ def play(publishers: list[Publisher], readers: list[Reader]) -> float:
             publisher.pump()
             publisher.flush()
         for key, _ in selector.select(0.001):
-            key.data.read()
+            key.data.take()
             key.data.flush()
         if all(reader.received >= publishers[0].total for reader in readers) and all(
             publisher.qos == 0 or publisher.done == publisher.total for publisher in publishers
@@ -242,7 +242,7 @@ def moved(cluster: Cluster, marker: str) -> dict[str, float]:
         publisher.flush()
         publisher_reads(publisher)
         for key, _ in selector.select(0.005):
-            key.data.read()
+            key.data.take()
             key.data.flush()
             if key.data.received and key.fileobj in connected:
                 now = time.monotonic()
@@ -266,7 +266,7 @@ def moved(cluster: Cluster, marker: str) -> dict[str, float]:
 
 
 def publisher_reads(publisher: Publisher) -> None:
-    publisher.read()
+    publisher.take()
     publisher.flush()
 
 
