@@ -73,7 +73,6 @@ fn a_trace_ends_with_the_token_the_role_and_the_user() {
     config.authentication.token_file = Some(tokens);
     config.authentication.anonymous = Some(true);
     let mut world = World::of(Broker::with(&config, 2));
-    let publisher = world.client(0, "publisher", 0);
     let open = |world: &mut World, credentials: &str| {
         let peer = connect(&mut world.broker, ADMIN, 1);
         let request =
@@ -90,11 +89,14 @@ fn a_trace_ends_with_the_token_the_role_and_the_user() {
         for peer in [by_token, by_password, by_admin] {
             world.broker.take(peer);
         }
+        // Another one would have been silent for too long.
+        let publisher = world.client(0, "publisher", 0);
         (world.broker).publish(publisher, V5, "t", "x", QoS::AtMostOnce);
         [by_token, by_password, by_admin].map(|peer| {
-            let is_told = !told(&events(world, peer)).is_empty();
-            assert_eq!(is_told, !world.broker.is_closed(peer));
-            is_told
+            let told = told(&events(world, peer));
+            let is_over = world.broker.is_closed(peer);
+            assert_eq!(told.is_empty(), is_over, "{peer:?}: {told:?}");
+            !is_over
         })
     };
     assert_eq!(sees(&mut world), [true; 3]);
