@@ -20,6 +20,7 @@ from pathlib import Path
 
 from cluster_nodes import ABSENCE_MS, LEASE_MS, PATIENCE_S, Cluster, Node, wait_until
 from cluster_flow import ROWS as FLOW
+from cluster_groups import ROWS as GROUPS
 from cluster_kept import ROWS as KEPT
 from cluster_losses import ROWS as LOSSES
 from cluster_requests import ROWS as REQUESTS
@@ -153,19 +154,6 @@ def retained(cluster: Cluster) -> None:
             if reader.lines:
                 raise Failure(f"{node.name} still has {reader.lines}")
     none_left(cluster)
-
-
-def shared(cluster: Cluster) -> None:
-    """Shared subscriptions, which would get each message once on each node, are refused."""
-    done = subprocess.run(
-        [STERNA, "sub", cluster.nodes[0].url("mqtt"), "-t", "$share/group/t"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    if done.returncode == 0:
-        raise Failure("the subscription was made")
 
 
 def another_form(cluster: Cluster) -> None:
@@ -499,7 +487,7 @@ def main() -> None:
         ("every protocol to every protocol", protocols),
         ("every level, and topics with what subjects cannot have", levels),
         ("retained messages", retained),
-        ("shared subscriptions are refused", shared),
+        *GROUPS,
         ("a server of NATS is killed under QoS 1", lambda cluster: one_server(cluster, "1")),
         ("a server of NATS is killed under QoS 2", lambda cluster: one_server(cluster, "2")),
         ("all servers of NATS are killed", all_servers),

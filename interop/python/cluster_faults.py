@@ -130,6 +130,8 @@ class Fault:
     told: str
     # Nodes whose processes have ended.
     killed: set[str] = field(default_factory=set)
+    # The node that may not be sure of anything meanwhile; empty for each of them, `None` for none.
+    troubled: str | None = ""
     # Whether what NATS has been told may be known to nobody.
     delays_records: bool = False
 
@@ -211,6 +213,10 @@ class Arena:
             self.disturb(kind, node, seconds)
             if kind in ("kill a node", "stop a node"):
                 fault.killed.add(node.name)
+        if kind in ("kill a node", "stop a node", "a clock jumps"):
+            fault.troubled = None
+        elif kind in ("pause a node", "cut a node off", "half a way"):
+            fault.troubled = node.name
         fault.delays_records = kind not in ("kill a node", "stop a node", "a clock jumps")
         return fault
 

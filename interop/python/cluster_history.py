@@ -51,6 +51,59 @@ class Event:
     reader: str = ""
 
 
+@dataclass
+class Hold:
+    """A message that a member of a group has, until it acknowledges it or its connection is over."""
+
+    payload: str
+    node: str
+    member: str
+    from_s: float
+    until_s: float
+
+
+@dataclass
+class Trouble:
+    """A time in which a node, or all of them for an empty name, may not have been sure of anything."""
+
+    node: str
+    from_s: float
+    until_s: float
+
+
+# A broker may know of the end of a connection a little earlier than its client.
+END_S = 0.5
+
+
+def of_group(holds: list[Hold], troubles: list[Trouble]) -> list[str]:
+    """A message is with one member at a time, unless the first one's node could be given up."""
+    by_payload: dict[str, list[Hold]] = {}
+    for hold in sorted(holds, key=lambda hold: hold.from_s):
+        by_payload.setdefault(hold.payload, []).append(hold)
+    told = []
+    for payload, all_of_it in by_payload.items():
+        for earlier, later in zip(all_of_it, all_of_it[1:], strict=False):
+            is_excused = any(
+                one.node in ("", earlier.node) and one.from_s <= later.from_s and earlier.from_s <= one.until_s
+                for one in troubles
+            )
+            if later.from_s + END_S < earlier.until_s and not is_excused:
+                told.append(f"two members: {payload} is with {earlier.member} since {earlier.from_s:.3f}, until "
+                            f"{earlier.until_s:.3f}, and came to {later.member} at {later.from_s:.3f}")
+    return told
+
+
+def of_members(settled: set[str], since: dict[str, int], ledgers: dict[str, Ledger]) -> list[str]:
+    """What was acknowledged to publishers is acknowledged by a member."""
+    told = []
+    for name, number in since.items():
+        wanted = {each for each in list(ledgers[name].acknowledged) if each > number}
+        lost = sorted(each for each in wanted if f"{name} {each}" not in settled)
+        if lost:
+            told.append(f"lost: no member of the group has had {len(lost)} messages of {name}: {spans(lost)}")
+    return told
+
+
 def spans(numbers: list[int]) -> str:
     """Numbers that follow each other, as their first and last."""
     found: list[list[int]] = []
@@ -187,6 +240,9 @@ def tries() -> list[tuple[str, list[str], str]]:
     def reader(*numbers: int) -> list[str]:
         return of_reader("r", {"p": list(numbers)}, {"p": 1}, ledgers)
 
+    def hold(node: str, from_s: float, until_s: float) -> Hold:
+        return Hold("p 1", node, f"member of {node}", from_s, until_s)
+
     def wills(lines: str) -> list[str]:
         return of_wills(_history(lines), 100)
 
@@ -204,6 +260,13 @@ def tries() -> list[tuple[str, list[str], str]]:
         ("the earlier owner is acknowledged", of_owners(_history(moved + "sent 1 2\nacknowledged 1 2")), "two owners"),
         ("which is later is not known", of_owners(_history(
             "asked 1 a\nasked 2 b\nadmitted 2\nadmitted 1\nsent 2 1\nacknowledged 2 1\nsent 1 1\nacknowledged 1 1")), ""),
+        ("members hold a message one after the other", of_group([hold("a", 1, 2), hold("b", 2, 3)], []), ""),
+        ("two members hold a message", of_group([hold("a", 1, 3), hold("b", 2, 3)], []), "two members"),
+        ("the first one's node stood still", of_group([hold("a", 1, 9), hold("b", 5, 6)], [Trouble("a", 2, 8)]), ""),
+        ("the other's node stood still", of_group([hold("a", 1, 9), hold("b", 5, 6)], [Trouble("b", 2, 8)]), "two members"),
+        ("it stood still long before", of_group([hold("a", 3, 9), hold("b", 5, 6)], [Trouble("a", 1, 2)]), "two members"),
+        ("members have had everything", of_members({"p 2", "p 3", "p 4", "p 6"}, {"p": 1}, ledgers), ""),
+        ("no member has had one", of_members({"p 2", "p 4", "p 6"}, {"p": 1}, ledgers), "lost"),
         ("a will comes to two readers", wills(ended + "aborted 1\nwill 1 r\nwill 1 s"), ""),
         ("a will comes twice", wills(ended + "aborted 1\nwill 1 r\nwill 1 r"), "will doubled"),
         ("a will does not come", wills(ended + "aborted 1"), "will lost"),

@@ -12,6 +12,7 @@ sessions. In each round the nemesis does something to a node, a server of NATS, 
   unasked        a reader got what nobody sent, or what was refused by a status
   two owners     a connection was acknowledged what it sent after a later one of its client was let in
   will doubled, will lost, will unasked
+  two members    a message of a shared subscription came to a member while one of a sound node had it
   not served     nodes are not ready, or publishers and sessions are not acknowledged, some time after all is mended
 
 A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster.md).
@@ -40,7 +41,8 @@ from pathlib import Path
 
 import wire
 from cluster_faults import Arena, Fault
-from cluster_history import WILL_S, Event, Ledger, of_owners, of_reader, of_wills
+from cluster_history import WILL_S, Event, Ledger, Trouble, of_group, of_members, of_owners, of_reader, of_wills
+from cluster_members import Member
 from cluster_nodes import ABSENCE_MS, COUNT, Node, wait_until
 from mqtt_client import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, Client, Connection
 
@@ -62,9 +64,9 @@ class Publisher:
     """Publishes numbers on a topic of its own, at a pace, from any node that answers. What has no acknowledgement is
     not sent again: it may have arrived or not."""
 
-    def __init__(self, name: str, nodes: list[Node], first: int):
+    def __init__(self, name: str, nodes: list[Node], first: int, topics: str = "ledger"):
         self.name, self.nodes, self.at = name, nodes, first
-        self.topic = f"ledger/{name}"
+        self.topic = f"{topics}/{name}"
         self.ledger = Ledger()
         self.goes = threading.Event()
         self.ends = False
@@ -102,9 +104,9 @@ class MqttPublisher(Publisher):
 
     WINDOW = 16
 
-    def __init__(self, name: str, nodes: list[Node], first: int, qos: int):
+    def __init__(self, name: str, nodes: list[Node], first: int, qos: int, topics: str = "ledger"):
         self.qos, self.link, self.open = qos, None, {}
-        super().__init__(name, nodes, first)
+        super().__init__(name, nodes, first, topics)
 
     def connect(self) -> Client:
         if not self.link:
@@ -476,11 +478,17 @@ class Game:
             for protocol, qos in (("mqtt", 1), ("mqtt", 2), ("amqp", 1), ("http", 1))
         ]
         self.wills = [WillReader(node, self.history) for node in nodes]
+        # Their messages are a shared subscription's alone.
+        self.grouped = [MqttPublisher(f"grouped-{number}", nodes, number, 1, "grouped") for number in range(COUNT)]
+        self.members = [Member(node, number, seed + number) for node in nodes for number in range(2)]
+        self.group_since: dict[str, int] = {}
+        self.troubles: list[Trouble] = []
         self.ledgers = {publisher.name: publisher.ledger for publisher in self.publishers}
+        self.group_ledgers = {publisher.name: publisher.ledger for publisher in self.grouped}
         self.counts: Counter[str] = Counter()
 
     def end(self) -> None:
-        for one in [*self.publishers, *self.movers, *self.wills]:
+        for one in [*self.publishers, *self.grouped, *self.members, *self.movers, *self.wills]:
             one.ends = True
         for reader in self.readers:
             reader.end()
@@ -491,10 +499,13 @@ class Game:
                 reader.start(self.publishers)
         for reader in self.wills:
             wait_until(f"wills are read on {reader.node.name}", reader.is_there.is_set)
-        # Every node knows of the readers of all others: one filter for messages, and one for wills.
+        for member in self.members:
+            wait_until(f"{member.name} is there", member.is_there.is_set)
+        # Every node knows of the readers of all others: one filter for messages, one for the group's, and one for wills.
         wait_until("filters are known", lambda: all(
-            node.figure("sterna_cluster_filters") == 2 * (COUNT - 1) for node in self.arena.cluster.nodes), MEND_S)
-        for one in [*self.publishers, *self.movers]:
+            node.figure("sterna_cluster_filters") == 3 * (COUNT - 1) for node in self.arena.cluster.nodes), MEND_S)
+        self.group_since = self.group_since or {one.name: one.ledger.sent for one in self.grouped}
+        for one in [*self.publishers, *self.grouped, *self.movers]:
             one.goes.set()
         time.sleep(CALM_S)
 
@@ -511,7 +522,8 @@ class Game:
     def served(self) -> None:
         """Waits until everybody is served again; a TimeoutError that says who is not."""
         self.arena.cluster.settle()
-        everybody = [(one.name, lambda one=one: len(one.ledger.acknowledged)) for one in self.publishers]
+        publishers = [*self.publishers, *self.grouped]
+        everybody = [(one.name, lambda one=one: len(one.ledger.acknowledged)) for one in publishers]
         everybody += [(one.name, lambda one=one: one.acknowledged) for one in self.movers]
         before = {name: count() for name, count in everybody}
         try:
@@ -525,6 +537,10 @@ class Game:
         """What must not be, as far as it is known."""
         events = list(self.history.events)
         found = of_owners(events) + of_wills(events, until_s)
+        holds = [hold for member in self.members for hold in list(member.holds)]
+        found += of_group(holds, self.troubles)
+        settled = set().union(*(member.settled for member in self.members))
+        found += of_members(settled, self.group_since, self.group_ledgers)
         for reader in present:
             found += of_reader(reader.name, reader.numbers(), reader.since, self.ledgers)
         return found
@@ -533,6 +549,9 @@ class Game:
         self.begin_round()
         before, begun_s = self.acknowledged(), time.monotonic()
         fault = self.fault()
+        trouble = Trouble(fault.troubled or "", begun_s, time.monotonic() + 60)
+        if fault.troubled is not None:
+            self.troubles.append(trouble)
         self.counts[fault.kind] += 1
         where = f"round {number} ({fault.told})"
         try:
@@ -542,8 +561,9 @@ class Game:
         if fault.delays_records:
             # Until now.
             self.history.note("disturbed", number=int((time.monotonic() - begun_s) * 1e3))
+        trouble.until_s = time.monotonic()
         time.sleep(CALM_S)
-        for one in [*self.publishers, *self.movers]:
+        for one in [*self.publishers, *self.grouped, *self.movers]:
             one.goes.clear()
         present = [reader for reader in self.readers if reader.node.name not in fault.killed]
         gone = [reader.name for reader in present if not reader.is_there()]
@@ -570,7 +590,8 @@ class Game:
         return [f"{where}: {one}" for one in found]
 
     def acknowledged(self) -> int:
-        return sum(len(ledger.acknowledged) for ledger in self.ledgers.values())
+        ledgers = [*self.ledgers.values(), *self.group_ledgers.values()]
+        return sum(len(ledger.acknowledged) for ledger in ledgers)
 
 
 def plant(arena: Arena, what: str) -> None:

@@ -46,7 +46,7 @@ impl Cluster {
             cluster = settings.name,
             node = settings.node,
             "this is a node of a cluster: messages and retained messages are shared with other nodes; \
-             so is what sessions have; shared subscriptions and AMQP queues are not (docs/cluster.md)"
+             so is what sessions have; AMQP queues are not (docs/cluster.md)"
         );
         Ok(Self {
             log_bytes: settings.log_bytes,

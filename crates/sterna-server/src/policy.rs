@@ -191,12 +191,7 @@ impl Policy {
         let rules = Rules::new(&config.authorization);
         let rules = rules.with_answers(Arc::clone(webhook.answers()));
         Ok(Self {
-            mqtt: Mqtt {
-                // A node has only a part of the members.
-                shared_subscription_available: config.mqtt.shared_subscription_available
-                    && !config.cluster.is_on(),
-                ..config.mqtt.clone()
-            },
+            mqtt: config.mqtt.clone(),
             amqp: config.amqp.clone(),
             http: config.http.clone(),
             admin: config.admin.clone(),

@@ -22,6 +22,10 @@ const SESSIONS_AT_ONCE: usize = 4_096;
 impl Door {
     /// Sees to it that there is a queue, if it may be there.
     pub(super) fn find_queue(&self, cx: &mut Context<'_>, name: &str) -> Result<(), Refusal> {
+        if cx.fence.is_some() {
+            let detail = "a node of a cluster has no queues";
+            return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
+        }
         let now_ms = cx.net.now_ms();
         self.make_queue(cx.broker, &cx.policy.amqp, now_ms, name)
     }

@@ -339,8 +339,7 @@ impl Cluster {
         }
         if !config.amqp.queues.is_empty() {
             problems.push(
-                "cluster: AMQP queues and shared subscriptions are not shared between nodes yet: leave out \
-                 amqp.queue"
+                "cluster: AMQP queues are not shared between nodes yet: leave out amqp.queue"
                     .to_owned(),
             );
         }
