@@ -25,7 +25,7 @@ pub const READS: Versions = Versions {
     highest: 2,
 };
 
-/// The version whose nodes find messages of several topics in one entry of the log. In all else it is as the one before.
+/// The first version whose nodes find messages of several topics in one entry of the log.
 pub const TOGETHER: u8 = 2;
 
 /// The first version that has letters about shared subscriptions.
