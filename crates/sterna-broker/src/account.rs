@@ -12,6 +12,7 @@ use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::pressure::Pressure;
 use crate::queues::Queues;
+use crate::session::BrokerSession;
 
 /// What the queue and the ledger of a session hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -183,24 +184,24 @@ impl<P> Queues<P> {
             return true;
         }
         let cost_bytes = message.body_bytes() as u64 + ENTRY_BYTES;
-        let is_full = |queues: &Self| {
-            let account = &queues.sessions[slot].account;
-            account.qos0_messages > 0
-                && account.qos0_cost_bytes() + cost_bytes > queues.limits.queued_qos0_bytes as u64
-        };
-        let mut has_no_room = is_full(self);
-        while let Some(entry) = self.first_of_qos0(slot) {
-            let makes_room = has_no_room && self.limits.queue_full == QueueFull::DropOldest;
-            let reason = if self.is_late(now_ms, slot, entry) {
+        let has_no_room = loop {
+            let session = &self.sessions[slot];
+            let account = &session.account;
+            let has_no_room = account.qos0_messages > 0
+                && account.qos0_cost_bytes() + cost_bytes > self.limits.queued_qos0_bytes as u64;
+            let entry = self.nodes.first(session.pending);
+            let Some(entry) = entry.filter(|entry| is_qos0(entry)) else {
+                break has_no_room;
+            };
+            let reason = if self.is_late(now_ms, session, entry) {
                 LossReason::Late
-            } else if makes_room {
+            } else if has_no_room && self.limits.queue_full == QueueFull::DropOldest {
                 LossReason::Full
             } else {
-                break;
+                break has_no_room;
             };
             self.drop_first(slot, reason);
-            has_no_room = is_full(self);
-        }
+        };
         if has_no_room || (self.is_over_memory && self.sessions[slot].is_active()) {
             self.lose(slot, Some(message), LossReason::Full);
             return false;
@@ -208,29 +209,19 @@ impl<P> Queues<P> {
         true
     }
 
-    /// The first entry of a queue, if it is in the account of QoS 0.
-    fn first_of_qos0(&self, slot: u32) -> Option<&Entry> {
-        let node = self.sessions[slot].pending.first();
-        if node == NIL {
-            return None;
-        }
-        self.nodes.entry(node).filter(|entry| is_qos0(entry))
-    }
-
-    /// Whether an entry has waited longer than a message of QoS 0 may. Consumers on demand fetch messages
-    /// when they please, so for them it may wait.
-    pub(crate) fn is_late(&self, now_ms: u64, slot: u32, entry: &Entry) -> bool {
+    /// Whether an entry of a session's queue has waited longer than a message of QoS 0 may. Consumers on demand fetch
+    /// messages when they please, so for them it may wait.
+    pub(crate) fn is_late(&self, now_ms: u64, session: &BrokerSession<P>, entry: &Entry) -> bool {
         let published_ms = entry.message.as_ref().map(|message| message.published_ms());
         is_qos0(entry)
-            && !self.sessions[slot].is_on_demand
+            && !session.is_on_demand
             && published_ms.is_some_and(|published_ms| {
                 now_ms.saturating_sub(published_ms) > self.limits.queued_qos0_age_ms
             })
     }
 
-    /// Whether the ledger of a session has room for a message, which waits until it has.
-    pub(crate) fn may_send(&self, slot: u32, entry: &Entry) -> bool {
-        let session = &self.sessions[slot];
+    /// Whether the ledger of a session has room for a message of its queue, which waits until it has.
+    pub(crate) fn may_send(&self, session: &BrokerSession<P>, entry: &Entry) -> bool {
         let sent_bytes = session.account.sent_bytes;
         !entry.qos.is_acknowledged()
             || (session.ledger.len() < self.limits.unacknowledged

@@ -30,6 +30,15 @@ pub(crate) struct Found {
     pub(crate) context: Option<Arc<Context>>,
 }
 
+/// Where the index has what it found for a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    /// In the cache, at this place.
+    Remembered(usize),
+    /// Outside of it.
+    Fresh,
+}
+
 /// Topics of what is told of single clients. It is gathered only while somebody subscribes below.
 const INSPECTION: &str = "$SYS/sterna/clients/";
 
@@ -412,8 +421,15 @@ impl Index {
 
     /// The queues a message goes to; `None` where its topic is not a topic name.
     pub(crate) fn matches(&mut self, message: &Message, limits: &Limits) -> Option<&Matches> {
+        let place = self.look_up(message, limits)?;
+        Some(self.matches_at(place))
+    }
+
+    /// Where [`matches_at`](Self::matches_at) finds the queues a message goes to, until another message is looked
+    /// up or routes change; `None` where its topic is not a topic name.
+    pub(crate) fn look_up(&mut self, message: &Message, limits: &Limits) -> Option<Answer> {
         match self.cache.look_up(message.topic_bytes()) {
-            Lookup::Hit(place) => self.cache.matches(place),
+            Lookup::Hit(place) => Some(Answer::Remembered(place)),
             Lookup::Miss { place, hash, enter } => {
                 let topic = message.topic();
                 if !is_topic(topic, limits) {
@@ -436,9 +452,9 @@ impl Index {
                     matches.remote.shrink_to_fit();
                     matches.kept.shrink_to_fit();
                     self.cache.enter(place, hash, topic, matches);
-                    self.cache.matches(place)
+                    Some(Answer::Remembered(place))
                 } else {
-                    Some(&self.fresh)
+                    Some(Answer::Fresh)
                 }
             }
         }
@@ -459,6 +475,14 @@ impl Index {
             queues: fresh.kept.len(),
             nodes: fresh.peers.any.union(fresh.peers.acknowledged).len(),
         })
+    }
+
+    /// What was looked up last.
+    pub(crate) fn matches_at(&self, answer: Answer) -> &Matches {
+        match answer {
+            Answer::Remembered(place) => self.cache.matches(place).unwrap_or(&self.fresh),
+            Answer::Fresh => &self.fresh,
+        }
     }
 
     /// Matches a topic into `fresh`.

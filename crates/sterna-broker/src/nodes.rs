@@ -200,6 +200,11 @@ impl Nodes {
         &mut self.chunks[node as usize / CHUNK].slots[node as usize % CHUNK]
     }
 
+    /// The first entry of a list.
+    pub(crate) fn first(&self, list: List) -> Option<&Entry> {
+        (list.head != NIL).then(|| self.entry(list.head))?
+    }
+
     /// The entry of a node in a list.
     pub(crate) fn entry(&self, node: u32) -> Option<&Entry> {
         self.slot(node).entry.as_ref()

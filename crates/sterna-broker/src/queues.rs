@@ -428,18 +428,15 @@ impl<P> Queues<P> {
     /// queue. Returns the first other one, if it can be sent now. [MQTT-3.3.2-5]
     pub(crate) fn first_pending(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
         loop {
-            let node = self.sessions[slot].pending.first();
-            if node == NIL {
-                return None;
-            }
-            let entry = self.nodes.entry(node)?;
+            let session = &self.sessions[slot];
+            let entry = self.nodes.first(session.pending)?;
             let message = entry.message.as_ref();
             let reason = if message.is_none_or(|message| message.is_expired(now_ms)) {
                 LossReason::Expired
-            } else if self.is_late(now_ms, slot, entry) {
+            } else if self.is_late(now_ms, session, entry) {
                 LossReason::Late
-            } else if self.may_send(slot, entry) {
-                return Some(node);
+            } else if self.may_send(session, entry) {
+                return Some(session.pending.first());
             } else {
                 self.sessions[slot].is_blocked = true;
                 return None;

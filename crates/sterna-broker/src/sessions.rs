@@ -57,6 +57,11 @@ impl<P> Sessions<P> {
         self.slots.len()
     }
 
+    /// Number of sessions that were unpacked in this call.
+    pub(crate) const fn unpacked(&self) -> usize {
+        self.unpacked.len()
+    }
+
     /// All slots are below.
     pub(crate) fn capacity(&self) -> usize {
         self.slots.capacity()
@@ -229,11 +234,6 @@ impl<P: DoorState> Queues<P> {
         session.sweep_at_ms = NEVER_MS;
         self.set_session_timer(slot);
         self.sessions.pack(slot);
-    }
-
-    /// Whether sessions were unpacked in this call.
-    pub(crate) fn has_unpacked(&self) -> bool {
-        !self.sessions.unpacked.is_empty()
     }
 
     /// Packs what was unpacked in this call.

@@ -7,6 +7,7 @@ use super::Broker;
 use crate::api::{DoorState, Publication, PublishRefusal, Retention, Routed, ShardId};
 use crate::directory::Appends;
 use crate::fill::Fill;
+use crate::index::Answer;
 use crate::mail::{Letter, Mail};
 use crate::message::Message;
 use crate::peers::Destination;
@@ -22,6 +23,14 @@ const LARGE_BYTES: usize = 65_536;
 
 /// A turn's letter to another shard has room for so many messages from the start.
 const PARCELS: usize = 8;
+
+/// What comes of a message whose topic is not a topic name.
+const NO_TOPIC_NAME: Routed = Routed {
+    matched: 0,
+    retention: Retention::InvalidTopic,
+    refused: None,
+    token: 0,
+};
 
 /// A message that is routed with others, and the kept queues in which it has room.
 struct Part {
@@ -206,9 +215,13 @@ impl<P: DoorState> Broker<P> {
         let is_plain = !message.retain();
         if is_plain {
             self.catch_up();
-            if !self.wants_log(&message) {
+            let Some(answer) = self.index.look_up(&message, &self.queues.limits) else {
+                return NO_TOPIC_NAME;
+            };
+            let matches = self.index.matches_at(answer);
+            if !(self.keeps_log() && matches.wants_log(&message)) {
                 let message = self.prepared_plain(now_ms, message);
-                return self.spread(now_ms, message, 0, Retention::NotAsked, None);
+                return self.spread_to(now_ms, answer, message, 0, Retention::NotAsked, None);
             }
         }
         let Some(reserved) = self.reserve_ahead(&message) else {
@@ -221,9 +234,14 @@ impl<P: DoorState> Broker<P> {
         self.route_parts(now_ms, vec![Part { message, reserved }])
     }
 
+    /// Whether there is a log for what readers want there.
+    const fn keeps_log(&self) -> bool {
+        self.queues.is_durable && self.peers.is_none()
+    }
+
     /// Whether a reader wants a message in the log.
     fn wants_log(&mut self, message: &Message) -> bool {
-        if !self.queues.is_durable || self.peers.is_some() {
+        if !self.keeps_log() {
             return false;
         }
         let matches = self.index.matches(message, &self.queues.limits);
@@ -400,13 +418,25 @@ impl<P: DoorState> Broker<P> {
         retention: Retention,
         reserved: Option<&[Arc<Fill>]>,
     ) -> Routed {
-        let queues = &mut self.queues;
-        let Some(matches) = self.index.matches(message.as_ref(), &queues.limits) else {
-            return Routed {
-                retention: Retention::InvalidTopic,
-                ..Routed::default()
-            };
+        let limits = &self.queues.limits;
+        let Some(answer) = self.index.look_up(message.as_ref(), limits) else {
+            return NO_TOPIC_NAME;
         };
+        self.spread_to(now_ms, answer, message, position, retention, reserved)
+    }
+
+    /// The same for a message that was just looked up in the index.
+    fn spread_to(
+        &mut self,
+        now_ms: u64,
+        answer: Answer,
+        message: impl Into<Arc<Message>> + AsRef<Message>,
+        position: u64,
+        retention: Retention,
+        reserved: Option<&[Arc<Fill>]>,
+    ) -> Routed {
+        let queues = &mut self.queues;
+        let matches = self.index.matches_at(answer);
         if !matches.kept.is_empty() || reserved.is_some_and(|reserved| !reserved.is_empty()) {
             let body_bytes = message.as_ref().body_bytes() as u64;
             match reserved {
