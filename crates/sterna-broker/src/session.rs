@@ -152,13 +152,13 @@ pub(crate) struct Rare {
     /// In a cluster: number of its last publication of QoS 2 that went to the log; 0 before the first.
     pub(crate) rounds: u64,
     /// What its consumer takes, if that says so.
-    pub(crate) demand: Option<Demand>,
+    pub(crate) demand: Option<Box<Demand>>,
     /// Which messages its consumer wants, if not all.
     pub(crate) selector: Option<Arc<dyn Selector>>,
     /// From where its client speaks, or has spoken last, if rules look at that.
     pub(crate) endpoint: Option<Endpoint>,
     /// The queue that its consumer browses.
-    pub(crate) browsing: Option<Browsing>,
+    pub(crate) browsing: Option<Box<Browsing>>,
     /// While claiming: filters whose subscriptions have ended for everybody.
     pub(crate) ended_filters: Vec<Arc<str>>,
     /// While claiming: the first position of the log that had no room here.
@@ -355,7 +355,9 @@ impl<P> BrokerSession<P> {
     }
 
     pub(crate) fn forget_rehomed(&mut self, tag: u64) {
-        if let Some(rare) = &mut self.rare {
+        if let Some(rare) = &mut self.rare
+            && !rare.rehomed.is_empty()
+        {
             rare.rehomed.remove(&tag);
             self.drop_rare_if_empty();
         }
@@ -380,7 +382,7 @@ impl<P> BrokerSession<P> {
 
     /// How far it has come with browsing; `None` where it does not browse.
     pub(crate) fn browsing_mut(&mut self) -> Option<&mut Browsing> {
-        self.rare.as_mut()?.browsing.as_mut()
+        self.rare.as_mut()?.browsing.as_deref_mut()
     }
 
     /// What its consumer takes; `None` where that doesn't say so.
@@ -388,7 +390,7 @@ impl<P> BrokerSession<P> {
         if !self.is_on_demand {
             return None;
         }
-        self.rare.as_mut()?.demand.as_mut()
+        self.rare.as_mut()?.demand.as_deref_mut()
     }
 
     /// Notes that a group has assigned it a message; false where it was not granted any.
@@ -409,7 +411,7 @@ impl<P> BrokerSession<P> {
         self.is_on_demand = on_demand;
         if on_demand || selector.is_some() {
             let rare = self.rare_mut();
-            rare.demand = on_demand.then(Demand::default);
+            rare.demand = on_demand.then(Box::default);
             rare.selector = selector;
         } else if let Some(rare) = &mut self.rare {
             rare.demand = None;

@@ -37,11 +37,11 @@ impl<P: DoorState> Broker<P> {
         session
             .ok_or(SubscribeError::NoSession)?
             .rare_mut()
-            .browsing = Some(Browsing {
+            .browsing = Some(Box::new(Browsing {
             group,
             after: None,
             asked: 0,
-        });
+        }));
         self.browse_on(slot);
         self.finish(now_ms);
         Ok(())
