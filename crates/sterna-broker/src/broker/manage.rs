@@ -378,9 +378,12 @@ impl<P: DoorState> Broker<P> {
 
 impl Wish<'_> {
     fn fits(&self, filter: &str, subscription: &Subscription) -> bool {
-        let topics = || match filter.starts_with("$share/") {
-            true => topics_of_shared(filter),
-            false => filter,
+        let topics = || {
+            if filter.starts_with("$share/") {
+                topics_of_shared(filter)
+            } else {
+                filter
+            }
         };
         let context = subscription.context.as_ref();
         let gets = |topic: &str| {

@@ -237,16 +237,14 @@ impl Core {
         if found.payload.is_empty() {
             return Ok((found.sequence, None));
         }
-        match Entry::decode(&found.payload) {
-            Some(entry) => Ok((found.sequence, Some(entry))),
-            None => {
-                tracing::warn!(
-                    sequence = found.sequence,
-                    "the entry of a request's key cannot be read: a node of another version may have written it"
-                );
-                Err("it cannot be read".to_owned())
-            }
-        }
+        let entry = Entry::decode(&found.payload).ok_or_else(|| {
+            tracing::warn!(
+                sequence = found.sequence,
+                "the entry of a request's key cannot be read: a node of another version may have written it"
+            );
+            "it cannot be read".to_owned()
+        })?;
+        Ok((found.sequence, Some(entry)))
     }
 }
 

@@ -86,15 +86,12 @@ impl Door {
             consumer: number,
             session,
         });
-        match present {
-            Some(present) => {
-                self.target_claimed(cx, client, link, present);
-                Some(attaching)
-            }
-            None => {
-                target.waiting = Some(attaching);
-                None
-            }
+        if let Some(present) = present {
+            self.target_claimed(cx, client, link, present);
+            Some(attaching)
+        } else {
+            target.waiting = Some(attaching);
+            None
         }
     }
 

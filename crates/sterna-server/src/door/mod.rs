@@ -18,6 +18,7 @@ mod timers;
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::net::IpAddr;
 
 use sterna_broker::{Close, Committed, ConsumerId, SessionKey};
 use sterna_net::{CloseReason, ConnectionId, contain};
@@ -325,12 +326,14 @@ impl<S: Service> Door<S> {
         }
     }
 
-    /// A client has moved to another address.
-    pub(crate) fn migrated(&mut self, cx: &mut Context<'_>, id: S::Id)
+    /// A client has moved to another address, which is returned.
+    pub(crate) fn migrated(&mut self, cx: &mut Context<'_>, id: S::Id) -> Option<IpAddr>
     where
         S: Service<Id = ConnectionId>,
     {
+        let mut address = None;
         self.with_client(cx, id, |_, cx, client| {
+            address = cx.net.info(id).map(|info| info.peer.ip());
             if let Some(known) = S::known_topics(client) {
                 known.forget();
             }
@@ -339,6 +342,7 @@ impl<S: Service> Door<S> {
                 inspect::log_move(cx, id, name);
             }
         });
+        address
     }
 
     /// An administrator ends a client's connection; false where it is not here.

@@ -1,5 +1,7 @@
 //! What operators see of HTTP clients.
 
+use std::net::IpAddr;
+
 use sterna_broker::{Broker, ConsumerId};
 use sterna_net::ConnectionId;
 
@@ -34,11 +36,15 @@ impl Door {
     }
 
     /// Ends what users who are banned have open on a connection, and all of it where it is nobody else's.
-    pub(crate) fn end_banned(&mut self, cx: &mut Context<'_>, id: ConnectionId) {
+    pub(crate) fn end_banned(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: ConnectionId,
+        address: Option<IpAddr>,
+    ) {
         let Some(client) = self.clients.get(id) else {
             return;
         };
-        let address = cx.net.info(id).map(|info| info.peer.ip());
         let is_banned = |user| {
             // HTTP has no names of clients.
             let who = Newcomer {

@@ -39,15 +39,15 @@ pub(super) fn write(sources: &Sources, issuer: &Issuer, page: &mut Page<'_>) {
 
 /// The earliest end in each file with certificates of a use.
 fn earliest(sources: &Sources, is_wanted: fn(CertificateUse) -> bool) -> BTreeMap<String, u64> {
-    let mut ends = BTreeMap::new();
+    let mut by_file = BTreeMap::new();
     for certificate in sources.certificates() {
         if !is_wanted(certificate.usage) {
             continue;
         }
         let end_s = u64::try_from(certificate.expires_s).unwrap_or(0);
         let file = certificate.file.display().to_string();
-        let earliest = ends.entry(file).or_insert(end_s);
+        let earliest = by_file.entry(file).or_insert(end_s);
         *earliest = end_s.min(*earliest);
     }
-    ends
+    by_file
 }

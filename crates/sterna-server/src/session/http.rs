@@ -120,7 +120,7 @@ impl HttpSession {
     pub(crate) fn name_places(&mut self, first: u64, end: u64) {
         if self.places.is_none() {
             // Another number than at other nodes, and at other times.
-            let own = NODE_IDS + ((end >> 10) % OWN_RANGES << OWN_ID_BITS);
+            let own = NODE_IDS + (((end >> 10) % OWN_RANGES) << OWN_ID_BITS);
             self.places = Some(Places { first, own });
             self.last_id = own;
         }

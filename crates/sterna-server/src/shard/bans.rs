@@ -1,5 +1,7 @@
 //! The part of a shard that bans need: their records, and the end of clients that are banned.
 
+use std::net::IpAddr;
+
 use sterna_net::{ConnectionId, Network};
 
 use super::{Doors, Shard};
@@ -30,40 +32,47 @@ impl Shard {
         self.bans_looked_at_ms = now_ms;
         let mut doors = self.doors(net);
         let ids = (doors.mqtt.clients.ids()).chain(doors.amqp.clients.ids());
-        let banned: Vec<ConnectionId> = ids.filter(|id| doors.is_banned(*id)).collect();
+        let banned: Vec<ConnectionId> = ids
+            .filter(|id| doors.is_banned(*id, doors.address(*id)))
+            .collect();
         for id in banned {
             let _ = doors.mqtt.dismiss(&mut doors.cx, id) || doors.amqp.dismiss(&mut doors.cx, id);
         }
         // A connection of HTTP can be of more than one user.
         let ids: Vec<ConnectionId> = doors.http.clients.ids().collect();
         for id in ids {
-            doors.http.end_banned(&mut doors.cx, id);
+            let address = doors.address(id);
+            doors.http.end_banned(&mut doors.cx, id, address);
         }
     }
 }
 
 impl Doors<'_> {
     /// Whether a client of MQTT or AMQP is banned.
-    fn is_banned(&self, id: ConnectionId) -> bool {
+    fn is_banned(&self, id: ConnectionId, address: Option<IpAddr>) -> bool {
         let broker = &*self.cx.broker;
         let view = (self.mqtt.view(broker, id)).or_else(|| self.amqp.view(broker, id));
         let view = view.unwrap_or_default();
         let who = Newcomer {
             user: view.user,
             client: view.name,
-            address: self.cx.net.info(id).map(|info| info.peer.ip()),
+            address,
         };
         self.cx.bans.find(self.cx.net.now_ms(), who).is_some()
     }
 
-    /// Ends a connection whose client has moved to a banned address.
-    pub(super) fn end_if_banned(&mut self, id: ConnectionId) {
+    fn address(&self, id: ConnectionId) -> Option<IpAddr> {
+        self.cx.net.info(id).map(|info| info.peer.ip())
+    }
+
+    /// Ends a connection whose client has moved to this address, if that is banned.
+    pub(super) fn end_if_banned(&mut self, id: ConnectionId, address: Option<IpAddr>) {
         match self.of_connection(id) {
-            Protocol::Http => self.http.end_banned(&mut self.cx, id),
-            Protocol::Mqtt if self.is_banned(id) => {
+            Protocol::Http => self.http.end_banned(&mut self.cx, id, address),
+            Protocol::Mqtt if self.is_banned(id, address) => {
                 let _ = self.mqtt.dismiss(&mut self.cx, id);
             }
-            Protocol::Amqp if self.is_banned(id) => {
+            Protocol::Amqp if self.is_banned(id, address) => {
                 let _ = self.amqp.dismiss(&mut self.cx, id);
             }
             Protocol::Mqtt | Protocol::Amqp | Protocol::Admin => {}

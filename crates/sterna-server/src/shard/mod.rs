@@ -390,8 +390,8 @@ impl Handler for Shard {
 
     fn migrated(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         let mut doors = self.doors(net);
-        of_connection!(doors, connection, migrated());
-        doors.end_if_banned(connection);
+        let address = of_connection!(doors, connection, migrated());
+        doors.end_if_banned(connection, address);
     }
 
     fn datagram(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
