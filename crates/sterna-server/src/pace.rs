@@ -55,6 +55,19 @@ pub(crate) struct Lease {
     until_ms: u64,
 }
 
+impl Lease {
+    /// A message of so many bytes out of what was taken in advance; false where that does not have it.
+    #[inline]
+    pub(crate) const fn pays(&mut self, now_ms: u64, bytes: u64) -> bool {
+        let has_it = now_ms < self.until_ms && self.messages > 0 && self.bytes >= bytes;
+        if has_it {
+            self.messages -= 1;
+            self.bytes -= bytes;
+        }
+        has_it
+    }
+}
+
 impl Rate {
     const fn new(per_s: u32) -> Self {
         Self((NS_PER_S << 32) / (if per_s == 0 { 1 } else { per_s }) as u64)
@@ -208,9 +221,7 @@ impl Pace {
             }
             lease.bytes += LEASED_BYTES;
         }
-        lease.messages -= 1;
-        lease.bytes -= bytes;
-        true
+        lease.pays(now_ms, bytes)
     }
 
     /// What was not used in time is as if it had not been taken: savings are bounded all the same.

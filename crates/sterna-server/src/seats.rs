@@ -29,7 +29,7 @@ struct Users {
 #[derive(Debug, Default)]
 struct Account {
     /// The names of its clients, and the number of connections of each.
-    clients: HashMap<Box<str>, u32>,
+    clients: HashMap<Arc<str>, u32>,
     /// It outlives the connections, so that a new one pays what an older one owes.
     pace: Arc<Pace>,
 }
@@ -39,7 +39,7 @@ struct Account {
 pub(crate) struct Seat {
     seats: Arc<Seats>,
     user: User,
-    client: Box<str>,
+    client: Arc<str>,
     pace: Arc<Pace>,
 }
 
@@ -67,12 +67,13 @@ impl Seats {
     /// comes with the number of users that may be remembered while they are away.
     pub(crate) fn take(
         self: &Arc<Self>,
-        user: Option<&str>,
-        client: &str,
+        user: Option<&Arc<str>>,
+        client: &Arc<str>,
         most: Option<u32>,
         (now_ms, away): (u64, u32),
     ) -> Option<Seat> {
-        let user: User = user.map(Arc::from);
+        // Many connections have one: their texts are those that the door has anyway.
+        let user: User = user.cloned();
         let mut users = self.users();
         users.forget(now_ms, away);
         let account = users.accounts.entry(user.clone()).or_default();
@@ -80,13 +81,13 @@ impl Seats {
         if is_full && !account.clients.contains_key(client) {
             return None;
         }
-        *account.clients.entry(client.into()).or_default() += 1;
+        *account.clients.entry(Arc::clone(client)).or_default() += 1;
         let pace = Arc::clone(&account.pace);
         drop(users);
         Some(Seat {
             seats: Arc::clone(self),
             user,
-            client: client.into(),
+            client: Arc::clone(client),
             pace,
         })
     }
@@ -140,7 +141,10 @@ mod tests {
     #[test]
     fn a_user_has_so_many_seats_and_gets_them_back() {
         let seats = Arc::new(Seats::default());
-        let take = |user, client| seats.take(user, client, Some(2), (0, 9));
+        let take = |user: Option<&str>, client: &str| {
+            let user: User = user.map(Arc::from);
+            seats.take(user.as_ref(), &client.into(), Some(2), (0, 9))
+        };
         let first = take(Some("ann"), "a").expect("a seat");
         let _second = take(Some("ann"), "b").expect("a seat");
         assert!(take(Some("ann"), "c").is_none());
@@ -162,8 +166,8 @@ mod tests {
         });
         let seats = Arc::new(Seats::default());
         let come = |number: u32, now_ms| {
-            let name = number.to_string();
-            let seat = seats.take(Some(&name), "c", None, (now_ms, 100));
+            let name = Arc::from(number.to_string());
+            let seat = seats.take(Some(&name), &"c".into(), None, (now_ms, 100));
             let seat = seat.expect("a seat");
             seat.pace().take(&rates, now_ms, 0);
             seat

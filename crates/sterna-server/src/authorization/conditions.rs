@@ -80,6 +80,7 @@ impl MessageKind {
     };
 
     /// A message that may come as early data.
+    #[inline]
     #[must_use]
     pub const fn new(qos: u8, retain: bool, early_data: bool) -> Self {
         Self {
@@ -90,6 +91,7 @@ impl MessageKind {
     }
 
     /// A number that no other kind has; not 0 where anything is known.
+    #[inline]
     pub(super) const fn number(self) -> u8 {
         const fn flag(flag: Option<bool>) -> u8 {
             match flag {

@@ -50,6 +50,7 @@ pub(crate) struct Owner<'a> {
 }
 
 impl Kept {
+    #[inline]
     fn is_about(&self, rules: &Rules, owner: Owner<'_>) -> bool {
         // What is kept cannot be given to others, so the same place is the same thing.
         let place = |user: Option<&Arc<str>>| user.map_or(ptr::null(), |user| user.as_ptr());
@@ -67,6 +68,7 @@ impl KnownTopics {
     }
 
     /// Whether a client may publish such a message to a topic, if that was said and still holds.
+    #[inline]
     pub(crate) fn find(
         &self,
         rules: &Rules,
@@ -107,6 +109,8 @@ impl KnownTopics {
         }
         let Some(kept) = &mut self.kept else { return };
         if kept.topics.len() < TOPICS {
+            // Most clients publish to one.
+            kept.topics.reserve_exact(1);
             kept.topics.push(Topic {
                 name: topic.to_owned(),
                 kind,
@@ -161,6 +165,7 @@ impl Rules {
     }
 
     /// What the rules look at in a message, as a number.
+    #[inline]
     fn seen(&self, kind: MessageKind) -> u8 {
         if self.lists.look_at_messages {
             kind.number()

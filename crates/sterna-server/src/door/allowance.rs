@@ -1,6 +1,5 @@
 //! What a client may use, by who it is: its seat among its user's connections, and how fast it may publish.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use sterna_net::ConnectionId;
@@ -17,7 +16,6 @@ use crate::seats::Seat;
 #[derive(Debug)]
 pub(crate) struct Allowance {
     limit: Arc<Limit>,
-    rates: Rates,
     seat: Seat,
     lease: Lease,
     /// Until when the client itself is not read, in milliseconds: its part of what its user owes.
@@ -49,16 +47,16 @@ impl Allowance {
     pub(crate) fn of(
         cx: &Context<'_>,
         identity: &Identity,
-        client: &str,
+        client: &Arc<str>,
         before: Option<Box<Self>>,
         is_in: bool,
     ) -> Result<Option<Box<Self>>, TooManyConnections> {
-        let user = identity.user();
+        let user = identity.owner().user;
         let Some(limit) = limit_of(cx, identity) else {
             return Ok(None);
         };
-        let now_ms = cx.net.now_ms();
-        let kept = before.filter(|before| before.seat.is_of(user, client));
+        let now_ms = cx.now_ms;
+        let kept = before.filter(|before| before.seat.is_of(identity.user(), client));
         if let Some(mut kept) = kept {
             kept.change(limit, now_ms);
             return Ok(Some(kept));
@@ -67,11 +65,9 @@ impl Allowance {
         let away = cx.policy.rules.source().maximum_remembered_users;
         let seat = cx.seats.take(user, client, most, (now_ms, away));
         let seat = seat.ok_or(TooManyConnections)?;
-        let rates = Rates::of(limit);
-        seat.pace().change(&rates, now_ms);
+        seat.pace().change(&Rates::of(limit), now_ms);
         Ok(Some(Box::new(Self {
             limit: Arc::clone(limit),
-            rates,
             lease: Lease::default(),
             seat,
             until_ms: 0,
@@ -84,11 +80,10 @@ impl Allowance {
     /// Another limit is in force: nobody waits longer than the user's debt lasts by it.
     fn change(&mut self, limit: &Arc<Limit>, now_ms: u64) {
         self.rest();
-        let pace = self.seat.pace();
+        let (pace, rates) = (self.seat.pace(), Rates::of(limit));
         self.limit = Arc::clone(limit);
-        self.rates = Rates::of(limit);
-        pace.change(&self.rates, now_ms);
-        self.until_ms = self.until_ms.min(pace.paid_ms(&self.rates));
+        pace.change(&rates, now_ms);
+        self.until_ms = self.until_ms.min(pace.paid_ms(&rates));
         self.look_again(now_ms);
     }
 
@@ -102,7 +97,7 @@ impl Allowance {
     fn must_wait(&mut self, now_ms: u64) -> bool {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         if is_first && self.limit.exceeded == Exceeded::Pause {
-            self.until_ms = self.seat.pace().paid_ms(&self.rates);
+            self.until_ms = self.seat.pace().paid_ms(&self.rates());
             self.waits = self.until_ms > now_ms;
         }
         self.waits
@@ -120,7 +115,10 @@ impl Allowance {
     /// rest is for the user's other connections.
     fn takes(&mut self, now_ms: u64, bytes: usize, is_told: bool) -> bool {
         let bytes = bytes as u64;
-        let (pace, rates) = (self.seat.pace(), &self.rates);
+        if self.lease.pays(now_ms, bytes) {
+            return true;
+        }
+        let (pace, rates) = (self.seat.pace(), &self.rates());
         if pace.lend(rates, now_ms, &mut self.lease, bytes) {
             return true;
         }
@@ -144,7 +142,7 @@ impl Allowance {
     /// Whether the client may come in with a will, which its user owes from now on. So nothing refuses the will when
     /// it is due.
     fn takes_will(&self, now_ms: u64, bytes: usize) -> bool {
-        let (pace, rates) = (self.seat.pace(), &self.rates);
+        let (pace, rates) = (self.seat.pace(), &self.rates());
         let is_within = pace.admits(rates, now_ms.saturating_add(rates.debt_ms()));
         if is_within {
             pace.take(rates, now_ms, bytes as u64);
@@ -154,7 +152,13 @@ impl Allowance {
 
     /// Gives back what was taken in advance: another user of the connection has its turn.
     pub(crate) fn rest(&mut self) {
-        (self.seat.pace()).give_back(&self.rates, &mut self.lease);
+        let rates = self.rates();
+        (self.seat.pace()).give_back(&rates, &mut self.lease);
+    }
+
+    /// The rates of the limit. They are reckoned again where a message pays by itself; most pay out of the lease.
+    fn rates(&self) -> Rates {
+        Rates::of(&self.limit)
     }
 
     /// The user whose it is.
@@ -194,7 +198,7 @@ impl Sips {
         cx: &Context<'_>,
         identity: &Identity,
         connection: ConnectionId,
-        name: Option<&str>,
+        name: Option<&Arc<str>>,
     ) -> Result<(), TooManyConnections> {
         self.set_allowance(cx, identity, (connection, name), false)
     }
@@ -205,7 +209,7 @@ impl Sips {
         cx: &Context<'_>,
         identity: &Identity,
         connection: ConnectionId,
-        name: Option<&str>,
+        name: Option<&Arc<str>>,
     ) {
         // Nothing refuses it.
         let _ = self.set_allowance(cx, identity, (connection, name), true);
@@ -215,7 +219,7 @@ impl Sips {
         &mut self,
         cx: &Context<'_>,
         identity: &Identity,
-        (connection, name): (ConnectionId, Option<&str>),
+        (connection, name): (ConnectionId, Option<&Arc<str>>),
         is_in: bool,
     ) -> Result<(), TooManyConnections> {
         if (self.allowance.as_ref()).is_some_and(|allowance| allowance.is_for(cx, identity)) {
@@ -227,12 +231,10 @@ impl Sips {
         }
         // No name of a client has such a character.
         let own = || {
-            format!(
-                "\0{}.{}.{}",
-                cx.shard, connection.slot, connection.generation
-            )
+            let (slot, generation) = (connection.slot, connection.generation);
+            format!("\0{}.{slot}.{generation}", cx.shard).into()
         };
-        let name = name.map_or_else(|| Cow::Owned(own()), Cow::Borrowed);
+        let name = name.map_or_else(own, Arc::clone);
         self.allowance = Allowance::of(cx, identity, &name, before, is_in)?;
         Ok(())
     }
@@ -257,7 +259,7 @@ impl Sips {
         let Some(allowance) = &mut self.allowance else {
             return true;
         };
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         allowance.has_begun = true;
         let was_paused = allowance.paused_until_ms(now_ms).is_some();
         let is_within = allowance.takes(now_ms, bytes, is_told);
@@ -269,7 +271,7 @@ impl Sips {
 
     /// A client comes in with a will of this payload: whether it may, as far as its user's rate goes.
     pub(crate) fn takes_will(&self, cx: &Context<'_>, bytes: usize) -> bool {
-        (self.allowance.as_ref()).is_none_or(|own| own.takes_will(cx.net.now_ms(), bytes))
+        (self.allowance.as_ref()).is_none_or(|own| own.takes_will(cx.now_ms, bytes))
     }
 
     /// Whether the message that comes now has to wait, and what follows behind it. Nothing of it is done before.
@@ -277,7 +279,10 @@ impl Sips {
         let Some(allowance) = &mut self.allowance else {
             return false;
         };
-        let waits = allowance.must_wait(cx.net.now_ms());
+        if allowance.has_begun && !allowance.waits {
+            return false;
+        }
+        let waits = allowance.must_wait(cx.now_ms);
         if waits {
             cx.meters.rate_paused(protocol);
         }

@@ -14,6 +14,17 @@ use crate::door::Early;
 pub(super) const RENEWAL: u64 = 1;
 pub(super) const ACTION: u64 = 2;
 
+/// What is known of a packet before anything of it is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    /// It has to wait until the webhook has been asked.
+    Waits,
+    /// The same client's last words about a topic hold: whether this PUBLISH is allowed.
+    Decided(bool),
+    /// It goes on, and what it asks for is looked at where it is done.
+    GoesOn,
+}
+
 impl Door {
     /// Whether a packet has to wait until the webhook has been asked. Nothing of it is done before.
     #[inline]
@@ -22,14 +33,25 @@ impl Door {
         client: &mut Client,
         lane: Lane,
         frame: &Frame<'_>,
-    ) -> bool {
-        cx.policy.rules.have_questions()
-            && client.session().is_some()
-            && matches!(
-                frame.packet_type(),
-                Some(PacketType::Publish | PacketType::Subscribe)
-            )
-            && Self::must_ask_of_topics(cx, client, lane, frame)
+    ) -> Asked {
+        if !cx.policy.rules.have_questions() || client.session().is_none() {
+            return Asked::GoesOn;
+        }
+        match frame.packet_type() {
+            Some(PacketType::Publish) => {
+                if let Some(is_allowed) = Self::decided(cx, client, frame) {
+                    client.asking.passed();
+                    return Asked::Decided(is_allowed);
+                }
+            }
+            Some(PacketType::Subscribe) => {}
+            _ => return Asked::GoesOn,
+        }
+        if Self::must_ask_of_topics(cx, client, lane, frame) {
+            Asked::Waits
+        } else {
+            Asked::GoesOn
+        }
     }
 
     fn must_ask_of_topics(
@@ -38,10 +60,6 @@ impl Door {
         lane: Lane,
         frame: &Frame<'_>,
     ) -> bool {
-        if Self::is_decided(cx, client, frame) {
-            client.asking.passed();
-            return false;
-        }
         let mut asking = std::mem::take(&mut client.asking);
         let mut ask = |action, about: (&str, MessageKind)| {
             asking.must_wait(cx, (client.id, ACTION), client.subject(cx), action, about)
@@ -74,25 +92,17 @@ impl Door {
         waits
     }
 
-    /// Whether it is known already what becomes of a PUBLISH; looks at no more of it than its topic.
-    fn is_decided(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
-        if frame.packet_type() != Some(PacketType::Publish) {
-            return false;
-        }
-        let Some((length, rest)) = frame.body().split_first_chunk() else {
-            return false;
-        };
-        let topic = rest.get(..usize::from(u16::from_be_bytes(*length)));
-        let Some(topic) = topic.filter(|topic| !topic.is_empty()) else {
-            return false;
-        };
+    /// Whether a PUBLISH is allowed, if that is known already; looks at no more of it than its topic.
+    fn decided(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> Option<bool> {
+        let (length, rest) = frame.body().split_first_chunk()?;
+        // A topic that an alias stands for is known to the engine alone.
+        let topic = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
         let (qos, retains) = (
             frame.first_byte() >> 1 & 3,
             frame.first_byte() & RETAIN != 0,
         );
         let kind = MessageKind::new(qos, retains, client.early == Early::Allowed);
-        let (owner, now_ms) = (client.identity.owner(), cx.net.now_ms());
-        let found = (client.known_topics).find(&cx.policy.rules, owner, (topic, kind), now_ms);
-        found.is_some()
+        let owner = client.identity.owner();
+        (client.known_topics).find(&cx.policy.rules, owner, (topic, kind), cx.now_ms)
     }
 }

@@ -242,7 +242,7 @@ impl Door {
             && !is_like
         {
             cx.broker.judge_again(cx.net.now_ms(), session);
-            let name = Some(&*client.name);
+            let name = Some(&client.name);
             (client.sips).allow_again(cx, &client.identity, client.id, name);
         }
         self.set_next_timer(client);

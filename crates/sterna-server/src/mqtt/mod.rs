@@ -37,6 +37,7 @@ use crate::identity::Identity;
 use crate::policy::Policy;
 use crate::session;
 use acknowledge::Acknowledgement;
+use ask::Asked;
 use client::{Client, DATAGRAMS, State};
 
 pub use repetitions::Repetitions;
@@ -67,7 +68,7 @@ impl Service for Mqtt {
 
     fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
         let info = cx.net.info(id)?;
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let limits = engine_limits(cx.policy);
         if *door.service.limits != limits {
             door.service.limits = Arc::new(limits);
@@ -111,7 +112,7 @@ impl Service for Mqtt {
     }
 
     fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         if client.is_paced {
             client.engine.input_resumed(now_ms);
         }
@@ -310,24 +311,26 @@ impl Door {
         if stream == DATAGRAMS {
             return self.feed_datagram(cx, client, bytes);
         }
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let mut framer = client.framers.take(stream);
         let mut input = bytes;
         loop {
             let most = client.engine.max_packet_bytes();
             match framer.next(&mut input, most) {
                 Ok(Some(frame)) => {
-                    let waits = if client.early == Early::Allowed
-                        && !self.may_be_early(cx, client, &frame)
-                    {
+                    let mut asked = Asked::Waits;
+                    if client.early == Early::Allowed && !self.may_be_early(cx, client, &frame) {
                         hold_early(cx, &mut client.early, Protocol::Mqtt);
-                        true
                     } else {
-                        Self::must_ask(cx, client, lane, &frame)
-                            || frame.packet_type() == Some(PacketType::Publish)
-                                && client.sips.must_wait(cx, Protocol::Mqtt)
-                    };
-                    if waits {
+                        asked = Self::must_ask(cx, client, lane, &frame);
+                        if asked != Asked::Waits
+                            && frame.packet_type() == Some(PacketType::Publish)
+                            && client.sips.must_wait(cx, Protocol::Mqtt)
+                        {
+                            asked = Asked::Waits;
+                        }
+                    }
+                    if asked == Asked::Waits {
                         let mut kept = Vec::new();
                         frame.copy_to(&mut kept);
                         kept.extend_from_slice(input);
@@ -344,7 +347,7 @@ impl Door {
                         .receive(session, lane, &frame, now_ms, &mut self.out)
                     {
                         Ok(None) => {}
-                        Ok(Some(event)) => self.handle(cx, client, lane, &frame, event),
+                        Ok(Some(event)) => self.handle(cx, client, lane, &frame, event, asked),
                         Err(violation) => self.violated(cx, client, &violation),
                     }
                 }
@@ -454,7 +457,7 @@ impl Door {
                             publish.payload,
                         );
                         let sender = (cx.shard, client.id);
-                        (self.service.repetitions).may_be_early(sender, digest, cx.net.now_ms())
+                        (self.service.repetitions).may_be_early(sender, digest, cx.now_ms)
                     }
                 },
                 _ => false,
@@ -480,9 +483,8 @@ impl Door {
                     hold_early(cx, &mut client.early, Protocol::Mqtt);
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
-                if Self::must_ask(cx, client, LANE, &frame)
-                    || client.sips.must_wait(cx, Protocol::Mqtt)
-                {
+                let asked = Self::must_ask(cx, client, LANE, &frame);
+                if asked == Asked::Waits || client.sips.must_wait(cx, Protocol::Mqtt) {
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
                 self.counts.messages_received += 1;
@@ -490,13 +492,15 @@ impl Door {
                     State::Live(session) => session::mqtt_mut(cx.broker, session),
                     _ => None,
                 };
-                let now_ms = cx.net.now_ms();
+                let now_ms = cx.now_ms;
                 let received = client
                     .engine
                     .receive(session, LANE, &frame, now_ms, &mut self.out);
                 match received {
                     Ok(None) => return,
-                    Ok(Some(event)) => return self.handle(cx, client, LANE, &frame, event),
+                    Ok(Some(event)) => {
+                        return self.handle(cx, client, LANE, &frame, event, asked);
+                    }
                     Err(violation) => violation,
                 }
             }
@@ -559,9 +563,10 @@ impl Door {
         lane: Lane,
         frame: &Frame<'_>,
         event: Event<'_>,
+        asked: Asked,
     ) {
         match event {
-            Event::Publish(publish) => self.publish(cx, client, lane, frame, &publish),
+            Event::Publish(publish) => self.publish(cx, client, lane, frame, &publish, asked),
             Event::Delivered { tag, reason } => self.delivered(cx, client, tag, reason),
             Event::HandedOver {
                 tag,

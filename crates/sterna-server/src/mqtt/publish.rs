@@ -7,6 +7,7 @@ use sterna_mqtt::{Frame, Lane, PacketId, QoS, ReasonCode};
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{copy, qos};
+use super::ask::Asked;
 use super::client::Client;
 use crate::authorization::MessageKind;
 use crate::config::Protocol;
@@ -22,6 +23,7 @@ impl Door {
         lane: Lane,
         frame: &Frame<'_>,
         publish: &IncomingPublish<'_>,
+        asked: Asked,
     ) {
         let Some(session) = client.session() else {
             return;
@@ -48,10 +50,14 @@ impl Door {
         let mut refused = None;
         let is_early = client.early == Early::Allowed;
         let kind = MessageKind::new(publish.qos as u8, publish.retain, is_early);
+        let mut may_publish = || match asked {
+            Asked::Decided(is_allowed) => is_allowed,
+            Asked::Waits | Asked::GoesOn => client.may_publish(cx, topic, kind),
+        };
         let reason = if !is_within {
             ReasonCode::QuotaExceeded
-        } else if client.may_publish(cx, topic, kind) {
-            let now_ms = cx.net.now_ms();
+        } else if may_publish() {
+            let now_ms = cx.now_ms;
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
                 Ok(_) if self.is_repetition(cx, client, publish) => ReasonCode::Success,
@@ -208,8 +214,7 @@ impl Door {
             publish.payload,
         );
         let sender = (cx.shard, client.id);
-        let is_repetition =
-            (self.service.repetitions).is_repetition(sender, digest, cx.net.now_ms());
+        let is_repetition = (self.service.repetitions).is_repetition(sender, digest, cx.now_ms);
         cx.meters.repetitions.add(u64::from(is_repetition));
         is_repetition
     }

@@ -272,8 +272,9 @@ impl Shard {
 
     /// The doors, and what they need for one step.
     fn doors<'a>(&'a mut self, net: &'a mut dyn Network) -> Doors<'a> {
+        let now_ms = net.now_ms();
         if self.meters.watch.is_on() {
-            self.meters.watch.turn(net.now_ms());
+            self.meters.watch.turn(now_ms);
         }
         Doors {
             mqtt: &mut self.mqtt,
@@ -283,6 +284,7 @@ impl Shard {
             paths: &mut self.paths,
             cx: Context {
                 net,
+                now_ms,
                 broker: &mut self.broker,
                 policy: &self.policy,
                 checker: self.checker.as_ref(),
@@ -631,7 +633,7 @@ impl Handler for Shard {
             Stopping::Draining(until_ms) => Some(until_ms),
             Stopping::No | Stopping::Yes => None,
         };
-        [
+        let deadlines = [
             self.broker.deadline_ms(),
             self.mqtt.deadline_ms(),
             self.amqp.deadline_ms(),
@@ -645,10 +647,10 @@ impl Handler for Shard {
             // More in the next turn.
             self.shortage.is_relieving.then_some(0),
             drained_ms,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ];
+        // Each turn asks, and this needs no branch for each of them.
+        let each = deadlines.iter().map(|due_ms| due_ms.unwrap_or(u64::MAX));
+        each.min().filter(|due_ms| *due_ms != u64::MAX)
     }
 
     fn finished(&self) -> bool {

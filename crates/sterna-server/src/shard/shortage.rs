@@ -29,8 +29,8 @@ impl Shard {
     /// Brings this shard's share of the account of memory up to date.
     pub(super) fn account(&mut self) {
         let kept_bytes = self.mqtt.kept_bytes() + self.amqp.kept_bytes() + self.http.kept_bytes();
-        let counters = self.broker.counters();
-        if self.memory.note(self.number, kept_bytes, &counters) && self.memory.look() {
+        let counters = self.broker.own_counters();
+        if self.memory.note(self.number, kept_bytes, counters) && self.memory.look() {
             for shard in 0..usize::from(self.sys.retained.shards()) {
                 self.outbox.post(shard, Mail::Memory);
             }
