@@ -201,7 +201,7 @@ fn main() {
         qos: QoS::AtMostOnce,
         packet_id: None,
         retain: false,
-        topic,
+        topic: topic.as_bytes(),
         properties: &[],
         expires_at_ms: None,
         identifiers: &[],

@@ -135,7 +135,7 @@ const CANDIDATES: usize = 64;
 /// The aliases that this end sets: the first topics that occur twice get one each, and keep it.
 #[derive(Clone, Debug)]
 pub struct OutgoingAliases {
-    aliases: FxHashMap<Box<str>, u16>,
+    aliases: FxHashMap<Box<[u8]>, u16>,
     topic_bytes: usize,
     /// Hashes of topics that occurred once.
     seen: [u32; CANDIDATES],
@@ -171,7 +171,7 @@ impl OutgoingAliases {
     /// Chooses the form of a topic, with aliases up to `maximum`. All names with an alias take at
     /// most `max_topic_bytes`. After the packet is written, [`AliasUse::Set`] has to be confirmed
     /// with [`OutgoingAliases::set`].
-    pub fn choose(&mut self, topic: &str, maximum: u16, max_topic_bytes: usize) -> AliasUse {
+    pub fn choose(&mut self, topic: &[u8], maximum: u16, max_topic_bytes: usize) -> AliasUse {
         // [MQTT-3.1.2-26] [MQTT-3.1.2-27] [MQTT-3.3.2-11]
         if let Some(&alias) = self.aliases.get(topic) {
             return AliasUse::Alias(alias);
@@ -194,15 +194,15 @@ impl OutgoingAliases {
     }
 
     /// The packet that sets the alias has been written.
-    pub fn set(&mut self, topic: &str, alias: u16) {
+    pub fn set(&mut self, topic: &[u8], alias: u16) {
         self.topic_bytes += topic.len();
         self.aliases.insert(Box::from(topic), alias);
     }
 }
 
-fn hash(topic: &str) -> u32 {
+fn hash(topic: &[u8]) -> u32 {
     use std::hash::Hasher;
     let mut hasher = rustc_hash::FxHasher::default();
-    hasher.write(topic.as_bytes());
+    hasher.write(topic);
     (hasher.finish() >> 32) as u32 | 1
 }

@@ -245,7 +245,7 @@ impl World {
             qos,
             packet_id: None,
             retain: false,
-            topic: "from/the/server",
+            topic: b"from/the/server",
             properties: &[],
             expires_at_ms: None,
             identifiers: &[],

@@ -227,7 +227,7 @@ impl Connection {
         let choice = if lane.is_control() {
             let maximum = self.limits.topic_alias_maximum.min(MAX_ALIASES);
             self.aliases
-                .choose(publication.topic, maximum, MAX_ALIAS_TOPIC_BYTES)
+                .choose(publication.topic.as_bytes(), maximum, MAX_ALIAS_TOPIC_BYTES)
         } else {
             AliasUse::Name
         };
@@ -251,7 +251,7 @@ impl Connection {
             .encode(self.version, room_bytes, out)
             .map_err(|error| self.check_size(error))?;
         if set {
-            self.aliases.set(publication.topic, alias);
+            self.aliases.set(publication.topic.as_bytes(), alias);
         }
         Ok(())
     }

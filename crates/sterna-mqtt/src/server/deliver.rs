@@ -25,8 +25,8 @@ pub struct OutgoingPublish<'a> {
     pub packet_id: Option<PacketId>,
     /// The RETAIN flag.
     pub retain: bool,
-    /// Topic Name.
-    pub topic: &'a str,
+    /// Topic Name in UTF-8. It was checked when it came in, and is not checked again.
+    pub topic: &'a [u8],
     /// Properties as [`PublishProperties::forward`](crate::PublishProperties::forward) gives them,
     /// in their encoding.
     pub properties: &'a [u8],
@@ -72,7 +72,7 @@ pub struct Resend {
 
 /// Fields of a PUBLISH besides the message.
 struct Head<'a> {
-    topic: &'a str,
+    topic: &'a [u8],
     alias: Option<u16>,
     packet_id: Option<PacketId>,
     dup: bool,
@@ -236,7 +236,7 @@ impl Connection {
     }
 
     /// The topic's form in the packet: name and alias.
-    fn name<'d>(&mut self, delivery: &OutgoingPublish<'d>) -> (&'d str, Option<u16>) {
+    fn name<'d>(&mut self, delivery: &OutgoingPublish<'d>) -> (&'d [u8], Option<u16>) {
         let topic = delivery.topic;
         if self.outgoing_alias_maximum == 0 || !delivery.lane.is_control() {
             return (topic, None);
@@ -249,7 +249,7 @@ impl Connection {
             .choose(topic, maximum, max_bytes);
         match choice {
             AliasUse::Name => (topic, None),
-            AliasUse::Alias(alias) => ("", Some(alias)),
+            AliasUse::Alias(alias) => (&[], Some(alias)),
             AliasUse::Set(alias) => {
                 // Only if the larger packet is still one that the client takes.
                 if self.publish_bytes(delivery, topic, Some(alias)) > self.client_max() {
@@ -267,7 +267,7 @@ impl Connection {
     fn publish_bytes(
         &self,
         delivery: &OutgoingPublish<'_>,
-        topic: &str,
+        topic: &[u8],
         alias: Option<u16>,
     ) -> usize {
         let mut remaining = 2 + topic.len() + delivery.payload.len();
@@ -315,7 +315,7 @@ impl Connection {
         out.reserve(5 + header + copied);
         out.put_u8(publish::first_byte(head.dup, delivery.qos, delivery.retain));
         put_varint(out, remaining);
-        put_binary(out, head.topic.as_bytes());
+        put_binary(out, head.topic);
         if let Some(packet_id) = head.packet_id {
             out.put_u16(packet_id.get());
         }

@@ -469,7 +469,7 @@ impl FrontDoor {
             packet_id: (argument & 1 != 0)
                 .then(|| PacketId::MIN.saturating_add(u16::from(argument % 8))),
             retain: argument & 4 != 0,
-            topic: ["topic", "another/topic", "a"][usize::from(argument / 8 % 3)],
+            topic: [&b"topic"[..], b"another/topic", b"a"][usize::from(argument / 8 % 3)],
             properties: b"\x03\x00\x01x",
             expires_at_ms: (argument & 32 != 0).then_some(self.now_ms + 1500),
             identifiers: if argument & 16 == 0 { &[] } else { &[1, 200] },

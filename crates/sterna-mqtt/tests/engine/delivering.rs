@@ -445,8 +445,8 @@ fn repetitions_do_not_expire() {
 /// [MQTT-3.1.2-26] [MQTT-3.1.2-27] [MQTT-3.3.2-10] [MQTT-3.3.2-11]
 #[test]
 fn aliases_towards_the_client() {
-    let named = |topic| OutgoingPublish {
-        topic,
+    let named = |topic: &'static str| OutgoingPublish {
+        topic: topic.as_bytes(),
         ..delivery(1, QoS::AtMostOnce)
     };
     let limits = Limits::default();
@@ -495,7 +495,7 @@ fn aliases_leave_packets_within_the_limit() {
     for _ in 0..3 {
         server
             .deliver(&OutgoingPublish {
-                topic: "long/topic",
+                topic: b"long/topic",
                 ..delivery(1, QoS::AtMostOnce)
             })
             .expect("sent");
@@ -545,7 +545,7 @@ fn impossible_deliveries() {
     let long = "x".repeat(65_536);
     let mut server = Server::connected(Version::V5);
     let impossible = OutgoingPublish {
-        topic: &long,
+        topic: long.as_bytes(),
         ..delivery(1, QoS::AtLeastOnce)
     };
     assert_eq!(server.deliver(&impossible), Err(NotSent::TooLarge));

@@ -292,7 +292,7 @@ pub(crate) const fn delivery(tag: u64, qos: QoS) -> OutgoingPublish<'static> {
         qos,
         packet_id: None,
         retain: false,
-        topic: "t",
+        topic: b"t",
         properties: &[],
         expires_at_ms: None,
         identifiers: &[],

@@ -84,7 +84,7 @@ impl Loopback {
                                 qos: publish.qos.min(*qos),
                                 packet_id: None,
                                 retain: false,
-                                topic: &publish.topic,
+                                topic: publish.topic.as_bytes(),
                                 properties: &[],
                                 expires_at_ms: None,
                                 identifiers: &[],

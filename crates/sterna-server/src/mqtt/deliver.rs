@@ -222,7 +222,7 @@ fn outgoing(delivery: &Delivery, lane: Lane) -> OutgoingPublish<'_> {
         qos: wire_qos(delivery.qos),
         packet_id: (delivery.position > 0).then(|| packet_id_at(delivery.position)),
         retain: delivery.retain,
-        topic: message.topic(),
+        topic: message.topic_bytes(),
         properties: message.properties(),
         expires_at_ms: message.expires_at_ms(),
         identifiers: delivery.identifiers(),
