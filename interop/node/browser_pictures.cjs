@@ -9,7 +9,7 @@ const DESKTOP = { width: 1200, height: 760, deviceScaleFactor: 1 }
 const PICTURES = [
   ['messages', 'messages', null, 'desktop', 'light'],
   ['clients', 'clients', null, 'desktop', 'light'],
-  ['device', 'clients', 'press-2', 'desktop', 'dark', 1040],
+  ['device', 'clients', 'press-2', 'desktop', 'dark', 1140],
   ['queue', 'queues', 'orders', 'desktop', 'light'],
   ['topics', 'topics', null, 'desktop', 'light'],
   ['rules', 'rules', null, 'desktop', 'dark'],
