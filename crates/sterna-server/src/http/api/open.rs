@@ -137,7 +137,7 @@ impl Api {
         let (session, present) = match opened {
             Ok(Opened::Ready { session, present }) => (session, Some(present)),
             Ok(Opened::Pending { session }) => (session, None),
-            Err(error) => return Err(not_opened(&error)),
+            Err(error) => return Err(not_opened(error)),
         };
         let format = plan.format;
         let opening = Box::new(Opening {
@@ -273,7 +273,7 @@ impl Api {
                 on_demand: false,
                 selector: None,
             };
-            let opened = cx.open(open).map_err(|error| not_opened(&error))?;
+            let opened = cx.open(open).map_err(not_opened)?;
             Ok((name, opened))
         });
         opening.token = opening.token.max(token);
@@ -357,7 +357,7 @@ impl Api {
 }
 
 /// What a client is told whose session was not opened.
-fn not_opened(error: &OpenError) -> Trouble {
+fn not_opened(error: OpenError) -> Trouble {
     match error {
         OpenError::TooManySessions => Trouble::new(Kind::TooManySessions, "too many sessions"),
         OpenError::StoreStuck => {

@@ -61,7 +61,7 @@ impl Api {
                 let id = asker.id;
                 peer.asked.push((id, asker.reader));
                 let from = From::of(cx, peer, id);
-                self.ask_cluster(cx, peer, out, &client_id, Work::End, from);
+                self.ask_cluster(cx, peer, out, &client_id, &Work::End, from);
                 return Ok(());
             }
             let promise = peer.promise(cx).at(token);
@@ -86,7 +86,7 @@ impl Api {
         let from = From::of(cx, peer, id);
         match ask(cx, &client_id, work.clone(), from, MAXIMUM_HOPS) {
             Some(Err(WorkError::NoSession)) => {
-                self.ask_cluster(cx, peer, out, &client_id, work, from);
+                self.ask_cluster(cx, peer, out, &client_id, &work, from);
             }
             Some(done) => self.answered(cx, peer, out, Reply { id, done }),
             None => {}
@@ -101,12 +101,12 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
         client_id: &str,
-        work: Work,
+        work: &Work,
         from: From,
     ) {
         let post = cx.outbox.postbox(cx.shard);
         let answer = move |done| Mail::Http(Box::new(HttpLetter(Body::Answer { from, done })));
-        let is_asked = match (self.registry.cluster(), post, serde_json::to_vec(&work)) {
+        let is_asked = match (self.registry.cluster(), post, serde_json::to_vec(work)) {
             (Some(asker), Some(post), Ok(question)) => {
                 Ok(asker.ask_owner(client_id, question, move |said| post(answer(read(said)))))
             }
