@@ -268,6 +268,7 @@ fn what_is_claimed_if_it_is_free_stays_with_who_may_be_sure_of_it() {
         }
     };
     assert!(!claim(1_100, 1).0, "the other is here");
+    assert!(!claim(2_500, 4).0, "it may be");
     assert_eq!(claim(3_249, 2), (false, None));
     // The lease and an eighth of it after its last mark.
     assert_eq!(claim(3_250, 3), (true, Some(Vec::new())));
