@@ -31,6 +31,9 @@ struct Turn {
     changes: Vec<Change>,
 }
 
+/// A letter between nodes, and whether one before it was lost.
+type Posted = (Vec<u8>, bool);
+
 struct Member {
     client: Client,
     /// Sent and not acknowledged: tag and number of the message.
@@ -69,7 +72,7 @@ struct World {
     nodes: Vec<Node>,
     incarnations: u64,
     sure: BTreeSet<Peer>,
-    mail: BTreeMap<(usize, usize), VecDeque<(Vec<u8>, bool)>>,
+    mail: BTreeMap<(usize, usize), VecDeque<Posted>>,
     names: u64,
     published: u64,
     waiting: Vec<(usize, usize, u64, u64)>,
@@ -255,20 +258,20 @@ impl World {
                     let cluster = &mut self.nodes[at].cluster;
                     let now_ms = cluster.now_ms;
                     let broker = cluster.broker(home);
-                    match records {
-                        Some(records) => broker.session_restored(now_ms, session, records),
-                        None => {
-                            let refusal = Err(ClaimRefusal::TakenOver);
-                            broker.session_claimed(now_ms, session, refusal);
-                        }
+                    if let Some(records) = records {
+                        broker.session_restored(now_ms, session, records);
+                    } else {
+                        let refusal = Err(ClaimRefusal::TakenOver);
+                        broker.session_claimed(now_ms, session, refusal);
                     }
                     cluster.collect(home);
                     cluster.run();
                 }
-                Ownership::Release { client_id } if client_id.starts_with('\0') => {
-                    if self.register.owner.as_ref() == Some(&self.nodes[at].own) {
-                        self.register.owner = None;
-                    }
+                Ownership::Release { client_id }
+                    if client_id.starts_with('\0')
+                        && self.register.owner.as_ref() == Some(&self.nodes[at].own) =>
+                {
+                    self.register.owner = None;
                 }
                 _ => {}
             }
