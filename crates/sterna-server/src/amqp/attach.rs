@@ -361,7 +361,7 @@ impl Door {
             return;
         };
         self.with_client(cx, connection, |door, cx, client| {
-            let Some(source) = client.sources.get_mut(&link) else {
+            let Some(source) = client.sources.get_mut(link) else {
                 return door.target_opened(cx, client, link, session, present);
             };
             if source.session != session {
@@ -386,7 +386,7 @@ impl Door {
         present: bool,
         wanted: Wanted,
     ) {
-        let Some(source) = client.sources.get_mut(&link) else {
+        let Some(source) = client.sources.get_mut(link) else {
             return;
         };
         source.state = SourceState::Answering;
@@ -423,7 +423,7 @@ impl Door {
         link: LinkId,
         refusal: &Refusal,
     ) {
-        if let Some(source) = client.sources.remove(&link) {
+        if let Some(source) = client.sources.remove(link) {
             self.end_source(cx, &source, 0);
             self.refuse_attach(cx, client, link, &source.name, refusal);
         }
@@ -438,7 +438,7 @@ impl Door {
         attaching: Attaching,
     ) {
         // It may be gone, and another in its place.
-        let source = client.sources.get_mut(&link);
+        let source = client.sources.get_mut(link);
         let Some(source) = source.filter(|source| {
             source.session == attaching.session && matches!(source.state, SourceState::Answering)
         }) else {

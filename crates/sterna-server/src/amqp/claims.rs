@@ -75,13 +75,13 @@ impl Door {
             Ok(Opened::Pending { session }) => (session, None),
             Err(error) => {
                 self.service.consumers.remove(&number);
-                client.targets.remove(&link);
+                client.targets.remove(link);
                 self.leaves_place(cx, client, link, &name);
                 self.refuse_attach(cx, client, link, &name, &not_opened(error));
                 return None;
             }
         };
-        let target = client.targets.get_mut(&link)?;
+        let target = client.targets.get_mut(link)?;
         target.claim = Some(Claim {
             consumer: number,
             session,
@@ -104,7 +104,7 @@ impl Door {
         session: SessionKey,
         present: bool,
     ) {
-        let target = client.targets.get_mut(&link);
+        let target = client.targets.get_mut(link);
         let waiting = target
             .filter(|target| target.claim.is_some_and(|claim| claim.session == session))
             .and_then(|target| target.waiting.take());
@@ -147,7 +147,7 @@ impl Door {
         consumer: ConsumerId,
         reason: EvictReason,
     ) -> bool {
-        let target = client.targets.get_mut(&link).filter(|target| {
+        let target = client.targets.get_mut(link).filter(|target| {
             (target.claim).is_some_and(|claim| consumer_id(claim.consumer) == consumer)
         });
         let Some(target) = target else {

@@ -271,14 +271,14 @@ impl<L: Weighed> Links<L> {
         debug_assert!(before.is_none(), "the engine names each link once");
     }
 
-    pub(super) fn remove(&mut self, id: &LinkId) -> Option<L> {
-        let link = self.links.remove(id)?;
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<L> {
+        let link = self.links.remove(&id)?;
         self.bytes -= link.bytes();
         Some(link)
     }
 
-    pub(super) fn get_mut(&mut self, id: &LinkId) -> Option<&mut L> {
-        self.links.get_mut(id)
+    pub(super) fn get_mut(&mut self, id: LinkId) -> Option<&mut L> {
+        self.links.get_mut(&id)
     }
 }
 

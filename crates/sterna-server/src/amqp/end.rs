@@ -36,7 +36,7 @@ impl Door {
         closed: bool,
         mut unsettled: Vec<Unsettled>,
     ) {
-        if let Some(target) = client.targets.remove(&link) {
+        if let Some(target) = client.targets.remove(link) {
             self.leaves_place(cx, client, link, &target.name);
             // One that was stolen goes on elsewhere.
             let closed = closed && !target.is_stolen;
@@ -72,7 +72,7 @@ impl Door {
             }
             return;
         }
-        let Some(mut source) = client.sources.remove(&link) else {
+        let Some(mut source) = client.sources.remove(link) else {
             return;
         };
         // What was being sent is among what was sent and not settled.

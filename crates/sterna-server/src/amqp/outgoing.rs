@@ -148,7 +148,7 @@ impl Door {
         drain: bool,
         in_transaction: bool,
     ) {
-        let Some(source) = client.sources.get_mut(&link) else {
+        let Some(source) = client.sources.get_mut(link) else {
             return;
         };
         if in_transaction {
@@ -196,7 +196,7 @@ impl Door {
             return;
         };
         self.with_client(cx, connection, |door, cx, client| {
-            if let Some(source) = client.sources.get_mut(&link)
+            if let Some(source) = client.sources.get_mut(link)
                 && source.session == session
                 && source.drain == Drain::Asked
             {
@@ -231,7 +231,7 @@ impl Door {
 
     /// Lets a link go on.
     pub(super) fn resume(&mut self, cx: &mut Context<'_>, client: &mut Client, link: LinkId) {
-        if let Some(source) = client.sources.get_mut(&link) {
+        if let Some(source) = client.sources.get_mut(link) {
             unpark(cx, source);
             self.pump(cx, client, link);
         }
@@ -239,7 +239,7 @@ impl Door {
 
     /// Sends as much as there is, and as may be sent now.
     fn pump(&mut self, cx: &mut Context<'_>, client: &mut Client, link: LinkId) {
-        let Some(source) = client.sources.get_mut(&link) else {
+        let Some(source) = client.sources.get_mut(link) else {
             return;
         };
         let session = source.session;
@@ -297,7 +297,7 @@ impl Door {
         delivery: Unsettled,
         recovery: Recovery,
     ) {
-        let Some(source) = client.sources.get_mut(&link) else {
+        let Some(source) = client.sources.get_mut(link) else {
             // A target's deliveries were published before: what is left is for the engines.
             let target = client.targets.get(&link);
             if let Some(exact) = target.and_then(|target| target.exact.as_ref()) {

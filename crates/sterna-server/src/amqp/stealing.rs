@@ -53,7 +53,7 @@ impl Door {
             }
             Body::Stolen { name, to } => {
                 self.with_client(cx, to.connection, |door, cx, client| {
-                    let target = client.targets.get_mut(&to.link);
+                    let target = client.targets.get_mut(to.link);
                     let waiting = target
                         .filter(|target| target.name == name)
                         .and_then(|target| target.waiting.take());
@@ -73,7 +73,7 @@ impl Door {
         name: &str,
     ) {
         self.write_accepted(cx, client);
-        let target = client.targets.get_mut(&link);
+        let target = client.targets.get_mut(link);
         let Some(target) = target.filter(|target| *target.name == *name) else {
             return;
         };
@@ -82,7 +82,7 @@ impl Door {
         let (engine, out) = (&mut client.engine, &mut self.out);
         // One whose attach is not answered is refused, and one that is gone needs no word.
         if engine.detach(link, true, Some(error.clone()), out).is_err() {
-            let target = client.targets.remove(&link);
+            let target = client.targets.remove(link);
             let _ = engine.refuse_attach(link, error, out);
             if let Some(claim) = target.and_then(|target| target.claim) {
                 self.release_claim(cx, claim, true);

@@ -122,7 +122,7 @@ impl Door {
         };
         client.targets.insert(link, target);
         if self.takes_place(cx, client, link, attach.name) {
-            if let Some(target) = client.targets.get_mut(&link) {
+            if let Some(target) = client.targets.get_mut(link) {
                 target.waiting = Some(attaching);
             }
         } else {
@@ -180,7 +180,7 @@ impl Door {
             // Otherwise the client has nothing left of it.
             attaching.unsettled = unsettled;
         }
-        if let Some(target) = client.targets.get_mut(&link) {
+        if let Some(target) = client.targets.get_mut(link) {
             target.exact = exact;
         }
         // The answer tells what became of earlier deliveries.
@@ -221,7 +221,7 @@ impl Door {
             if let Some(claim) = target.claim {
                 self.release_claim(cx, claim, true);
             }
-            client.targets.remove(&link);
+            client.targets.remove(link);
             self.leaves_place(cx, client, link, &name);
             let refusal = (Condition::INTERNAL_ERROR, refusal);
             return self.refuse_attach(cx, client, link, &name, &refusal);

@@ -271,7 +271,7 @@ impl Client {
                 stage.ledger.leaves(reader, filter);
             }
         }
-        self.session.get_or_insert(stage.ledger.mark());
+        self.session.get_or_insert_with(|| stage.ledger.mark());
         for sent in &self.sent {
             if sent.is_released {
                 self.send(stage.broker, &two(0x62, sent.id));
