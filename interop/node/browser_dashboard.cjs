@@ -101,7 +101,7 @@ async function steps (plant, browser, { step, expect, until, load, text, fill, f
     await says(page, '#client-page', 'plant/# QoS 1')
     await until('charts of round trip, losses, queue, bytes and messages', async () => (await page.$$('#path-chart polyline')).length === 6)
     const kinds = await page.$$eval('#path-chart text.kind', (all) => all.map((one) => one.textContent))
-    expect(kinds.join() === 'round trip, ms,lost packets,queue, messages,bytes per second,messages per second', `charts ${kinds}`)
+    expect(kinds.join() === 'round trip, ms,lost packets,queue, messages,bytes per second,messages/s', `charts ${kinds}`)
     clean(page)
   })
   await step('dashboard/migrations', async () => {

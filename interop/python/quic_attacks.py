@@ -236,7 +236,7 @@ FRAMES = {
 FLOODS = {
     "challenges": (lambda n: b"\x1a" + secrets.token_bytes(8), 20_000, {VIOLATION}),
     "pings": (lambda n: b"\x01", 200_000, set()),
-    "identifiers that retire all before them": (lambda n: new_id(n + 10, n + 10), 20_000, {ID_LIMIT, VIOLATION, None}),
+    "identifiers that retire all before them": (lambda n: new_id(n + 10, n + 10), 20_000, {ID_LIMIT, VIOLATION, INTERNAL, None}),
     "the same identifier retired again": (lambda n: b"\x19" + v(0), 20_000, {VIOLATION, None}),
     "blocked": (lambda n: b"\x14" + v(n), 100_000, set()),
     "blocked streams": (lambda n: b"\x15" + v(0, n), 100_000, {STREAM_STATE}),

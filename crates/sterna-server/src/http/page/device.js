@@ -88,7 +88,7 @@ export class Device {
       const seconds = (at - this.last.at) / 1000;
       this.chart.put("bytes per second", "received/s", Math.round((path.received_bytes - this.last.path.received_bytes) / seconds), at);
       this.chart.put("bytes per second", "sent/s", Math.round((path.sent_bytes - this.last.path.sent_bytes) / seconds), at);
-      this.chart.put("messages per second", "messages/s", Math.round((client.messages_received + client.messages_sent - this.last.messages) / seconds), at);
+      this.chart.put("messages/s", "messages/s", Math.round((client.messages_received + client.messages_sent - this.last.messages) / seconds), at);
       if (client.peer !== this.last.peer || path.migrations > this.last.path.migrations) {
         this.chart.mark(at);
         this.moves.prepend(make("li", {}, `${clock(at)} moved from ${this.last.peer} to ${client.peer}`));
