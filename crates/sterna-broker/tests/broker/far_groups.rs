@@ -6,30 +6,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sterna_broker::{
-    Change, ClaimRefusal, Close, GroupLetter, Keeping, Limits, Message, Opened, Outcome, Outgoing,
-    Ownership, Peer, PeerGate, Qos, Share, Wanted, group_of_letter, name_of,
+    Change, ClaimRefusal, Close, GroupLetter, Limits, Opened, Outcome, Ownership, Peer, PeerGate,
+    Qos, Record, Share, group_of_letter, name_of,
 };
 
-use crate::cluster::{Client, Cluster, message, qos, text};
-use crate::nodes::{APART, Log, NodeStore, position};
+use crate::cluster::{Client, message, qos, text};
+use crate::log_node::{APART, Log, LogNode, Records, SHARDS, record_list};
+use crate::random::Random;
 
 const NODES: usize = 3;
-const SHARDS: u16 = 2;
 const GROUP: &str = "$share/g/t";
 const LINGER_MS: u64 = 3_600_000;
-
-type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
-
-/// What a shard had in one turn.
-struct Turn {
-    shard: usize,
-    token: u64,
-    outgoing: Vec<Outgoing>,
-    changes: Vec<Change>,
-}
 
 /// A letter between nodes, and whether one before it was lost.
 type Posted = (Vec<u8>, bool);
@@ -42,12 +31,7 @@ struct Member {
 
 struct Node {
     own: Peer,
-    cluster: Cluster,
-    committed: Vec<Arc<AtomicU64>>,
-    end: Arc<AtomicU64>,
-    followed: usize,
-    turns: VecDeque<Turn>,
-    records: Records,
+    site: LogNode,
     /// The epoch in which it has the root, or had it as far as it knows.
     epoch: u64,
     members: Vec<Member>,
@@ -65,7 +49,7 @@ struct Register {
 }
 
 struct World {
-    random: u64,
+    random: Random,
     with_fence: bool,
     log: Log,
     register: Register,
@@ -87,7 +71,7 @@ struct World {
 impl World {
     fn new(seed: u64, with_fence: bool) -> Self {
         let mut world = Self {
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Random::from_seed(seed),
             with_fence,
             log: Log::default(),
             register: Register::default(),
@@ -115,49 +99,16 @@ impl World {
     }
 
     fn below(&mut self, bound: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.random >> 33) % bound
+        self.random.below(bound)
     }
 
     fn start(&mut self, at: usize) -> Node {
-        let followed = self.log.lock().expect("unharmed").len();
-        let end = Arc::new(AtomicU64::new(position(followed)));
-        let committed: Vec<_> = (0..SHARDS).map(|_| Arc::new(AtomicU64::new(0))).collect();
         let limits = Limits {
-            read_ahead_messages: 5,
             group_window: 2,
             ..Limits::default()
         };
-        let mut cluster = Cluster::with(SHARDS, limits, |shard| {
-            Box::new(NodeStore {
-                log: Arc::clone(&self.log),
-                end: Arc::clone(&end),
-                committed: Arc::clone(&committed[usize::from(shard)]),
-                answers: VecDeque::new(),
-            })
-        });
-        cluster.is_granted = false;
-        let gate = Arc::new(PeerGate::new(1 << 30));
-        gate.set_open(true);
+        let gate = PeerGate::new(1 << 30);
         gate.set_has_groups(true);
-        for shard in 0..SHARDS {
-            let broker = cluster.broker(shard);
-            broker.join_cluster(Arc::clone(&gate));
-            broker.set_keeping(Keeping::Synced);
-            broker.restore(1_000_000);
-        }
-        let durable = Wanted {
-            is_durable: true,
-            ..Wanted::NOBODY
-        };
-        cluster
-            .broker(0)
-            .set_wanted(vec![(Arc::from("t"), durable)]);
-        cluster.collect(0);
-        cluster.run();
         self.incarnations += 1;
         let own = Peer {
             node: format!("n{at}").into(),
@@ -166,12 +117,7 @@ impl World {
         self.sure.insert(own.clone());
         Node {
             own,
-            cluster,
-            committed,
-            end,
-            followed,
-            turns: VecDeque::new(),
-            records: Records::new(),
+            site: LogNode::start(&self.log, limits, gate),
             epoch: 0,
             members: Vec::new(),
             is_paused: false,
@@ -184,14 +130,14 @@ impl World {
         let node = &mut self.nodes[at];
         let (own, sure): (_, Vec<Peer>) = (node.own.clone(), self.sure.iter().cloned().collect());
         for shard in 0..SHARDS {
-            let now_ms = node.cluster.now_ms;
-            (node.cluster.broker(shard)).set_roll(
+            let now_ms = node.site.cluster.now_ms;
+            (node.site.cluster.broker(shard)).set_roll(
                 now_ms,
                 own.clone(),
                 Some(sure.clone()),
                 LINGER_MS,
             );
-            node.cluster.collect(shard);
+            node.site.cluster.collect(shard);
         }
         self.end_turn(at);
     }
@@ -199,31 +145,17 @@ impl World {
     /// The end of a turn of all shards of a node.
     fn end_turn(&mut self, at: usize) {
         for _ in 0..3 {
-            let node = &mut self.nodes[at];
-            node.cluster.run();
-            for shard in 0..SHARDS {
-                let now_ms = node.cluster.now_ms;
-                node.cluster.broker(shard).poll_store(now_ms);
-                node.cluster.collect(shard);
-            }
-            node.cluster.run();
+            let site = &mut self.nodes[at].site;
+            site.poll_stores();
+            site.cluster.run();
             self.settle_claims(at);
         }
-        let node = &mut self.nodes[at];
+        let site = &mut self.nodes[at].site;
         let mut letters = Vec::new();
         for shard in 0..SHARDS {
-            let broker = node.cluster.broker(shard);
-            letters.extend(broker.take_group_letters());
-            let changes = broker.take_changes();
-            if let Some((token, outgoing)) = broker.take_outgoing() {
-                node.turns.push_back(Turn {
-                    shard: usize::from(shard),
-                    token,
-                    outgoing,
-                    changes,
-                });
-            }
-            node.cluster.collect(shard);
+            letters.extend(site.cluster.broker(shard).take_group_letters());
+            site.hand_over(shard);
+            site.cluster.collect(shard);
         }
         for GroupLetter { to, record } in letters {
             for other in (0..NODES).filter(|&other| other != at) {
@@ -238,7 +170,7 @@ impl World {
 
     /// Members' sessions are nobody else's; the root is whose it may be.
     fn settle_claims(&mut self, at: usize) {
-        for note in std::mem::take(&mut self.nodes[at].cluster.notes) {
+        for note in std::mem::take(&mut self.nodes[at].site.cluster.notes) {
             match note {
                 Ownership::Claim {
                     session,
@@ -255,7 +187,7 @@ impl World {
                     let is_anothers =
                         owner.is_some_and(|owner| owner != own && self.sure.contains(&owner));
                     let records = (!is_anothers).then(|| self.take_records(at));
-                    let cluster = &mut self.nodes[at].cluster;
+                    let cluster = &mut self.nodes[at].site.cluster;
                     let now_ms = cluster.now_ms;
                     let broker = cluster.broker(home);
                     if let Some(records) = records {
@@ -278,53 +210,39 @@ impl World {
         }
     }
 
-    fn take_records(&mut self, at: usize) -> Vec<sterna_broker::Record> {
+    fn take_records(&mut self, at: usize) -> Vec<Record> {
         self.take_turns(at, usize::MAX);
         self.register.epoch += 1;
         self.roots.insert(self.register.epoch);
         self.nodes[at].epoch = self.register.epoch;
         self.register.owner = Some(self.nodes[at].own.clone());
-        self.nodes[at].records.clone_from(&self.register.records);
+        self.nodes[at]
+            .site
+            .records
+            .clone_from(&self.register.records);
         // It has seen the log as far as its predecessor can have.
         let end = self.log.lock().expect("unharmed").len();
         self.follow(at, end);
-        (self.register.records.iter())
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect()
+        record_list(&self.register.records)
     }
 
     /// The model takes some turns of a node, in their order.
     fn take_turns(&mut self, at: usize, count: usize) {
+        let is_of_root =
+            |change: &Change| name_of(&change.key).is_some_and(|name| name.starts_with('\0'));
         for _ in 0..count {
             let node = &mut self.nodes[at];
-            let Some(turn) = node.turns.pop_front() else {
+            let Some(is_changed) = node.site.take_turn(is_of_root) else {
                 break;
             };
-            for Outgoing { message, .. } in turn.outgoing {
-                self.log.lock().expect("unharmed").push(message);
-            }
             let is_late = node.epoch < self.register.epoch && self.with_fence;
-            let mut is_changed = false;
-            for Change { key, value } in turn.changes {
-                if !name_of(&key).is_some_and(|name| name.starts_with('\0')) {
-                    continue;
-                }
-                is_changed = true;
-                match value {
-                    Some(value) => node.records.insert(key, value),
-                    None => node.records.remove(&key),
-                };
-            }
             if is_changed && !is_late {
-                self.register.records.clone_from(&node.records);
+                self.register.records.clone_from(&node.site.records);
             }
-            node.committed[turn.shard].store(turn.token, Ordering::SeqCst);
         }
-        let committed: Vec<u64> = (self.nodes[at].committed.iter())
-            .map(|token| token.load(Ordering::SeqCst))
-            .collect();
+        let site = &self.nodes[at].site;
         self.waiting.retain(|&(node, shard, token, which)| {
-            let waits = node != at || committed[shard] < token;
+            let waits = node != at || !site.has_kept(shard, token);
             if !waits {
                 self.acknowledged.insert(which);
             }
@@ -334,20 +252,11 @@ impl World {
 
     fn follow(&mut self, at: usize, count: usize) {
         for _ in 0..count {
-            let next = self.nodes[at].followed;
-            let Some(message) = self.log.lock().expect("unharmed").get(next).cloned() else {
+            let site = &mut self.nodes[at].site;
+            if !site.follow() {
                 break;
-            };
-            let mut record = Vec::new();
-            message.encode(&mut record);
-            let message = Message::decode(record.into()).expect("its own form");
-            let node = &mut self.nodes[at];
-            node.followed += 1;
-            let now_ms = node.cluster.now_ms;
-            (node.cluster.broker(0)).publish_from_log(now_ms, position(next), message);
-            (node.cluster.broker(0)).pass_log(position(next + 1) - 1);
-            node.cluster.collect(0);
-            node.cluster.run();
+            }
+            site.cluster.run();
         }
     }
 
@@ -364,7 +273,7 @@ impl World {
         let number = self.published;
         let node = &mut self.nodes[at];
         let message = message("t", &number.to_string(), Qos::AtLeastOnce, false);
-        let routed = node.cluster.send(shard, None, message);
+        let routed = node.site.cluster.send(shard, None, message);
         assert!(routed.token > 0, "somebody wants it in the log");
         self.waiting
             .push((at, usize::from(shard), routed.token, number));
@@ -379,7 +288,7 @@ impl World {
         };
         let home = Share::home(group_of_letter(&record).expect("a letter"), SHARDS);
         let node: Arc<str> = format!("n{from}").into();
-        let cluster = &mut self.nodes[to].cluster;
+        let cluster = &mut self.nodes[to].site.cluster;
         let now_ms = cluster.now_ms;
         if follows_lost {
             for shard in 0..SHARDS {
@@ -406,7 +315,7 @@ impl World {
         let shard = self.below(u64::from(SHARDS)) as u16;
         self.names += 1;
         let name = format!("m{}", self.names);
-        let cluster = &mut self.nodes[at].cluster;
+        let cluster = &mut self.nodes[at].site.cluster;
         let (consumer, opened) = cluster.start_open(shard, &name, true, 0, None);
         cluster.run();
         let (Opened::Pending { session } | Opened::Ready { session, .. }) = opened;
@@ -447,7 +356,10 @@ impl World {
         for (_, number) in member.unsettled {
             self.holders.remove(&number);
         }
-        self.nodes[at].cluster.close(member.client, Close::LOST);
+        self.nodes[at]
+            .site
+            .cluster
+            .close(member.client, Close::LOST);
         self.end_turn(at);
     }
 
@@ -457,10 +369,10 @@ impl World {
         for which in 0..self.nodes[at].members.len() {
             let client = self.nodes[at].members[which].client;
             for _ in 0..self.below(4) {
-                let Some(delivery) = self.nodes[at].cluster.next(client) else {
+                let Some(delivery) = self.nodes[at].site.cluster.next(client) else {
                     break;
                 };
-                self.nodes[at].cluster.run();
+                self.nodes[at].site.cluster.run();
                 let number: u64 = text(&delivery).parse().expect("a number");
                 if let Some((peer, holder)) = self.holders.get(&number)
                     && self.sure.contains(peer)
@@ -481,6 +393,7 @@ impl World {
                     break;
                 };
                 self.nodes[at]
+                    .site
                     .cluster
                     .settle(client, tag, Outcome::Accepted);
                 if (self.holders.get(&number))
@@ -528,27 +441,29 @@ impl World {
             return;
         }
         node.lapses += 1;
-        let (lapses, now_ms) = (node.lapses, node.cluster.now_ms);
+        let (lapses, now_ms) = (node.lapses, node.site.cluster.now_ms);
         let is_lost = node.epoch != 0 && self.register.owner.as_ref() != Some(&node.own);
         for shard in 0..SHARDS {
-            node.cluster
+            node.site
+                .cluster
                 .broker(shard)
                 .look_at_fence(now_ms, true, lapses);
             if is_lost {
                 let root = Arc::from(format!("\0{GROUP}"));
-                node.cluster.broker(shard).lose_session(now_ms, &root);
+                node.site.cluster.broker(shard).lose_session(now_ms, &root);
             }
-            node.cluster.collect(shard);
+            node.site.cluster.collect(shard);
         }
-        node.cluster.run();
+        node.site.cluster.run();
         // Its members send and settle meanwhile as they like.
         self.read(at);
         let node = &mut self.nodes[at];
         for shard in 0..SHARDS {
-            node.cluster
+            node.site
+                .cluster
                 .broker(shard)
                 .look_at_fence(now_ms, false, lapses);
-            node.cluster.collect(shard);
+            node.site.cluster.collect(shard);
         }
         self.end_turn(at);
     }
@@ -594,11 +509,11 @@ impl World {
             36 if self.below(2) == 0 => self.lose(other, at),
             _ => {
                 let for_ms = self.below(800);
-                self.nodes[at].cluster.pass(for_ms);
+                self.nodes[at].site.cluster.pass(for_ms);
                 self.end_turn(at);
             }
         }
-        for broker in &self.nodes[at].cluster.brokers {
+        for broker in &self.nodes[at].site.cluster.brokers {
             broker.check();
         }
     }
@@ -621,7 +536,7 @@ impl World {
             for at in 0..NODES {
                 self.take_turns(at, usize::MAX);
                 self.follow(at, usize::MAX);
-                self.nodes[at].cluster.pass(100);
+                self.nodes[at].site.cluster.pass(100);
                 self.end_turn(at);
                 for from in (0..NODES).filter(|&from| from != at) {
                     while (self.mail.get(&(from, at))).is_some_and(|mail| !mail.is_empty()) {
@@ -657,12 +572,7 @@ fn play(seed: u64, with_fence: bool) -> Option<String> {
         world.step();
     }
     world.rest();
-    assert!(
-        world
-            .nodes
-            .iter()
-            .all(|node| node.end.load(Ordering::SeqCst) >= APART)
-    );
+    assert!(world.nodes.iter().all(|node| node.site.end() >= APART));
     world.judge()
 }
 

@@ -5,6 +5,8 @@ use std::cell::Cell;
 use sterna_broker::{Appended, Committed, Frame, Full, ReadAnswer, ReadRequest, Store};
 use sterna_store::MemoryStore;
 
+use crate::random::Random;
+
 thread_local! {
     /// Answers that are yet to come, of all such stores of the thread.
     static AWAITED: Cell<usize> = const { Cell::new(0) };
@@ -27,7 +29,7 @@ pub(crate) fn is_awaited() -> bool {
 pub(crate) struct LateStore {
     store: MemoryStore,
     awaited: usize,
-    random: u64,
+    random: Random,
 }
 
 impl LateStore {
@@ -35,16 +37,8 @@ impl LateStore {
         Self {
             store: store.clone(),
             awaited: 0,
-            random: store.appends() | 1,
+            random: Random::from_state(store.appends() | 1),
         }
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.random >> 33) % bound
     }
 
     fn await_answers(&mut self, awaited: usize) {
@@ -78,7 +72,7 @@ impl Store for LateStore {
 
     fn read(&mut self, mut request: ReadRequest) {
         self.await_answers(self.awaited + 1);
-        match self.below(4) {
+        match self.random.below(4) {
             0 => {
                 request.to = request.from;
                 UNWRITTEN.set(2);
@@ -90,7 +84,7 @@ impl Store for LateStore {
     }
 
     fn next_answer(&mut self) -> Option<ReadAnswer> {
-        if self.awaited == 0 || self.below(2) == 0 {
+        if self.awaited == 0 || self.random.below(2) == 0 {
             return None;
         }
         self.await_answers(self.awaited - 1);

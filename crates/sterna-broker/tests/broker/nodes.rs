@@ -3,123 +3,26 @@
 //!
 //! Each reader's ledger is checked: what was acknowledged to a publisher comes, in its order, at QoS 2 once.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sterna_broker::{
-    Appended, Change, Close, Committed, Destination, Event, Frame, Full, Keeping, Limits, Message,
-    Opened, Outcome, Outgoing, Ownership, PeerGate, Qos, ReadAnswer, ReadRequest, Record, Store,
-    Unacknowledged, Wanted,
+    Close, Event, Limits, Opened, Outcome, Ownership, PeerGate, Qos, Record, Unacknowledged,
 };
 
-use crate::cluster::{Client, Cluster, message, qos, text};
+use crate::cluster::{Client, message, qos, text};
+use crate::log_node::{Log, LogNode, Records, SHARDS, record_list};
+use crate::random::Random;
 
 const NODES: usize = 3;
-const SHARDS: u16 = 2;
-/// Positions have gaps, as those of entries have.
-pub(crate) const APART: u64 = 1 << 10;
-
-/// The log, whose first message has the position `APART`.
-pub(crate) type Log = Arc<Mutex<Vec<Arc<Message>>>>;
-
-pub(crate) fn position(at: usize) -> u64 {
-    (at as u64 + 1) * APART
-}
-
-/// A shard's store: it reads the common log, and is told when what was handed over is kept.
-#[derive(Debug)]
-pub(crate) struct NodeStore {
-    pub(crate) log: Log,
-    pub(crate) end: Arc<AtomicU64>,
-    pub(crate) committed: Arc<AtomicU64>,
-    pub(crate) answers: VecDeque<ReadAnswer>,
-}
-
-impl Store for NodeStore {
-    fn next_position(&self) -> u64 {
-        self.end.load(Ordering::SeqCst)
-    }
-
-    fn append(&mut self, _: Frame<'_>) -> Result<Appended, Full> {
-        Err(Full)
-    }
-
-    fn committed(&self) -> Committed {
-        let token = self.committed.load(Ordering::SeqCst);
-        Committed {
-            written: token,
-            synced: token,
-        }
-    }
-
-    fn came_by(&mut self, position: u64) {
-        self.end.fetch_max(position + 1, Ordering::SeqCst);
-    }
-
-    fn read(&mut self, request: ReadRequest) {
-        let mut answer = ReadAnswer {
-            reader: request.reader,
-            messages: Vec::new(),
-            next: request.to,
-        };
-        for (at, message) in self.log.lock().expect("unharmed").iter().enumerate() {
-            let position = position(at);
-            if (request.from..request.to).contains(&position) {
-                // Encoded and read again, as from the wire.
-                let mut record = Vec::new();
-                message.encode(&mut record);
-                let message = Message::decode(record.into()).expect("its own form");
-                answer.messages.push((position, Arc::new(message)));
-                if answer.messages.len() == request.most_messages {
-                    answer.next = position + 1;
-                    break;
-                }
-            }
-        }
-        self.answers.push_back(answer);
-    }
-
-    fn next_answer(&mut self) -> Option<ReadAnswer> {
-        self.answers.pop_front()
-    }
-
-    fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
-        ReadAnswer {
-            next: request.to,
-            ..ReadAnswer::default()
-        }
-    }
-
-    fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
-
-    fn needed_from(&mut self, _: u64) {}
-}
-
-/// What a shard had in one turn.
-struct Turn {
-    shard: usize,
-    token: u64,
-    outgoing: Vec<Outgoing>,
-    changes: Vec<Change>,
-}
-
 struct Node {
-    cluster: Cluster,
-    committed: Vec<Arc<AtomicU64>>,
-    end: Arc<AtomicU64>,
-    followed: usize,
-    turns: VecDeque<Turn>,
+    site: LogNode,
     /// The epoch in which it has the session, or had it as far as it knows.
     epoch: u64,
-    /// What it writes, as a whole.
-    records: Records,
     /// Whether it has lost the session and is not told yet.
     is_deposed: bool,
     publisher: u64,
 }
-
-type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// What is kept of the session.
 #[derive(Default)]
@@ -129,7 +32,7 @@ struct Register {
 }
 
 struct World {
-    random: u64,
+    random: Random,
     with_fence: bool,
     log: Log,
     register: Register,
@@ -153,7 +56,7 @@ struct World {
 impl World {
     fn new(seed: u64, with_fence: bool) -> Self {
         let mut world = Self {
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Random::from_seed(seed),
             with_fence,
             log: Log::default(),
             register: Register::default(),
@@ -178,56 +81,14 @@ impl World {
     }
 
     fn below(&mut self, bound: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.random >> 33) % bound
+        self.random.below(bound)
     }
 
     fn start(&mut self) -> Node {
-        let followed = self.log.lock().expect("unharmed").len();
-        let end = Arc::new(AtomicU64::new(position(followed)));
-        let committed: Vec<_> = (0..SHARDS).map(|_| Arc::new(AtomicU64::new(0))).collect();
-        let limits = Limits {
-            read_ahead_messages: 5,
-            ..Limits::default()
-        };
-        let mut cluster = Cluster::with(SHARDS, limits, |shard| {
-            Box::new(NodeStore {
-                log: Arc::clone(&self.log),
-                end: Arc::clone(&end),
-                committed: Arc::clone(&committed[usize::from(shard)]),
-                answers: VecDeque::new(),
-            })
-        });
-        cluster.is_granted = false;
-        let gate = Arc::new(PeerGate::new(1 << 30));
-        gate.set_open(true);
-        for shard in 0..SHARDS {
-            let broker = cluster.broker(shard);
-            broker.join_cluster(Arc::clone(&gate));
-            broker.set_keeping(Keeping::Synced);
-            broker.restore(1_000_000);
-        }
-        let durable = Wanted {
-            is_durable: true,
-            ..Wanted::NOBODY
-        };
-        cluster
-            .broker(0)
-            .set_wanted(vec![(Arc::from("t"), durable)]);
-        cluster.collect(0);
-        cluster.run();
         self.next_publisher += 1;
         Node {
-            cluster,
-            committed,
-            end,
-            followed,
-            turns: VecDeque::new(),
+            site: LogNode::start(&self.log, Limits::default(), PeerGate::new(1 << 30)),
             epoch: 0,
-            records: Records::new(),
             is_deposed: false,
             publisher: self.next_publisher,
         }
@@ -235,26 +96,13 @@ impl World {
 
     /// The end of a turn of all shards of a node.
     fn end_turn(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
+        let site = &mut self.nodes[at].site;
         for _ in 0..2 {
-            node.cluster.run();
-            for shard in 0..SHARDS {
-                let now_ms = node.cluster.now_ms;
-                node.cluster.broker(shard).poll_store(now_ms);
-                node.cluster.collect(shard);
-            }
+            site.poll_stores();
         }
-        node.cluster.run();
+        site.cluster.run();
         for shard in 0..SHARDS {
-            let changes = node.cluster.broker(shard).take_changes();
-            if let Some((token, outgoing)) = node.cluster.broker(shard).take_outgoing() {
-                node.turns.push_back(Turn {
-                    shard: usize::from(shard),
-                    token,
-                    outgoing,
-                    changes,
-                });
-            }
+            site.hand_over(shard);
         }
     }
 
@@ -262,36 +110,17 @@ impl World {
     fn take_turns(&mut self, at: usize, count: usize) {
         for _ in 0..count {
             let node = &mut self.nodes[at];
-            let Some(turn) = node.turns.pop_front() else {
+            let Some(is_changed) = node.site.take_turn(|_| true) else {
                 break;
             };
-            for Outgoing {
-                message,
-                destination,
-            } in turn.outgoing
-            {
-                assert!(matches!(destination, Destination::Log { .. }));
-                self.log.lock().expect("unharmed").push(message);
-            }
-            let epoch = node.epoch;
-            let is_late = epoch < self.register.epoch && self.with_fence;
-            let is_changed = !turn.changes.is_empty();
-            for Change { key, value } in turn.changes {
-                match value {
-                    Some(value) => node.records.insert(key, value),
-                    None => node.records.remove(&key),
-                };
-            }
+            let is_late = node.epoch < self.register.epoch && self.with_fence;
             if is_changed && !is_late {
-                self.register.records.clone_from(&node.records);
+                self.register.records.clone_from(&node.site.records);
             }
-            node.committed[turn.shard].store(turn.token, Ordering::SeqCst);
         }
-        let committed: Vec<u64> = (self.nodes[at].committed.iter())
-            .map(|token| token.load(Ordering::SeqCst))
-            .collect();
+        let site = &self.nodes[at].site;
         self.waiting.retain(|&(node, shard, token, which)| {
-            let waits = node != at || committed[shard] < token;
+            let waits = node != at || !site.has_kept(shard, token);
             if !waits {
                 self.acknowledged.insert(which);
             }
@@ -300,21 +129,8 @@ impl World {
     }
 
     fn follow(&mut self, at: usize, count: usize) {
-        for _ in 0..count {
-            let next = self.nodes[at].followed;
-            let Some(message) = self.log.lock().expect("unharmed").get(next).cloned() else {
-                break;
-            };
-            let mut record = Vec::new();
-            message.encode(&mut record);
-            let message = Message::decode(record.into()).expect("its own form");
-            let node = &mut self.nodes[at];
-            node.followed += 1;
-            let now_ms = node.cluster.now_ms;
-            (node.cluster.broker(0)).publish_from_log(now_ms, position(next), message);
-            (node.cluster.broker(0)).pass_log(position(next + 1) - 1);
-            node.cluster.collect(0);
-        }
+        let site = &mut self.nodes[at].site;
+        let _ = (0..count).all(|_| site.follow());
         self.end_turn(at);
     }
 
@@ -332,7 +148,7 @@ impl World {
         *number += 1;
         let payload = format!("{publisher} {number}");
         let which = (publisher, *number);
-        let routed = (node.cluster).send(shard, None, message("t", &payload, level, false));
+        let routed = (node.site.cluster).send(shard, None, message("t", &payload, level, false));
         assert!(routed.token > 0, "somebody wants it in the log");
         (self.waiting).push((at, usize::from(shard), routed.token, which));
         self.end_turn(at);
@@ -341,13 +157,13 @@ impl World {
     /// A node ends what it has of the session. Who hands over writes everything first.
     fn let_go(&mut self, at: usize) {
         let node = &mut self.nodes[at];
-        let (now_ms, client_id) = (node.cluster.now_ms, Arc::from("r"));
+        let (now_ms, client_id) = (node.site.cluster.now_ms, Arc::from("r"));
         for shard in 0..SHARDS {
-            (node.cluster.broker(shard)).lose_session(now_ms, &client_id);
-            node.cluster.collect(shard);
+            (node.site.cluster.broker(shard)).lose_session(now_ms, &client_id);
+            node.site.cluster.collect(shard);
         }
         node.is_deposed = false;
-        node.cluster.notes.clear();
+        node.site.cluster.notes.clear();
         self.end_turn(at);
     }
 
@@ -358,13 +174,14 @@ impl World {
         self.epoch += 1;
         self.nodes[at].epoch = self.epoch;
         self.register.epoch = self.epoch;
-        self.nodes[at].records.clone_from(&self.register.records);
+        self.nodes[at]
+            .site
+            .records
+            .clone_from(&self.register.records);
         self.owner = Some(at);
         let end = self.log.lock().expect("unharmed").len();
         self.follow(at, end);
-        (self.register.records.iter())
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect()
+        record_list(&self.register.records)
     }
 
     /// The owner is to hand over, or has died, or stands still and is not told before it goes on.
@@ -390,9 +207,10 @@ impl World {
         let is_here = self.owner == Some(at);
         let was_known = !self.register.records.is_empty();
         let (consumer, opened) =
-            (self.nodes[at].cluster).start_open(shard, "r", false, 3_600, None);
-        self.nodes[at].cluster.run();
+            (self.nodes[at].site.cluster).start_open(shard, "r", false, 3_600, None);
+        self.nodes[at].site.cluster.run();
         let claim = self.nodes[at]
+            .site
             .cluster
             .notes
             .iter()
@@ -400,17 +218,17 @@ impl World {
                 Ownership::Claim { session, .. } => Some(*session),
                 _ => None,
             });
-        self.nodes[at].cluster.notes.clear();
+        self.nodes[at].site.cluster.notes.clear();
         if let Some(session) = claim {
             assert!(!is_here, "a session that is here is not claimed");
             let records = self.take_records(at);
-            let cluster = &mut self.nodes[at].cluster;
+            let cluster = &mut self.nodes[at].site.cluster;
             let now_ms = cluster.now_ms;
             (cluster.broker(shard)).session_restored(now_ms, session, records);
             cluster.collect(shard);
             cluster.run();
         }
-        let cluster = &mut self.nodes[at].cluster;
+        let cluster = &mut self.nodes[at].site.cluster;
         let (key, present) = match opened {
             Opened::Ready { session, present } => (session, present),
             Opened::Pending { .. } => (cluster.events.iter().rev())
@@ -463,10 +281,10 @@ impl World {
             return;
         };
         for _ in 0..self.below(6) {
-            let Some(delivery) = self.nodes[at].cluster.next(client) else {
+            let Some(delivery) = self.nodes[at].site.cluster.next(client) else {
                 break;
             };
-            self.nodes[at].cluster.run();
+            self.nodes[at].site.cluster.run();
             let payload = text(&delivery);
             let (publisher, number) = payload.split_once(' ').expect("two numbers");
             let which = (
@@ -483,14 +301,14 @@ impl World {
             match (delivery.qos, self.below(3)) {
                 (_, 0) => {}
                 (Qos::ExactlyOnce, _) => {
-                    let cluster = &mut self.nodes[at].cluster;
+                    let cluster = &mut self.nodes[at].site.cluster;
                     let broker = cluster.broker(client.shard);
                     assert!(broker.handed_over(client.key, delivery.tag));
                     self.releases.push((delivery.tag, delivery.position));
                 }
                 _ => {
                     let tag = delivery.tag;
-                    (self.nodes[at].cluster).settle(client, tag, Outcome::Accepted);
+                    (self.nodes[at].site.cluster).settle(client, tag, Outcome::Accepted);
                 }
             }
         }
@@ -499,10 +317,10 @@ impl World {
         if self.below(2) == 0 {
             self.take_turns(at, usize::MAX);
         }
-        if self.nodes[at].turns.is_empty() {
+        if self.nodes[at].site.is_quiet() {
             for (tag, position) in std::mem::take(&mut self.releases) {
                 self.done.insert(position);
-                (self.nodes[at].cluster).settle(client, tag, Outcome::Accepted);
+                (self.nodes[at].site.cluster).settle(client, tag, Outcome::Accepted);
             }
             self.end_turn(at);
         }
@@ -541,7 +359,7 @@ impl World {
         }
         let records = self.take_records(at);
         let shard = self.below(u64::from(SHARDS)) as u16;
-        let cluster = &mut self.nodes[at].cluster;
+        let cluster = &mut self.nodes[at].site.cluster;
         let now_ms = cluster.now_ms;
         assert!(cluster.broker(shard).adopt(now_ms, "r", &records));
         cluster.collect(shard);
@@ -572,18 +390,18 @@ impl World {
             18 if self.nodes[at].is_deposed => self.let_go(at),
             18 => {
                 if let (Some(client), Some(owner)) = (self.client.take(), self.owner) {
-                    self.nodes[owner].cluster.close(client, Close::LOST);
+                    self.nodes[owner].site.cluster.close(client, Close::LOST);
                     self.releases.clear();
                     self.end_turn(owner);
                 }
             }
             _ => {
                 let for_ms = self.below(3_000);
-                self.nodes[at].cluster.pass(for_ms);
+                self.nodes[at].site.cluster.pass(for_ms);
                 self.end_turn(at);
             }
         }
-        let cluster = &self.nodes[at].cluster;
+        let cluster = &self.nodes[at].site.cluster;
         for broker in &cluster.brokers {
             broker.check();
         }
@@ -652,12 +470,7 @@ fn play(seed: u64, with_fence: bool) -> Option<String> {
         world.step();
     }
     world.rest();
-    assert!(
-        world
-            .nodes
-            .iter()
-            .all(|node| node.end.load(Ordering::SeqCst) > 0)
-    );
+    assert!(world.nodes.iter().all(|node| node.site.end() > 0));
     world.fault()
 }
 
