@@ -24,8 +24,6 @@ use crate::tracer::Tracer;
 pub(crate) struct Context<'a> {
     /// The transports.
     pub(crate) net: &'a mut dyn Network,
-    /// The time by them, in milliseconds since the Unix epoch: the same for the whole step.
-    pub(crate) now_ms: u64,
     /// This shard's broker.
     pub(crate) broker: &'a mut Broker<SessionState>,
     /// What clients may do.
@@ -63,7 +61,7 @@ impl Context<'_> {
     pub(crate) fn note_origin(&mut self, connection: ConnectionId, session: SessionKey) {
         let origin = self.origin(connection);
         if origin != Origin::UNKNOWN {
-            let now_ms = self.now_ms;
+            let now_ms = self.net.now_ms();
             self.broker.set_endpoint(now_ms, session, origin.endpoint());
         }
     }
@@ -78,18 +76,18 @@ impl Context<'_> {
         if let Some(fence) = self.fence {
             self.broker.set_unsure(fence.is_shut());
         }
-        self.broker.open(self.now_ms, request)
+        self.broker.open(self.net.now_ms(), request)
     }
 
     /// Publishes a message of a client or operator, whom traces call `publisher`.
     pub(crate) fn publish(&mut self, publisher: &str, publication: Publication) -> Routed {
-        let now_ms = self.now_ms;
+        let now_ms = self.net.now_ms();
         self.named(publisher, |broker| broker.publish(now_ms, publication))
     }
 
     /// Publishes messages together, or none of them; see [`publish`](Self::publish).
     pub(crate) fn publish_together(&mut self, publisher: &str, messages: Vec<Message>) -> Routed {
-        let now_ms = self.now_ms;
+        let now_ms = self.net.now_ms();
         self.named(publisher, |broker| {
             broker.publish_together(now_ms, messages)
         })

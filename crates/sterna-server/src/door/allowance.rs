@@ -55,7 +55,7 @@ impl Allowance {
         let Some(limit) = limit_of(cx, identity) else {
             return Ok(None);
         };
-        let now_ms = cx.now_ms;
+        let now_ms = cx.net.now_ms();
         let kept = before.filter(|before| before.seat.is_of(identity.user(), client));
         if let Some(mut kept) = kept {
             kept.change(limit, now_ms);
@@ -259,7 +259,7 @@ impl Sips {
         let Some(allowance) = &mut self.allowance else {
             return true;
         };
-        let now_ms = cx.now_ms;
+        let now_ms = cx.net.now_ms();
         allowance.has_begun = true;
         let was_paused = allowance.paused_until_ms(now_ms).is_some();
         let is_within = allowance.takes(now_ms, bytes, is_told);
@@ -271,7 +271,7 @@ impl Sips {
 
     /// A client comes in with a will of this payload: whether it may, as far as its user's rate goes.
     pub(crate) fn takes_will(&self, cx: &Context<'_>, bytes: usize) -> bool {
-        (self.allowance.as_ref()).is_none_or(|own| own.takes_will(cx.now_ms, bytes))
+        (self.allowance.as_ref()).is_none_or(|own| own.takes_will(cx.net.now_ms(), bytes))
     }
 
     /// Whether the message that comes now has to wait, and what follows behind it. Nothing of it is done before.
@@ -282,7 +282,7 @@ impl Sips {
         if allowance.has_begun && !allowance.waits {
             return false;
         }
-        let waits = allowance.must_wait(cx.now_ms);
+        let waits = allowance.must_wait(cx.net.now_ms());
         if waits {
             cx.meters.rate_paused(protocol);
         }

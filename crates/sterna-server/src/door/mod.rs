@@ -229,10 +229,10 @@ impl<S: Service> Door<S> {
         let done = contain(|| {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
-            S::sips(&mut client).look_again(cx.now_ms);
+            S::sips(&mut client).look_again(cx.net.now_ms());
             S::settle(self, cx, &mut client);
             self.awaited.note(cx, id, S::promises(&mut client));
-            if let Some(look_ms) = S::sips(&mut client).next_look_ms(cx.now_ms) {
+            if let Some(look_ms) = S::sips(&mut client).next_look_ms(cx.net.now_ms()) {
                 self.paused.set(id, look_ms);
             }
         });
@@ -309,7 +309,7 @@ impl<S: Service> Door<S> {
 
     /// Looks at clients whose time may be over.
     pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
-        let now_ms = cx.now_ms;
+        let now_ms = cx.net.now_ms();
         while let Some((_, id)) = self.paused.pop_due(now_ms) {
             // The step's end lets the transport read.
             self.with_client(cx, id, |_, _, _| {});
@@ -431,7 +431,7 @@ impl<S: Service> Door<S> {
         self.clients.remove(id);
         let service = &self.service;
         cx.broker.close_all(
-            cx.now_ms,
+            cx.net.now_ms(),
             |consumer| service.is_consumer_of(consumer, id),
             Close::LOST,
         );

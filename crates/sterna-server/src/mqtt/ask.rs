@@ -103,6 +103,6 @@ impl Door {
         );
         let kind = MessageKind::new(qos, retains, client.early == Early::Allowed);
         let owner = client.identity.owner();
-        (client.known_topics).find(&cx.policy.rules, owner, (topic, kind), cx.now_ms)
+        (client.known_topics).find(&cx.policy.rules, owner, (topic, kind), cx.net.now_ms())
     }
 }

@@ -39,7 +39,7 @@ impl Door {
     }
 
     fn drain(&mut self, cx: &mut Context<'_>, client: &mut Client, session: SessionKey) {
-        let now_ms = cx.now_ms;
+        let now_ms = cx.net.now_ms();
         let unsent_bytes = cx.net.unsent_bytes(client.id);
         for _ in 0..MESSAGES_PER_TURN {
             let Some(next) = cx.broker.next(now_ms, session) else {
@@ -108,7 +108,7 @@ impl Door {
         let Some(session) = client.session() else {
             return;
         };
-        let now_ms = cx.now_ms;
+        let now_ms = cx.net.now_ms();
         loop {
             let Some(state) = session::mqtt_mut(cx.broker, session) else {
                 return;
@@ -151,7 +151,8 @@ impl Door {
         append_payload: bool,
     ) {
         client.sips.tally.sent += 1;
-        cx.meters.delivered(Protocol::Mqtt, delivery, cx.now_ms);
+        cx.meters
+            .delivered(Protocol::Mqtt, delivery, cx.net.now_ms());
         self.counts.messages_sent += 1;
         self.counts.publish_sent += 1;
         self.counts.publish_bytes_sent += delivery.message.payload().len() as u64;
@@ -197,7 +198,7 @@ impl Door {
         } else {
             Outcome::Accepted
         };
-        cx.broker.settle(cx.now_ms, session, tag, outcome);
+        cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
         if session::mqtt(cx.broker, session).is_some_and(sterna_mqtt::MqttSession::has_resends) {
             self.resend(cx, client);
         }

@@ -68,7 +68,7 @@ impl Service for Mqtt {
 
     fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
         let info = cx.net.info(id)?;
-        let now_ms = cx.now_ms;
+        let now_ms = cx.net.now_ms();
         let limits = engine_limits(cx.policy);
         if *door.service.limits != limits {
             door.service.limits = Arc::new(limits);
@@ -112,7 +112,7 @@ impl Service for Mqtt {
     }
 
     fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        let now_ms = cx.now_ms;
+        let now_ms = cx.net.now_ms();
         if client.is_paced {
             client.engine.input_resumed(now_ms);
         }
@@ -311,7 +311,7 @@ impl Door {
         if stream == DATAGRAMS {
             return self.feed_datagram(cx, client, bytes);
         }
-        let now_ms = cx.now_ms;
+        let now_ms = cx.net.now_ms();
         let mut framer = client.framers.take(stream);
         let mut input = bytes;
         loop {
@@ -457,7 +457,7 @@ impl Door {
                             publish.payload,
                         );
                         let sender = (cx.shard, client.id);
-                        (self.service.repetitions).may_be_early(sender, digest, cx.now_ms)
+                        (self.service.repetitions).may_be_early(sender, digest, cx.net.now_ms())
                     }
                 },
                 _ => false,
@@ -492,7 +492,7 @@ impl Door {
                     State::Live(session) => session::mqtt_mut(cx.broker, session),
                     _ => None,
                 };
-                let now_ms = cx.now_ms;
+                let now_ms = cx.net.now_ms();
                 let received = client
                     .engine
                     .receive(session, LANE, &frame, now_ms, &mut self.out);

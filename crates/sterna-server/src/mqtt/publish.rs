@@ -57,7 +57,7 @@ impl Door {
         let reason = if !is_within {
             ReasonCode::QuotaExceeded
         } else if may_publish() {
-            let now_ms = cx.now_ms;
+            let now_ms = cx.net.now_ms();
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
                 Ok(_) if self.is_repetition(cx, client, publish) => ReasonCode::Success,
@@ -214,7 +214,8 @@ impl Door {
             publish.payload,
         );
         let sender = (cx.shard, client.id);
-        let is_repetition = (self.service.repetitions).is_repetition(sender, digest, cx.now_ms);
+        let is_repetition =
+            (self.service.repetitions).is_repetition(sender, digest, cx.net.now_ms());
         cx.meters.repetitions.add(u64::from(is_repetition));
         is_repetition
     }

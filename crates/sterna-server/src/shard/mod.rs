@@ -272,9 +272,8 @@ impl Shard {
 
     /// The doors, and what they need for one step.
     fn doors<'a>(&'a mut self, net: &'a mut dyn Network) -> Doors<'a> {
-        let now_ms = net.now_ms();
         if self.meters.watch.is_on() {
-            self.meters.watch.turn(now_ms);
+            self.meters.watch.turn(net.now_ms());
         }
         Doors {
             mqtt: &mut self.mqtt,
@@ -284,7 +283,6 @@ impl Shard {
             paths: &mut self.paths,
             cx: Context {
                 net,
-                now_ms,
                 broker: &mut self.broker,
                 policy: &self.policy,
                 checker: self.checker.as_ref(),
