@@ -572,13 +572,7 @@ impl<P> Queues<P> {
         self.branches.touch(id);
         let Some(group) = self.groups.get_mut(&id) else {
             if let Some(name) = self.branches.name(id).cloned() {
-                let back = Back {
-                    position,
-                    failures,
-                    was_sent: redelivered,
-                    is_refused: false,
-                    is_forbidden: false,
-                };
+                let back = Back::new(position, failures, redelivered);
                 self.branches.give_back(&name, back);
             }
             return;

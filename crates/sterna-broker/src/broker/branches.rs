@@ -276,11 +276,10 @@ impl<P: DoorState> Broker<P> {
         if let Some(id) = id {
             self.queues.return_leftovers(name, id);
         }
-        let room = id.map_or(0, |id| self.queues.room_of_group(id));
+        let room = self.queues.room_of_branch(name);
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;
         };
-        let room = room.min(MOST_HELD.saturating_sub(branch.held.len()) as u64);
         let most = branch.received + room;
         let has_news =
             most != branch.told || !branch.settled.is_empty() || !branch.returned.is_empty();
@@ -400,20 +399,17 @@ impl<P: DoorState> Broker<P> {
         self.far.attendances += 1;
         let attendance = self.far.attendances;
         let seek_at_ms = now_ms + 4 * SEEK_EVERY_MS;
+        let room = self.queues.room_of_branch(name);
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;
         };
         let Some(Owner { peer, epoch }) = branch.owner.clone() else {
             return;
         };
-        let room = (branch.id).map_or(0, |id| self.queues.room_of_group(id));
-        let Some(branch) = self.queues.branches.get_mut(name) else {
-            return;
-        };
         branch.attendance = attendance;
         branch.is_welcome = false;
         branch.received = 0;
-        branch.told = room.min(MOST_HELD.saturating_sub(branch.held.len()) as u64);
+        branch.told = room;
         // It does not hold them, which says enough.
         branch.returned.clear();
         branch.has_refused = false;
@@ -475,16 +471,8 @@ impl<P: DoorState> Broker<P> {
             match id {
                 Some(id) => self.queues.enter_branch(now_ms, id, given),
                 None if given.position != 0 => {
-                    self.queues.branches.give_back(
-                        name,
-                        Back {
-                            position: given.position,
-                            failures: given.failures,
-                            was_sent: given.redelivered,
-                            is_refused: false,
-                            is_forbidden: false,
-                        },
-                    );
+                    let back = Back::new(given.position, given.failures, given.redelivered);
+                    self.queues.branches.give_back(name, back);
                 }
                 None => {}
             }
@@ -605,13 +593,16 @@ impl<P: DoorState> Broker<P> {
 }
 
 impl<P> Queues<P> {
-    /// How many messages the members of a group take at this moment.
-    fn room_of_group(&self, id: u32) -> u64 {
-        let members = (self.groups.get(&id))
-            .into_iter()
-            .flat_map(|group| group.members.iter());
+    /// How many messages a branch takes at this moment: as its members do, and as far as it may hold them.
+    fn room_of_branch(&self, name: &str) -> u64 {
+        let Some(branch) = self.branches.get(name) else {
+            return 0;
+        };
+        let group = branch.id.and_then(|id| self.groups.get(&id));
+        let members = group.into_iter().flat_map(|group| group.members.iter());
         let attending = members.filter(|(_, member)| member.attendance != 0);
-        attending.map(|(_, member)| u64::from(member.credit)).sum()
+        let wanted: u64 = attending.map(|(_, member)| u64::from(member.credit)).sum();
+        wanted.min(MOST_HELD.saturating_sub(branch.held.len()) as u64)
     }
 
     /// Puts a message that the root has given into the queue of a branch's group.
@@ -666,11 +657,9 @@ impl<P> Queues<P> {
             self.branches.give_back(
                 name,
                 Back {
-                    position: entry.position,
-                    failures: entry.failures,
-                    was_sent: entry.redelivered,
                     is_refused,
                     is_forbidden,
+                    ..Back::new(entry.position, entry.failures, entry.redelivered)
                 },
             );
         }

@@ -33,11 +33,8 @@ impl<P: DoorState> Broker<P> {
         let (group, _) = self.edit_log(|log| log.group(filter));
         let group = group.ok_or(SubscribeError::InvalidFilter)?;
         let slot = session.slot;
-        let session = self.queues.active_mut(session);
-        session
-            .ok_or(SubscribeError::NoSession)?
-            .rare_mut()
-            .browsing = Some(Box::new(Browsing {
+        let session = (self.queues.active_mut(session)).ok_or(SubscribeError::NoSession)?;
+        session.rare_mut().browsing = Some(Box::new(Browsing {
             group,
             after: None,
             asked: 0,

@@ -37,10 +37,15 @@ pub(crate) struct Given {
 impl Back {
     /// A message that a member may have had.
     pub(crate) const fn sent(position: u64) -> Self {
+        Self::new(position, 0, true)
+    }
+
+    /// A message that was returned for no reason of its own.
+    pub(crate) const fn new(position: u64, failures: u16, was_sent: bool) -> Self {
         Self {
             position,
-            failures: 0,
-            was_sent: true,
+            failures,
+            was_sent,
             is_refused: false,
             is_forbidden: false,
         }
