@@ -1,5 +1,7 @@
 //! Certificates under live connections: chosen by name, exchanged, and revoked.
 
+mod scrape;
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -14,6 +16,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use sterna_server::Server;
 use sterna_server::config::{AdditionalCertificate, Config, Listener};
+
+use scrape::metric;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -227,22 +231,6 @@ fn a_revoked_client_is_refused_from_the_reload_on() {
         assert!(!enters(&devices[0]) && enters(&devices[1]));
     }
     server.shutdown();
-}
-
-/// A sample of the metrics, by its name and labels; 0 where there is none.
-fn metric(server: &Server, sample: &str) -> u64 {
-    let url = &server.listeners()[1];
-    let address = url.trim_start_matches("admin://");
-    let mut stream = TcpStream::connect(address).expect("connects");
-    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(request).expect("writes");
-    let mut page = String::new();
-    stream.read_to_string(&mut page).expect("a page");
-    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
-    let mut values = page.lines().filter_map(|line| line.strip_prefix(sample));
-    values
-        .next()
-        .map_or(0, |value| value.trim().parse().expect("a number"))
 }
 
 /// A chain ends with the first of its certificates, and a revocation list when the next one is due.

@@ -1,5 +1,7 @@
 //! The issuer's keys from a URL: they are read, followed, and kept when the URL is down, slow or lying.
 
+mod scrape;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -13,6 +15,8 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::json;
 use sterna_server::Server;
 use sterna_server::config::{Config, Listener};
+
+use scrape::metric;
 
 /// How long anything may take before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -192,22 +196,6 @@ fn enter(server: &Server, token: &str) -> Option<TcpStream> {
     stream.read_exact(&mut head).expect("CONNACK");
     assert_eq!(head[0], 0x20);
     (head[3] == 0).then_some(stream)
-}
-
-/// A sample of the metrics, by its name and labels; 0 where there is none.
-fn metric(server: &Server, sample: &str) -> u64 {
-    let url = &server.listeners()[1];
-    let address = url.trim_start_matches("admin://");
-    let mut stream = TcpStream::connect(address).expect("connects");
-    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(request).expect("writes");
-    let mut page = String::new();
-    stream.read_to_string(&mut page).expect("a page");
-    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
-    let mut values = page.lines().filter_map(|line| line.strip_prefix(sample));
-    values
-        .next()
-        .map_or(0, |value| value.trim().parse().expect("a number"))
 }
 
 fn requests(server: &Server, outcome: &str) -> u64 {
