@@ -166,10 +166,7 @@ pub enum Destination {
     Log {
         /// What makes it the same message when its publisher sends it again; `None` where nothing does.
         once: Option<Once>,
-    },
-    /// The log, as one with others: all or none of them get there.
-    LogTogether {
-        /// How many of them follow, one after the other.
+        /// How many of those that follow get there as one with it: all or none.
         following: usize,
     },
     /// All nodes: it is its topic's retained message, or its payload is empty and there is none any more.

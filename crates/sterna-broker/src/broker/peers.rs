@@ -7,7 +7,7 @@ use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
 use crate::message::{Message, MessageHeader, Qos};
 use crate::peers::{
-    Destination, FromPeer, Interest, NodeSet, Outgoing, PeerGate, Peers, Wanted, stays,
+    Destination, FromPeer, Interest, NodeSet, Once, Outgoing, PeerGate, Peers, Wanted, stays,
 };
 use crate::route::RouteUpdate;
 use crate::store::Change;
@@ -121,7 +121,7 @@ impl<P: DoorState> Broker<P> {
     /// Sends a message to the cluster's log. All readers have it as it comes by, those of this node, too.
     pub(super) fn send_to_log(&mut self, now_ms: u64, message: Message) -> Routed {
         let once = self.take_name(now_ms);
-        self.put_into_log(now_ms, message, Destination::Log { once })
+        self.put_into_log(now_ms, message, once, 0)
     }
 
     /// Whether messages that are published together can be one entry of the cluster's log, whoever wants them.
@@ -143,15 +143,20 @@ impl<P: DoorState> Broker<P> {
         let mut following = messages.len();
         for message in messages {
             following -= 1;
-            let together = Destination::LogTogether { following };
-            let routed = self.put_into_log(now_ms, message, together);
+            let routed = self.put_into_log(now_ms, message, None, following);
             sum.matched += routed.matched;
             sum.retention = routed.retention;
         }
         sum
     }
 
-    fn put_into_log(&mut self, now_ms: u64, message: Message, destination: Destination) -> Routed {
+    fn put_into_log(
+        &mut self,
+        now_ms: u64,
+        message: Message,
+        once: Option<Once>,
+        following: usize,
+    ) -> Routed {
         let message = self.prepared(now_ms, message);
         let retention = if message.retain() {
             self.directory.retain(&message, Admission::Limited).0
@@ -167,12 +172,12 @@ impl<P: DoorState> Broker<P> {
         let step = Step::Received { matched };
         self.queues.saw(&message, step);
         if let Some(peers) = &mut self.peers {
-            let mut token = peers.log(&message, destination);
+            let mut token = peers.log(&message, Destination::Log { once, following });
             // Nothing comes between messages that go as one.
             if is_retained {
                 peers.retain_later(&message);
             }
-            if !matches!(destination, Destination::LogTogether { following } if following > 0) {
+            if following == 0 {
                 token = token.max(peers.retain_all());
             }
             token = token.max(peers.keep(&mut self.companions));

@@ -368,7 +368,10 @@ fn messages_that_are_published_together_are_one_entry_of_the_log() {
     // Nobody wants them, and not all nodes would find them.
     assert_eq!(together(&mut node, &both), (Routed::default(), vec![]));
     gate.set_logs_together(true);
-    let following = |following| Destination::LogTogether { following };
+    let following = |following| Destination::Log {
+        once: None,
+        following,
+    };
     let (routed, destinations) = together(&mut node, &both);
     assert_eq!(destinations, [following(1), following(0)]);
     assert!(routed.token > 0, "it waits");
@@ -426,7 +429,10 @@ fn what_has_a_name_of_its_own_goes_by_the_log_whoever_wants_it() {
         let destination = outgoing.and_then(|(_, outgoing)| Some(outgoing.first()?.destination));
         (routed.refused, destination)
     };
-    let log = Destination::Log { once: Some(once) };
+    let log = Destination::Log {
+        once: Some(once),
+        following: 0,
+    };
     let logged = named(&mut node, "a", Qos::AtLeastOnce);
     assert_eq!(logged, (None, Some(log)));
     for (topic, level) in [

@@ -150,12 +150,7 @@ impl Core {
                         (sure_runs.entry(node).or_default()).push(number, &record, most_bytes);
                     }
                 }
-                Destination::Log { .. } | Destination::LogTogether { .. } => {
-                    let (once, following) = match destination {
-                        Destination::Log { once } => (once, 0),
-                        Destination::LogTogether { following } => (None, following),
-                        _ => (None, 0),
-                    };
+                Destination::Log { once, following } => {
                     self.log.push(log::Item::Message(log::Waiting {
                         message,
                         shard: number,
@@ -214,10 +209,9 @@ impl Core {
                 acknowledged,
                 at_most_once,
             } => acknowledged.contains(OUTSIDE) || at_most_once.contains(OUTSIDE),
-            Destination::Log { .. }
-            | Destination::LogTogether { .. }
-            | Destination::Retained
-            | Destination::RetainedQuietly => self.settings.crosses(message.topic()),
+            Destination::Log { .. } | Destination::Retained | Destination::RetainedQuietly => {
+                self.settings.crosses(message.topic())
+            }
             // Other regions keep what they have.
             Destination::Restored => false,
         }

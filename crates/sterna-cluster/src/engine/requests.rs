@@ -73,7 +73,7 @@ impl Core {
         }
         // It may be written all the same, and nobody will do it.
         let (core, entry) = (Rc::clone(self), beginning.entry().clone());
-        self.spawn(async move { core.take_back(key, &entry).await });
+        self.spawn(async move { core.free_request(key, |found| *found == entry).await });
         Begun::Away
     }
 
@@ -132,27 +132,6 @@ impl Core {
         }
     }
 
-    /// Sets a key free where this process' entry is the last.
-    async fn take_back(&self, key: Key, entry: &Entry) {
-        let mut retry = Retry::new();
-        loop {
-            match self.get_request(key).await {
-                Ok((sequence, Some(found))) if found == *entry => {
-                    if self
-                        .put_request(key, sequence, Vec::new(), OVER)
-                        .await
-                        .is_ok()
-                    {
-                        return;
-                    }
-                }
-                Ok(_) => return,
-                Err(why) => tracing::debug!(why, "a key's entry is read again"),
-            }
-            retry.wait().await;
-        }
-    }
-
     /// Keeps that a request was done, or that its key is free again where there is no value. `part` is closed when NATS
     /// has it.
     pub(super) fn keep_request(self: &Rc<Self>, key: &[u8], value: Option<Box<[u8]>>, part: Part) {
@@ -161,7 +140,7 @@ impl Core {
             let mine = core.requests.borrow_mut().remove(&key);
             match (value, mine) {
                 (Some(value), Some(mine)) => core.finish_request(key, mine, value).await,
-                (None, _) => core.free_request(key).await,
+                (None, _) => core.free_request(key, |_| true).await,
                 // Another has taken it up, for this process was taken for dead.
                 (Some(_), None) => {}
             }
@@ -197,20 +176,18 @@ impl Core {
         }
     }
 
-    async fn free_request(&self, key: Key) {
+    /// Sets a key free where its last entry is meant.
+    async fn free_request(&self, key: Key, is_meant: impl Fn(&Entry) -> bool) {
         let mut retry = Retry::new();
         loop {
             match self.get_request(key).await {
-                Ok((_, None)) => return,
-                Ok((sequence, Some(_))) => {
-                    if self
-                        .put_request(key, sequence, Vec::new(), OVER)
-                        .await
-                        .is_ok()
-                    {
+                Ok((sequence, Some(found))) if is_meant(&found) => {
+                    let written = self.put_request(key, sequence, Vec::new(), OVER).await;
+                    if written.is_ok() {
                         return;
                     }
                 }
+                Ok(_) => return,
                 Err(why) => tracing::debug!(why, "a key's entry is read again"),
             }
             retry.wait().await;

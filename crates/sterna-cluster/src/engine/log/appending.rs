@@ -235,7 +235,9 @@ impl Core {
 /// The name of a publication, where it has one.
 pub(in crate::engine) fn name_in(destination: Destination, message: &Message) -> Option<String> {
     match destination {
-        Destination::Log { once: Some(once) } => Some(name_of(once, message)),
+        Destination::Log {
+            once: Some(once), ..
+        } => Some(name_of(once, message)),
         _ => None,
     }
 }
