@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, StatusCode, Version, header};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use rustc_hash::FxHashMap;
@@ -205,12 +205,19 @@ async fn serve(
     let (parts, content) = request.into_parts();
     let exchange = Exchange::begin(hall, &parts);
     let refusal = check(&parts, &content, &exchange.hall.borrow().limits);
+    let (version, is_empty) = (parts.version, content.is_end_stream());
     let gathered = match refusal {
         Some(refusal) => Err(refusal),
         None => exchange.gather(content).await,
     };
+    // The library closes a connection of HTTP/1.1 behind a content that was not read. The client hears of
+    // it, or it sends its next request into the end (RFC 9112, section 9.6).
+    let closes = gathered.is_err() && !is_empty && version < Version::HTTP_2;
     exchange.tell(parts, gathered);
-    let (status, fields) = poll_fn(|cx| exchange.poll_head(cx)).await?;
+    let (status, mut fields) = poll_fn(|cx| exchange.poll_head(cx)).await?;
+    if closes {
+        fields.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let mut response = http::Response::new(Body(exchange));
     *response.status_mut() = status;
     *response.headers_mut() = fields;

@@ -144,6 +144,37 @@ fn what_is_too_large_is_refused_with_its_status() {
 }
 
 #[test]
+fn who_was_refused_over_an_unread_content_hears_that_the_connection_closes() {
+    for (request, closes) in [
+        (
+            "POST / HTTP/1.1\r\nHost: l\r\nContent-Length: 9\r\n\r\n",
+            true,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: l\r\nContent-Length: 9\r\n\r\n123456789",
+            true,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: l\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n123456789\r\n",
+            true,
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: 1\r\n\r\n",
+            true,
+        ),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", false),
+    ] {
+        let mut broker = broker_with(|config| config.http.maximum_content_bytes = 8);
+        let peer = connect(&mut broker);
+        let answer = say(&mut broker, peer, request);
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+        let says_so = answer.contains("\r\nconnection: close\r\n");
+        assert_eq!(says_so, closes, "{request}: {answer}");
+        assert_eq!(broker.is_closed(peer), closes, "{request}");
+    }
+}
+
+#[test]
 fn forms_that_others_may_read_otherwise_are_refused() {
     let mut broker = broker();
     let smuggled = "GET /smuggled HTTP/1.1\r\nHost: l\r\n\r\n";
