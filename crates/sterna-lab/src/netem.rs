@@ -249,7 +249,7 @@ mod tests {
             let sender = client
                 .run(|| std::net::UdpSocket::bind((Side::Client.address(family), 9)))
                 .unwrap();
-            // A packet may be lost while the other address is looked up.
+            // A busy kernel may drop one.
             let comes = (0..20).any(|_| {
                 sender.send_to(b"x", at_server).unwrap();
                 socket

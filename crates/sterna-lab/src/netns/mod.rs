@@ -264,15 +264,8 @@ impl Namespace {
             namespace.run(|| {
                 let mut netlink = Netlink::open()?;
                 let index = netlink.index(DEVICE)?;
-                let until = Instant::now() + CARRIER_LIMIT;
                 // Until the kernel has seen the carrier it drops packets.
-                while !netlink.is_running(index)? {
-                    if Instant::now() > until {
-                        return Err(io::Error::other("the virtual Ethernet has no carrier"));
-                    }
-                    thread::sleep(LOOK_EVERY);
-                }
-                Ok(())
+                await_kernel("a carrier", || netlink.is_running(index))
             })?;
         }
         Ok(())
@@ -404,8 +397,8 @@ impl Namespace {
     }
 }
 
-/// Longest wait for the carrier of a virtual Ethernet, and the interval of looks.
-const CARRIER_LIMIT: Duration = Duration::from_secs(10);
+/// Longest wait for work that the kernel does some time after it was asked, and the interval of looks.
+const KERNEL_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Longest wait for the connection that is asked for its congestion control.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -433,7 +426,9 @@ fn configure(side: Side, settings: &NamespaceSettings) -> io::Result<()> {
         enable_v6()?;
     }
     netlink.up(index, settings.mtu_bytes, Some(DEVICE_QUEUE_PACKETS))?;
-    netlink.address(index, side.address(settings.family))?;
+    let address = side.address(settings.family);
+    netlink.address(index, address)?;
+    await_kernel("a route to its own address", || netlink.is_own(address))?;
     netlink
         .default_route(
             index,
@@ -447,6 +442,18 @@ fn configure(side: Side, settings: &NamespaceSettings) -> io::Result<()> {
             }
             _ => error,
         })
+}
+
+/// Looks again and again until the kernel has done some work.
+fn await_kernel(what: &str, mut is_done: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+    let until = Instant::now() + KERNEL_LIMIT;
+    while !is_done()? {
+        if Instant::now() > until {
+            return Err(io::Error::other(format!("the device has not got {what}")));
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 /// Gives the device of this thread's namespace IPv6, and the loopback device, by which a host reaches its own

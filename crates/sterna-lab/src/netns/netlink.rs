@@ -23,19 +23,23 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_OPERSTATE: u16 = 16;
+const IF_OPER_UP: u8 = 6;
+/// Bytes of the header of messages about devices.
+const DEVICE_BYTES: usize = 16;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 const IFF_UP: u32 = 1;
-const IFF_RUNNING: u32 = 0x40;
 const IFF_NOARP: u32 = 0x80;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -43,6 +47,7 @@ const IFA_F_NODAD: u8 = 2;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NUD_PERMANENT: u16 = 0x80;
+const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_METRICS: u16 = 8;
 const RTAX_LOCK: u16 = 1;
@@ -55,6 +60,7 @@ const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_STATIC: u8 = 4;
 const RT_SCOPE_LINK: u8 = 253;
 const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
 
 /// An address as netlink has it: its bytes, and the number of its family.
 fn octets(address: IpAddr) -> (Vec<u8>, u8) {
@@ -199,11 +205,36 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// Whether a device is on and has a carrier, and the kernel has taken note of it.
+    /// Whether a device is on and has a carrier, and the kernel has taken note of it. Its flags say so of a
+    /// new device, too, whose state is not known yet.
     pub(crate) fn is_running(&mut self, index: i32) -> io::Result<bool> {
         let answer = self.ask(Message::new(RTM_GETLINK, 0).device(index, 0, 0))?;
-        let flags = answer.get(8..12).and_then(|flags| flags.try_into().ok());
-        Ok(flags.map_or(0, u32::from_ne_bytes) & IFF_RUNNING != 0)
+        let mut attributes = answer.get(DEVICE_BYTES..).unwrap_or_default();
+        while let [a, b, c, d, rest @ ..] = attributes {
+            let length = usize::from(u16::from_ne_bytes([*a, *b]));
+            if u16::from_ne_bytes([*c, *d]) == IFLA_OPERSTATE {
+                return Ok(rest.first() == Some(&IF_OPER_UP));
+            }
+            attributes = attributes
+                .get(length.max(4).next_multiple_of(4)..)
+                .unwrap_or_default();
+        }
+        Ok(false)
+    }
+
+    /// Whether packets to an address would come to this host. The kernel makes that route to a new address of
+    /// IPv6 some time after it has the address, and drops packets until then.
+    pub(crate) fn is_own(&mut self, address: IpAddr) -> io::Result<bool> {
+        let (octets, family) = octets(address);
+        let message = Message::new(RTM_GETROUTE, 0)
+            .bytes(&[family, octets.len() as u8 * 8, 0, 0, 0, 0, 0, 0])
+            .bytes(&[0; 4])
+            .attribute(RTA_DST, &octets);
+        match self.ask(message) {
+            Ok(answer) => Ok(answer.get(7) == Some(&RTN_LOCAL)),
+            Err(error) if error.kind() == io::ErrorKind::NetworkUnreachable => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives a device an address, without a network around it: the kernel would make a route to such a

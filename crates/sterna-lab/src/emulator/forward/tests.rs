@@ -1,7 +1,7 @@
 //! With namespaces and devices of the kernel. Left out, and said so, where they can't be made.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ fn fast_open_saves_a_round_trip_once_there_is_a_cookie() {
         let stream = cell.client.run(|| {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
             kernel::connect_by_fast_open(socket.as_fd())?;
-            socket.connect(&std::net::SocketAddr::from((SERVER_ADDRESS, 7)).into())?;
+            socket.connect(&SocketAddr::from((SERVER_ADDRESS, 7)).into())?;
             Ok(TcpStream::from(socket))
         });
         let mut stream = stream.unwrap();
@@ -342,14 +342,24 @@ fn address_changes(family: Family) {
     let client = cell.client.run(|| UdpSocket::bind((at_client, 9))).unwrap();
     for socket in [&server, &client] {
         socket
-            .set_read_timeout(Some(Duration::from_secs(20)))
+            .set_read_timeout(Some(Duration::from_secs(2)))
             .unwrap();
     }
-    let exchange = || {
-        client.send_to(b"x", (at_server, 9)).unwrap();
-        let (_, from) = server.recv_from(&mut [0; 10]).unwrap();
-        server.send_to(b"y", from).unwrap();
-        let (_, to) = client.recv_from(&mut [0; 10]).unwrap();
+    // Sent again until it comes: a busy kernel may drop one. The number tells those of earlier exchanges.
+    let send = |number: u8, from: &UdpSocket, to: SocketAddr, at: &UdpSocket| {
+        let comes = (0..20).find_map(|_| {
+            from.send_to(&[number], to).unwrap();
+            let mut content = [0; 10];
+            let (_, source) = at.recv_from(&mut content).ok()?;
+            (content[0] == number).then_some(source)
+        });
+        comes.unwrap()
+    };
+    let mut exchanges = 0;
+    let mut exchange = || {
+        exchanges += 1;
+        let from = send(exchanges, &client, (at_server, 9).into(), &server);
+        let to = send(exchanges, &server, from, &client);
         assert_eq!(to.ip(), at_server);
         from
     };
