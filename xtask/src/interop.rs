@@ -16,8 +16,8 @@
 //! requirements (see [`runtime::Runtime`]). `run` is a command in the folder `interop`, with the
 //! runtime's programs first on the search path. A suite may have `serve` arguments of its own;
 //! suites with the same ones share a broker. It may have `timeout_s`. `python` lists packages for
-//! pip, for a program in Python that drives a client of another runtime. Suites with `aside` start
-//! their programs themselves, and wait more than they work: they run beside the others.
+//! pip, for a program in Python that drives a client of another runtime. Suites that
+//! wait more than they work name a `lane`: each lane runs beside the others, with brokers of its own.
 //!
 //! The environment of a suite:
 //! - `STERNA_READY_FILE`: written by the ready broker, with its listeners and their ports
@@ -77,6 +77,9 @@ struct Suites {
 }
 
 /// One suite of checks.
+/// The lane of suites that name none.
+const SHARED_LANE: &str = "shared";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suite {
     name: String,
@@ -89,8 +92,8 @@ struct Suite {
     run: Vec<String>,
     /// Arguments of `sterna serve`, where the suite wants a broker of its own.
     serve: Option<Vec<String>>,
-    /// Whether it runs beside the others.
-    aside: bool,
+    /// Suites of one lane run one after the other, and lanes beside each other.
+    lane: String,
     timeout: Duration,
 }
 
@@ -164,7 +167,7 @@ impl Suite {
             python: strings(value, "python")?.unwrap_or_default(),
             run: run.ok_or_else(|| wrong("no command `run`"))?,
             serve: strings(value, "serve")?,
-            aside: value["aside"].as_bool().unwrap_or_default(),
+            lane: value["lane"].as_str().unwrap_or(SHARED_LANE).to_owned(),
             timeout: Duration::from_secs(timeout),
         })
     }
@@ -333,15 +336,26 @@ fn check_suites(
         launch,
         design,
     };
-    let (aside, ahead): (Vec<&Suite>, Vec<&Suite>) = ready.iter().partition(|suite| suite.aside);
-    let mut progress_aside = progress.lane(1);
-    let (with, beside) = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| run_lane(&field, "aside", suites, &aside, &mut progress_aside));
-        let with = run_lane(&field, "shared", suites, &ahead, progress);
-        (with, beside.join())
+    let mut lanes: BTreeMap<&str, Vec<&Suite>> = BTreeMap::new();
+    for suite in ready {
+        lanes.entry(&suite.lane).or_default().push(suite);
+    }
+    let (field, shown) = (&field, &*progress);
+    let ended: Vec<_> = std::thread::scope(|scope| {
+        let mut running = Vec::new();
+        for (number, (lane, ready)) in lanes.iter().enumerate() {
+            let mut progress = shown.lane(number);
+            running.push(scope.spawn(move || run_lane(field, lane, suites, ready, &mut progress)));
+        }
+        (running.into_iter())
+            .map(|lane| {
+                lane.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect()
     });
-    let beside = beside.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    for lane in [with?, beside?] {
+    for lane in ended {
+        let lane = lane?;
         report.tally += lane.tally;
         report.problems.extend(lane.problems);
     }
@@ -595,7 +609,7 @@ mod tests {
                 python: vec![],
                 run: vec!["python".into(), "a.py".into()],
                 serve: None,
-                aside: false,
+                lane: SHARED_LANE.into(),
                 timeout: Duration::from_secs(SUITE_SECONDS),
             }
         );
