@@ -298,6 +298,11 @@ impl Carrier {
     fn remove(&mut self, id: StreamId) -> Option<Stream> {
         let stream = self.streams.remove(&id.0)?;
         self.uncount(&stream);
+        let counted = (self.incomplete, self.assembling_bytes);
+        debug_assert!(
+            !self.streams.is_empty() || counted == (0, 0),
+            "no stream is left, and {counted:?} are counted as incomplete, with their bytes"
+        );
         Some(stream)
     }
 

@@ -402,6 +402,7 @@ impl Carrier {
                 app.writable(self);
             }
         }
+        self.hall.borrow().check();
         if !self.hall.borrow().answers.is_empty() {
             self.used();
         }

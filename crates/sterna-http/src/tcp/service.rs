@@ -67,6 +67,23 @@ impl Hall {
         }
     }
 
+    /// A request that the library has let go of leaves nothing behind.
+    pub(super) fn check(&self) {
+        let left = (
+            self.answers.len(),
+            self.queued_bytes.get(),
+            self.assembling_bytes,
+        );
+        debug_assert!(
+            self.lasting != 0 || left == (0, 0, 0),
+            "answers, their bytes, and bytes of contents without a request: {left:?}"
+        );
+        debug_assert!(
+            self.answers.len() <= self.lasting,
+            "each answer belongs to a request"
+        );
+    }
+
     /// Whether everything that was asked is read and answered.
     pub(super) fn is_between_requests(&self) -> bool {
         self.lasting == 0 && !self.is_torn && self.told.is_empty()
@@ -230,7 +247,7 @@ fn check(head: &Parts, content: &Incoming, limits: &Limits) -> Option<Refusal> {
     if target_bytes > limits.max_target_bytes as usize {
         return Some(Refusal::TargetTooLong);
     }
-    let field_bytes = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+    let field_bytes = |(name, value): (&http::HeaderName, &HeaderValue)| {
         name.as_str().len() + value.len() + FIELD_OVERHEAD_BYTES
     };
     if head.headers.iter().map(field_bytes).sum::<usize>() > limits.max_fields_bytes as usize {

@@ -274,6 +274,10 @@ impl<L: Weighed> Links<L> {
     pub(super) fn remove(&mut self, id: LinkId) -> Option<L> {
         let link = self.links.remove(&id)?;
         self.bytes -= link.bytes();
+        debug_assert!(
+            !self.links.is_empty() || self.bytes == 0,
+            "a link weighed something else when it came"
+        );
         Some(link)
     }
 

@@ -260,6 +260,10 @@ impl Registry {
         let existed = topics.names.remove(topic);
         if existed {
             topics.bytes -= topic.len();
+            debug_assert!(
+                !topics.names.is_empty() || topics.bytes == 0,
+                "bytes of topics that are not there"
+            );
         }
         existed
     }
@@ -446,6 +450,7 @@ impl Keys {
         known.age = self.next;
         self.ages.insert(known.age, id);
         self.known.insert(id, known);
+        debug_assert_eq!(self.ages.len(), self.known.len(), "each key has one age");
     }
 
     /// Forgets the oldest keys whose time is over.

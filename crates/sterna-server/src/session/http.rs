@@ -161,7 +161,20 @@ impl HttpSession {
         };
         self.bytes += u64::from(sent.bytes);
         self.sent.push_back(sent);
+        self.check();
         id
+    }
+
+    /// What is counted is the sum of what is there.
+    fn check(&self) {
+        debug_assert_eq!(
+            self.bytes,
+            self.sent
+                .iter()
+                .map(|sent| u64::from(sent.bytes))
+                .sum::<u64>(),
+            "bytes that were sent and not acknowledged"
+        );
     }
 
     /// Number of entries that were sent up to the one of an id, or up to the last before it.
@@ -180,6 +193,7 @@ impl HttpSession {
         }
         let oldest = self.sent.pop_front()?;
         self.bytes -= u64::from(oldest.bytes);
+        self.check();
         Some(oldest.tag)
     }
 
@@ -189,6 +203,7 @@ impl HttpSession {
         let mut rest = self.sent.split_off(count);
         std::mem::swap(&mut rest, &mut self.sent);
         self.bytes -= rest.iter().map(|sent| u64::from(sent.bytes)).sum::<u64>();
+        self.check();
         self.shrink();
         rest.into_iter().map(|sent| sent.tag)
     }
@@ -198,6 +213,7 @@ impl HttpSession {
         let at = self.sent.iter().position(|known| known.id == id);
         let sent = self.sent.remove(at?)?;
         self.bytes -= u64::from(sent.bytes);
+        self.check();
         self.shrink();
         Some(sent.tag)
     }
