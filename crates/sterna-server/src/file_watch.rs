@@ -11,8 +11,9 @@ use std::os::unix::fs::MetadataExt as _;
 use crate::certificate::{Certificate, CertificateUse};
 use crate::reload::{Live, locked};
 
-/// How often the thread looks whether something is to be done.
+/// How often the thread looks at most whether something is to be done, and at least: the setting may change.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const REST_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What tells that a file is another one: its inode, size and time of change; `None` without a file.
 type Mark = Option<(u64, u64, i64, i64)>;
@@ -65,14 +66,21 @@ fn warning_days(live: &Live) -> Vec<u32> {
 impl Watcher {
     fn run(mut self, live: &Weak<Live>) {
         let mut looked = Instant::now();
+        let mut rest = LOOK_INTERVAL;
         loop {
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(rest);
             let Some(live) = live.upgrade() else {
                 return;
             };
             let interval_s = locked(&live.in_force).config.tls.watch_interval_s;
             let interval = Duration::from_secs(interval_s.into());
-            if interval_s == 0 || looked.elapsed() < interval {
+            let left = interval.saturating_sub(looked.elapsed());
+            rest = left.clamp(LOOK_INTERVAL, REST_INTERVAL);
+            if interval_s == 0 {
+                rest = REST_INTERVAL;
+                continue;
+            }
+            if !left.is_zero() {
                 continue;
             }
             looked = Instant::now();

@@ -10,6 +10,8 @@ use crate::identity::Issuer;
 
 /// How often the thread looks whether something is to be done.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// The same where the issuer has no URL. Each look wakes a processor that could rest.
+const REST_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the thread needs of the process.
 pub(crate) trait Place: Send + Sync {
@@ -33,15 +35,18 @@ pub(crate) fn start<P: Place + 'static>(place: &Arc<P>) -> std::io::Result<()> {
 fn run<P: Place>(place: &Weak<P>) {
     let mut asked = Instant::now();
     let mut failed = false;
+    let mut interval = LOOK_INTERVAL;
     loop {
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(interval);
         // The place is not kept while the URL is asked: it holds what the process gives up at its end.
         let Some(issuer) = place.upgrade().map(|place| place.issuer()) else {
             return;
         };
         let Some(url) = issuer.keys_url() else {
+            interval = REST_INTERVAL;
             continue;
         };
+        interval = LOOK_INTERVAL;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let is_over = |interval_s: u32| asked.elapsed() >= seconds(interval_s);
         let config = issuer.config();

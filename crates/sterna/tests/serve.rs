@@ -375,3 +375,40 @@ fn the_audit_log_has_its_own_level() {
         fs::remove_file(folder.path().join("ready.json")).unwrap();
     }
 }
+
+/// Wake-ups of all threads of a process, so far.
+#[cfg(target_os = "linux")]
+fn wakeups(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_task = |task: std::io::Result<fs::DirEntry>| {
+        let status = fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    tasks.filter_map(of_task).sum()
+}
+
+/// A gateway on a battery has a broker that mostly waits. Four looks a second by each thread that watches
+/// something were 120 wake-ups in ten seconds.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_broker_without_clients_lets_the_processor_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let listeners = [
+        "--listen",
+        "mqtt://127.0.0.1:0",
+        "--listen",
+        "mqtt+quic://127.0.0.1:0",
+        "--listen",
+        "https://127.0.0.1:0",
+    ];
+    let served = Served::start(folder.path(), &listeners);
+    // What follows a start is over: checkpoints, first looks.
+    std::thread::sleep(Duration::from_secs(3));
+    let before = wakeups(served.child.id());
+    std::thread::sleep(Duration::from_secs(10));
+    let woken = wakeups(served.child.id()) - before;
+    assert!((1..=30).contains(&woken), "{woken} wake-ups in ten seconds");
+}

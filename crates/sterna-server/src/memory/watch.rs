@@ -11,6 +11,10 @@ use super::{Memory, Stage, allocator, machine};
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// The same while little memory is taken: each look wakes a processor that could rest.
+const REST_INTERVAL: Duration = Duration::from_secs(1);
+/// Little is this part of the memory at which the first stage begins.
+const LITTLE: u64 = 4;
 
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
@@ -35,12 +39,13 @@ impl Watch {
             .spawn(move || {
                 let begin = Instant::now();
                 let mut trim = Trim::default();
-                while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let mut interval = INTERVAL;
+                while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                     let Some(memory) = memory.upgrade() else {
                         return;
                     };
                     let now_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    memory.watch(&mut trim, now_ms);
+                    interval = memory.watch(&mut trim, now_ms);
                     if memory.look() {
                         tell();
                     }
@@ -64,13 +69,14 @@ impl Drop for Watch {
 }
 
 impl Memory {
-    /// Asks the system, and gives back what nobody uses where that is worth it.
-    fn watch(&self, trim: &mut Trim, now_ms: u64) {
+    /// Asks the system, and gives back what nobody uses where that is worth it. Returns the time until the next
+    /// look.
+    fn watch(&self, trim: &mut Trim, now_ms: u64) -> Duration {
         allocator::give_back(Unused::Aged);
         let resident_bytes = machine::resident_bytes();
         self.refresh(None);
         let Some(mut resident_bytes) = resident_bytes else {
-            return;
+            return INTERVAL;
         };
         let accounted_bytes = self.account().iter().sum();
         let first_bytes = self
@@ -89,5 +95,10 @@ impl Memory {
             );
         }
         self.refresh(Some(resident_bytes));
+        if is_short || resident_bytes > first_bytes / LITTLE {
+            INTERVAL
+        } else {
+            REST_INTERVAL
+        }
     }
 }
