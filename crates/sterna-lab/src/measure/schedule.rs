@@ -11,11 +11,17 @@ use crate::campaign::Run;
 /// more.
 const MESSAGES_PER_S_AND_CORE: f64 = if cfg!(debug_assertions) { 150.0 } else { 300.0 };
 /// Time between two starts side by side, on one core, so that starting programs do not make the
-/// packets of others late. Namespaces, a broker, devices and their handshakes take 0.1 s of a core.
-const START_EVERY: Duration = Duration::from_millis(300);
+/// packets of others late. Namespaces, a broker, devices and their handshakes take 0.15 s of a core.
+const START_EVERY: Duration = Duration::from_millis(400);
 /// Most runs at once. With 400 links, 99 % of the packets are right to 0.15 ms; each run has four
 /// processes besides.
 pub(super) const MAX_JOBS: usize = 400;
+/// Fewest runs at once, unless fewer were asked for, however busy the machine turns out to be.
+const MIN_JOBS: f64 = 64.0;
+/// What is left of the runs at once when one has to be repeated: they take turns for the cores.
+const AFTER_REPETITION: f64 = 0.995;
+/// Runs at once that come back with each good one.
+const AFTER_GOOD: f64 = 0.5;
 /// Memory of a run: four processes, most of whose pages are the same file's.
 const RUN_BYTES: u64 = 48 << 20;
 
@@ -55,6 +61,8 @@ pub(super) struct Schedule {
     /// Indices of runs, the next one last.
     alone: Vec<usize>,
     running: usize,
+    /// Most runs at once, as far as the machine has kept up with them.
+    jobs: f64,
     load: f64,
     has_lone: bool,
 }
@@ -78,6 +86,7 @@ impl Schedule {
             side_by_side,
             alone,
             running: 0,
+            jobs: capacity.jobs as f64,
             load: 0.0,
             has_lone: false,
         }
@@ -90,7 +99,7 @@ impl Schedule {
 
     /// A run that may start now, if there is one. It counts as running.
     pub(super) fn next(&mut self, runs: &[Run]) -> Option<usize> {
-        if self.has_lone || self.running >= self.capacity.jobs {
+        if self.has_lone || self.running as f64 >= self.jobs {
             return None;
         }
         let room = self.capacity.messages_per_s - self.load;
@@ -114,11 +123,19 @@ impl Schedule {
         None
     }
 
-    /// An ended run is to be repeated: last of those that run alone, or in the order of the others.
+    /// An ended run was in order.
+    pub(super) fn good(&mut self) {
+        self.jobs = (self.jobs + AFTER_GOOD).min(self.capacity.jobs as f64);
+    }
+
+    /// An ended run is to be repeated: last of those that run alone, or in the order of the others, of which fewer
+    /// run at once from now on.
     pub(super) fn again(&mut self, runs: &[Run], index: usize) {
         if runs[index].alone {
             self.alone.insert(0, index);
         } else {
+            let least = MIN_JOBS.min(self.capacity.jobs as f64);
+            self.jobs = (self.jobs * AFTER_REPETITION).max(least);
             let expected = runs[index].expected();
             let position = self
                 .side_by_side
@@ -167,7 +184,7 @@ impl Schedule {
             .side_by_side
             .last()
             .map_or(0.0, |index| runs[*index].expected().as_secs_f64());
-        let by_jobs = of(&self.side_by_side) / self.capacity.jobs as f64;
+        let by_jobs = of(&self.side_by_side) / self.jobs;
         let by_starts = self.capacity.start_every.as_secs_f64() * self.side_by_side.len() as f64;
         of(&self.alone)
             + longest
@@ -232,6 +249,29 @@ mod tests {
         assert_eq!(Capacity::of(&machine, Some(3)).jobs, 3);
         machine.available_bytes = Some(0);
         assert_eq!(Capacity::of(&machine, Some(3)).jobs, 1);
+    }
+
+    #[test]
+    fn runs_that_have_to_be_repeated_leave_fewer_at_once() {
+        let runs = runs("mqtt-jeddou-2022");
+        let with = |jobs| Schedule::new(&runs, 0..runs.len(), of(2, Some(jobs)));
+        let side_by_side = runs.iter().position(|run| !run.alone).unwrap();
+        let mut schedule = with(100);
+        for _ in 0..140 {
+            schedule.again(&runs, side_by_side);
+        }
+        assert!((45.0..55.0).contains(&schedule.jobs), "{}", schedule.jobs);
+        for _ in 0..1000 {
+            schedule.again(&runs, side_by_side);
+        }
+        assert!((schedule.jobs - MIN_JOBS).abs() < 1e-9);
+        for _ in 0..1000 {
+            schedule.good();
+        }
+        assert!((schedule.jobs - 100.0).abs() < 1e-9);
+        let mut few = with(2);
+        few.again(&runs, side_by_side);
+        assert!((few.jobs - 2.0).abs() < 1e-9);
     }
 
     #[test]
