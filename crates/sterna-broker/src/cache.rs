@@ -28,6 +28,8 @@ pub(crate) struct Matches {
     pub(crate) kept: Vec<Arc<Fill>>,
     /// Whether some reader wants messages of QoS 1 and 2 in the log.
     pub(crate) is_durable: bool,
+    /// Whether a queue of the cluster takes messages of any QoS.
+    pub(crate) is_for_queue: bool,
 }
 
 impl Matches {
@@ -43,6 +45,7 @@ impl Matches {
         self.peers = Wanted::NOBODY;
         self.kept.clear();
         self.is_durable = false;
+        self.is_for_queue = false;
     }
 }
 

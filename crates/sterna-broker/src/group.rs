@@ -97,6 +97,8 @@ pub(crate) struct Group {
     pub(crate) queued_bytes: u64,
     /// Whether a member keeps the queue.
     pub(crate) is_kept: bool,
+    /// The slot of the session whose queue it is, where that is a root of the cluster: its members are branches.
+    pub(crate) root: Option<u32>,
     /// Counts the queue for publishers, since it was first kept.
     pub(crate) fill: Option<Arc<Fill>>,
     pub(crate) rules: Option<Arc<QueueRules>>,
@@ -131,6 +133,7 @@ impl Group {
             look: None,
             queued_bytes: 0,
             is_kept: false,
+            root: None,
             fill: None,
             rules: None,
             class_ends: None,
@@ -358,7 +361,14 @@ impl Group {
     }
 
     /// Keeps an entry from being given to a member again while it attends.
-    fn refuse(&mut self, id: u32, attendance: u32, tag: u64, limit: usize, hashing: KeyedState) {
+    pub(crate) fn refuse(
+        &mut self,
+        id: u32,
+        attendance: u32,
+        tag: u64,
+        limit: usize,
+        hashing: KeyedState,
+    ) {
         let member = self.members.get(&id);
         if attendance == 0 || member.is_none_or(|member| member.attendance != attendance) {
             return;
@@ -520,6 +530,9 @@ impl<P> Queues<P> {
             return;
         };
         let body_bytes = entry.body_bytes();
+        if group.root.is_some() {
+            self.weighed.push(id);
+        }
         group.queued_bytes += body_bytes;
         if let Some(fill) = &group.fill {
             fill.add(1, body_bytes);
@@ -533,6 +546,9 @@ impl<P> Queues<P> {
     /// Counts out what has left a group's queue.
     pub(crate) fn count_out_of_group(&mut self, id: u32, body_bytes: u64) {
         if let Some(group) = self.groups.get_mut(&id) {
+            if group.root.is_some() {
+                self.weighed.push(id);
+            }
             group.queued_bytes -= body_bytes;
             if let Some(fill) = &group.fill {
                 fill.remove(1, body_bytes);
@@ -570,6 +586,16 @@ impl<P> Queues<P> {
         } = returned;
         let limit = self.limits.group_queued_messages;
         self.branches.touch(id);
+        if let Some(name) = self.branches.queue(id).cloned() {
+            // Its root knows the queue as a whole.
+            let (is_changed, back) = (message.is_changed(), Back::new(position, failures, redelivered));
+            let back = Back {
+                is_refused: self.is_refused_by_all(&name, id, position, refused_by),
+                changed: is_changed.then_some(message),
+                ..back
+            };
+            return self.branches.give_back(&name, back);
+        }
         let Some(group) = self.groups.get_mut(&id) else {
             if let Some(name) = self.branches.name(id).cloned() {
                 let back = Back::new(position, failures, redelivered);

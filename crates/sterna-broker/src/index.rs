@@ -16,7 +16,7 @@ use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
 use crate::limits::Limits;
 use crate::message::Message;
-use crate::peers::{Interest, OwnInterest, WantedIndex};
+use crate::peers::{Interest, OwnInterest, Wanted, WantedIndex};
 use crate::queue_rules::QueueRules;
 use crate::route::{Context, Place, RouteFlags, RouteUpdate, Target, topics_of_shared};
 use crate::routes::{Route, Routes};
@@ -92,6 +92,8 @@ pub(crate) struct Index {
     wild: LevelTree<Routes>,
     /// Routes below [`INSPECTION`].
     inspecting: usize,
+    /// In a cluster: what kept queues take, also at QoS 0.
+    queues: WantedIndex,
     /// What other nodes want.
     wanted: WantedIndex,
     /// What they are told of this one; `None` where nobody asks this shard.
@@ -121,6 +123,7 @@ impl Index {
             exact: HashMap::with_hasher(hashing),
             wild: LevelTree::new(hashing),
             inspecting: 0,
+            queues: WantedIndex::new(hashing),
             wanted: WantedIndex::new(hashing),
             own_interest: None,
             cache: MatchCache::new(limits.match_cache_topics, hashing),
@@ -252,6 +255,9 @@ impl Index {
                     home.rules.clone_from(rules);
                     home.is_durable = *is_durable;
                     let topics = topics_of_shared(filter);
+                    if self.is_clustered {
+                        self.note_queue(topics);
+                    }
                     self.cache.outdate(topics, is_wild(topics));
                 }
             }
@@ -271,9 +277,24 @@ impl Index {
                         self.ended.push_back((*group, home.shard));
                     }
                     self.kept_groups -= usize::from(home.fill.is_some());
+                    if self.is_clustered && home.fill.is_some() {
+                        self.note_queue(topics);
+                    }
                 }
             }
         }
+    }
+
+    /// Notes whether a queue of a cluster takes what a filter matches.
+    fn note_queue(&mut self, topics: &str) {
+        let mut homes = self.homes.values();
+        let is_durable = homes
+            .any(|home| home.fill.is_some() && topics_of_shared(&home.filter) == topics);
+        let wanted = Wanted {
+            is_durable,
+            ..Wanted::NOBODY
+        };
+        self.queues.set(&Arc::from(topics), is_wild(topics), wanted);
     }
 
     fn add(
@@ -496,10 +517,15 @@ impl Index {
             found,
             fresh,
             wanted,
+            queues,
+            kept_groups,
+            is_clustered,
             ..
         } = self;
         fresh.clear();
         fresh.peers = wanted.find(topic, scratch);
+        fresh.is_for_queue =
+            *is_clustered && *kept_groups > 0 && queues.find(topic, scratch).is_durable;
         found.clear();
         let mut filters = 0;
         let Matches {

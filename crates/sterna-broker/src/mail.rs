@@ -127,6 +127,8 @@ pub(crate) struct Browse {
     pub(crate) attendance: u32,
     /// Who is to have the answer.
     pub(crate) from: Address,
+    /// In a cluster: the number of a browser on another node; zero for one of this node.
+    pub(crate) looker: u32,
 }
 
 /// See [`Letter::Browsed`].

@@ -213,6 +213,7 @@ pub struct PeerGate {
     is_log_full: AtomicBool,
     logs_together: AtomicBool,
     has_groups: AtomicBool,
+    has_queues: AtomicBool,
     full: AtomicU64,
 }
 
@@ -232,6 +233,7 @@ impl PeerGate {
             is_log_full: AtomicBool::new(false),
             logs_together: AtomicBool::new(false),
             has_groups: AtomicBool::new(false),
+            has_queues: AtomicBool::new(false),
             full: AtomicU64::new(0),
         }
     }
@@ -303,6 +305,15 @@ impl PeerGate {
 
     pub(crate) fn has_groups(&self) -> bool {
         self.has_groups.load(Ordering::Relaxed)
+    }
+
+    /// Says whether all nodes understand letters about queues; queues are refused until then.
+    pub fn set_has_queues(&self, has_queues: bool) {
+        self.has_queues.store(has_queues, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_queues(&self) -> bool {
+        self.has_queues.load(Ordering::Relaxed)
     }
 
     /// Says for which nodes no more can wait: messages of QoS 1 and 2 that one of them wants are refused.

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::api::{Delivery, DoorState, SessionKey};
 use crate::counters::Counters;
 use crate::directory::Directory;
-use crate::far_group::{Branches, ROOT_CONSUMER};
+use crate::far_group::{Branches, ROOT_CONSUMER, RootQueue};
 use crate::group::Group;
 use crate::group_reader::GroupRecord;
 use crate::ledger::{delivery, hint};
@@ -150,6 +150,10 @@ pub(crate) struct Queues<P> {
     ready: VecDeque<u32>,
     /// Sessions of roots with something to give.
     pub(crate) ready_roots: Vec<u32>,
+    /// What sessions of roots know of their queues, by slot.
+    pub(crate) root_queues: FxHashMap<u32, RootQueue>,
+    /// Queues of roots whose content has changed: it may be told whether they have room.
+    pub(crate) weighed: Vec<u32>,
     /// The node's parts of a cluster's shared subscriptions.
     pub(crate) branches: Branches,
     /// The session that `next_ready` gave last.
@@ -208,7 +212,8 @@ impl<P: DoorState> Queues<P> {
         // [MQTT-3.8.4-8]
         let qos = message.qos().min(target.flags.qos());
         let session = &self.sessions[target.slot];
-        let is_logged = qos.is_acknowledged() && position != 0;
+        let is_logged =
+            position != 0 && (qos.is_acknowledged() || self.is_for_queue_of(session));
         let is_coming = session.state == State::Claiming;
         let reader = session.reader.as_ref().filter(|_| is_logged);
         let position = if is_logged && (reader.is_some() || is_coming) {
@@ -273,6 +278,8 @@ impl<P> Queues<P> {
             is_crowded: false,
             ready: VecDeque::new(),
             ready_roots: Vec::new(),
+            root_queues: FxHashMap::default(),
+            weighed: Vec::new(),
             branches: Branches::default(),
             current: None,
         }
@@ -316,7 +323,11 @@ impl<P> Queues<P> {
     ) {
         let entry = Entry {
             // [MQTT-3.8.4-8]
-            qos: message.qos().min(target.flags.qos()),
+            qos: match message.qos().min(target.flags.qos()) {
+                // A queue keeps it as any other.
+                Qos::AtMostOnce if position != 0 => Qos::AtLeastOnce,
+                qos => qos,
+            },
             // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
             retain: message.retain() && target.flags.retain_as_published(),
             context: target.context.clone(),
@@ -625,7 +636,9 @@ impl<P> Queues<P> {
         let session = &self.sessions[slot];
         let entry = self.nodes.entry(node)?;
         // A kept queue outlives the session: a record tells that it is done with the message.
-        if !(session.is_stored || entry.is_kept) || entry.position == 0 {
+        // In a cluster its root is told instead.
+        let is_kept = entry.is_kept && !self.branches.is_on;
+        if !(session.is_stored || is_kept) || entry.position == 0 {
             return None;
         }
         let context = (entry.context.as_ref()).filter(|_| !is_handed_over);

@@ -67,15 +67,19 @@ impl<P> Queues<P> {
     /// Whether a group's queue has as much in memory as it may.
     pub(crate) fn is_window_full(&self, group: &Group) -> bool {
         let (messages, bytes) = self.window(group);
-        !self.branches.is_on && (group.logged.0 >= messages || group.logged.1 >= bytes)
+        self.has_window(group) && (group.logged.0 >= messages || group.logged.1 >= bytes)
     }
 
     /// Whether a group's queue has more in memory than it may. One message may have any size.
     fn is_window_over(&self, group: &Group) -> bool {
         let (messages, bytes) = self.window(group);
         let is_over = group.logged.0 > messages || (group.logged.0 > 1 && group.logged.1 > bytes);
-        // What a branch has it gives to somebody, or back.
-        is_over && !self.branches.is_on
+        is_over && self.has_window(group)
+    }
+
+    /// Whether a group's queue can wait in the log. What a branch has it gives to somebody, or back.
+    const fn has_window(&self, group: &Group) -> bool {
+        !self.branches.is_on || group.root.is_some()
     }
 
     /// Puts an entry, which is counted already, into a group's queue. It goes into memory. If that is full,

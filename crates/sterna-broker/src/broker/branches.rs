@@ -4,11 +4,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Broker;
+use super::roots::Told;
 use crate::api::{DoorState, SessionKey};
-use crate::far_group::{Back, Given, GroupLetter, Owner, Peer, Word, decode, encode};
+use crate::far_group::{
+    Back, Given, GroupLetter, Heard, Looking, Owner, Peer, Word, decode, encode,
+};
+use crate::hash::KeyedState;
 use crate::losses::LossReason;
 use crate::mail::Letter;
 use crate::message::Qos;
@@ -37,6 +41,8 @@ pub(super) enum RootTold {
     },
     /// It is this node's, for its node is gone.
     Adopted { group: Arc<str> },
+    /// The group is a queue that has rules on this node, or has got others.
+    Declared { group: Arc<str> },
 }
 
 /// A shard's part.
@@ -64,6 +70,13 @@ pub(super) struct Far {
     doubted: FxHashSet<u32>,
     /// Sessions with such a message first in their queue: slot and generation.
     doubting: Vec<(u32, u32)>,
+    /// Queues that other nodes have and this one has not declared.
+    pub(super) found: Vec<Arc<str>>,
+    /// Queues of roots that have begun on this shard.
+    pub(super) queues_begun: u32,
+    /// Processes whose members look at queues of this shard, by numbers.
+    pub(super) lookers: FxHashMap<u32, (Arc<str>, Peer, Looking)>,
+    pub(super) next_looker: u32,
     /// When there is something to do; 0 for nothing.
     due_ms: u64,
 }
@@ -94,8 +107,12 @@ impl<P: DoorState> Broker<P> {
     /// a node that is gone come to other nodes. To be called on all shards.
     pub fn set_roll(&mut self, now_ms: u64, own: Peer, sure: Option<Vec<Peer>>, linger_ms: u64) {
         self.far.own = Some(own);
-        self.far.sure = sure;
+        let before = std::mem::replace(&mut self.far.sure, sure).unwrap_or_default();
         self.far.linger_ms = linger_ms;
+        let new = self.far.sure.iter().flatten();
+        let new = new.filter(|peer| !before.contains(peer)).cloned();
+        let new: Vec<Peer> = new.collect();
+        self.tell_of_queues(&new);
         let far = &self.far;
         let mut orphans = Vec::new();
         for (name, branch) in self.queues.branches.iter_mut() {
@@ -159,11 +176,22 @@ impl<P: DoorState> Broker<P> {
     /// A letter of another node, for the shard that is the home of its group
     /// ([`Share::home`](crate::Share::home)). False where it cannot be read.
     pub fn group_letter(&mut self, now_ms: u64, node: &Arc<str>, record: &[u8]) -> bool {
-        let Some((group, from, word)) = decode(node, record) else {
+        let Some(Heard {
+            group,
+            from,
+            is_queue,
+            word,
+        }) = decode(node, record)
+        else {
             return false;
         };
         self.catch_up();
-        self.heard(now_ms, &group, &from, word);
+        if is_queue {
+            self.queue_is_found(&group);
+        }
+        if is_queue || !self.is_unknowing(&group, &from, &word) {
+            self.heard(now_ms, &group, &from, word);
+        }
         self.finish(now_ms);
         true
     }
@@ -189,10 +217,11 @@ impl<P: DoorState> Broker<P> {
         let Some(own) = &self.far.own else {
             return;
         };
+        let is_queue = self.queues.branches.is_queue(group);
         if to != Some(own) {
             self.far.letters.push(GroupLetter {
                 to: to.map(|peer| Arc::clone(&peer.node)),
-                record: encode(group, own.incarnation, &word),
+                record: encode(group, own.incarnation, is_queue, &word),
             });
         }
         if to.is_none_or(|to| to == own) {
@@ -215,6 +244,19 @@ impl<P: DoorState> Broker<P> {
         match word {
             Word::Seek => self.root_is_sought(group, from),
             Word::Hello { epoch } => self.root_is_known(now_ms, group, from, epoch),
+            Word::Full { epoch, is_full } => self.queue_is_full(now_ms, group, epoch, is_full),
+            Word::Look {
+                epoch,
+                looking,
+                limit,
+            } => {
+                if self.is_root_in(group, epoch) {
+                    self.looked_at_from(now_ms, group, from, looking, limit);
+                }
+            }
+            Word::Seen {
+                looking, messages, ..
+            } => self.has_seen(group, looking, messages),
             Word::Welcome {
                 epoch,
                 attendance,
@@ -240,9 +282,17 @@ impl<P: DoorState> Broker<P> {
                 held,
                 settled,
                 most,
+                members,
+                returned,
             } => {
                 if self.is_root_in(group, epoch) {
-                    self.attended(group, from, (attendance, most), &held, &settled);
+                    let told = Told {
+                        attendance,
+                        most,
+                        members,
+                        settled: &settled,
+                    };
+                    self.attended(now_ms, group, from, &told, &held, returned);
                 }
             }
             Word::Report {
@@ -251,9 +301,16 @@ impl<P: DoorState> Broker<P> {
                 settled,
                 returned,
                 most,
+                members,
             } => {
                 if self.is_root_in(group, epoch) {
-                    self.reported(group, from, (attendance, most), &settled, returned);
+                    let told = Told {
+                        attendance,
+                        most,
+                        members,
+                        settled: &settled,
+                    };
+                    self.reported(now_ms, group, from, &told, returned);
                 }
             }
             Word::Leave { epoch } => {
@@ -277,12 +334,15 @@ impl<P: DoorState> Broker<P> {
             self.queues.return_leftovers(name, id);
         }
         let room = self.queues.room_of_branch(name);
+        let members = self.queues.members_of_branch(name);
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;
         };
         let most = branch.received + room;
-        let has_news =
-            most != branch.told || !branch.settled.is_empty() || !branch.returned.is_empty();
+        let has_news = most != branch.told
+            || (branch.is_queue && members != branch.told_members)
+            || !branch.settled.is_empty()
+            || !branch.returned.is_empty();
         let has_ended = id.is_none() && branch.held.is_empty();
         if id.is_none() && !has_ended && branch.gives_up_at_ms == 0 {
             branch.gives_up_at_ms = now_ms + self.far.linger_ms;
@@ -302,6 +362,7 @@ impl<P: DoorState> Broker<P> {
             return;
         };
         branch.told = most;
+        branch.told_members = members;
         if has_ended {
             self.report_to_root(name);
             self.queues.branches.remove(name);
@@ -329,6 +390,7 @@ impl<P: DoorState> Broker<P> {
             settled: std::mem::take(&mut branch.settled),
             returned: std::mem::take(&mut branch.returned),
             most: branch.told,
+            members: branch.told_members,
         };
         self.tell_of_group(name, Some(&peer), word);
     }
@@ -347,7 +409,7 @@ impl<P: DoorState> Broker<P> {
             {
                 self.tell_of_group(name, Some(&own), Word::Hello { epoch });
             }
-        } else if self.far.own.is_some() && !self.is_unsure() {
+        } else if self.far.own.is_some() && !self.is_unsure() && self.may_claim(name) {
             self.claim_root(now_ms, name);
         }
     }
@@ -376,10 +438,15 @@ impl<P: DoorState> Broker<P> {
             epoch < known.epoch || (epoch == known.epoch && known.peer != *from)
         });
         if !is_older {
-            branch.owner = Some(Owner {
+            let owner = Owner {
                 peer: from.clone(),
                 epoch,
-            });
+            };
+            let is_new = branch.owner.as_ref() != Some(&owner);
+            branch.owner = Some(owner);
+            if is_new {
+                self.end_looks(name);
+            }
             self.attend_root(now_ms, name);
         }
     }
@@ -394,12 +461,23 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
+    /// A member has room again: messages that others have refused may be for it.
+    pub(super) fn has_room_again(&mut self, now_ms: u64, group: u32) {
+        let branches = &self.queues.branches;
+        if let Some(name) = branches.name(group).cloned()
+            && branches.get(&name).is_some_and(|branch| branch.is_starved)
+        {
+            self.attend_root(now_ms, &name);
+        }
+    }
+
     /// Tells the root what members hold, and begins to count anew.
     fn attend_root(&mut self, now_ms: u64, name: &Arc<str>) {
         self.far.attendances += 1;
         let attendance = self.far.attendances;
         let seek_at_ms = now_ms + 4 * SEEK_EVERY_MS;
         let room = self.queues.room_of_branch(name);
+        let members = self.queues.members_of_branch(name);
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;
         };
@@ -410,9 +488,14 @@ impl<P: DoorState> Broker<P> {
         branch.is_welcome = false;
         branch.received = 0;
         branch.told = room;
-        // It does not hold them, which says enough.
-        branch.returned.clear();
+        branch.told_members = members;
+        let mut returned = std::mem::take(&mut branch.returned);
+        if !branch.is_queue {
+            // It does not hold them, which says enough.
+            returned.clear();
+        }
         branch.has_refused = false;
+        branch.is_starved = false;
         branch.seek_at_ms = seek_at_ms;
         let word = Word::Attend {
             epoch,
@@ -420,6 +503,8 @@ impl<P: DoorState> Broker<P> {
             held: branch.held.iter().copied().collect(),
             settled: std::mem::take(&mut branch.settled),
             most: branch.told,
+            members,
+            returned,
         };
         self.far.wake_by(seek_at_ms);
         self.tell_of_group(name, Some(&peer), word);
@@ -442,6 +527,7 @@ impl<P: DoorState> Broker<P> {
             }
         }
         self.queues.branches.touch_named(name);
+        self.look_on(name);
         for shard in 0..self.directory.shards() {
             self.send(
                 shard,
@@ -459,6 +545,7 @@ impl<P: DoorState> Broker<P> {
         };
         branch.received += messages.len() as u64;
         let id = branch.id;
+        let hashing = self.directory.hashing();
         branch.held.extend(
             (messages.iter())
                 .map(|given| given.position)
@@ -469,7 +556,7 @@ impl<P: DoorState> Broker<P> {
                 message.charge(&self.gauge);
             }
             match id {
-                Some(id) => self.queues.enter_branch(now_ms, id, given),
+                Some(id) => self.queues.enter_branch(now_ms, id, given, (name, hashing)),
                 None if given.position != 0 => {
                     let back = Back::new(given.position, given.failures, given.redelivered);
                     self.queues.branches.give_back(name, back);
@@ -587,6 +674,7 @@ impl<P: DoorState> Broker<P> {
         for name in touched {
             self.queues.branches.touch_named(&name);
         }
+        self.say_full_again(now_ms);
         self.roots_timeout(now_ms);
         self.finish(now_ms);
     }
@@ -605,8 +693,22 @@ impl<P> Queues<P> {
         wanted.min(MOST_HELD.saturating_sub(branch.held.len()) as u64)
     }
 
+    /// How many members of a branch are connected.
+    fn members_of_branch(&self, name: &str) -> u32 {
+        let branch = self.branches.get(name);
+        let id = branch.and_then(|branch| branch.id);
+        let group = id.and_then(|id| self.groups.get(&id));
+        group.map_or(0, |group| u32::try_from(group.attending).unwrap_or(u32::MAX))
+    }
+
     /// Puts a message that the root has given into the queue of a branch's group.
-    fn enter_branch(&mut self, now_ms: u64, id: u32, given: Given) {
+    fn enter_branch(
+        &mut self,
+        now_ms: u64,
+        id: u32,
+        given: Given,
+        (name, hashing): (&str, KeyedState),
+    ) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
@@ -616,6 +718,13 @@ impl<P> Queues<P> {
             redelivered,
             message,
         } = given;
+        let tag = group.next_tag(&message);
+        let branch = self.branches.get(name);
+        let refusals = branch.and_then(|branch| branch.refusals.get(&position));
+        for &(member, attendance) in refusals.into_iter().flatten() {
+            let limit = self.limits.group_queued_messages;
+            group.refuse(member, attendance, tag, limit, hashing);
+        }
         let qos = if position == 0 {
             message.qos()
         } else {
@@ -627,7 +736,7 @@ impl<P> Queues<P> {
             failures,
             redelivered,
             position,
-            ..Entry::waiting(group.next_tag(&message), message)
+            ..Entry::waiting(tag, message)
         };
         self.count_into_group(now_ms, id, &entry);
         self.wait_in_group(id, entry);
@@ -642,10 +751,21 @@ impl<P> Queues<P> {
             }
             let mut members = group.members.iter();
             let is_refused = members.any(|(_, member)| member.attendance != 0 && member.credit > 0);
+            let tag = self.nodes.tag(node);
             let message = self
                 .nodes
                 .entry(node)
                 .and_then(|entry| entry.message.as_ref());
+            // Who has no room now, and would take it.
+            let is_starved = is_refused
+                && message.is_some_and(|message| {
+                    group.members.iter().any(|(id, member)| {
+                        let choice = group.choices.get(id);
+                        member.attendance != 0
+                            && member.credit == 0
+                            && choice.is_none_or(|choice| choice.takes(message, tag))
+                    })
+                });
             let is_forbidden = message.is_some_and(|message| group.is_for_nobody(message.topic()));
             let Some(entry) = self.remove_from_group(id, node) else {
                 return;
@@ -653,6 +773,9 @@ impl<P> Queues<P> {
             if entry.position == 0 {
                 self.lose_of_group(id, entry.message.as_deref(), LossReason::Away);
                 continue;
+            }
+            if let Some(branch) = self.branches.get_mut(name) {
+                branch.is_starved |= is_starved;
             }
             self.branches.give_back(
                 name,

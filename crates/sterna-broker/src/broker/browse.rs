@@ -69,6 +69,7 @@ impl<P: DoorState> Broker<P> {
             limit,
             attendance,
             from: address,
+            looker: 0,
         };
         if let Some(home) = self.index.home(browse.group) {
             self.send(home, Letter::Browse(browse));
@@ -83,7 +84,14 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// On the queue's shard: a browser asks for more.
-    pub(super) fn queue_browsed(&mut self, now_ms: u64, browse: Browse) {
+    pub(super) fn queue_browsed(&mut self, now_ms: u64, mut browse: Browse) {
+        if !(self.is_in_cluster() && self.is_looked_at_afar(&mut browse)) {
+            self.browse_queue(now_ms, browse);
+        }
+    }
+
+    /// Answers a browser of a queue of this shard.
+    pub(super) fn browse_queue(&mut self, now_ms: u64, browse: Browse) {
         self.queues.read_unread(browse.group);
         let after = browse.after.unwrap_or(0);
         let page = (self.queues).page_of_group(now_ms, browse.group, after, browse.limit as usize);
@@ -93,18 +101,27 @@ impl<P: DoorState> Broker<P> {
             self.look(now_ms, browse.group, page.after, Some(browse));
             return;
         }
-        let messages = page.messages.into_iter();
         let Browse {
-            attendance, from, ..
+            attendance,
+            from,
+            looker,
+            ..
         } = browse;
+        let messages = page.messages.into_iter();
+        let messages: Vec<_> = messages.map(|(tag, _, message)| (tag, message)).collect();
+        let after = page.has_more.then_some(page.after);
+        if self.answer_looker(looker, &messages, after) {
+            return;
+        }
+        let messages = messages.into_iter();
         self.send(
             from.shard,
             Letter::Browsed(Box::new(Browsed {
                 slot: from.slot,
                 generation: from.generation,
                 attendance,
-                messages: messages.map(|(.., message)| message).collect(),
-                after: page.has_more.then_some(page.after),
+                messages: messages.map(|(_, message)| message).collect(),
+                after,
             })),
         );
     }

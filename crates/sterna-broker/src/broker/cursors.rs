@@ -7,6 +7,7 @@
 
 use super::Broker;
 use crate::api::DoorState;
+use crate::cursor::Reader;
 use crate::group_reader::GroupRecord;
 use crate::mail::Letter;
 use crate::queues::Queues;
@@ -93,6 +94,9 @@ impl<P> Queues<P> {
                 sent.push(entry.position);
             }
         });
+        if self.root_queues.contains_key(&slot) {
+            return self.write_cursor_of_queue(slot, reader, bound, &waiting);
+        }
         reader.advance(bound, &waiting, &sent);
         let cursor = reader.cursor.encode();
         let session = &mut self.sessions[slot];
@@ -111,8 +115,48 @@ impl<P> Queues<P> {
         }
     }
 
+    /// The same for the root of a queue. Its session is done with what has come into the queue; the cursor that is kept
+    /// is the queue's.
+    fn write_cursor_of_queue(
+        &mut self,
+        slot: u32,
+        mut reader: Box<Reader>,
+        bound: u64,
+        waiting: &[u64],
+    ) {
+        let reached = waiting.iter().copied().fold(bound, u64::min);
+        reader.is_changed = false;
+        let mut cursor = None;
+        if let Some(root) = self.root_queues.get_mut(&slot)
+            && root.reach(reached)
+        {
+            reader.cursor.unsettled.clear();
+            reader.advance(bound, waiting, &[]);
+            if let Some(group) = self.groups.get_mut(&root.group)
+                && let Some(log) = &mut group.log
+            {
+                cursor = Some(log.write(reader.cursor.from, &group.tail));
+                reader.needed = reader.needed.min(log.needed());
+            }
+        }
+        let session = &mut self.sessions[slot];
+        session.reader = Some(reader);
+        if let Some(cursor) = cursor.filter(|_| session.is_stored) {
+            let record = records::put(Kind::Cursor, &session.client_id, &[], cursor.encode());
+            self.changes.push(record);
+        }
+    }
+
     /// Gathers the record of a group's cursor.
     pub(crate) fn write_group_cursor(&mut self, id: u32) {
+        if let Some(group) = self.groups.get_mut(&id)
+            && let Some(slot) = group.root
+        {
+            if let Some(log) = &mut group.log {
+                log.is_changed = false;
+            }
+            return self.write_cursor(slot);
+        }
         let watermark = self.watermark();
         if let Some(group) = self.groups.get_mut(&id)
             && let Some(log) = &mut group.log

@@ -4,9 +4,14 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, SessionKey, SubscribeError, SubscribeOptions, Subscribed};
+use crate::api::{
+    DoorState, PublishRefusal, Routed, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
+};
+use crate::far_group::root_name;
 use crate::losses::LossReason;
 use crate::mail::{Letter, Returned};
+use crate::message::{Message, Origin};
+use crate::peers::Once;
 use crate::queue_rules::{DeadLetter, QueueRules};
 use crate::queues::Dead;
 
@@ -46,14 +51,25 @@ impl<P: DoorState> Broker<P> {
         {
             return self.send(home, Letter::Bury(Box::new(dead)));
         }
-        let rules = self.index.rules(group).map(Arc::clone);
+        if self.reject_in_branch(&dead) {
+            return;
+        }
+        // The root of a queue has its rules alone.
+        let known = self.queues.groups.get(&group);
+        let is_root = known.is_some_and(|known| known.root.is_some());
+        let rules = known.and_then(|known| known.rules.clone());
+        let rules = rules.or_else(|| self.index.rules(group).map(Arc::clone));
         let Some((rules, topic)) = rules
             .as_ref()
             .and_then(|rules| Some((rules, rules.dead_letter.as_ref()?)))
         else {
-            let reader = self.index.filter_of_group(group).unwrap_or_default();
             let message = Some(&*dead.message);
-            (self.queues).lose_of_reader(reader, message, LossReason::Dead);
+            if is_root {
+                self.queues.lose_of_group(group, message, LossReason::Dead);
+            } else {
+                let reader = self.index.filter_of_group(group).unwrap_or_default();
+                self.queues.lose_of_reader(reader, message, LossReason::Dead);
+            }
             self.queues.settle_in_group(group, position);
             return;
         };
@@ -68,7 +84,7 @@ impl<P: DoorState> Broker<P> {
             self.queues.settle_in_group(group, position);
             self.queues.write_group_cursor(group);
         }
-        let routed = letter.map(|letter| self.route(now_ms, letter));
+        let routed = letter.map(|letter| self.route_dead_letter(now_ms, letter, &dead));
         if routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0) {
             self.queues.counters.dead_lettered += 1;
             return;
@@ -83,6 +99,34 @@ impl<P: DoorState> Broker<P> {
             refused_by: None,
             is_undead: true,
         };
+        if is_root {
+            let hashing = self.directory.hashing();
+            return (self.queues).take_back(now_ms, group, vec![returned], hashing);
+        }
         self.give_back(vec![(dead.group, returned)]);
+    }
+
+    /// Routes a dead letter. In a cluster it goes by the log, before the cursor that has passed the message. Where the node
+    /// dies between the two, the next one does it again by the same name.
+    fn route_dead_letter(&mut self, now_ms: u64, letter: Message, dead: &Dead) -> Routed {
+        if !self.is_in_cluster() {
+            return self.route(now_ms, letter);
+        }
+        if !self.takes_moved(now_ms, &letter) {
+            return Routed {
+                refused: Some(PublishRefusal::QueueFull),
+                ..Routed::default()
+            };
+        }
+        let group = self.queues.groups.get(&dead.group);
+        let name = group.map_or_else(String::new, |group| root_name(&group.filter));
+        self.name_next_as(Once {
+            session: Origin::of_client(&name).0,
+            round: dead.position,
+            packet_id: dead.failures,
+        });
+        let routed = self.route(now_ms, letter);
+        self.next_name = None;
+        routed
     }
 }

@@ -121,7 +121,7 @@ impl<P: DoorState> Broker<P> {
 
     fn browse_again(&mut self, now_ms: u64, browses: Vec<Browse>) {
         for browse in browses {
-            self.queue_browsed(now_ms, browse);
+            self.browse_queue(now_ms, browse);
         }
     }
 

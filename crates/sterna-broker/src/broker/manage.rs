@@ -231,6 +231,9 @@ impl<P: DoorState> Broker<P> {
     /// The group of a shared subscription whose queue is on this shard.
     fn group_here(&mut self, filter: &str) -> Option<u32> {
         self.catch_up();
+        if self.is_in_cluster() {
+            return self.queue_of_root(filter);
+        }
         let group = self.directory.group(filter)?;
         self.queues.read_unread(group);
         self.queues.groups.contains_key(&group).then_some(group)
@@ -247,7 +250,7 @@ impl<P: DoorState> Broker<P> {
             messages: group.waiting(),
             delayed: group.delayed_len(),
             bytes: group.queued_bytes,
-            consumers: group.attending,
+            consumers: self.consumers_of(filter, group.attending),
             maximum_deliveries: rules.and_then(|rules| rules.maximum_deliveries),
             dead_letter: rules.and_then(|rules| rules.dead_letter.clone()),
             has_priorities: rules.is_some_and(|rules| rules.has_priorities),
@@ -276,6 +279,14 @@ impl<P: DoorState> Broker<P> {
             return Some(self.peeked(id, again));
         }
         Some(self.peeked(id, page))
+    }
+
+    /// How many connected consumers a queue has that so many members attend: in a cluster they are branches.
+    fn consumers_of(&self, filter: &str, attending: usize) -> usize {
+        self.roots.get(filter).map_or(attending, |root| {
+            let members = root.attendees.values();
+            members.map(|attendee| attendee.members as usize).sum()
+        })
     }
 
     fn peeked(&mut self, id: u32, page: Page) -> (Vec<Peeked>, bool) {
@@ -343,7 +354,8 @@ impl<P: DoorState> Broker<P> {
             else {
                 break;
             };
-            let routed = make(&message).map(|message| self.route(now_ms, message));
+            let made = make(&message).filter(|message| self.takes_moved(now_ms, message));
+            let routed = made.map(|message| self.route(now_ms, message));
             is_refused = !routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0);
             if is_refused || self.queues.remove_from_group(id, node).is_none() {
                 break;
@@ -352,6 +364,15 @@ impl<P: DoorState> Broker<P> {
             messages += 1;
         }
         Some(self.changed_queue(now_ms, id, messages, is_refused, is_reading))
+    }
+
+    /// Whether a message that is moved is sure to come where it is to go: in a cluster, by the log.
+    pub(super) fn takes_moved(&mut self, now_ms: u64, message: &Message) -> bool {
+        !self.is_in_cluster()
+            || !(self.queues_refuse(now_ms, message).is_some()
+                || self.peers_refuse(message)
+                || self.is_peers_log_full(message)
+                || !self.is_for_peers_log(message))
     }
 
     fn changed_queue(

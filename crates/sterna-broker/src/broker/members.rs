@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Broker;
+use super::branches::RootTold;
 use crate::api::DoorState;
 use crate::choice::{Choice, Pick};
 use crate::group::Group;
@@ -239,6 +240,7 @@ impl<P: DoorState> Broker<P> {
                     Group::new(Arc::clone(filter))
                 });
                 known.add_member(*member, *flags, context.clone(), self.directory.hashing());
+                known.is_kept |= is_new && self.queues.branches.is_queue(filter);
                 if is_new && self.queues.branches.is_on {
                     let position = self.queues.store.next_position();
                     self.queues.branches.begin(*group, filter, position);
@@ -257,7 +259,13 @@ impl<P: DoorState> Broker<P> {
                 ..
             } => {
                 if self.queues.branches.is_on {
-                    return; // its root reads the log
+                    // Its root reads the log.
+                    if let Some(name) = self.queues.branches.name(*id).cloned()
+                        && fill.is_some()
+                    {
+                        self.far.told.push_back(RootTold::Declared { group: name });
+                    }
+                    return;
                 }
                 let watermark = self.queues.watermark();
                 if let Some(group) = self.queues.groups.get_mut(id) {
@@ -332,6 +340,7 @@ impl<P: DoorState> Broker<P> {
 
     pub(super) fn member_credited(
         &mut self,
+        now_ms: u64,
         id: u32,
         member: u32,
         attendance: u32,
@@ -344,6 +353,7 @@ impl<P: DoorState> Broker<P> {
         self.queues.branches.touch(id);
         if credit > 0 {
             self.queues.read_unread(id);
+            self.has_room_again(now_ms, id);
         }
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
@@ -361,8 +371,13 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn dispatch(&mut self, now_ms: u64, id: u32) {
         let home = self.shard;
         self.queues.branches.touch(id);
+        let mut root = None;
         if let Some(group) = self.queues.groups.get_mut(&id) {
             group.is_dirty = false;
+            root = group.root.map(|_| Arc::clone(&group.filter));
+        }
+        if (root.as_ref()).is_some_and(|name| !self.may_give(name)) {
+            return;
         }
         let mut waits_for_log = Vec::new();
         loop {
@@ -393,6 +408,10 @@ impl<P: DoorState> Broker<P> {
                 return;
             };
             let expired = message.is_expired(now_ms);
+            if root.is_some() && !expired {
+                self.assign_to_branch(id, member, &entry);
+                continue;
+            }
             let place = self.index.place(member);
             let (Some(place), Some(known), false) =
                 (place, group.members.get_mut(&member), expired)
@@ -446,5 +465,8 @@ impl<P: DoorState> Broker<P> {
             }
         }
         self.queues.trim_window(id);
+        if let Some(name) = root {
+            self.hand_out(&name);
+        }
     }
 }

@@ -7,6 +7,8 @@ mod cursors;
 mod dead_letter;
 mod delivery;
 mod demand;
+mod far_browse;
+mod far_queues;
 mod feed;
 mod held;
 mod manage;
@@ -322,7 +324,7 @@ impl<P: DoorState> Broker<P> {
                 credit,
                 settled,
             } => {
-                self.member_credited(group, member, attendance, credit, &settled);
+                self.member_credited(now_ms, group, member, attendance, credit, &settled);
             }
             Letter::Unsubscribe {
                 filter,
@@ -372,6 +374,7 @@ impl<P: DoorState> Broker<P> {
             | queues.changes.len()
             | queues.ready_roots.len()
             | queues.branches.dirty.len()
+            | queues.weighed.len()
             | usize::from(self.far.has_words())
             | queues.sessions.unpacked();
         if left != 0 && !self.is_finishing {
@@ -414,6 +417,8 @@ impl<P: DoorState> Broker<P> {
                 self.hear_own(now_ms);
             } else if let Some(slot) = self.queues.ready_roots.pop() {
                 self.dispatch_root(now_ms, slot);
+            } else if !self.queues.weighed.is_empty() {
+                self.weigh_queues(now_ms);
             } else if !self.queues.changes.is_empty() {
                 self.append_changes();
             } else {

@@ -89,13 +89,26 @@ impl<P: DoorState> Broker<P> {
     /// another node.
     pub(super) fn is_for_peers_log(&mut self, message: &Message) -> bool {
         let is_own = (self.peers.as_ref()).is_some_and(|peers| !peers.is_from_peer);
-        if !is_own || !message.qos().is_acknowledged() || stays(message.topic()) {
+        if !is_own || stays(message.topic()) {
             return false;
+        }
+        if !message.qos().is_acknowledged() {
+            return self.is_for_queue(message);
         }
         let is_named = self.is_next_for_log();
         self.catch_up();
         let matches = self.index.matches(message, &self.queues.limits);
         matches.is_some_and(|matches| is_named || matches.is_durable || matches.peers.is_durable)
+    }
+
+    /// Whether a queue of the cluster takes a message, whatever its QoS is.
+    fn is_for_queue(&mut self, message: &Message) -> bool {
+        self.catch_up();
+        if !self.index.has_kept_groups() {
+            return false;
+        }
+        let matches = self.index.matches(message, &self.queues.limits);
+        matches.is_some_and(|matches| matches.is_for_queue)
     }
 
     /// Whether a message is to go to the cluster's log, and that is full, or to a node for which no more can wait.
@@ -239,8 +252,11 @@ impl<P: DoorState> Broker<P> {
     /// Whether other nodes are to have a message for sure, and cannot get it now.
     pub(super) fn peers_refuse(&mut self, message: &Message) -> bool {
         let is_shut = (self.peers.as_ref()).is_some_and(|peers| peers.is_shut_for(message));
-        if !is_shut || !message.qos().is_acknowledged() || stays(message.topic()) {
+        if !is_shut || stays(message.topic()) {
             return false;
+        }
+        if !message.qos().is_acknowledged() {
+            return self.is_for_queue(message);
         }
         if message.retain() || self.is_next_for_log() {
             return true;

@@ -55,7 +55,9 @@ impl<P: DoorState> Broker<P> {
         self.queues.counters.received_messages += 1;
         self.queues.counters.received_bytes += message.payload().len() as u64;
         let before = self.token;
-        let mut routed = if self.peers_refuse(&message) {
+        let mut routed = if let Some(why) = self.queues_refuse(now_ms, &message) {
+            self.refuse(&message, why)
+        } else if self.peers_refuse(&message) {
             self.refuse(&message, PublishRefusal::ClusterAway)
         } else if self.is_peers_log_full(&message) {
             self.refuse(&message, PublishRefusal::StoreFull)
@@ -80,7 +82,11 @@ impl<P: DoorState> Broker<P> {
             (!peers.gate.is_open(), peers.gate.is_log_full())
         });
         let goes_together = (is_shut || is_full) && self.are_for_peers_log(&messages);
-        let mut routed = if (goes_together && is_shut)
+        let mut refusals = messages.iter();
+        let refused = refusals.find_map(|message| self.queues_refuse(now_ms, message));
+        let mut routed = if let Some(why) = refused {
+            self.refuse_all(&messages, why)
+        } else if (goes_together && is_shut)
             || messages.iter().any(|message| self.peers_refuse(message))
         {
             self.refuse_all(&messages, PublishRefusal::ClusterAway)

@@ -20,12 +20,28 @@ use crate::session::{NEVER_MS, Subscription};
 use crate::store::Committed;
 
 /// Bytes of messages of a letter, unless one message has more.
-const LETTER_BYTES: usize = 65_536;
+pub(super) const LETTER_BYTES: usize = 65_536;
 
 /// Time for which a group without members goes on: a branch may be about to attend whose members have joined.
 const ENDS_AFTER_MS: u64 = 5_000;
 
+/// What a branch tells of itself.
+#[derive(Debug)]
+pub(super) struct Told<'a> {
+    pub(super) attendance: u64,
+    /// How many messages it takes in this attendance.
+    pub(super) most: u64,
+    /// Of a queue: members that are connected.
+    pub(super) members: u32,
+    pub(super) settled: &'a [u64],
+}
+
 impl<P: DoorState> Broker<P> {
+    /// Whether this node may have the root of a group.
+    pub(super) fn may_claim(&self, group: &str) -> bool {
+        !self.queues.branches.is_queue(group) || self.has_queues()
+    }
+
     /// Wants the root of a group for this node, if no node has it that may be sure of it.
     pub(super) fn claim_root(&mut self, now_ms: u64, group: &Arc<str>) {
         let request = OpenSession {
@@ -54,7 +70,9 @@ impl<P: DoorState> Broker<P> {
             RootTold::Opened { group, session } => self.root_opened(now_ms, &group, session),
             RootTold::Lost { group, session } => {
                 if (self.roots.get(&group)).is_some_and(|root| root.session == session) {
-                    self.roots.remove(&group);
+                    if let Some(root) = self.roots.remove(&group) {
+                        self.end_queue(&root);
+                    }
                     self.root_is_elsewhere(now_ms, &group);
                 }
             }
@@ -63,6 +81,7 @@ impl<P: DoorState> Broker<P> {
                     self.claim_root(now_ms, &group);
                 }
             }
+            RootTold::Declared { group } => self.queue_is_declared(now_ms, &group),
         }
     }
 
@@ -77,6 +96,10 @@ impl<P: DoorState> Broker<P> {
             return self.end_root(now_ms, group);
         }
         let records = self.take_records(session);
+        if records.iter().any(|(key, _)| Self::is_record_of_queue(key)) {
+            self.queue_is_found(group);
+        }
+        let is_queue = self.queues.branches.is_queue(group);
         let record = (records.iter()).find(|(key, _)| **key == *RootRecord::KEY);
         let before = record.and_then(|(_, value)| RootRecord::decode(value));
         let before = before.unwrap_or_default();
@@ -86,7 +109,8 @@ impl<P: DoorState> Broker<P> {
         };
         root.is_open = true;
         root.epoch = before.epoch + 1;
-        root.ends_at_ms = linger_ms;
+        // A queue does not end with its members.
+        root.ends_at_ms = if is_queue { NEVER_MS } else { linger_ms };
         for peer in before.peers {
             if self.far.may_be_sure(&peer) {
                 root.awaited.insert(peer);
@@ -95,6 +119,9 @@ impl<P: DoorState> Broker<P> {
             }
         }
         self.far.wake_by(linger_ms);
+        if is_queue {
+            self.begin_queue(group);
+        }
         self.keep_root(group);
         self.far.unkept.push(Arc::clone(group));
         self.roots_kept();
@@ -128,7 +155,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Keeps who may have messages of a root.
-    fn keep_root(&mut self, group: &Arc<str>) {
+    pub(super) fn keep_root(&mut self, group: &Arc<str>) {
         let Some(root) = self.roots.get(group) else {
             return;
         };
@@ -150,7 +177,11 @@ impl<P: DoorState> Broker<P> {
             let Some(root) = self.roots.get_mut(&group).filter(|root| root.is_open) else {
                 continue;
             };
-            let epoch = root.epoch;
+            let (epoch, is_queue) = (root.epoch, root.queue.is_some());
+            if !is_queue && self.queues.branches.is_queue(&group) {
+                // It is said when it has its rules.
+                continue;
+            }
             let mut waits_for = None;
             let is_said = root.token <= committed;
             let becomes_known = is_said && !root.is_known;
@@ -177,6 +208,9 @@ impl<P: DoorState> Broker<P> {
                 self.tell_of_group(&group, None, Word::Hello { epoch });
             }
             for (peer, attendance, void) in welcome {
+                if is_queue {
+                    self.credit_branch(&group, &peer);
+                }
                 self.tell_of_group(
                     &group,
                     Some(&peer),
@@ -243,19 +277,22 @@ impl<P: DoorState> Broker<P> {
     /// A branch tells what it holds.
     pub(super) fn attended(
         &mut self,
+        now_ms: u64,
         group: &Arc<str>,
         from: &Peer,
-        (attendance, most): (u64, u64),
+        told: &Told<'_>,
         held: &[u64],
-        settled: &[u64],
+        mut returned: Vec<Back>,
     ) {
         // Of who is gone; or it will say so again.
         if !self.far.may_be_sure(from) {
             return;
         }
-        for &position in settled {
+        for &position in told.settled {
             self.settled_by(group, from, position);
         }
+        self.retain_out(group, from, &mut returned);
+        self.take_back_to_root(now_ms, group, returned);
         let Some(root) = self.roots.get_mut(group) else {
             return;
         };
@@ -293,15 +330,17 @@ impl<P: DoorState> Broker<P> {
             }
         }
         let attendee = Attendee {
-            attendance,
-            most,
+            attendance: told.attendance,
+            most: told.most,
+            members: told.members,
             void,
             ..Attendee::default()
         };
         if let Some(root) = self.roots.get_mut(group) {
             root.attendees.insert(from.clone(), attendee);
         }
-        self.take_back_to_root(group, lost);
+        self.seat_branch(group, from, told.attendance);
+        self.take_back_to_root(now_ms, group, lost);
         if !was_kept {
             self.keep_root(group);
         }
@@ -318,10 +357,10 @@ impl<P: DoorState> Broker<P> {
     /// A branch tells what is new.
     pub(super) fn reported(
         &mut self,
+        now_ms: u64,
         group: &Arc<str>,
         from: &Peer,
-        (attendance, most): (u64, u64),
-        settled: &[u64],
+        told: &Told<'_>,
         mut returned: Vec<Back>,
     ) {
         let Some(root) = self.roots.get_mut(group) else {
@@ -329,35 +368,49 @@ impl<P: DoorState> Broker<P> {
         };
         let epoch = root.epoch;
         let attendee = root.attendees.get_mut(from);
-        let Some(attendee) = attendee.filter(|attendee| attendee.attendance == attendance) else {
+        let Some(attendee) = attendee.filter(|one| one.attendance == told.attendance) else {
             // It is to attend anew.
             return self.tell_of_group(group, Some(from), Word::Hello { epoch });
         };
-        attendee.most = most;
-        for back in returned.iter().filter(|back| back.is_refused) {
-            attendee.refused.insert(back.position);
-            if back.is_forbidden {
-                attendee.forbidden.insert(back.position);
+        attendee.most = told.most;
+        attendee.members = told.members;
+        if root.queue.is_none() {
+            for back in returned.iter().filter(|back| back.is_refused) {
+                attendee.refused.insert(back.position);
+                if back.is_forbidden {
+                    attendee.forbidden.insert(back.position);
+                }
             }
         }
-        returned.retain(|back| {
-            root.out
-                .get(&back.position)
-                .is_some_and(|(_, who)| who == from)
-        });
-        returned.sort_unstable_by_key(|back| std::cmp::Reverse(back.position));
-        for &position in settled {
+        self.retain_out(group, from, &mut returned);
+        for &position in told.settled {
             self.settled_by(group, from, position);
         }
-        self.take_back_to_root(group, returned);
+        self.take_back_to_root(now_ms, group, returned);
+        self.credit_branch(group, from);
         self.list_root(group);
+    }
+
+    /// Leaves out of what a branch returns what it does not have, and puts the highest position first.
+    fn retain_out(&self, group: &str, from: &Peer, returned: &mut Vec<Back>) {
+        if let Some(root) = self.roots.get(group) {
+            returned.retain(|back| {
+                root.out
+                    .get(&back.position)
+                    .is_some_and(|(_, who)| who == from)
+            });
+        }
+        returned.sort_unstable_by_key(|back| std::cmp::Reverse(back.position));
     }
 
     /// A branch has no members any more, or its node has none.
     pub(super) fn branch_left(&mut self, now_ms: u64, group: &Arc<str>, from: &Peer) {
         self.drop_peer(now_ms, group, from, false);
         let ends_at_ms = now_ms + ENDS_AFTER_MS;
-        if let Some(root) = self.roots.get_mut(group).filter(|root| root.is_bare()) {
+        let is_queue = self.queues.branches.is_queue(group);
+        if let Some(root) = self.roots.get_mut(group).filter(|root| root.is_bare())
+            && !is_queue
+        {
             root.ends_at_ms = ends_at_ms;
             self.far.wake_by(ends_at_ms);
         }
@@ -377,7 +430,9 @@ impl<P: DoorState> Broker<P> {
                     attendee.refused.remove(&position);
                     attendee.forbidden.remove(&position);
                 }
-                if let Some(node) = self.queues.find_sent(session.slot, tag) {
+                if root.queue.is_some() {
+                    self.settle_in_queue(group, position);
+                } else if let Some(node) = self.queues.find_sent(session.slot, tag) {
                     self.settle_node(session.slot, node, Outcome::Accepted);
                 }
             }
@@ -398,10 +453,13 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Puts messages back into their places in the queue; the highest position first.
-    fn take_back_to_root(&mut self, group: &Arc<str>, returned: Vec<Back>) {
+    pub(super) fn take_back_to_root(&mut self, now_ms: u64, group: &Arc<str>, returned: Vec<Back>) {
         let Some(root) = self.roots.get(group) else {
             return;
         };
+        if root.queue.is_some() {
+            return self.take_back_to_queue(now_ms, group, returned);
+        }
         let slot = root.session.slot;
         for back in returned {
             let Some(root) = self.roots.get_mut(group) else {
@@ -460,12 +518,18 @@ impl<P: DoorState> Broker<P> {
         }
         root.turns.retain(|known| known != peer);
         root.claimed.retain(|_, who| who != peer);
-        let returned = (root.out_with(peer).into_iter()).map(Back::sent).collect();
+        let mut returned: Vec<Back> = (root.out_with(peer).into_iter()).map(Back::sent).collect();
         if is_gone {
             root.ghosts.insert(peer.clone(), until_ms);
             self.far.wake_by(until_ms);
+            for back in &mut returned {
+                // Its connection has ended.
+                let before = self.failures_of_held(group, back.position);
+                back.failures = before.saturating_add(1);
+            }
         }
-        self.take_back_to_root(group, returned);
+        self.take_back_to_root(now_ms, group, returned);
+        self.unseat_branch(group, peer);
         self.keep_root(group);
     }
 
@@ -505,7 +569,8 @@ impl<P: DoorState> Broker<P> {
     }
 
     fn end_if_bare(&mut self, now_ms: u64, group: &Arc<str>) {
-        let is_bare = (self.roots.get(group)).is_some_and(Root::is_bare);
+        let is_bare = (self.roots.get(group)).is_some_and(Root::is_bare)
+            && !self.queues.branches.is_queue(group);
         if is_bare && self.queues.branches.get(group).is_none() {
             self.end_root(now_ms, group);
         }
@@ -517,6 +582,7 @@ impl<P: DoorState> Broker<P> {
             return;
         };
         let slot = root.session.slot;
+        self.end_queue(&root);
         if self.queues.active_mut(root.session).is_some() {
             self.evict_consumer(now_ms, slot, EvictReason::Administrative);
             self.end_session(now_ms, slot, true);
@@ -537,10 +603,18 @@ impl<P: DoorState> Broker<P> {
         let Some(group) = group_of_root(&session.client_id).map(Arc::<str>::from) else {
             return;
         };
+        if self.queues.branches.is_queue(&group) {
+            return self.fill_queue(now_ms, &group, slot);
+        }
         while self.give_one(now_ms, &group, slot) {}
+        self.hand_out(&group);
+    }
+
+    /// Brings what was given in this call on its way: to this node's branch at once, to others with the turn.
+    pub(super) fn hand_out(&mut self, group: &Arc<str>) {
         let own = self.far.own.clone();
         let local = own.and_then(|own| {
-            let root = self.roots.get_mut(&group)?;
+            let root = self.roots.get_mut(group)?;
             let epoch = root.epoch;
             let attendee = root.attendees.get_mut(&own)?;
             let attendance = attendee.attendance;
@@ -553,15 +627,15 @@ impl<P: DoorState> Broker<P> {
                 attendance,
                 messages,
             };
-            self.tell_of_group(&group, Some(&own), word);
+            self.tell_of_group(group, Some(&own), word);
         }
-        let root = self.roots.get(&group);
+        let root = self.roots.get(group);
         let has_more = root.is_some_and(|root| {
             let mut all = root.attendees.values();
             all.any(|attendee| !attendee.giving.is_empty())
         });
-        if has_more && !self.far.giving.contains(&group) {
-            self.far.giving.push(group);
+        if has_more && !self.far.giving.contains(group) {
+            self.far.giving.push(Arc::clone(group));
         }
     }
 

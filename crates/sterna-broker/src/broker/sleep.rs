@@ -474,7 +474,8 @@ impl<P: DoorState> Broker<P> {
         let is_own = message.origin() != Origin::NONE && message.origin() == session.origin;
         targets.retain(|target| {
             let flags = target.flags;
-            message.qos().min(flags.qos()).is_acknowledged()
+            (message.qos().min(flags.qos()).is_acknowledged()
+                || self.queues.is_for_queue_of(session))
                 && !(flags.no_local() && is_own || flags.only_local() && !is_own)
         });
         targets

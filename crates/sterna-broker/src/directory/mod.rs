@@ -4,6 +4,7 @@
 //! follows, the retained messages, and the registry. That knows which shard has which client's session.
 
 mod appends;
+mod full_queues;
 mod log;
 mod registry;
 mod retained;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub(crate) use appends::Appends;
+use full_queues::FullQueues;
 pub(crate) use log::Log;
 pub(crate) use registry::{Claimed, Owner};
 use registry::{Owned, Registry};
@@ -53,6 +55,7 @@ pub struct Directory {
     gauges: Box<[Arc<Gauge>]>,
     /// Whether the first shard is to learn of every change of routes, for other nodes.
     is_clustered: AtomicBool,
+    full_queues: FullQueues,
 }
 
 /// A thread that panicked under a lock has left consistent data: every update is complete before anything
@@ -115,6 +118,7 @@ impl Directory {
             openings: AtomicU32::new(0),
             gauges: (0..shards).map(|_| Arc::default()).collect(),
             is_clustered: AtomicBool::new(false),
+            full_queues: FullQueues::new(hashing),
         })
     }
 
@@ -122,6 +126,16 @@ impl Directory {
     #[must_use]
     pub const fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Notes until when a queue of the cluster is full, as its root of an epoch says; zero where it is not.
+    pub(crate) fn set_queue_full(&self, filter: &Arc<str>, epoch: u64, until_ms: u64) {
+        self.full_queues.set(filter, epoch, until_ms);
+    }
+
+    /// Whether a queue of the cluster that takes messages of a topic is full.
+    pub(crate) fn is_queue_full(&self, now_ms: u64, topic: &str) -> bool {
+        self.full_queues.is_for_full(now_ms, topic)
     }
 
     /// How many shards there are.

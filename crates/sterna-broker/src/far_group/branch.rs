@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Back, Peer};
+use super::{Back, Looking, Peer};
 
 /// Whose root a branch attends.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,6 +19,14 @@ pub(crate) struct Owner {
 pub(crate) struct Branch {
     /// The group's number on this node; `None` where it has no member any more.
     pub(crate) id: Option<u32>,
+    /// Whether the group is a queue.
+    pub(crate) is_queue: bool,
+    /// Of a queue: members that may not be given a message again, with their attendances, by its position.
+    pub(crate) refusals: FxHashMap<u64, Vec<(u32, u32)>>,
+    /// Of a queue: what members look at and have no answer about, and how many messages they take.
+    pub(crate) looks: Vec<(Looking, u32)>,
+    /// How many connected members the root was told of.
+    pub(crate) told_members: u32,
     pub(crate) owner: Option<Owner>,
     /// Where the log ended when it began: what came after it is the group's, if that is new.
     pub(crate) began_at: u64,
@@ -36,6 +44,8 @@ pub(crate) struct Branch {
     pub(crate) returned: Vec<Back>,
     /// Whether members have refused messages since it attended.
     pub(crate) has_refused: bool,
+    /// Whether others had no room for one of them.
+    pub(crate) is_starved: bool,
     /// When it gives back what clients have that are no members any more; 0 where there is none.
     pub(crate) gives_up_at_ms: u64,
     /// When it looks for a root, while it has none.
@@ -59,6 +69,8 @@ impl Branch {
 pub(crate) struct Branches {
     /// Whether groups have branches at all: this is a node of a cluster.
     pub(crate) is_on: bool,
+    /// The groups that are known to be queues, whether they have branches here or not.
+    queues: FxHashSet<Arc<str>>,
     all: FxHashMap<Arc<str>, Branch>,
     /// By the numbers of groups; those of groups that have ended stay while the branch does.
     names: FxHashMap<u32, Arc<str>>,
@@ -75,8 +87,32 @@ impl Branches {
         self.all.get_mut(name)
     }
 
+    /// Notes that a group is a queue; false where that was known.
+    pub(crate) fn know_queue(&mut self, name: &Arc<str>) -> bool {
+        if let Some(branch) = self.all.get_mut(name) {
+            branch.is_queue = true;
+        }
+        self.queues.insert(Arc::clone(name))
+    }
+
+    /// Whether there are queues.
+    pub(crate) fn has_queues(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
+    /// Whether a group is a queue.
+    pub(crate) fn is_queue(&self, name: &str) -> bool {
+        self.has_queues() && self.queues.contains(name)
+    }
+
     pub(crate) fn name(&self, id: u32) -> Option<&Arc<str>> {
         self.names.get(&id)
+    }
+
+    /// The name of a queue, by the number that its group has or had.
+    pub(crate) fn queue(&self, id: u32) -> Option<&Arc<str>> {
+        let name = self.names.get(&id)?;
+        self.all.get(name)?.is_queue.then_some(name)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Branch)> {
@@ -102,6 +138,7 @@ impl Branches {
             ..Branch::default()
         });
         branch.id = Some(id);
+        branch.is_queue = self.queues.contains(name);
         self.touch_named(name);
     }
 
@@ -149,6 +186,7 @@ impl Branches {
         if let Some(branch) = self.all.get_mut(&name)
             && branch.held.remove(&position)
         {
+            branch.refusals.remove(&position);
             branch.settled.push(position);
         }
         self.touch_named(&name);

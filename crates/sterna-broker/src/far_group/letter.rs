@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Peer;
+use crate::mail::Address;
 use crate::message::Message;
 use crate::records::{Fields, put_bytes, put_number};
 
@@ -22,6 +23,16 @@ pub struct GroupLetter {
 #[must_use]
 pub fn group_of_letter(record: &[u8]) -> Option<&str> {
     Fields::new(record).text()
+}
+
+/// Whether a letter is about a queue; false for what is no letter.
+#[must_use]
+pub fn is_letter_of_queue(record: &[u8]) -> bool {
+    let mut fields = Fields::new(record);
+    let tag = (fields.text())
+        .and_then(|_| fields.number())
+        .and_then(|_| fields.byte());
+    tag.is_some_and(|tag| tag.is_ascii_uppercase())
 }
 
 /// A message that a root gives.
@@ -48,12 +59,14 @@ impl Back {
             was_sent,
             is_refused: false,
             is_forbidden: false,
+            is_rejected: false,
+            changed: None,
         }
     }
 }
 
 /// A message that a branch returns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Back {
     pub(crate) position: u64,
     pub(crate) failures: u16,
@@ -63,14 +76,42 @@ pub(crate) struct Back {
     pub(crate) is_refused: bool,
     /// Whether no member of the branch may get it.
     pub(crate) is_forbidden: bool,
+    /// Of a queue: whether a member has rejected it.
+    pub(crate) is_rejected: bool,
+    /// Of a queue: what a member has put into its place.
+    pub(crate) changed: Option<Arc<Message>>,
 }
 
+/// What somebody looks at in a queue, and who.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Looking {
+    pub(crate) address: Address,
+    pub(crate) attendance: u32,
+    /// The place of the last message that was seen.
+    pub(crate) after: Option<u64>,
+}
+
+/// What roots and branches say. Of a queue they say it in letters of their own, which older nodes cannot read.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
     /// To all: who has the root?
     Seek,
     /// The root is here. Of two, the one of the higher epoch is.
     Hello { epoch: u64 },
+    /// To all: whether the queue has no room for what is published.
+    Full { epoch: u64, is_full: bool },
+    /// A branch's member looks at a queue, and takes so many messages.
+    Look {
+        epoch: u64,
+        looking: Looking,
+        limit: u32,
+    },
+    /// What it sees; where it is to go on, if there is more.
+    Seen {
+        epoch: u64,
+        looking: Looking,
+        messages: Vec<Arc<Message>>,
+    },
     /// From here on a branch has these messages, and no others. It has done with some since it said so last.
     Attend {
         epoch: u64,
@@ -79,6 +120,9 @@ pub(crate) enum Word {
         settled: Vec<u64>,
         /// How many messages it takes in this attendance.
         most: u64,
+        /// Of a queue: members that are connected, and what was returned since.
+        members: u32,
+        returned: Vec<Back>,
     },
     /// The root knows of the attendance; these messages are not the branch's any more.
     Welcome {
@@ -97,6 +141,8 @@ pub(crate) enum Word {
         settled: Vec<u64>,
         returned: Vec<Back>,
         most: u64,
+        /// Of a queue: members that are connected.
+        members: u32,
     },
     /// A branch has no members and no messages any more, or never had.
     Leave { epoch: u64 },
@@ -118,17 +164,146 @@ fn positions(fields: &mut Fields<'_>) -> Option<Vec<u64>> {
 const WAS_SENT: u8 = 1;
 const IS_REFUSED: u8 = 2;
 const IS_FORBIDDEN: u8 = 4;
+const IS_REJECTED: u8 = 8;
+const IS_CHANGED: u8 = 16;
+
+fn put_message(out: &mut Vec<u8>, message: &Message) {
+    let mut record = Vec::new();
+    message.encode(&mut record);
+    put_bytes(out, &record);
+}
+
+fn message(fields: &mut Fields<'_>) -> Option<Arc<Message>> {
+    let record = Bytes::copy_from_slice(fields.bytes()?);
+    Message::decode(record).ok().map(Arc::new)
+}
+
+fn put_returned(out: &mut Vec<u8>, returned: &[Back], is_queue: bool) {
+    for back in returned {
+        put_number(out, back.position);
+        put_number(out, u64::from(back.failures));
+        let changed = back.changed.as_ref().filter(|_| is_queue);
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        out.push(
+            flag(back.was_sent, WAS_SENT)
+                | flag(back.is_refused, IS_REFUSED)
+                | flag(back.is_forbidden, IS_FORBIDDEN)
+                | flag(back.is_rejected && is_queue, IS_REJECTED)
+                | flag(changed.is_some(), IS_CHANGED),
+        );
+        if let Some(changed) = changed {
+            put_message(out, changed);
+        }
+    }
+}
+
+fn returned(fields: &mut Fields<'_>, is_queue: bool) -> Option<Vec<Back>> {
+    let mut returned = Vec::new();
+    while !fields.rest().is_empty() {
+        let position = fields.number()?;
+        let failures = u16::try_from(fields.number()?).ok()?;
+        let flags = fields.byte()?;
+        let changed = if flags & IS_CHANGED != 0 && is_queue {
+            Some(message(fields)?)
+        } else {
+            None
+        };
+        returned.push(Back {
+            position,
+            failures,
+            was_sent: flags & WAS_SENT != 0,
+            is_refused: flags & IS_REFUSED != 0,
+            is_forbidden: flags & IS_FORBIDDEN != 0,
+            is_rejected: flags & IS_REJECTED != 0 && is_queue,
+            changed,
+        });
+    }
+    Some(returned)
+}
+
+fn put_looking(out: &mut Vec<u8>, looking: &Looking) {
+    let Looking {
+        address,
+        attendance,
+        after,
+    } = looking;
+    let numbers = [
+        u64::from(address.shard),
+        u64::from(address.slot),
+        u64::from(address.generation),
+        u64::from(*attendance),
+        after.map_or(0, |after| after.saturating_add(1)),
+    ];
+    for number in numbers {
+        put_number(out, number);
+    }
+}
+
+fn looking(fields: &mut Fields<'_>) -> Option<Looking> {
+    Some(Looking {
+        address: Address {
+            shard: u16::try_from(fields.number()?).ok()?,
+            slot: u32::try_from(fields.number()?).ok()?,
+            generation: u32::try_from(fields.number()?).ok()?,
+        },
+        attendance: u32::try_from(fields.number()?).ok()?,
+        after: fields.number()?.checked_sub(1),
+    })
+}
+
+/// The byte that says what a letter is about; of a queue it is the capital one.
+const fn tag_of(word: &Word) -> u8 {
+    match word {
+        Word::Seek => b's',
+        Word::Hello { .. } => b'h',
+        Word::Full { .. } => b'f',
+        Word::Look { .. } => b'b',
+        Word::Seen { .. } => b'c',
+        Word::Attend { .. } => b'a',
+        Word::Welcome { .. } => b'w',
+        Word::Give { .. } => b'g',
+        Word::Report { .. } => b'r',
+        Word::Leave { .. } => b'l',
+    }
+}
 
 /// Encodes a letter about a group, from a process of this incarnation.
-pub(crate) fn encode(group: &str, incarnation: u64, word: &Word) -> Vec<u8> {
+pub(crate) fn encode(group: &str, incarnation: u64, is_queue: bool, word: &Word) -> Vec<u8> {
     let mut out = Vec::new();
     put_bytes(&mut out, group.as_bytes());
     put_number(&mut out, incarnation);
+    let tag = tag_of(word);
+    out.push(if is_queue {
+        tag.to_ascii_uppercase()
+    } else {
+        tag
+    });
     match word {
-        Word::Seek => out.push(b's'),
-        Word::Hello { epoch } => {
-            out.push(b'h');
+        Word::Seek => {}
+        Word::Hello { epoch } | Word::Leave { epoch } => put_number(&mut out, *epoch),
+        Word::Full { epoch, is_full } => {
             put_number(&mut out, *epoch);
+            out.push(u8::from(*is_full));
+        }
+        Word::Look {
+            epoch,
+            looking,
+            limit,
+        } => {
+            put_number(&mut out, *epoch);
+            put_looking(&mut out, looking);
+            put_number(&mut out, u64::from(*limit));
+        }
+        Word::Seen {
+            epoch,
+            looking,
+            messages,
+        } => {
+            put_number(&mut out, *epoch);
+            put_looking(&mut out, looking);
+            for message in messages {
+                put_message(&mut out, message);
+            }
         }
         Word::Attend {
             epoch,
@@ -136,20 +311,24 @@ pub(crate) fn encode(group: &str, incarnation: u64, word: &Word) -> Vec<u8> {
             held,
             settled,
             most,
+            members,
+            returned,
         } => {
-            out.push(b'a');
             for number in [*epoch, *attendance, *most] {
                 put_number(&mut out, number);
             }
             put_positions(&mut out, held);
             put_positions(&mut out, settled);
+            if is_queue {
+                put_number(&mut out, u64::from(*members));
+                put_returned(&mut out, returned, is_queue);
+            }
         }
         Word::Welcome {
             epoch,
             attendance,
             void,
         } => {
-            out.push(b'w');
             put_number(&mut out, *epoch);
             put_number(&mut out, *attendance);
             put_positions(&mut out, void);
@@ -159,17 +338,13 @@ pub(crate) fn encode(group: &str, incarnation: u64, word: &Word) -> Vec<u8> {
             attendance,
             messages,
         } => {
-            out.push(b'g');
             put_number(&mut out, *epoch);
             put_number(&mut out, *attendance);
-            let mut record = Vec::new();
             for given in messages {
                 put_number(&mut out, given.position);
                 put_number(&mut out, u64::from(given.failures));
                 out.push(u8::from(given.redelivered));
-                record.clear();
-                given.message.encode(&mut record);
-                put_bytes(&mut out, &record);
+                put_message(&mut out, &given.message);
             }
         }
         Word::Report {
@@ -178,54 +353,87 @@ pub(crate) fn encode(group: &str, incarnation: u64, word: &Word) -> Vec<u8> {
             settled,
             returned,
             most,
+            members,
         } => {
-            out.push(b'r');
             for number in [*epoch, *attendance, *most] {
                 put_number(&mut out, number);
             }
             put_positions(&mut out, settled);
-            for back in returned {
-                put_number(&mut out, back.position);
-                put_number(&mut out, u64::from(back.failures));
-                let flag = |is_set, flag| if is_set { flag } else { 0 };
-                out.push(
-                    flag(back.was_sent, WAS_SENT)
-                        | flag(back.is_refused, IS_REFUSED)
-                        | flag(back.is_forbidden, IS_FORBIDDEN),
-                );
+            if is_queue {
+                put_number(&mut out, u64::from(*members));
             }
-        }
-        Word::Leave { epoch } => {
-            out.push(b'l');
-            put_number(&mut out, *epoch);
+            put_returned(&mut out, returned, is_queue);
         }
     }
     out
 }
 
-/// Reads a letter from a node: its group, the process that sent it, and what it says. `None` for what is no letter.
-pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<(Arc<str>, Peer, Word)> {
+/// A letter from a node.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub(crate) group: Arc<str>,
+    /// The process that has sent it.
+    pub(crate) from: Peer,
+    /// Whether the group is a queue.
+    pub(crate) is_queue: bool,
+    pub(crate) word: Word,
+}
+
+/// Reads a letter from a node. `None` for what is no letter.
+pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
     let mut fields = Fields::new(record);
     let group = Arc::from(fields.text()?);
     let from = Peer {
         node: Arc::clone(node),
         incarnation: fields.number()?,
     };
+    let tag = fields.byte()?;
+    let is_queue = tag.is_ascii_uppercase();
     let fields = &mut fields;
-    let word = match fields.byte()? {
+    let word = match tag.to_ascii_lowercase() {
         b's' => Word::Seek,
         b'h' => Word::Hello {
             epoch: fields.number()?,
         },
+        b'f' if is_queue => Word::Full {
+            epoch: fields.number()?,
+            is_full: fields.byte()? != 0,
+        },
+        b'b' if is_queue => Word::Look {
+            epoch: fields.number()?,
+            looking: looking(fields)?,
+            limit: u32::try_from(fields.number()?).ok()?,
+        },
+        b'c' if is_queue => {
+            let (epoch, looking) = (fields.number()?, looking(fields)?);
+            let mut messages = Vec::new();
+            while !fields.rest().is_empty() {
+                messages.push(message(fields)?);
+            }
+            Word::Seen {
+                epoch,
+                looking,
+                messages,
+            }
+        }
         b'a' => {
             let (epoch, attendance) = (fields.number()?, fields.number()?);
             let most = fields.number()?;
+            let (held, settled) = (positions(fields)?, positions(fields)?);
+            let mut members = 0;
+            let mut back = Vec::new();
+            if is_queue {
+                members = u32::try_from(fields.number()?).ok()?;
+                back = returned(fields, is_queue)?;
+            }
             Word::Attend {
                 epoch,
                 attendance,
-                held: positions(fields)?,
-                settled: positions(fields)?,
+                held,
+                settled,
                 most,
+                members,
+                returned: back,
             }
         }
         b'w' => Word::Welcome {
@@ -241,9 +449,7 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<(Arc<str>, Peer, 
                     position: fields.number()?,
                     failures: u16::try_from(fields.number()?).ok()?,
                     redelivered: fields.byte()? != 0,
-                    message: Arc::new(
-                        Message::decode(Bytes::copy_from_slice(fields.bytes()?)).ok()?,
-                    ),
+                    message: message(fields)?,
                 });
             }
             Word::Give {
@@ -256,25 +462,18 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<(Arc<str>, Peer, 
             let (epoch, attendance) = (fields.number()?, fields.number()?);
             let most = fields.number()?;
             let settled = positions(fields)?;
-            let mut returned = Vec::new();
-            while !fields.rest().is_empty() {
-                let position = fields.number()?;
-                let failures = u16::try_from(fields.number()?).ok()?;
-                let flags = fields.byte()?;
-                returned.push(Back {
-                    position,
-                    failures,
-                    was_sent: flags & WAS_SENT != 0,
-                    is_refused: flags & IS_REFUSED != 0,
-                    is_forbidden: flags & IS_FORBIDDEN != 0,
-                });
-            }
+            let members = if is_queue {
+                u32::try_from(fields.number()?).ok()?
+            } else {
+                0
+            };
             Word::Report {
                 epoch,
                 attendance,
                 settled,
-                returned,
+                returned: returned(fields, is_queue)?,
                 most,
+                members,
             }
         }
         b'l' => Word::Leave {
@@ -282,7 +481,12 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<(Arc<str>, Peer, 
         },
         _ => return None,
     };
-    fields.rest().is_empty().then_some((group, from, word))
+    fields.rest().is_empty().then_some(Heard {
+        group,
+        from,
+        is_queue,
+        word,
+    })
 }
 
 #[cfg(test)]
@@ -303,6 +507,17 @@ mod tests {
             was_sent: position % 2 == 0,
             is_refused: position % 3 == 0,
             is_forbidden: position % 5 == 0,
+            is_rejected: position % 7 == 0,
+            changed: (position % 2 == 1).then(|| Arc::clone(&message)),
+        };
+        let looking = Looking {
+            address: Address {
+                shard: 1,
+                slot: 300,
+                generation: 7,
+            },
+            attendance: 4,
+            after: Some(1 << 50),
         };
         let given = |position| Given {
             position,
@@ -319,6 +534,25 @@ mod tests {
                 held: vec![1 << 40, 7],
                 settled: vec![],
                 most: 20,
+                members: 3,
+                returned: vec![back(6), back(7)],
+            },
+            Word::Full {
+                epoch: 1,
+                is_full: true,
+            },
+            Word::Look {
+                epoch: 1,
+                looking,
+                limit: 100,
+            },
+            Word::Seen {
+                epoch: 1,
+                looking: Looking {
+                    after: None,
+                    ..looking
+                },
+                messages: vec![Arc::clone(&message), Arc::clone(&message)],
             },
             Word::Welcome {
                 epoch: 1,
@@ -336,37 +570,62 @@ mod tests {
                 settled: vec![1, 2, 3],
                 returned: vec![back(6), back(7)],
                 most: 4,
+                members: 2,
             },
             Word::Leave { epoch: 5 },
         ]
     }
 
+    const fn is_of_queues_alone(word: &Word) -> bool {
+        matches!(
+            word,
+            Word::Full { .. } | Word::Look { .. } | Word::Seen { .. }
+        )
+    }
+
     #[test]
     fn letters_come_back_and_parts_of_them_do_not() {
         let node = Arc::from("a");
-        for word in words() {
-            let record = encode("$share/g/t", 12, &word);
+        for (word, is_queue) in (words().into_iter()).flat_map(|one| [(one.clone(), false), (one, true)]) {
+            if is_of_queues_alone(&word) && !is_queue {
+                continue;
+            }
+            let record = encode("$share/g/t", 12, is_queue, &word);
             assert_eq!(group_of_letter(&record), Some("$share/g/t"));
-            let (group, from, read) = decode(&node, &record).expect("its own form");
+            assert_eq!(is_letter_of_queue(&record), is_queue);
+            let heard = decode(&node, &record).expect("its own form");
             assert_eq!(
-                (&*group, &*from.node, from.incarnation),
+                (&*heard.group, &*heard.from.node, heard.from.incarnation),
                 ("$share/g/t", "a", 12)
             );
+            assert_eq!(heard.is_queue, is_queue);
             // Messages of equal content have equal records.
-            assert_eq!(encode(&group, from.incarnation, &read), record);
+            let again = encode(&heard.group, heard.from.incarnation, is_queue, &heard.word);
+            assert_eq!(again, record);
             for end in 0..record.len() {
                 let cut = decode(&node, &record[..end]);
                 let is_shorter = |word: &Word| match word {
                     Word::Give { messages, .. } => messages.len() < 2,
-                    Word::Report { returned, .. } => returned.len() < 2,
+                    Word::Report { returned, .. } | Word::Attend { returned, .. } => {
+                        returned.len() < 2
+                    }
+                    Word::Seen { messages, .. } => messages.len() < 2,
                     _ => false,
                 };
                 assert!(
-                    cut.is_none_or(|(_, _, word)| is_shorter(&word)),
+                    cut.is_none_or(|heard| is_shorter(&heard.word)),
                     "{word:?} cut off at {end}"
                 );
             }
         }
         assert!(decode(&node, &[1, b'g', 0, b'?']).is_none());
+    }
+
+    #[test]
+    fn what_queues_alone_have_is_no_letter_about_another_group() {
+        for word in words().into_iter().filter(is_of_queues_alone) {
+            let record = encode("$share/g/t", 12, false, &word);
+            assert!(decode(&Arc::from("a"), &record).is_none(), "{word:?}");
+        }
     }
 }

@@ -14,17 +14,24 @@
 //! root answers which of them have been given to others meanwhile. A new root gives nothing before it has heard from all
 //! branches that its predecessor had given messages to, or nobody on their nodes can be sure of anything any more.
 //!
+//! A queue of AMQP is such a group, whose root has a queue as a group has on one node: with its order, its priorities,
+//! what is not due, its dead letters and its limits. The session of the root brings it what comes by in the log, and its
+//! members are the branches. What members do not take, or reject, goes back to it, because it alone knows the queue as
+//! a whole. Each node that knows the queue has a branch, also without a member.
+//!
 //! Letters between nodes arrive in order and once, or their node is gone ([`GroupLetter`]).
 
 mod branch;
 mod letter;
+mod queue;
 mod root;
 
 use std::sync::Arc;
 
 pub(crate) use branch::{Branches, Owner};
-pub(crate) use letter::{Back, Given, Word, decode, encode};
-pub use letter::{GroupLetter, group_of_letter};
+pub(crate) use letter::{Back, Given, Heard, Looking, Word, decode, encode};
+pub use letter::{GroupLetter, group_of_letter, is_letter_of_queue};
+pub(crate) use queue::{Held, QueueRoot, RootQueue, group_number, is_full};
 pub(crate) use root::{Attendee, Root, RootRecord};
 
 use crate::api::ConsumerId;

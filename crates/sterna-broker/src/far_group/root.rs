@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Given, Peer};
+use super::{Given, Peer, QueueRoot};
 use crate::api::SessionKey;
 use crate::records::{Fields, put_bytes, put_number};
 use crate::session::NEVER_MS;
@@ -27,6 +27,8 @@ pub(crate) struct Attendee {
     pub(crate) forbidden: FxHashSet<u64>,
     /// What it is given in this turn.
     pub(crate) giving: Vec<Given>,
+    /// Of a queue: members that are connected.
+    pub(crate) members: u32,
 }
 
 /// See the module.
@@ -34,6 +36,8 @@ pub(crate) struct Attendee {
 pub(crate) struct Root {
     pub(crate) session: SessionKey,
     pub(crate) is_open: bool,
+    /// Of a queue: what it is as a whole.
+    pub(crate) queue: Option<Box<QueueRoot>>,
     pub(crate) epoch: u64,
     /// The token of its last record.
     pub(crate) token: u64,
@@ -64,6 +68,7 @@ impl Root {
         Self {
             session,
             is_open: false,
+            queue: None,
             epoch: 0,
             token: 0,
             is_known: false,

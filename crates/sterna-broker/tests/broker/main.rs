@@ -6,6 +6,8 @@ mod delivery;
 mod demand;
 mod ended;
 mod far_groups;
+mod far_queues;
+mod far_world;
 mod kept;
 mod late_store;
 mod limits;
