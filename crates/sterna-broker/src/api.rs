@@ -259,7 +259,8 @@ pub enum SubscribeError {
     /// A shared subscription on a node of a cluster in which a node does not know them (MQTT: Shared Subscriptions
     /// not supported).
     NoSharedInCluster,
-    /// A kept queue on a node of a cluster (MQTT: Shared Subscriptions not supported).
+    /// A session is to keep a queue on a node of a cluster, where nodes do
+    /// ([`Broker::declare_queue`](crate::Broker::declare_queue); MQTT: Shared Subscriptions not supported).
     NoQueueInCluster,
 }
 
@@ -272,7 +273,7 @@ impl fmt::Display for SubscribeError {
             Self::NoSession => "the session is gone",
             Self::NotAllowed => "the rules deny the subscription",
             Self::NoSharedInCluster => "a node of the cluster knows no shared subscriptions",
-            Self::NoQueueInCluster => "a cluster has no kept queues",
+            Self::NoQueueInCluster => "a queue of a cluster is kept by its nodes",
         })
     }
 }

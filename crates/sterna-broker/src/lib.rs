@@ -125,7 +125,7 @@ pub use api::{
     SubscribeOptions, Subscribed, Unacknowledged, Will, WillFate,
 };
 pub use broker::{
-    Broker, Next, Peeked, QueueChange, QueueInfo, Reach, Restored, SubscriptionInfo,
+    Broker, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored, SubscriptionInfo,
     SubscriptionPage, Wish,
 };
 pub use counters::Counters;

@@ -563,7 +563,7 @@ impl Store for Commitments {
     }
 
     fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
-        // Only queues that many share are read at the start, and a cluster has none.
+        // Only queues that a node keeps are read at the start. Those of a cluster are read as sessions are.
         ReadAnswer {
             reader: request.reader,
             messages: Vec::new(),

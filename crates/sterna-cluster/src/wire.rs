@@ -22,7 +22,7 @@ pub struct Versions {
 /// The versions that this node reads, and can write.
 pub const READS: Versions = Versions {
     lowest: 1,
-    highest: 2,
+    highest: 3,
 };
 
 /// The first version whose nodes find messages of several topics in one entry of the log.
@@ -30,6 +30,9 @@ pub const TOGETHER: u8 = 2;
 
 /// The first version that has letters about shared subscriptions.
 pub const GROUPS: u8 = 2;
+
+/// The first version that has letters about queues.
+pub const QUEUES: u8 = 3;
 
 impl Versions {
     /// Whether one is among them.

@@ -31,6 +31,18 @@ const SAY_FULL_EVERY_MS: u64 = 1_000;
 /// Time after which a queue is not full any more, where nobody has said so again.
 const FULL_FOR_MS: u64 = 5_000;
 
+/// Who has a queue of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueOwner(Option<Arc<str>>);
+
+impl QueueOwner {
+    /// The node's name; `None` where that is not known at the moment.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
 impl<P: DoorState> Broker<P> {
     // What the caller does.
 
@@ -90,13 +102,13 @@ impl<P: DoorState> Broker<P> {
         std::mem::take(&mut self.far.found)
     }
 
-    /// The node that has a queue as a whole, by its whole filter. `None` where that is not known, or the queue is no
-    /// queue of this shard of a node of a cluster.
+    /// Who has a queue as a whole, by its whole filter. `None` where it is no queue of a cluster, or another shard is its
+    /// home.
     #[must_use]
-    pub fn queue_owner(&self, filter: &str) -> Option<Arc<str>> {
+    pub fn queue_owner(&self, filter: &str) -> Option<QueueOwner> {
         let branch = self.queues.branches.get(filter)?;
-        let owner = branch.owner.as_ref().filter(|_| branch.is_queue)?;
-        Some(Arc::clone(&owner.peer.node))
+        let owner = branch.owner.as_ref();
+        (branch.is_queue).then(|| QueueOwner(owner.map(|owner| Arc::clone(&owner.peer.node))))
     }
 
     // What is known of queues.

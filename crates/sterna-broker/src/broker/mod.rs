@@ -30,6 +30,7 @@ mod timers;
 mod unsubscribe;
 
 pub use delivery::Next;
+pub use far_queues::QueueOwner;
 pub use manage::{Peeked, QueueChange, QueueInfo, Reach, SubscriptionInfo, SubscriptionPage, Wish};
 pub use restore::Restored;
 

@@ -61,6 +61,10 @@ fn play(seed: u64, with_fence: bool) -> Option<String> {
     }
     world.rest();
     let fault = world.judge();
+    if std::env::var("SHOW").is_ok() {
+        let dead = world.dead_letters();
+        eprintln!("seed {seed}: {} published, {} acknowledged, {} done, {} dead, {} twice, epoch {:?}", world.published, world.acknowledged.len(), world.done.len(), dead.len(), dead.values().filter(|&&n| n > 1).count(), world.nodes.iter().map(|n| n.epoch).collect::<Vec<_>>());
+    }
     let doubled = (world.dead_letters().into_iter()).find(|&(_, count)| count > 2);
     fault.or_else(|| doubled.map(|(number, _)| format!("{number} is a dead letter three times")))
 }

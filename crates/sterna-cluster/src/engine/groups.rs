@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sterna_broker::{GroupLetter, Peer, Share, group_of_letter};
+use sterna_broker::{GroupLetter, Peer, Share, group_of_letter, is_letter_of_queue};
 
 use super::{Core, lanes};
 use crate::owners::Process;
@@ -34,7 +34,12 @@ impl Core {
         let mut runs = BTreeMap::<usize, Vec<EncodedRun>>::new();
         let table = self.table.borrow();
         for GroupLetter { to, record } in letters {
-            for node in table.readers_of(wire::GROUPS, to.as_deref()) {
+            let version = if is_letter_of_queue(&record) {
+                wire::QUEUES
+            } else {
+                wire::GROUPS
+            };
+            for node in table.readers_of(version, to.as_deref()) {
                 let runs = runs.entry(node).or_default();
                 let is_full =
                     |run: &EncodedRun| run.bytes() + record.len() > self.settings.batch_bytes;

@@ -264,6 +264,7 @@ impl Core {
         status.nodes_away.set(table.count(Presence::Away) as u64);
         status.filters.set(table.filters() as u64);
         (self.gate).set_has_groups(table.version() >= wire::GROUPS);
+        (self.gate).set_has_queues(table.version() >= wire::QUEUES);
         drop(table);
         if !events.is_empty() {
             self.look_at_gate();

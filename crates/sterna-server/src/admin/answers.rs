@@ -143,11 +143,18 @@ impl Desk<'_, '_> {
     ) {
         let mut page = None;
         let mut parts = Vec::new();
+        if let Some(trouble) = elsewhere(&answers) {
+            return self.refused(out, id, &trouble);
+        }
         for found in answers.into_iter().filter_map(found) {
             match found {
                 Found::Page(items, next) => page = Some((items, next)),
                 Found::Some(some) => parts.extend(some),
-                Found::Nothing | Found::One(_) | Found::Part(..) | Found::Ranked(..) => {}
+                Found::Nothing
+                | Found::Elsewhere(_)
+                | Found::One(_)
+                | Found::Part(..)
+                | Found::Ranked(..) => {}
             }
         }
         match whole {
@@ -185,8 +192,9 @@ impl Desk<'_, '_> {
         (change, kind): (&Change, Kind),
         answers: Vec<Answer>,
     ) {
+        let away = elsewhere(&answers);
         let Some(value) = one(answers) else {
-            let trouble = missing(kind);
+            let trouble = away.unwrap_or_else(|| missing(kind));
             self.log_change(change, Some(trouble.detail()));
             return self.refused(out, id, &trouble);
         };
@@ -415,6 +423,21 @@ fn found(answer: Answer) -> Option<Found> {
 fn one(answers: Vec<Answer>) -> Option<Value> {
     answers.into_iter().find_map(|answer| match answer {
         Answer::Found(Found::One(value)) => Some(value),
+        _ => None,
+    })
+}
+
+/// The problem of a queue that another node has; `None` where none says so.
+fn elsewhere(answers: &[Answer]) -> Option<Trouble> {
+    answers.iter().find_map(|answer| match answer {
+        Answer::Found(Found::Elsewhere(Some(node))) => {
+            let detail = format!("node {node} has the queue: ask there");
+            Some(Trouble::new(Kind::QueueElsewhere, detail))
+        }
+        Answer::Found(Found::Elsewhere(None)) => {
+            let detail = "no node has the queue at the moment; try again";
+            Some(Trouble::new(Kind::ClusterAway, detail))
+        }
         _ => None,
     })
 }

@@ -150,7 +150,7 @@ impl Floor<'_, '_> {
             } => {
                 let page = self.cx.broker.peek_queue(now_ms, &queue, after, limit);
                 let Some((page, has_more)) = page else {
-                    return Ok(Found::Nothing);
+                    return Ok(self.elsewhere(&queue));
                 };
                 if page.is_empty() && has_more {
                     return Err(Query::Messages {
@@ -170,7 +170,8 @@ impl Floor<'_, '_> {
                 Found::Page(page.collect(), next)
             }
             Query::Purge { queue, limit } => {
-                changed(self.cx.broker.purge_queue(now_ms, &queue, limit))
+                let change = self.cx.broker.purge_queue(now_ms, &queue, limit);
+                change.map_or_else(|| self.elsewhere(&queue), changed)
             }
             Query::Move {
                 queue,
@@ -192,7 +193,7 @@ impl Floor<'_, '_> {
                         moved: change.messages,
                     });
                 }
-                changed(change)
+                change.map_or_else(|| self.elsewhere(&queue), changed)
             }
         };
         Ok(found)
@@ -276,7 +277,12 @@ impl Floor<'_, '_> {
     }
 
     fn queue(&mut self, filter: &str) -> Option<Value> {
-        let info = self.cx.broker.queue_info(filter)?;
+        let owner = self.cx.broker.queue_owner(filter);
+        let node = owner.as_ref().and_then(|owner| owner.node().map(str::to_owned));
+        let Some(info) = self.cx.broker.queue_info(filter) else {
+            // Its content is known to that node.
+            return owner.map(|_| json!({ "node": node }));
+        };
         let dead_letter = info.dead_letter.as_deref();
         Some(json!({
             "messages": info.messages,
@@ -288,7 +294,15 @@ impl Floor<'_, '_> {
                 .map(|topic| topic.strip_prefix(crate::config::QUEUE_LEVEL).unwrap_or(topic)),
             "has_priorities": info.has_priorities,
             "shard": self.cx.shard,
+            "node": node,
         }))
+    }
+
+    /// Where a queue is that this shard has not.
+    fn elsewhere(&self, filter: &str) -> Found {
+        (self.cx.broker.queue_owner(filter)).map_or(Found::Nothing, |owner| {
+            Found::Elsewhere(owner.node().map(Into::into))
+        })
     }
 }
 
@@ -302,14 +316,12 @@ fn subscription_value(subscription: &SubscriptionInfo) -> Value {
     })
 }
 
-fn changed(change: Option<QueueChange>) -> Found {
-    change.map_or(Found::Nothing, |change| {
-        Found::One(json!({
-            "messages": change.messages,
-            "left": change.left,
-            "is_refused": change.is_refused,
-        }))
-    })
+fn changed(change: QueueChange) -> Found {
+    Found::One(json!({
+        "messages": change.messages,
+        "left": change.left,
+        "is_refused": change.is_refused,
+    }))
 }
 
 #[cfg(test)]

@@ -246,7 +246,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         role: Some(Role::Operator),
         parameters: &[LIMIT, AFTER],
-        problems: &[Kind::NoQueue],
+        problems: &[Kind::NoQueue, Kind::QueueElsewhere, Kind::ClusterAway],
         ..read(
             "/queues/{queue}/messages",
             Operation::Messages,
@@ -259,7 +259,7 @@ pub(super) const ROUTES: &[Route] = &[
         method: "DELETE",
         role: Some(Role::Operator),
         parameters: &[CHANGES],
-        problems: &[Kind::NoQueue],
+        problems: &[Kind::NoQueue, Kind::QueueElsewhere, Kind::ClusterAway],
         ..read(
             "/queues/{queue}/messages",
             Operation::Purge,
@@ -272,7 +272,13 @@ pub(super) const ROUTES: &[Route] = &[
         method: "POST",
         role: Some(Role::Operator),
         content: Some("Move"),
-        problems: &[Kind::NoQueue, Kind::Conflict, Kind::InvalidContent],
+        problems: &[
+            Kind::NoQueue,
+            Kind::Conflict,
+            Kind::InvalidContent,
+            Kind::QueueElsewhere,
+            Kind::ClusterAway,
+        ],
         ..read(
             "/queues/{queue}/move",
             Operation::Move,

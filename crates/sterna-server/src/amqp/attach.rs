@@ -748,7 +748,7 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
         ),
         SubscribeError::NoQueueInCluster => refusal(
             Condition::NOT_IMPLEMENTED,
-            "a node of a cluster has no queues",
+            "a queue of a cluster is kept by its nodes, and not by a session",
         ),
         SubscribeError::NotAllowed => refusal(
             Condition::UNAUTHORIZED_ACCESS,

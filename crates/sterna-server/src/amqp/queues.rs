@@ -11,7 +11,7 @@ use super::attach::{Refusal, refusal};
 use super::queue_reader::QueueReader;
 use super::registry::Found;
 use super::{ANCHOR, Door, consumer_id};
-use crate::config::Amqp;
+use crate::config::{Amqp, QUEUE_LEVEL};
 use crate::context::Context;
 use crate::session::amqp::topic_of_queue;
 use crate::session::{QUEUE_PREFIX, SessionState};
@@ -22,8 +22,8 @@ const SESSIONS_AT_ONCE: usize = 4_096;
 impl Door {
     /// Sees to it that there is a queue, if it may be there.
     pub(super) fn find_queue(&self, cx: &mut Context<'_>, name: &str) -> Result<(), Refusal> {
-        if cx.fence.is_some() {
-            let detail = "a node of a cluster has no queues";
+        if !cx.broker.has_queues() {
+            let detail = "a node of the cluster has no queues: it reads no version 3 of the wire form";
             return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
         }
         let now_ms = cx.net.now_ms();
@@ -60,6 +60,32 @@ impl Door {
         }
     }
 
+    /// Has queues that other nodes of the cluster have, too, by their shared subscriptions: what is published to them, and
+    /// members of them, are known here. A queue with a filter of its own is known by the configuration alone.
+    pub(crate) fn queues_found(&self, cx: &mut Context<'_>, subscriptions: &[Arc<str>]) {
+        let now_ms = cx.net.now_ms();
+        for subscription in subscriptions {
+            let topics = subscription.splitn(3, '/').nth(2);
+            let name = topics.and_then(|topics| topics.strip_prefix(QUEUE_LEVEL));
+            let made = match name {
+                Some(name) if self.service.registry.may_be_named(name, subscription) => {
+                    self.make_queue(cx.broker, &cx.policy.amqp, now_ms, name)
+                }
+                _ => Err(refusal(
+                    Condition::NOT_FOUND,
+                    "this node's configuration does not have it",
+                )),
+            };
+            if let Err((_, detail)) = made {
+                tracing::warn!(
+                    queue = &**subscription,
+                    detail,
+                    "another node has a queue that this one has not"
+                );
+            }
+        }
+    }
+
     fn make_queue(
         &self,
         broker: &mut Broker<SessionState>,
@@ -81,6 +107,10 @@ impl Door {
                         maximum_delay_ms: rules.maximum_delay_ms,
                     }),
                 };
+                if broker.is_in_cluster() {
+                    // Its root keeps it.
+                    return broker.declare_queue(now_ms, subscription, rules).is_ok();
+                }
                 make_anchor(broker, now_ms, subscription, rules)
             });
         match found {

@@ -215,6 +215,13 @@ impl Registry {
         Found::TooMany
     }
 
+    /// Whether a shared subscription is that of a queue of this name.
+    pub(super) fn may_be_named(&self, name: &str, subscription: &str) -> bool {
+        let queues = lock(&self.queues);
+        let unknown = Queue::default();
+        shared_subscription(name, queues.get(name).unwrap_or(&unknown)) == subscription
+    }
+
     /// The shared subscription that a queue is.
     pub(crate) fn shared_subscription(&self, name: &str) -> Option<String> {
         let queues = lock(&self.queues);

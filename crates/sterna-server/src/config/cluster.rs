@@ -337,12 +337,6 @@ impl Cluster {
                     .to_owned(),
             );
         }
-        if !config.amqp.queues.is_empty() {
-            problems.push(
-                "cluster: AMQP queues are not shared between nodes yet: leave out amqp.queue"
-                    .to_owned(),
-            );
-        }
         problems
     }
 
@@ -472,11 +466,9 @@ mod tests {
     fn what_a_cluster_does_not_keep_is_refused_at_the_start() {
         let mut promising = config(at("nats://localhost:4222"));
         promising.store.enabled = true;
-        promising.amqp.queues.push(super::super::Queue::default());
         let problems = problems(&promising);
-        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains("store.enabled"));
-        assert!(problems[1].contains("amqp.queue"));
     }
 
     #[test]

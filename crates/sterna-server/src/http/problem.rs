@@ -87,6 +87,8 @@ problem_kinds! {
     UriTooLong = 414, "uri-too-long", "Target too long";
     /// Not a name of this server.
     Host = 421, "host", "Misdirected request";
+    /// Of the admin API of a cluster's node.
+    QueueElsewhere = 421, "queue-elsewhere", "Queue of another node";
     /// The key was used for something else.
     KeyReused = 422, "key-reused", "Key used for something else";
     /// Of the admin API.

@@ -62,6 +62,8 @@ pub(crate) enum Answer {
 pub(crate) enum Found {
     /// It has nothing by that name.
     Nothing,
+    /// Another node of the cluster has the queue; `None` where none has it at the moment.
+    Elsewhere(Option<Box<str>>),
     /// The one thing.
     One(Value),
     /// Some of many, and where to go on.

@@ -601,6 +601,11 @@ impl Handler for Shard {
                 }
             }
         }
+        let found = self.broker.take_found_queues();
+        if !found.is_empty() {
+            let mut doors = self.doors(net);
+            doors.amqp.queues_found(&mut doors.cx, &found);
+        }
         while let Some((consumer, session)) = self.broker.next_ready() {
             let mut doors = self.doors(net);
             of_consumer!(doors, consumer, deliver(session));

@@ -521,7 +521,7 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
                 "an older node of the cluster has no shared subscriptions",
             ),
             SubscribeError::NoQueueInCluster => {
-                Trouble::new(Kind::InvalidFilter, "a node of a cluster has no queues")
+                Trouble::new(Kind::InvalidFilter, "a queue of a cluster is kept by its nodes")
             }
             SubscribeError::NotAllowed => Trouble::new(
                 Kind::Forbidden,

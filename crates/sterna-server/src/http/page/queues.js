@@ -85,6 +85,7 @@ export class Queues {
     $("queue-facts").replaceChildren(
       ...facts([
         ["takes", queue.filter],
+        ["node", queue.node],
         ["messages", count(queue.messages)],
         ["not due yet", count(queue.delayed)],
         ["bytes", bytes(queue.bytes)],
