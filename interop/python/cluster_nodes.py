@@ -111,7 +111,7 @@ class Nats(Program):
 
 
 class Node(Program):
-    def __init__(self, folder: Path, name: str, servers: list[int]):
+    def __init__(self, folder: Path, name: str, servers: list[int], settings: str = ""):
         self.name = name
         folder.mkdir(parents=True)
         self.ports = dict(zip(SCHEMES, free_ports(len(SCHEMES)), strict=True))
@@ -124,7 +124,7 @@ class Node(Program):
             f'data_directory = "{folder / "data"}"\nshards = 2\n\n{listeners}'
             f"[store]\nenabled = false\n\n"
             f'[cluster]\nnats = [{urls}]\nnode = "{self.name}"\n'
-            f"lease_ms = {LEASE_MS}\nabsence_ms = {ABSENCE_MS}\n"
+            f"lease_ms = {LEASE_MS}\nabsence_ms = {ABSENCE_MS}\n{settings}"
         )
         arguments = [os.environ["STERNA_BIN"], "serve", "--config", str(self.config)]
         super().__init__(arguments, folder / "log")
@@ -177,15 +177,15 @@ class Programs:
 
 
 class Cluster(Programs):
-    """All of them, which end with it."""
+    """All of them, which end with it. The nodes have some more settings."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, settings: str = ""):
         shutil.rmtree(folder, ignore_errors=True)
         ports, routes = free_ports(COUNT), free_ports(COUNT)
         self.nats = [Nats(folder, number, ports, routes) for number in range(COUNT)]
         self.servers = ports
         names = [f"node-{number + 1}" for number in range(COUNT)]
-        self.nodes = [Node(folder / name, name, ports) for name in names]
+        self.nodes = [Node(folder / name, name, ports, settings) for name in names]
         self.programs = [*self.nats, *self.nodes]
         self.folder = folder
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use sterna_broker::{
-    Change, ClaimRefusal, Close, GroupLetter, Limits, Opened, Outcome, Ownership, Peer, PeerGate,
-    Qos, QueueRules, Record, Share, group_of_letter, name_of,
+    Change, ClaimRefusal, Close, ConsumerId, Delivery, GroupLetter, Limits, OpenSession, Opened, Outcome, Ownership, Peer, PeerGate,
+    Qos, QueueRules, Record, Routed, Share, group_of_letter, name_of,
 };
 
 use crate::cluster::{Client, message, qos, text};
@@ -296,6 +296,15 @@ impl World {
         }
     }
 
+    /// Publishes a text at a node.
+    pub(crate) fn publish_text(&mut self, at: usize, payload: &str, level: Qos) -> Routed {
+        let cluster = &mut self.nodes[at].site.cluster;
+        let routed = cluster.send(0, None, message("t", payload, level, false));
+        cluster.run();
+        self.end_turn(at);
+        routed
+    }
+
     pub(crate) fn publish_now(&mut self, at: usize) {
         let shard = self.below(u64::from(SHARDS)) as u16;
         self.published += 1;
@@ -330,6 +339,61 @@ impl World {
         self.end_turn(to);
     }
 
+    /// All letters for a node arrive.
+    fn deliver_all(&mut self, to: usize) {
+        for from in (0..NODES).filter(|&from| from != to) {
+            while (self.mail.get(&(from, to))).is_some_and(|mail| !mail.is_empty()) {
+                self.deliver(from, to);
+            }
+        }
+    }
+
+    /// All that is under way arrives at the nodes that do not stand still, and nobody reads.
+    pub(crate) fn calm_down(&mut self) {
+        for _ in 0..20 {
+            for at in (0..NODES).filter(|&at| !self.nodes[at].is_paused) {
+                self.take_turns(at, usize::MAX);
+                self.follow(at, usize::MAX);
+                self.nodes[at].site.cluster.pass(100);
+                self.end_turn(at);
+                self.deliver_all(at);
+            }
+        }
+    }
+
+    /// A node dies, and another process starts in its place. The others hear of it.
+    pub(crate) fn replace(&mut self, at: usize) {
+        self.kill(at);
+        self.lease_over();
+        for other in 0..NODES {
+            self.tell_roll(other);
+        }
+        self.calm_down();
+    }
+
+    /// The node that has the root.
+    pub(crate) fn owner(&self) -> usize {
+        let owner = self.register.owner.as_ref().expect("a node has the root");
+        let mut nodes = self.nodes.iter();
+        (nodes.position(|node| node.own == *owner)).expect("its process lives")
+    }
+
+    /// What a member can be sent now.
+    pub(crate) fn take(&mut self, at: usize, which: usize) -> Vec<Delivery> {
+        let client = self.nodes[at].members[which].client;
+        let deliveries = self.nodes[at].site.cluster.take(client);
+        self.end_turn(at);
+        deliveries
+    }
+
+    /// A delivery of a member ends, and what follows happens.
+    pub(crate) fn settle(&mut self, at: usize, which: usize, tag: u64, outcome: Outcome) {
+        let client = self.nodes[at].members[which].client;
+        self.nodes[at].site.cluster.settle(client, tag, outcome);
+        self.end_turn(at);
+        self.calm_down();
+    }
+
     /// A letter does not arrive, which is noticed by the next.
     fn lose(&mut self, from: usize, to: usize) {
         if let Some(mail) = self.mail.get_mut(&(from, to))
@@ -341,11 +405,32 @@ impl World {
     }
 
     pub(crate) fn join(&mut self, at: usize) {
-        let shard = self.below(u64::from(SHARDS)) as u16;
         self.names += 1;
         let name = format!("m{}", self.names);
+        self.join_as(at, &name, false);
+        if let Some(member) = self.nodes[at].members.last() {
+            let client = member.client;
+            let level = qos(Qos::AtLeastOnce);
+            let cluster = &mut self.nodes[at].site.cluster;
+            cluster.subscribe(client, GROUP, level);
+        }
+    }
+
+    /// A client comes that is no member yet.
+    pub(crate) fn join_as(&mut self, at: usize, name: &str, on_demand: bool) {
+        let shard = self.below(u64::from(SHARDS)) as u16;
         let cluster = &mut self.nodes[at].site.cluster;
-        let (consumer, opened) = cluster.start_open(shard, &name, true, 0, None);
+        let request = OpenSession {
+            client_id: name,
+            user: None,
+            clean_start: true,
+            expiry_s: 0,
+            consumer: ConsumerId::default(),
+            will: None,
+            on_demand,
+            selector: None,
+        };
+        let (consumer, opened) = cluster.start_request(shard, request);
         cluster.run();
         let (Opened::Pending { session } | Opened::Ready { session, .. }) = opened;
         let now_ms = cluster.now_ms;
@@ -360,8 +445,6 @@ impl World {
             consumer,
             present: false,
         };
-        let level = qos(Qos::AtLeastOnce);
-        cluster.subscribe(client, GROUP, level);
         self.nodes[at].members.push(Member {
             client,
             unsettled: VecDeque::new(),
@@ -595,11 +678,7 @@ impl World {
                 self.follow(at, usize::MAX);
                 self.nodes[at].site.cluster.pass(100);
                 self.end_turn(at);
-                for from in (0..NODES).filter(|&from| from != at) {
-                    while (self.mail.get(&(from, at))).is_some_and(|mail| !mail.is_empty()) {
-                        self.deliver(from, at);
-                    }
-                }
+                self.deliver_all(at);
                 self.read(at);
             }
         }

@@ -337,6 +337,14 @@ impl Cluster {
                     .to_owned(),
             );
         }
+        for queue in &config.amqp.queues {
+            if (queue.filter.as_ref()).is_some_and(|filter| filter.starts_with('$')) {
+                problems.push(format!(
+                    "cluster: topics that begin with `$` stay on their node: amqp.queue `{}` cannot have such a filter",
+                    queue.name
+                ));
+            }
+        }
         problems
     }
 
@@ -466,9 +474,15 @@ mod tests {
     fn what_a_cluster_does_not_keep_is_refused_at_the_start() {
         let mut promising = config(at("nats://localhost:4222"));
         promising.store.enabled = true;
+        promising.amqp.queues.push(super::super::Queue {
+            name: "local".to_owned(),
+            filter: Some("$SYS/#".to_owned()),
+            ..super::super::Queue::default()
+        });
         let problems = problems(&promising);
-        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains("store.enabled"));
+        assert!(problems[1].contains("amqp.queue"));
     }
 
     #[test]
