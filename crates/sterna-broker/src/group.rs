@@ -588,7 +588,10 @@ impl<P> Queues<P> {
         self.branches.touch(id);
         if let Some(name) = self.branches.queue(id).cloned() {
             // Its root knows the queue as a whole.
-            let (is_changed, back) = (message.is_changed(), Back::new(position, failures, redelivered));
+            let (is_changed, back) = (
+                message.is_changed(),
+                Back::new(position, failures, redelivered),
+            );
             let back = Back {
                 is_refused: self.is_refused_by_all(&name, id, position, refused_by),
                 changed: is_changed.then_some(message),

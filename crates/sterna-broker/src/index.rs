@@ -288,8 +288,8 @@ impl Index {
     /// Notes whether a queue of a cluster takes what a filter matches.
     fn note_queue(&mut self, topics: &str) {
         let mut homes = self.homes.values();
-        let is_durable = homes
-            .any(|home| home.fill.is_some() && topics_of_shared(&home.filter) == topics);
+        let is_durable =
+            homes.any(|home| home.fill.is_some() && topics_of_shared(&home.filter) == topics);
         let wanted = Wanted {
             is_durable,
             ..Wanted::NOBODY

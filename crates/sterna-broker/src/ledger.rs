@@ -8,6 +8,18 @@ use crate::queues::Queues;
 use crate::route::Context;
 use crate::session::BrokerSession;
 
+/// A settled or dropped message of a shared subscription: its member may have another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owed {
+    pub(crate) group: u32,
+    /// What the group has settled: a place in the log, or zero for nothing.
+    pub(crate) position: u64,
+    /// Zero where the group is only told what is settled.
+    pub(crate) credit: u32,
+    pub(crate) member: u32,
+    pub(crate) attendance: u32,
+}
+
 impl<P> Queues<P> {
     /// Where a sent delivery lies.
     pub(crate) fn find_sent(&self, slot: u32, tag: u64) -> Option<u32> {

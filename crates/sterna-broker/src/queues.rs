@@ -11,7 +11,7 @@ use crate::directory::Directory;
 use crate::far_group::{Branches, ROOT_CONSUMER, RootQueue};
 use crate::group::Group;
 use crate::group_reader::GroupRecord;
-use crate::ledger::{delivery, hint};
+use crate::ledger::{Owed, delivery, hint};
 use crate::limits::Limits;
 use crate::losses::{LossReason, LossWatcher};
 use crate::message::{Gauge, Message, Origin, Qos};
@@ -30,18 +30,6 @@ use crate::watch::{RoadWatcher, Step};
 pub(crate) enum TimerKey {
     Session(u32),
     Group(u32),
-}
-
-/// A settled or dropped message of a shared subscription: its member may have another.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Owed {
-    pub(crate) group: u32,
-    /// What the group has settled: a place in the log, or zero for nothing.
-    pub(crate) position: u64,
-    /// Zero where the group is only told what is settled.
-    pub(crate) credit: u32,
-    pub(crate) member: u32,
-    pub(crate) attendance: u32,
 }
 
 /// A message that has left a kept queue, and is to go to the dead letters.
@@ -212,8 +200,7 @@ impl<P: DoorState> Queues<P> {
         // [MQTT-3.8.4-8]
         let qos = message.qos().min(target.flags.qos());
         let session = &self.sessions[target.slot];
-        let is_logged =
-            position != 0 && (qos.is_acknowledged() || self.is_for_queue_of(session));
+        let is_logged = position != 0 && (qos.is_acknowledged() || self.is_for_queue_of(session));
         let is_coming = session.state == State::Claiming;
         let reader = session.reader.as_ref().filter(|_| is_logged);
         let position = if is_logged && (reader.is_some() || is_coming) {

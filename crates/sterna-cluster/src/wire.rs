@@ -109,6 +109,20 @@ pub enum Kind {
     Messages,
     /// Letters about shared subscriptions.
     Letters,
+    /// Letters about queues.
+    QueueLetters,
+}
+
+impl Kind {
+    /// The first version that has it.
+    #[must_use]
+    pub const fn since(self) -> u8 {
+        match self {
+            Self::Messages => 1,
+            Self::Letters => GROUPS,
+            Self::QueueLetters => QUEUES,
+        }
+    }
 }
 
 /// What one shard published, in its order.
@@ -118,7 +132,7 @@ pub struct Run {
     pub shard: u16,
     /// The messages.
     pub messages: Vec<Message>,
-    /// Letters about shared subscriptions; none beside messages.
+    /// Letters about shared subscriptions or queues; none beside messages.
     pub letters: Vec<Vec<u8>>,
 }
 
@@ -138,7 +152,7 @@ impl EncodedRun {
         Self::of(shard, Kind::Messages)
     }
 
-    /// A run of a shard without records. Letters need version [`GROUPS`].
+    /// A run of a shard without records. A batch with it needs the version [`Kind::since`].
     #[must_use]
     pub const fn of(shard: u16, kind: Kind) -> Self {
         Self {
@@ -191,7 +205,7 @@ pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + C
     for run in runs {
         put_number(&mut out, u64::from(run.shard));
         if version >= GROUPS {
-            out.push(u8::from(run.kind == Kind::Letters));
+            out.push(run.kind as u8);
         }
         put_number(&mut out, run.records.len() as u64);
         out.extend_from_slice(&run.records);
@@ -221,6 +235,7 @@ pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
         } {
             0 => Kind::Messages,
             1 => Kind::Letters,
+            2 if version >= QUEUES => Kind::QueueLetters,
             _ => return Err(WireError::Malformed(start)),
         };
         let bytes = reader.len()?;
@@ -237,7 +252,7 @@ pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
             if reader.at > end {
                 return Err(WireError::Malformed(start));
             }
-            if kind == Kind::Letters {
+            if kind != Kind::Messages {
                 letters.push(record.to_vec());
                 continue;
             }
@@ -377,6 +392,16 @@ mod tests {
                 assert_eq!(one.expires_at_ms(), other.expires_at_ms());
             }
         }
+    }
+
+    #[test]
+    fn letters_about_queues_are_not_of_an_earlier_version() {
+        let mut letters = EncodedRun::of(4, Kind::QueueLetters);
+        letters.push_record(b"one");
+        let runs = read(&batch(QUEUES, [&letters])).expect("it is one");
+        assert_eq!(runs[0].letters, [b"one".to_vec()]);
+        let refused = read(&batch(GROUPS, [&letters])).unwrap_err();
+        assert_eq!(refused, WireError::Malformed(1));
     }
 
     #[test]

@@ -12,19 +12,12 @@ use crate::api::{DoorState, SessionKey};
 use crate::far_group::{
     Back, Given, GroupLetter, Heard, Looking, Owner, Peer, Word, decode, encode,
 };
-use crate::hash::KeyedState;
-use crate::losses::LossReason;
 use crate::mail::Letter;
-use crate::message::Qos;
 use crate::nodes::{Entry, NIL, Phase};
-use crate::queues::Queues;
 use crate::session::NEVER_MS;
 
 /// Time after which a branch looks for its root again.
 const SEEK_EVERY_MS: u64 = 500;
-
-/// Messages that a branch takes at most: their positions fit a letter.
-const MOST_HELD: usize = 16_384;
 
 /// Something that happened to the session of a root.
 #[derive(Clone, Debug)]
@@ -257,6 +250,24 @@ impl<P: DoorState> Broker<P> {
             Word::Seen {
                 looking, messages, ..
             } => self.has_seen(group, looking, messages),
+            Word::Ask {
+                epoch,
+                attendance,
+                number,
+            } => {
+                if self.is_root_in(group, epoch) {
+                    self.asked_by_branch(group, from, attendance, number);
+                }
+            }
+            Word::Done {
+                epoch,
+                attendance,
+                number,
+            } => {
+                if self.is_own_attendance(group, from, epoch, attendance) {
+                    self.recall_now(group, Some(number));
+                }
+            }
             Word::Welcome {
                 epoch,
                 attendance,
@@ -329,6 +340,13 @@ impl<P: DoorState> Broker<P> {
             return;
         };
         branch.is_dirty = false;
+        if !branch.is_welcome && !branch.recalls.is_empty() {
+            // Nobody answers any more.
+            self.recall_now(name, None);
+        }
+        let Some(branch) = self.queues.branches.get_mut(name) else {
+            return;
+        };
         let id = branch.id;
         if let Some(id) = id {
             self.queues.return_leftovers(name, id);
@@ -377,7 +395,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Tells the root what is new.
-    fn report_to_root(&mut self, name: &Arc<str>) {
+    pub(super) fn report_to_root(&mut self, name: &Arc<str>) {
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;
         };
@@ -506,8 +524,12 @@ impl<P: DoorState> Broker<P> {
             members,
             returned,
         };
+        let has_recalls = !branch.recalls.is_empty();
         self.far.wake_by(seek_at_ms);
         self.tell_of_group(name, Some(&peer), word);
+        if has_recalls {
+            self.queues.branches.touch_named(name);
+        }
     }
 
     fn is_own_attendance(&self, name: &str, from: &Peer, epoch: u64, attendance: u64) -> bool {
@@ -677,114 +699,5 @@ impl<P: DoorState> Broker<P> {
         self.say_full_again(now_ms);
         self.roots_timeout(now_ms);
         self.finish(now_ms);
-    }
-}
-
-impl<P> Queues<P> {
-    /// How many messages a branch takes at this moment: as its members do, and as far as it may hold them.
-    fn room_of_branch(&self, name: &str) -> u64 {
-        let Some(branch) = self.branches.get(name) else {
-            return 0;
-        };
-        let group = branch.id.and_then(|id| self.groups.get(&id));
-        let members = group.into_iter().flat_map(|group| group.members.iter());
-        let attending = members.filter(|(_, member)| member.attendance != 0);
-        let wanted: u64 = attending.map(|(_, member)| u64::from(member.credit)).sum();
-        wanted.min(MOST_HELD.saturating_sub(branch.held.len()) as u64)
-    }
-
-    /// How many members of a branch are connected.
-    fn members_of_branch(&self, name: &str) -> u32 {
-        let branch = self.branches.get(name);
-        let id = branch.and_then(|branch| branch.id);
-        let group = id.and_then(|id| self.groups.get(&id));
-        group.map_or(0, |group| u32::try_from(group.attending).unwrap_or(u32::MAX))
-    }
-
-    /// Puts a message that the root has given into the queue of a branch's group.
-    fn enter_branch(
-        &mut self,
-        now_ms: u64,
-        id: u32,
-        given: Given,
-        (name, hashing): (&str, KeyedState),
-    ) {
-        let Some(group) = self.groups.get_mut(&id) else {
-            return;
-        };
-        let Given {
-            position,
-            failures,
-            redelivered,
-            message,
-        } = given;
-        let tag = group.next_tag(&message);
-        let branch = self.branches.get(name);
-        let refusals = branch.and_then(|branch| branch.refusals.get(&position));
-        for &(member, attendance) in refusals.into_iter().flatten() {
-            let limit = self.limits.group_queued_messages;
-            group.refuse(member, attendance, tag, limit, hashing);
-        }
-        let qos = if position == 0 {
-            message.qos()
-        } else {
-            message.qos().max(Qos::AtLeastOnce)
-        };
-        let entry = Entry {
-            qos,
-            group: id,
-            failures,
-            redelivered,
-            position,
-            ..Entry::waiting(tag, message)
-        };
-        self.count_into_group(now_ms, id, &entry);
-        self.wait_in_group(id, entry);
-    }
-
-    /// Gives what no member of a branch takes back to the root.
-    fn return_leftovers(&mut self, name: &Arc<str>, id: u32) {
-        while let Some(group) = self.groups.get(&id) {
-            let node = group.queue.first();
-            if node == NIL {
-                return;
-            }
-            let mut members = group.members.iter();
-            let is_refused = members.any(|(_, member)| member.attendance != 0 && member.credit > 0);
-            let tag = self.nodes.tag(node);
-            let message = self
-                .nodes
-                .entry(node)
-                .and_then(|entry| entry.message.as_ref());
-            // Who has no room now, and would take it.
-            let is_starved = is_refused
-                && message.is_some_and(|message| {
-                    group.members.iter().any(|(id, member)| {
-                        let choice = group.choices.get(id);
-                        member.attendance != 0
-                            && member.credit == 0
-                            && choice.is_none_or(|choice| choice.takes(message, tag))
-                    })
-                });
-            let is_forbidden = message.is_some_and(|message| group.is_for_nobody(message.topic()));
-            let Some(entry) = self.remove_from_group(id, node) else {
-                return;
-            };
-            if entry.position == 0 {
-                self.lose_of_group(id, entry.message.as_deref(), LossReason::Away);
-                continue;
-            }
-            if let Some(branch) = self.branches.get_mut(name) {
-                branch.is_starved |= is_starved;
-            }
-            self.branches.give_back(
-                name,
-                Back {
-                    is_refused,
-                    is_forbidden,
-                    ..Back::new(entry.position, entry.failures, entry.redelivered)
-                },
-            );
-        }
     }
 }

@@ -68,7 +68,8 @@ impl<P: DoorState> Broker<P> {
                 self.queues.lose_of_group(group, message, LossReason::Dead);
             } else {
                 let reader = self.index.filter_of_group(group).unwrap_or_default();
-                self.queues.lose_of_reader(reader, message, LossReason::Dead);
+                self.queues
+                    .lose_of_reader(reader, message, LossReason::Dead);
             }
             self.queues.settle_in_group(group, position);
             return;

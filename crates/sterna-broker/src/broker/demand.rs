@@ -224,7 +224,13 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// On the group's shard: takes credit back from a member, and says how much.
-    pub(super) fn member_recalled(&mut self, recall: Recall) {
+    pub(super) fn member_recalled(&mut self, now_ms: u64, recall: Recall) {
+        if !self.is_recalled_afar(now_ms, recall) {
+            self.take_credit_back(recall);
+        }
+    }
+
+    pub(super) fn take_credit_back(&mut self, recall: Recall) {
         let Recall {
             group,
             member,

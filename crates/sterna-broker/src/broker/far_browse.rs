@@ -67,7 +67,9 @@ impl<P: DoorState> Broker<P> {
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;
         };
-        let ended = branch.looks.extract_if(.., |(looking, _)| looking.after.is_some());
+        let ended = branch
+            .looks
+            .extract_if(.., |(looking, _)| looking.after.is_some());
         for (looking, _) in ended.collect::<Vec<_>>() {
             let end = Looking {
                 after: None,

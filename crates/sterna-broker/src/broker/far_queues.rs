@@ -85,7 +85,10 @@ impl<P: DoorState> Broker<P> {
             }
             log.set_rules(&filter, rules);
         });
-        self.send(Share::home(&filter, self.directory.shards()), Letter::CatchUp);
+        self.send(
+            Share::home(&filter, self.directory.shards()),
+            Letter::CatchUp,
+        );
         self.finish(now_ms);
         Ok(())
     }
@@ -286,7 +289,11 @@ impl<P: DoorState> Broker<P> {
         if !self.may_give(name) {
             return;
         }
-        let Some(root) = self.roots.get(name).filter(|root| root.session.slot == slot) else {
+        let Some(root) = self
+            .roots
+            .get(name)
+            .filter(|root| root.session.slot == slot)
+        else {
             return;
         };
         let Some(id) = root.queue.as_ref().map(|queue| queue.group) else {
@@ -399,7 +406,11 @@ impl<P: DoorState> Broker<P> {
     /// A branch attends the root of a queue: it is a member from now on, that takes nothing yet.
     pub(super) fn seat_branch(&mut self, name: &str, peer: &Peer, attendance: u64) {
         let hashing = self.directory.hashing();
-        let Some(queue) = self.roots.get_mut(name).and_then(|root| root.queue.as_mut()) else {
+        let Some(queue) = self
+            .roots
+            .get_mut(name)
+            .and_then(|root| root.queue.as_mut())
+        else {
             return;
         };
         let (id, member) = (queue.group, queue.seat(peer));
@@ -448,7 +459,11 @@ impl<P: DoorState> Broker<P> {
 
     /// A branch is none any more.
     pub(super) fn unseat_branch(&mut self, name: &str, peer: &Peer) {
-        let Some(queue) = self.roots.get_mut(name).and_then(|root| root.queue.as_mut()) else {
+        let Some(queue) = self
+            .roots
+            .get_mut(name)
+            .and_then(|root| root.queue.as_mut())
+        else {
             return;
         };
         if let Some(member) = queue.remove(peer)
@@ -468,7 +483,11 @@ impl<P: DoorState> Broker<P> {
 
     /// A branch is done with a message of a queue, which is not out any more.
     pub(super) fn settle_in_queue(&mut self, name: &str, position: u64) {
-        let Some(queue) = self.roots.get_mut(name).and_then(|root| root.queue.as_mut()) else {
+        let Some(queue) = self
+            .roots
+            .get_mut(name)
+            .and_then(|root| root.queue.as_mut())
+        else {
             return;
         };
         queue.held.remove(&position);
@@ -608,7 +627,8 @@ impl<P: DoorState> Broker<P> {
 
     /// Why a message of this node's is not taken: a queue of the cluster that it is for is full.
     pub(super) fn queues_refuse(&self, now_ms: u64, message: &Message) -> Option<PublishRefusal> {
-        let is_refused = self.peers.is_some() && self.directory.is_queue_full(now_ms, message.topic());
+        let is_refused =
+            self.peers.is_some() && self.directory.is_queue_full(now_ms, message.topic());
         is_refused.then_some(PublishRefusal::QueueFull)
     }
 }
@@ -622,8 +642,7 @@ impl<P> Queues<P> {
     /// Whether a session is the root of a queue, which takes messages of QoS 0 as all others.
     pub(crate) fn is_for_queue_of(&self, session: &BrokerSession<P>) -> bool {
         self.branches.has_queues()
-            && group_of_root(&session.client_id)
-                .is_some_and(|group| self.branches.is_queue(group))
+            && group_of_root(&session.client_id).is_some_and(|group| self.branches.is_queue(group))
     }
 
     /// Notes that a member may not be given a message of a branch's again. Whether it is so of all that are connected.
@@ -651,7 +670,9 @@ impl<P> Queues<P> {
             return false;
         };
         let members = group.members.iter();
-        let mut attending = members.filter(|(_, member)| member.attendance != 0).peekable();
+        let mut attending = members
+            .filter(|(_, member)| member.attendance != 0)
+            .peekable();
         attending.peek().is_some()
             && attending.all(|(id, member)| refused.contains(&(*id, member.attendance)))
     }

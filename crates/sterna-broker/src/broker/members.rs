@@ -9,11 +9,12 @@ use super::branches::RootTold;
 use crate::api::DoorState;
 use crate::choice::{Choice, Pick};
 use crate::group::Group;
+use crate::ledger::Owed;
 use crate::losses::LossReason;
 use crate::mail::{Assign, Attend, Letter, Returned};
 use crate::message::Qos;
 use crate::nodes::NIL;
-use crate::queues::{Item, Owed};
+use crate::queues::Item;
 use crate::route::RouteUpdate;
 use crate::session::DemandShare;
 

@@ -1,6 +1,7 @@
 //! The broker of one shard: what all its parts share, and the mail between shards.
 
 mod append;
+mod branch_queue;
 mod branches;
 mod browse;
 mod cursors;
@@ -8,6 +9,7 @@ mod dead_letter;
 mod delivery;
 mod demand;
 mod far_browse;
+mod far_drain;
 mod far_queues;
 mod feed;
 mod held;
@@ -297,7 +299,7 @@ impl<P: DoorState> Broker<P> {
             }
             Letter::Assign(assign) => self.assigned(now_ms, *assign),
             Letter::Attend(attend) => self.member_attends(now_ms, *attend),
-            Letter::Recall(recall) => self.member_recalled(recall),
+            Letter::Recall(recall) => self.member_recalled(now_ms, recall),
             Letter::Recalled {
                 group,
                 slot,

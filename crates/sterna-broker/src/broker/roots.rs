@@ -743,6 +743,7 @@ impl<P: DoorState> Broker<P> {
                 };
                 self.tell_of_group(&group, Some(&peer), word);
             }
+            self.answer_branches(&group);
         }
     }
 }

@@ -1,11 +1,12 @@
 //! A node's part of a group.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Back, Looking, Peer};
+use crate::mail::Recall;
 
 /// Whose root a branch attends.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +26,9 @@ pub(crate) struct Branch {
     pub(crate) refusals: FxHashMap<u64, Vec<(u32, u32)>>,
     /// Of a queue: what members look at and have no answer about, and how many messages they take.
     pub(crate) looks: Vec<(Looking, u32)>,
+    /// Of a queue: requests of members that wait until the root has given what they took, with their numbers.
+    pub(crate) recalls: VecDeque<(u64, Recall)>,
+    pub(crate) next_recall: u64,
     /// How many connected members the root was told of.
     pub(crate) told_members: u32,
     pub(crate) owner: Option<Owner>,

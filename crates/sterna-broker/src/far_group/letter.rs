@@ -106,6 +106,18 @@ pub(crate) enum Word {
         looking: Looking,
         limit: u32,
     },
+    /// Has everything been given that this branch had said it takes?
+    Ask {
+        epoch: u64,
+        attendance: u64,
+        number: u64,
+    },
+    /// It has.
+    Done {
+        epoch: u64,
+        attendance: u64,
+        number: u64,
+    },
     /// What it sees; where it is to go on, if there is more.
     Seen {
         epoch: u64,
@@ -259,6 +271,8 @@ const fn tag_of(word: &Word) -> u8 {
         Word::Full { .. } => b'f',
         Word::Look { .. } => b'b',
         Word::Seen { .. } => b'c',
+        Word::Ask { .. } => b'q',
+        Word::Done { .. } => b'd',
         Word::Attend { .. } => b'a',
         Word::Welcome { .. } => b'w',
         Word::Give { .. } => b'g',
@@ -293,6 +307,20 @@ pub(crate) fn encode(group: &str, incarnation: u64, is_queue: bool, word: &Word)
             put_number(&mut out, *epoch);
             put_looking(&mut out, looking);
             put_number(&mut out, u64::from(*limit));
+        }
+        Word::Ask {
+            epoch,
+            attendance,
+            number,
+        }
+        | Word::Done {
+            epoch,
+            attendance,
+            number,
+        } => {
+            for number in [*epoch, *attendance, *number] {
+                put_number(&mut out, number);
+            }
         }
         Word::Seen {
             epoch,
@@ -403,6 +431,16 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
             epoch: fields.number()?,
             looking: looking(fields)?,
             limit: u32::try_from(fields.number()?).ok()?,
+        },
+        b'q' if is_queue => Word::Ask {
+            epoch: fields.number()?,
+            attendance: fields.number()?,
+            number: fields.number()?,
+        },
+        b'd' if is_queue => Word::Done {
+            epoch: fields.number()?,
+            attendance: fields.number()?,
+            number: fields.number()?,
         },
         b'c' if is_queue => {
             let (epoch, looking) = (fields.number()?, looking(fields)?);
@@ -546,6 +584,16 @@ mod tests {
                 looking,
                 limit: 100,
             },
+            Word::Ask {
+                epoch: 1,
+                attendance: 2,
+                number: 300,
+            },
+            Word::Done {
+                epoch: 1,
+                attendance: 2,
+                number: 300,
+            },
             Word::Seen {
                 epoch: 1,
                 looking: Looking {
@@ -579,14 +627,20 @@ mod tests {
     const fn is_of_queues_alone(word: &Word) -> bool {
         matches!(
             word,
-            Word::Full { .. } | Word::Look { .. } | Word::Seen { .. }
+            Word::Full { .. }
+                | Word::Look { .. }
+                | Word::Seen { .. }
+                | Word::Ask { .. }
+                | Word::Done { .. }
         )
     }
 
     #[test]
     fn letters_come_back_and_parts_of_them_do_not() {
         let node = Arc::from("a");
-        for (word, is_queue) in (words().into_iter()).flat_map(|one| [(one.clone(), false), (one, true)]) {
+        for (word, is_queue) in
+            (words().into_iter()).flat_map(|one| [(one.clone(), false), (one, true)])
+        {
             if is_of_queues_alone(&word) && !is_queue {
                 continue;
             }

@@ -35,6 +35,8 @@ pub(crate) struct QueueRoot {
     next_member: u32,
     /// Messages that branches have, by position.
     pub(crate) held: FxHashMap<u64, Held>,
+    /// Branches that ask whether everything has been given, with their attendances and the numbers of their questions.
+    pub(crate) asked: Vec<(Peer, u64, u64)>,
     /// Whether nodes were told that it has no room.
     pub(crate) is_full: bool,
     /// When they are told so again.
@@ -48,6 +50,7 @@ impl QueueRoot {
             members: BTreeMap::new(),
             next_member: 0,
             held: FxHashMap::default(),
+            asked: Vec::new(),
             is_full: false,
             say_full_at_ms: 0,
         }
@@ -128,12 +131,7 @@ impl RootQueue {
 pub(crate) fn is_full(group: &Group, was_full: bool, most_messages: u64, most_bytes: u64) -> bool {
     let messages = (group.waiting() + group.delayed_len()) as u64;
     let bound = |most: u64| {
-        if was_full {
-            most - most / 16
-        } else {
-            most
-        }
+        if was_full { most - most / 16 } else { most }
     };
-    messages > 0
-        && (messages >= bound(most_messages) || group.queued_bytes >= bound(most_bytes))
+    messages > 0 && (messages >= bound(most_messages) || group.queued_bytes >= bound(most_bytes))
 }

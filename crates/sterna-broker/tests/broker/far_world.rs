@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use sterna_broker::{
-    Change, ClaimRefusal, Close, ConsumerId, Delivery, GroupLetter, Limits, OpenSession, Opened, Outcome, Ownership, Peer, PeerGate,
-    Qos, QueueRules, Record, Routed, Share, group_of_letter, name_of,
+    Change, ClaimRefusal, Close, ConsumerId, Delivery, GroupLetter, Limits, OpenSession, Opened,
+    Outcome, Ownership, Peer, PeerGate, Qos, QueueRules, Record, Routed, Share, group_of_letter,
+    name_of,
 };
 
 use crate::cluster::{Client, message, qos, text};
@@ -72,7 +73,7 @@ pub(crate) struct World {
     roots: BTreeSet<u64>,
     fault: Option<String>,
     /// Whether members take all that they get.
-    is_resting: bool,
+    pub(crate) takes_all: bool,
 }
 
 impl World {
@@ -105,7 +106,7 @@ impl World {
             done: BTreeMap::new(),
             roots: BTreeSet::new(),
             fault: None,
-            is_resting: false,
+            takes_all: false,
         };
         for at in 0..NODES {
             let node = world.start(at);
@@ -351,7 +352,10 @@ impl World {
     /// All that is under way arrives at the nodes that do not stand still, and nobody reads.
     pub(crate) fn calm_down(&mut self) {
         for _ in 0..20 {
-            for at in (0..NODES).filter(|&at| !self.nodes[at].is_paused) {
+            for at in 0..NODES {
+                if self.nodes[at].is_paused {
+                    continue;
+                }
                 self.take_turns(at, usize::MAX);
                 self.follow(at, usize::MAX);
                 self.nodes[at].site.cluster.pass(100);
@@ -521,7 +525,7 @@ impl World {
 
     /// How a delivery ends. Members of a group that is no queue take what they get.
     fn outcome(&mut self) -> Outcome {
-        if self.rules.is_none() || self.is_resting {
+        if self.rules.is_none() || self.takes_all {
             return Outcome::Accepted;
         }
         match self.below(16) {
@@ -659,7 +663,7 @@ impl World {
 
     /// Everything comes to rest, and members read all of it.
     pub(crate) fn rest(&mut self) {
-        self.is_resting = true;
+        self.takes_all = true;
         for at in 0..NODES {
             if self.nodes[at].is_paused {
                 self.lease_over();
@@ -697,4 +701,3 @@ impl World {
         })
     }
 }
-

@@ -152,9 +152,11 @@ impl LogNode {
             is_durable: true,
             ..Wanted::NOBODY
         };
-        cluster
-            .broker(0)
-            .set_wanted(["t", "dead"].map(|topic| (Arc::from(topic), durable)).into());
+        cluster.broker(0).set_wanted(
+            ["t", "dead"]
+                .map(|topic| (Arc::from(topic), durable))
+                .into(),
+        );
         cluster.collect(0);
         cluster.run();
         Self {

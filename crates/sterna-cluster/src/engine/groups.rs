@@ -9,7 +9,7 @@ use sterna_broker::{GroupLetter, Peer, Share, group_of_letter, is_letter_of_queu
 use super::{Core, lanes};
 use crate::owners::Process;
 use crate::port::ToShard;
-use crate::wire::{self, EncodedRun, Kind};
+use crate::wire::{EncodedRun, Kind};
 
 /// Time in which sessions of a node that is gone are another's, beyond its absence.
 const LINGER_MS: u64 = 15_000;
@@ -34,17 +34,18 @@ impl Core {
         let mut runs = BTreeMap::<usize, Vec<EncodedRun>>::new();
         let table = self.table.borrow();
         for GroupLetter { to, record } in letters {
-            let version = if is_letter_of_queue(&record) {
-                wire::QUEUES
+            let kind = if is_letter_of_queue(&record) {
+                Kind::QueueLetters
             } else {
-                wire::GROUPS
+                Kind::Letters
             };
-            for node in table.readers_of(version, to.as_deref()) {
+            for node in table.readers_of(kind.since(), to.as_deref()) {
                 let runs = runs.entry(node).or_default();
-                let is_full =
-                    |run: &EncodedRun| run.bytes() + record.len() > self.settings.batch_bytes;
-                if runs.last().is_none_or(is_full) {
-                    runs.push(EncodedRun::of(shard as u16, Kind::Letters));
+                let is_another = |run: &EncodedRun| {
+                    run.kind() != kind || run.bytes() + record.len() > self.settings.batch_bytes
+                };
+                if runs.last().is_none_or(is_another) {
+                    runs.push(EncodedRun::of(shard as u16, kind));
                 }
                 if let Some(run) = runs.last_mut() {
                     run.push_record(&record);

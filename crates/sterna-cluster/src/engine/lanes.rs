@@ -98,7 +98,7 @@ impl Core {
             let payload = match parcels[0].run.kind() {
                 Kind::Messages => self.batch(runs),
                 // They go to nodes that read them, whatever others do.
-                Kind::Letters => wire::batch(wire::GROUPS, runs),
+                kind @ (Kind::Letters | Kind::QueueLetters) => wire::batch(kind.since(), runs),
             };
             let messages = parcels.iter().map(|parcel| parcel.run.messages()).sum();
             let bytes = payload.len();

@@ -278,7 +278,9 @@ impl Floor<'_, '_> {
 
     fn queue(&mut self, filter: &str) -> Option<Value> {
         let owner = self.cx.broker.queue_owner(filter);
-        let node = owner.as_ref().and_then(|owner| owner.node().map(str::to_owned));
+        let node = owner
+            .as_ref()
+            .and_then(|owner| owner.node().map(str::to_owned));
         let Some(info) = self.cx.broker.queue_info(filter) else {
             // Its content is known to that node.
             return owner.map(|_| json!({ "node": node }));

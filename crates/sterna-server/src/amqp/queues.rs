@@ -23,7 +23,8 @@ impl Door {
     /// Sees to it that there is a queue, if it may be there.
     pub(super) fn find_queue(&self, cx: &mut Context<'_>, name: &str) -> Result<(), Refusal> {
         if !cx.broker.has_queues() {
-            let detail = "a node of the cluster has no queues: it reads no version 3 of the wire form";
+            let detail =
+                "a node of the cluster has no queues: it reads no version 3 of the wire form";
             return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
         }
         let now_ms = cx.net.now_ms();

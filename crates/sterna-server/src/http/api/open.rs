@@ -520,9 +520,10 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
                 Kind::InvalidFilter,
                 "an older node of the cluster has no shared subscriptions",
             ),
-            SubscribeError::NoQueueInCluster => {
-                Trouble::new(Kind::InvalidFilter, "a queue of a cluster is kept by its nodes")
-            }
+            SubscribeError::NoQueueInCluster => Trouble::new(
+                Kind::InvalidFilter,
+                "a queue of a cluster is kept by its nodes",
+            ),
             SubscribeError::NotAllowed => Trouble::new(
                 Kind::Forbidden,
                 "the rules forbid to subscribe to this filter",

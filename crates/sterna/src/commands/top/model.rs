@@ -116,7 +116,9 @@ impl Picture {
             sort.compare(one, other)
                 .then_with(|| one.name.cmp(&other.name))
         });
-        let queues = now.queues.iter().map(|queue| Queue {
+        // What another node of a cluster has, that one knows.
+        let here = (now.queues.iter()).filter(|queue| !queue["messages"].is_null());
+        let queues = here.map(|queue| Queue {
             name: text(queue, "/name"),
             messages: number(queue, "/messages"),
             delayed: number(queue, "/delayed"),
