@@ -375,6 +375,9 @@ impl<P: DoorState> Broker<P> {
         for key in session.rare.iter().flat_map(|rare| &rare.kept) {
             removed(Kind::Door, key);
         }
+        if session.rare.as_ref().is_some_and(|rare| rare.rounds > 0) {
+            removed(Kind::Rounds, &[]);
+        }
         if session.will.as_ref().is_some_and(|will| will.is_stored) {
             removed(Kind::Will, &[]);
         }
