@@ -139,11 +139,12 @@ pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
 pub use owned::{ClaimRefusal, Ownership, is_will_delayed};
 pub use peers::{
-    Destination, FromPeer, Interest, MOST_TOGETHER, NodeSet, Once, Outgoing, PeerGate, Wanted,
+    Destination, FromPeer, Interest, MOST_TOGETHER, NodeSet, Once, Outgoing, PeerGate, Settles,
+    Wanted,
 };
 pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
-pub use records::{name_of, shared_of};
+pub use records::{name_of, settle, shared_of};
 pub use rights::{Endpoint, Holder, Permit, Right, Rights};
 pub use store::{
     Appended, Change, Committed, Frame, Full, Keeping, NoStore, ReadAnswer, ReadRequest, Record,

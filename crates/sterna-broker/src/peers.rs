@@ -141,6 +141,8 @@ pub struct Outgoing {
     pub message: Arc<Message>,
     /// Who is to have it.
     pub destination: Destination,
+    /// The record that is kept behind it, where the log's entry is to tell of that.
+    pub settles: Option<Box<Settles>>,
 }
 
 impl Outgoing {
@@ -187,6 +189,28 @@ pub struct Once {
     pub round: u64,
     /// Its packet identifier.
     pub packet_id: u16,
+}
+
+/// A record that says that a message was published, and is kept behind it. The log's entry tells of it, too: it holds
+/// where the node dies between the two.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Settles {
+    /// A front door's record of a session, without a value: [`settle`](crate::settle).
+    Session {
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// Number of the publication in its session.
+        round: u64,
+        /// The front door's key.
+        key: Box<[u8]>,
+    },
+    /// A record of the whole cluster.
+    Shared {
+        /// The front door's key.
+        key: Box<[u8]>,
+        /// The record.
+        value: Box<[u8]>,
+    },
 }
 
 /// What a node does with a message from another.
@@ -455,8 +479,17 @@ impl Peers {
     }
 
     /// Puts a message aside for the log. Returns the token by which its acknowledgement waits.
-    pub(crate) fn log(&mut self, message: &Arc<Message>, destination: Destination) -> u64 {
-        self.push(message, destination, true)
+    pub(crate) fn log(
+        &mut self,
+        message: &Arc<Message>,
+        destination: Destination,
+        settles: Option<Settles>,
+    ) -> u64 {
+        let token = self.push(message, destination, true);
+        if let (Some(settles), Some(last)) = (settles, self.outgoing.last_mut()) {
+            last.settles = Some(Box::new(settles));
+        }
+        token
     }
 
     /// Notes a retained message that other nodes are to have behind what goes to the log as one.
@@ -496,6 +529,7 @@ impl Peers {
         self.outgoing.push(Outgoing {
             message: Arc::clone(message),
             destination,
+            settles: None,
         });
         if !waits {
             return 0;

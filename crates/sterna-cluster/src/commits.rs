@@ -16,6 +16,8 @@ struct Turn {
     token: u64,
     /// Parts that the engine does not have yet.
     missing: usize,
+    /// What the turn appends to the log comes at this position or later; `None` where nothing settles a record.
+    appends_from: Option<u64>,
 }
 
 /// The turns of one shard that the engine does not have as a whole, in their order.
@@ -29,7 +31,11 @@ pub struct Commits {
 impl Commits {
     /// Begins a turn whose last token is `token`. It is not complete before [`close`](Self::close).
     pub fn open(&mut self, shard: usize, token: u64) -> Part {
-        self.turns.push_back(Turn { token, missing: 1 });
+        self.turns.push_back(Turn {
+            token,
+            missing: 1,
+            appends_from: None,
+        });
         Part {
             shard,
             turn: self.first + self.turns.len() as u64 - 1,
@@ -41,6 +47,20 @@ impl Commits {
         if let Some(turn) = self.turn(part) {
             turn.missing += 1;
         }
+    }
+
+    /// A turn appends to the log what settles a record, at this position or later.
+    pub fn appends_from(&mut self, part: Part, position: u64) {
+        if let Some(turn) = self.turn(part) {
+            turn.appends_from.get_or_insert(position);
+        }
+    }
+
+    /// The first position at which something may be that settles a record which is not kept yet.
+    #[must_use]
+    pub fn first_unsettled(&self) -> Option<u64> {
+        let turns = self.turns.iter().filter(|turn| turn.missing > 0);
+        turns.filter_map(|turn| turn.appends_from).min()
     }
 
     /// The engine has a part, or all parts of the turn were added: that counts as one, too. Returns the token
@@ -79,6 +99,10 @@ mod tests {
         assert_eq!(commits.close(first), Some(5), "both at once");
         assert_eq!(commits.close(first), None, "it is long since forgotten");
         let third = commits.open(0, 5);
+        commits.appends_from(third, 70);
+        commits.appends_from(third, 80);
+        assert_eq!(commits.first_unsettled(), Some(70));
         assert_eq!(commits.close(third), Some(5), "nothing to wait for");
+        assert_eq!(commits.first_unsettled(), None);
     }
 }

@@ -9,6 +9,7 @@
 //! - [`Commits`](commits::Commits): which acknowledgements may leave; the same.
 //! - [`Owners`](owners::Owners): which node has a session; the same.
 //! - [`requests`]: which requests were done, by the keys that clients chose; the same.
+//! - [`Tail`](tail::Tail): records that were not written behind their messages; the same.
 //! - [`Port`], [`Shards`]: between shards and the thread.
 //! - `engine/`: the thread.
 
@@ -22,6 +23,7 @@ mod settings;
 mod status;
 pub mod subject;
 pub mod table;
+pub mod tail;
 pub mod wire;
 
 pub use engine::{Engine, Running};

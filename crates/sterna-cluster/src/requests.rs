@@ -110,12 +110,14 @@ impl Beginning {
 
     /// The last entry was another, or it is not known whether this one's was written. `found` is what there is, with its
     /// sequence number; `None` where there is nothing, or it was given up. `may_act` tells whether a process may be
-    /// doing a request still. The answer; `None` where it is to be written (again).
+    /// doing a request still, and `published` has the front door's record of one that the log has in a round. The answer;
+    /// `None` where it is to be written (again).
     pub fn found(
         &mut self,
         sequence: u64,
         found: Option<Entry>,
         may_act: impl FnOnce(&Process) -> bool,
+        published: impl FnOnce(u64) -> Option<Box<[u8]>>,
     ) -> Option<Begun> {
         self.expected = sequence;
         let found = found?;
@@ -126,7 +128,12 @@ impl Beginning {
         if found.by == self.entry.by && found.round == self.entry.round {
             return Some(Begun::First(found.round));
         }
-        if may_act(&found.by) || found.value != self.entry.value {
+        let acts = may_act(&found.by);
+        if !acts && let Some(value) = published(found.round) {
+            let is_done = true;
+            return Some(Begun::Known { is_done, value });
+        }
+        if acts || found.value != self.entry.value {
             let (is_done, value) = (false, found.value);
             return Some(Begun::Known { is_done, value });
         }

@@ -42,6 +42,8 @@ pub struct Settings {
     pub maximum_in_flight: usize,
     /// Readers that read the log at once.
     pub maximum_log_reads: usize,
+    /// Entries of the log that settle a record and are remembered, because the record may not be kept yet.
+    pub maximum_unsettled_entries: usize,
     /// Bytes that may wait in all nodes' inboxes together.
     pub inbox_bytes: u64,
     /// Bytes that the log may have.
@@ -154,6 +156,7 @@ impl Settings {
             maximum_backoff_ms: 2_000,
             maximum_in_flight: 256,
             maximum_log_reads: 16,
+            maximum_unsettled_entries: 100_000,
             shards: 1,
             region,
         }

@@ -162,6 +162,7 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         batch_bytes: cluster.batch_bytes as usize,
         maximum_in_flight: cluster.maximum_in_flight as usize,
         maximum_log_reads: cluster.maximum_log_reads as usize,
+        maximum_unsettled_entries: cluster.maximum_unsettled_entries as usize,
         inbox_bytes: cluster.maximum_inbox_bytes,
         log_bytes: cluster.maximum_log_bytes,
         maximum_backoff_ms: cluster.maximum_backoff_ms,

@@ -6,8 +6,8 @@ use super::Broker;
 use crate::api::{DoorState, SessionKey};
 use crate::directory::Appends;
 use crate::message::Message;
-use crate::peers::Once;
-use crate::records::{self, Kind};
+use crate::peers::{Once, Settles};
+use crate::records::{self, Kind, split_key};
 use crate::store::{Appended, Change, Committed, Frame, Full, Record};
 
 /// Bits of a round that count the publications of a session; those above are when they began.
@@ -17,14 +17,14 @@ const ROUND_BITS: u32 = 20;
 const SPARE_CHANGES: usize = 1_024;
 
 /// The name of the message that is published next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum NextName {
     /// Of a session, by its packet identifier and by how many the session has published.
     Counted(SessionKey, u16),
     /// The same, of a message that goes by the log.
     Logged(SessionKey, u16),
-    /// This one.
-    Given(Once),
+    /// This one, with the record of the whole cluster that is kept behind it.
+    Given(Once, Settles),
 }
 
 impl<P: DoorState> Broker<P> {
@@ -161,26 +161,30 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Names the message that is published next, and has it go by the log of a cluster, whoever wants it: so one append
-    /// decides whether it was published, whichever node tries.
-    pub fn name_next_as(&mut self, once: Once) {
-        self.next_name = self.peers.is_some().then_some(NextName::Given(once));
+    /// decides whether it was published, whichever node tries. The entry tells of a record of the whole cluster, which is
+    /// kept behind it ([`keep_shared`](Self::keep_shared)).
+    pub fn name_next_as(&mut self, once: Once, key: &[u8], value: &[u8]) {
+        if self.peers.is_some() {
+            let (key, value) = (key.into(), value.into());
+            self.next_name = Some(NextName::Given(once, Settles::Shared { key, value }));
+        }
     }
 
     /// Whether the message that is published next goes by the log of a cluster, whoever wants it.
     pub(super) const fn is_next_for_log(&self) -> bool {
         matches!(
             self.next_name,
-            Some(NextName::Given(_) | NextName::Logged(..))
+            Some(NextName::Given(..) | NextName::Logged(..))
         )
     }
 
     /// The name of the message that is published, and the record of it; `None` where nothing is kept of its session.
-    pub(super) fn take_name(&mut self, now_ms: u64) -> Option<Once> {
+    pub(super) fn take_name(&mut self, now_ms: u64) -> Option<(Once, Option<Settles>)> {
         let (session, packet_id) = match self.next_name.take()? {
             NextName::Counted(session, number) | NextName::Logged(session, number) => {
                 (session, number)
             }
-            NextName::Given(once) => return Some(once),
+            NextName::Given(once, settles) => return Some((once, Some(settles))),
         };
         let session = self.queues.attended_mut(session)?;
         if !session.is_stored {
@@ -194,13 +198,23 @@ impl<P: DoorState> Broker<P> {
         rare.rounds += 1;
         let round = rare.rounds;
         let (client_id, session) = (Arc::clone(&session.client_id), session.origin.0);
+        let mut companions = self.companions.iter();
+        let settles = companions.find_map(|change| match split_key(&change.key)? {
+            (Kind::Door, name, key) if *name == *client_id => Some(Settles::Session {
+                client_id: Arc::clone(&client_id),
+                round,
+                key: key.into(),
+            }),
+            _ => None,
+        });
         let value = round.to_be_bytes().to_vec();
         (self.companions).push(records::put(Kind::Rounds, &client_id, &[], value));
-        Some(Once {
+        let once = Once {
             session,
             round,
             packet_id,
-        })
+        };
+        Some((once, settles))
     }
 
     /// Keeps a record of the node, together with the message that is published next; see

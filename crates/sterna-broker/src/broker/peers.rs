@@ -7,7 +7,8 @@ use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
 use crate::message::{Message, MessageHeader, Qos};
 use crate::peers::{
-    Destination, FromPeer, Interest, NodeSet, Once, Outgoing, PeerGate, Peers, Wanted, stays,
+    Destination, FromPeer, Interest, NodeSet, Once, Outgoing, PeerGate, Peers, Settles, Wanted,
+    stays,
 };
 use crate::route::RouteUpdate;
 use crate::store::Change;
@@ -133,8 +134,8 @@ impl<P: DoorState> Broker<P> {
 
     /// Sends a message to the cluster's log. All readers have it as it comes by, those of this node, too.
     pub(super) fn send_to_log(&mut self, now_ms: u64, message: Message) -> Routed {
-        let once = self.take_name(now_ms);
-        self.put_into_log(now_ms, message, once, 0)
+        let (once, settles) = self.take_name(now_ms).unzip();
+        self.put_into_log(now_ms, message, once, settles.flatten(), 0)
     }
 
     /// Whether messages that are published together can be one entry of the cluster's log, whoever wants them.
@@ -156,7 +157,7 @@ impl<P: DoorState> Broker<P> {
         let mut following = messages.len();
         for message in messages {
             following -= 1;
-            let routed = self.put_into_log(now_ms, message, None, following);
+            let routed = self.put_into_log(now_ms, message, None, None, following);
             sum.matched += routed.matched;
             sum.retention = routed.retention;
         }
@@ -168,6 +169,7 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         message: Message,
         once: Option<Once>,
+        settles: Option<Settles>,
         following: usize,
     ) -> Routed {
         let message = self.prepared(now_ms, message);
@@ -185,7 +187,7 @@ impl<P: DoorState> Broker<P> {
         let step = Step::Received { matched };
         self.queues.saw(&message, step);
         if let Some(peers) = &mut self.peers {
-            let mut token = peers.log(&message, Destination::Log { once, following });
+            let mut token = peers.log(&message, Destination::Log { once, following }, settles);
             // Nothing comes between messages that go as one.
             if is_retained {
                 peers.retain_later(&message);

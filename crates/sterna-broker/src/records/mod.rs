@@ -5,6 +5,8 @@
 
 mod wire;
 
+use std::collections::BTreeMap;
+
 use crate::message::Qos;
 use crate::route::RouteFlags;
 use crate::store::Change;
@@ -91,6 +93,25 @@ pub fn shared_of(key: &[u8]) -> Option<&[u8]> {
         (Kind::Shared, _, rest) => Some(rest),
         _ => None,
     }
+}
+
+/// Adds to a session's records that of a publication, which a node of a cluster did not come to write.
+///
+/// It is a front door's record by `key`, and the publication's number in its session. False where the records know of
+/// it, or are none.
+pub fn settle(records: &mut BTreeMap<Box<[u8]>, Box<[u8]>>, round: u64, key: &[u8]) -> bool {
+    let name = records.keys().find_map(|key| name_of(key));
+    let Some(name) = name.map(str::to_owned) else {
+        return false;
+    };
+    let rounds = self::key(Kind::Rounds, &name, &[]);
+    let known = (records.get(&rounds)).and_then(|value| (**value).try_into().ok());
+    if known.is_some_and(|known| u64::from_be_bytes(known) >= round) {
+        return false;
+    }
+    records.insert(rounds, round.to_be_bytes().into());
+    records.insert(self::key(Kind::Door, &name, key), Box::default());
+    true
 }
 
 /// A change that puts a record.

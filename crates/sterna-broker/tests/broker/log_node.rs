@@ -216,6 +216,7 @@ impl LogNode {
         for Outgoing {
             message,
             destination,
+            ..
         } in turn.outgoing
         {
             let Destination::Log { once, .. } = destination else {

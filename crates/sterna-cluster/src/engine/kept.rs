@@ -344,12 +344,15 @@ impl Core {
                 continue;
             }
             self.forget_kept(key);
-            match self.get_kept(key).await {
+            let (found, ()) = tokio::join!(self.get_kept(key), self.know_tail());
+            match found {
                 Ok(found) => {
-                    let (sequence, before, records) = found.unwrap_or_default();
+                    let (sequence, before, mut records) = found.unwrap_or_default();
                     if before > epoch && self.epoch_of_kept(key, before).await.is_some() {
                         return None;
                     }
+                    // Its earlier owner may have died before it wrote the last of them.
+                    self.amend(key, before, &mut records);
                     let (payload, is_empty) = (encode(epoch, &records), records.is_empty());
                     let written = self.put_kept(key, payload, is_empty, sequence).await;
                     if let Ok(sequence) = written {

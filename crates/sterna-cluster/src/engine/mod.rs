@@ -254,6 +254,7 @@ impl Engine {
             claim_timeout_ms: settings.claim_timeout_ms,
         };
         let reads = settings.maximum_log_reads;
+        let most_unsettled = settings.maximum_unsettled_entries;
         Core {
             owners: RefCell::new(Owners::new(own, terms)),
             owners_changed: Notify::new(),
@@ -277,7 +278,7 @@ impl Engine {
             lanes: RefCell::default(),
             new_lanes: RefCell::default(),
             lane_arrived: Notify::new(),
-            log: log::Log::new(log, reads),
+            log: log::Log::new(log, reads, most_unsettled),
             kept: RefCell::default(),
             requests: RefCell::default(),
             unrestored: RefCell::default(),

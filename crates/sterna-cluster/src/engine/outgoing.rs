@@ -121,6 +121,7 @@ impl Core {
         for Outgoing {
             message,
             destination,
+            settles,
         } in outgoing
         {
             let is_known = (last_exported.as_ref()).is_some_and(|last| Arc::ptr_eq(last, &message));
@@ -151,10 +152,15 @@ impl Core {
                     }
                 }
                 Destination::Log { once, following } => {
+                    if settles.is_some() {
+                        let end = self.log.view.end();
+                        self.commits.borrow_mut()[shard].appends_from(part, end);
+                    }
                     self.log.push(log::Item::Message(log::Waiting {
                         message,
                         shard: number,
                         once,
+                        settles,
                         following,
                         part: self.another(part),
                         _charge: Rc::clone(&charge),

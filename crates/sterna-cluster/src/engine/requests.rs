@@ -26,6 +26,13 @@ pub(super) struct Mine {
     kept_for: Duration,
 }
 
+impl Mine {
+    /// Which use of the key it is, and for how many seconds NATS keeps the entry.
+    pub(super) const fn round_and_time(self) -> (u64, u64) {
+        (self.round, self.kept_for.as_secs())
+    }
+}
+
 impl Core {
     /// Does what a front door asks for.
     pub(super) fn take_key_order(self: &Rc<Self>, order: KeyOrder) {
@@ -55,7 +62,7 @@ impl Core {
         value: Box<[u8]>,
         kept_for: Duration,
     ) -> Begun {
-        if !self.owns_sessions.get() {
+        if !self.owns_sessions.get() || !self.owners.borrow().has_begun() {
             return Begun::Away;
         }
         if self.requests.borrow().contains_key(&key) {
@@ -90,11 +97,24 @@ impl Core {
                 Ok((sequence, found)) => {
                     let now_ms = self.fence.now_ms();
                     let may_act = |process: &_| self.owners.borrow().may_act(now_ms, process);
-                    match beginning.found(sequence, found, may_act) {
+                    let left = found.as_ref().filter(|found| !found.is_done);
+                    let left = left.filter(|found| !may_act(&found.by));
+                    let left = left.map(|found| found.round);
+                    if left.is_some() {
+                        // Its process may have died before it wrote that it is done.
+                        self.know_tail().await;
+                    }
+                    let published = |round| Some(self.published(key, round)?.0);
+                    match beginning.found(sequence, found, may_act, published) {
                         Some(Begun::First(round)) => {
                             return self.note_mine(key, sequence, round, kept_for);
                         }
-                        Some(begun) => return begun,
+                        Some(begun) => {
+                            if let Some(round) = left {
+                                self.settle_request(key, round).await;
+                            }
+                            return begun;
+                        }
                         // The server that answered may be behind.
                         None if sequence == expected => tokio::time::sleep(PAUSE).await,
                         None => continue,
@@ -176,13 +196,51 @@ impl Core {
         }
     }
 
+    /// Writes that a request was done whose publication the log has, and whose process is gone.
+    async fn settle_request(&self, key: Key, round: u64) {
+        let Some((value, kept_for_s)) = self.published(key, round) else {
+            return;
+        };
+        let by = self.owners.borrow().own().clone();
+        let is_done = true;
+        let entry = Entry {
+            is_done,
+            round,
+            by,
+            value,
+        };
+        let kept_for = Duration::from_secs(kept_for_s.max(1));
+        let is_meant = |found: &Entry| !found.is_done && found.round == round;
+        (self.replace_request(key, is_meant, &entry.encode(), kept_for)).await;
+    }
+
+    /// Writes which requests were done of a node's processes that are gone, before the log forgets it.
+    pub(super) async fn settle_requests_of(&self, node: &str, incarnation: u64) {
+        self.know_tail().await;
+        for (key, round) in self.requests_of(node, incarnation) {
+            self.settle_request(key, round).await;
+        }
+    }
+
     /// Sets a key free where its last entry is meant.
     async fn free_request(&self, key: Key, is_meant: impl Fn(&Entry) -> bool) {
+        self.replace_request(key, is_meant, &[], OVER).await;
+    }
+
+    /// Writes something in place of a key's last entry where that is meant.
+    async fn replace_request(
+        &self,
+        key: Key,
+        is_meant: impl Fn(&Entry) -> bool,
+        payload: &[u8],
+        kept_for: Duration,
+    ) {
         let mut retry = Retry::new();
         loop {
             match self.get_request(key).await {
                 Ok((sequence, Some(found))) if is_meant(&found) => {
-                    let written = self.put_request(key, sequence, Vec::new(), OVER).await;
+                    let payload = payload.to_vec();
+                    let written = self.put_request(key, sequence, payload, kept_for).await;
                     if written.is_ok() {
                         return;
                     }

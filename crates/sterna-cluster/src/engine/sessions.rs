@@ -188,8 +188,7 @@ impl Core {
                 if self.owns_sessions.get() && self.status.is_connected() {
                     let core = Rc::clone(self);
                     self.spawn(async move {
-                        let needed = core.own_need();
-                        core.mark(&format!("here {sent_ms} {needed}")).await;
+                        core.mark(&format!("here {sent_ms}")).await;
                     });
                 }
             }
@@ -311,6 +310,7 @@ impl Core {
             tokio::time::sleep(TOLD).await;
         }
         for Process { node, incarnation } in processes {
+            self.settle_requests_of(&node, incarnation).await;
             let mut retry = Retry::new();
             while !self.tell_swept(&node, incarnation).await {
                 retry.wait().await;
@@ -324,7 +324,7 @@ impl Core {
         let mut marks = self.follow(SESSIONS, filter, start).await?;
         while marks.waiting > 0 {
             let mark = marks.next().await?;
-            self.note_need_of(&mark.subject, &mark.payload);
+            self.note_need_of(&mark.subject, &mark.payload, false);
             if mark.pending == 0 {
                 break;
             }
@@ -332,13 +332,18 @@ impl Core {
         Ok(())
     }
 
-    fn note_need_of(&self, subject: &str, payload: &[u8]) {
+    fn note_need_of(&self, subject: &str, payload: &[u8], lives: bool) {
         let node = subject.rsplit('.').next().unwrap_or_default();
         let mut words = std::str::from_utf8(payload).unwrap_or_default().split(' ');
         let incarnation = words.nth(1).and_then(|number| number.parse().ok());
         let needed = words.nth(2).and_then(|number| number.parse().ok());
         if let (Some(incarnation), Some(needed)) = (incarnation, needed) {
             self.note_need(node, incarnation, needed);
+            // Nodes of earlier versions do not say it, and tell of nothing that they settle.
+            let settled = words.next().and_then(|number| number.parse().ok());
+            if let Some(settled) = settled {
+                self.note_settled_to(node, incarnation, settled, lives);
+            }
         }
     }
 
@@ -346,7 +351,9 @@ impl Core {
         let subject = self
             .settings
             .subject(&format!("mark.{}", self.settings.node));
-        let line = format!("{FORM} {} {word}", self.incarnation.get());
+        let (needed, settled) = (self.own_need(), self.own_settled_to());
+        let incarnation = self.incarnation.get();
+        let line = format!("{FORM} {incarnation} {word} {needed} {settled}");
         if let Ok(answer) = self.jetstream.publish(subject, line.into()).await {
             // The next one follows soon.
             let _ = answer.await;
@@ -362,8 +369,7 @@ impl Core {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         if self.owns_sessions.get() && self.status.is_connected() {
-            let needed = self.own_need();
-            self.mark(&format!("leaving 0 {needed}")).await;
+            self.mark("leaving 0").await;
         }
     }
 
@@ -411,7 +417,7 @@ impl Core {
             },
             Some("mark") => {
                 if let Some((process, mark)) = read_mark(last, payload) {
-                    self.note_need_of(subject, payload);
+                    self.note_need_of(subject, payload, true);
                     owners.mark_passed(now_ms, sequence, &process, mark);
                 } else {
                     self.cannot_read("mark of a node", subject, "its form is not known");

@@ -386,6 +386,12 @@ impl<S: Copy> Owners<S> {
         std::mem::take(&mut self.actions)
     }
 
+    /// Whether a mark of this process has come by. Others cannot tell what it has left if it dies before.
+    #[must_use]
+    pub const fn has_begun(&self) -> bool {
+        self.began_ms.is_some()
+    }
+
     /// Until when this node is sure of its sessions.
     #[must_use]
     pub const fn open_until_ms(&self) -> u64 {

@@ -70,6 +70,8 @@ pub struct Cluster {
     pub maximum_in_flight: u32,
     /// Sessions that read the log in NATS at once, on this node.
     pub maximum_log_reads: u32,
+    /// Messages published exactly once, of all nodes, that this node remembers until their records are kept.
+    pub maximum_unsettled_entries: u32,
     /// The region that this cluster is, where there are others: 1 to 32 letters, digits, `-` and `_`.
     pub region: Option<String>,
     /// Filters whose messages cross between regions, out of this one and into it. Default: none cross.
@@ -131,6 +133,7 @@ impl Default for Cluster {
             batch_bytes: 256 << 10,
             maximum_in_flight: 256,
             maximum_log_reads: 16,
+            maximum_unsettled_entries: 100_000,
             region: None,
             region_topics: Vec::new(),
             remote_regions: Vec::new(),
@@ -256,6 +259,10 @@ impl Cluster {
             ("batch_bytes", u64::from(self.batch_bytes)),
             ("maximum_in_flight", u64::from(self.maximum_in_flight)),
             ("maximum_log_reads", u64::from(self.maximum_log_reads)),
+            (
+                "maximum_unsettled_entries",
+                u64::from(self.maximum_unsettled_entries),
+            ),
         ] {
             if value == 0 {
                 problems.push(format!("cluster.{name} is at least 1"));

@@ -12,6 +12,7 @@ use crate::commits::Part;
 use crate::engine::sessions::key_of;
 use crate::engine::{Core, retained};
 use crate::owners::Key;
+use crate::tail;
 use crate::wire::EncodedRun;
 
 /// Messages of one topic on their way into the log.
@@ -213,7 +214,11 @@ impl Core {
         let writes = entries.into_iter().map(|entry| {
             let payload = self.batch([&entry.run]);
             let bytes = payload.len();
-            let publish = (PublishMessage::build().payload(payload)).message_id(&entry.id);
+            let mut publish = (PublishMessage::build().payload(payload)).message_id(&entry.id);
+            // What settles a record has a name, and so it is alone.
+            if let Some(line) = entry.messages.first().and_then(|one| self.line_of(one)) {
+                publish = publish.header(tail::HEADER, line);
+            }
             let subject = entry.subject.clone();
             ((entry, bytes), subject, publish)
         });

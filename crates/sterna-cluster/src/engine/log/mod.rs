@@ -9,6 +9,7 @@ mod appending;
 mod needs;
 mod passing;
 mod reading;
+mod settling;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,8 +17,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sterna_broker::{Change, Message, Once};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use sterna_broker::{Change, Message, Once, Settles};
+use tokio::sync::{Mutex, Notify, Semaphore, oneshot};
 
 use super::outgoing::Charge;
 use super::streams::LOG;
@@ -25,6 +26,7 @@ use super::{Core, Retry};
 use crate::commits::Part;
 use crate::owners::Key;
 use crate::port::LogView;
+use crate::tail::Tail;
 use crate::wire;
 pub(super) use appending::name_in;
 use needs::Needs;
@@ -60,6 +62,8 @@ pub(in crate::engine) struct Waiting {
     pub(in crate::engine) message: Arc<Message>,
     pub(in crate::engine) shard: u16,
     pub(in crate::engine) once: Option<Once>,
+    /// The record that is kept behind it.
+    pub(in crate::engine) settles: Option<Box<Settles>>,
     /// How many of those that follow go into the same entry.
     pub(in crate::engine) following: usize,
     /// Is closed when NATS has it.
@@ -75,11 +79,16 @@ pub(in crate::engine) struct Log {
     reading: Semaphore,
     needs: RefCell<Needs>,
     knows_needs: Cell<bool>,
+    tail: RefCell<Tail>,
+    /// Held by who reads what is missing of the tail.
+    tail_reading: Mutex<()>,
+    has_forgotten: Cell<bool>,
 }
 
 impl Log {
     /// `reads` is how many readers may read at once.
-    pub(in crate::engine) fn new(view: Arc<LogView>, reads: usize) -> Self {
+    /// `most_unsettled` is how many entries of the tail are known at once.
+    pub(in crate::engine) fn new(view: Arc<LogView>, reads: usize, most_unsettled: usize) -> Self {
         Self {
             view,
             waiting: RefCell::default(),
@@ -87,6 +96,9 @@ impl Log {
             reading: Semaphore::new(reads),
             needs: RefCell::default(),
             knows_needs: Cell::new(false),
+            tail: RefCell::new(Tail::new(most_unsettled)),
+            tail_reading: Mutex::default(),
+            has_forgotten: Cell::new(false),
         }
     }
 

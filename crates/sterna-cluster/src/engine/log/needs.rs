@@ -57,12 +57,22 @@ impl Core {
     pub(in crate::engine) fn own_need(&self) -> u64 {
         let needs = self.log.needs.borrow();
         let earlier = needs.of_earlier(&self.settings.node, self.incarnation.get());
-        self.log.view.needed().min(earlier.unwrap_or(u64::MAX))
+        self.present_need().min(earlier.unwrap_or(u64::MAX))
+    }
+
+    /// What this process needs: also what others would look for if it died. A full log takes nothing of that.
+    fn present_need(&self) -> u64 {
+        let needed = self.log.view.needed();
+        if self.gate.is_log_full() {
+            return needed;
+        }
+        needed.min(self.settled_to())
     }
 
     /// Nobody needs anything any more of a node's processes up to an incarnation.
     pub(in crate::engine) fn forget_need(&self, node: &str, incarnation: u64) {
         (self.log.needs.borrow_mut()).forget(node, incarnation);
+        (self.log.tail.borrow_mut()).forget(node, incarnation);
     }
 
     /// The nodes that need something and were never seen, with their incarnations.
@@ -111,7 +121,7 @@ impl Core {
                 continue;
             }
             let now_ms = self.now_ms();
-            let own = self.log.view.needed();
+            let own = self.present_need();
             let all = (self.log.needs.borrow().lowest()).map_or(own, |low| low.min(own));
             needed.push_back((now_ms, all));
             while needed

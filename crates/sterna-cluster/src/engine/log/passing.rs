@@ -27,6 +27,7 @@ impl Core {
             retry.wait().await;
         };
         self.pass_log(Vec::new(), next - 1);
+        self.log.tail.borrow_mut().begin(position(next, 0));
         loop {
             let Err(why) = self.follow_log_once(&mut next).await;
             tracing::debug!(why, "the log is read on");
@@ -60,6 +61,7 @@ impl Core {
                 );
             }
             let arrival = self.note_arrival(entry.headers.as_ref());
+            self.note_settled(entry.position, entry.headers.as_ref());
             let mut messages = self.messages_of(entry.position, &entry.payload);
             let flashes = self.sort_arrived(arrival, &mut messages);
             if !flashes.is_empty() {

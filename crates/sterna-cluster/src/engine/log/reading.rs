@@ -27,15 +27,15 @@ const MOST_IN_BATCH: usize = 256;
 
 /// An entry of the log as NATS has it.
 #[derive(Clone, Debug)]
-struct Entry {
-    sequence: u64,
-    headers: HeaderMap,
+pub(super) struct Entry {
+    pub(super) sequence: u64,
+    pub(super) headers: HeaderMap,
     payload: Bytes,
 }
 
 /// What is read next of a pattern of subjects.
 #[derive(Debug)]
-struct Head {
+pub(super) struct Head {
     pattern: String,
     entries: VecDeque<Entry>,
     /// Whether there is nothing more.
@@ -43,7 +43,7 @@ struct Head {
 }
 
 impl Head {
-    const fn new(pattern: String) -> Self {
+    pub(super) const fn new(pattern: String) -> Self {
         Self {
             pattern,
             entries: VecDeque::new(),
@@ -129,6 +129,17 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Takes the next entry of a pattern from a number on; `None` at the end.
+    pub(super) async fn next_of(
+        &self,
+        head: &mut Head,
+        from: u64,
+    ) -> Result<Option<Entry>, String> {
+        let most_bytes = self.settings.batch_bytes;
+        self.fill(head, from, MOST_IN_BATCH, most_bytes).await?;
+        Ok(head.entries.pop_front())
     }
 
     /// Has a head have the next entries of its pattern, if there are any.

@@ -135,7 +135,8 @@ impl Api {
         };
         let record = ticket.record(PUBLISHED);
         if let Some(once) = ticket.once() {
-            cx.broker.name_next_as(once);
+            let (key, value) = &record;
+            cx.broker.name_next_as(once, key, value);
         }
         match self.publish(cx, peer, &asker.identity, message, Some(&record)) {
             Ok(mut promise) => {
