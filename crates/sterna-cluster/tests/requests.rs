@@ -266,8 +266,8 @@ impl Play {
                     value: VALUE.into(),
                 };
                 let settled = Settled { by, record };
-                node.publishes_from.get_or_insert(self.nats.end());
                 let before = self.nats.end();
+                node.publishes_from.get_or_insert(before);
                 self.nats
                     .append(round, settled.line().expect("a short line"));
                 if let Some(tail) = self.tail.as_mut().filter(|_| self.nats.end() > before) {

@@ -136,7 +136,7 @@ impl Node {
     /// Takes the changes of the next turn. False where none waits, or its messages are not in the log.
     pub(crate) fn keep_next(&mut self) -> bool {
         let is_next = (self.turns.front()).is_some_and(|turn| turn.outgoing.is_empty());
-        let Some(turn) = self.turns.pop_front_if(|_| is_next) else {
+        let Some(turn) = is_next.then(|| self.turns.pop_front()).flatten() else {
             return false;
         };
         for Change { key, value } in turn.changes {

@@ -219,7 +219,9 @@ impl World {
                 return;
             }
             let is_free = |id: &u16| self.client.under_way.iter().all(|(used, ..)| used != id);
-            let id = (1..).find(is_free).expect("few are used");
+            let id = (1..=MOST_UNDER_WAY as u16)
+                .find(is_free)
+                .expect("few are used");
             self.client.next_number += 1;
             let payload = format!("{}", self.client.next_number);
             self.client.under_way.push((id, payload, Stage::Unsent));
