@@ -53,6 +53,12 @@ pub struct Limits {
     /// Messages of one shared subscription that one member holds without having settled them, unless
     /// it takes them on demand.
     pub group_window: u32,
+    /// In a cluster: messages of one shared subscription that members on this node hold together.
+    pub branch_messages: usize,
+    /// Time after which a node looks again for who gives a shared subscription's messages to nodes, in milliseconds.
+    pub group_seek_interval_ms: u64,
+    /// Time for which a shared subscription of a cluster goes on after its last member has left, in milliseconds.
+    pub group_linger_ms: u64,
     /// Retained messages.
     pub retained_messages: usize,
     /// Bytes of retained message bodies.
@@ -95,6 +101,9 @@ impl Default for Limits {
             group_queued_bytes: 64 << 20,
             group_members: 10_000,
             group_window: 32,
+            branch_messages: 16_384,
+            group_seek_interval_ms: 500,
+            group_linger_ms: 5_000,
             retained_messages: 1_000_000,
             retained_bytes: 1 << 30,
             retained_deliveries: 100_000,

@@ -563,7 +563,7 @@ fn quic_config(config: &Config, listener: &Listener, identity: &QuicIdentity) ->
 }
 
 fn broker_limits(config: &Config) -> Limits {
-    let broker = &config.broker;
+    let (broker, cluster) = (&config.broker, &config.cluster);
     Limits {
         sessions: broker.maximum_sessions as usize,
         subscriptions_per_session: broker.maximum_subscriptions_per_session as usize,
@@ -577,6 +577,9 @@ fn broker_limits(config: &Config) -> Limits {
         group_queued_bytes: broker.maximum_group_queued_bytes as usize,
         group_members: broker.maximum_group_members as usize,
         group_window: broker.maximum_group_unacknowledged,
+        branch_messages: cluster.maximum_branch_messages as usize,
+        group_seek_interval_ms: cluster.group_seek_interval_ms,
+        group_linger_ms: cluster.group_linger_ms,
         message_bytes: broker.maximum_total_message_bytes,
         will_bytes: broker.maximum_will_bytes as usize,
         retained_deliveries: broker.maximum_retained_deliveries as usize,

@@ -9,9 +9,6 @@ use crate::message::Qos;
 use crate::nodes::{Entry, NIL};
 use crate::queues::Queues;
 
-/// Messages that a branch takes at most: their positions fit a letter.
-const MOST_HELD: usize = 16_384;
-
 impl<P> Queues<P> {
     /// How many messages a branch takes at this moment: as its members do, and as far as it may hold them.
     pub(super) fn room_of_branch(&self, name: &str) -> u64 {
@@ -22,7 +19,8 @@ impl<P> Queues<P> {
         let members = group.into_iter().flat_map(|group| group.members.iter());
         let attending = members.filter(|(_, member)| member.attendance != 0);
         let wanted: u64 = attending.map(|(_, member)| u64::from(member.credit)).sum();
-        wanted.min(MOST_HELD.saturating_sub(branch.held.len()) as u64)
+        let room = (self.limits.branch_messages).saturating_sub(branch.held.len());
+        wanted.min(room as u64)
     }
 
     /// How many members of a branch are connected.

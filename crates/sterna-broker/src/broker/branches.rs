@@ -16,8 +16,8 @@ use crate::mail::Letter;
 use crate::nodes::{Entry, NIL, Phase};
 use crate::session::NEVER_MS;
 
-/// Time after which a branch looks for its root again.
-const SEEK_EVERY_MS: u64 = 500;
+/// Intervals that a root has for its answer before a branch looks for it again.
+const ANSWER_INTERVALS: u64 = 4;
 
 /// Something that happened to the session of a root.
 #[derive(Clone, Debug)]
@@ -415,7 +415,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Looks for the root of a branch that has none: on this node, then on others, if they have none either here.
     fn seek_root(&mut self, now_ms: u64, name: &Arc<str>) {
-        let at_ms = now_ms + SEEK_EVERY_MS;
+        let at_ms = now_ms + self.limits().group_seek_interval_ms;
         if let Some(branch) = self.queues.branches.get_mut(name) {
             branch.seek_at_ms = at_ms;
         }
@@ -434,13 +434,14 @@ impl<P: DoorState> Broker<P> {
 
     /// A root is not this node's. Its branch looks for it on others.
     pub(super) fn root_is_elsewhere(&mut self, now_ms: u64, name: &Arc<str>) {
+        let seek_at_ms = now_ms + self.limits().group_seek_interval_ms;
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;
         };
         if (branch.owner.as_ref()).is_none_or(|owner| Some(&owner.peer) == self.far.own.as_ref()) {
             branch.owner = None;
             branch.is_welcome = false;
-            branch.seek_at_ms = now_ms + SEEK_EVERY_MS;
+            branch.seek_at_ms = seek_at_ms;
             self.tell_of_group(name, None, Word::Seek);
             self.queues.branches.touch_named(name);
         }
@@ -493,7 +494,7 @@ impl<P: DoorState> Broker<P> {
     fn attend_root(&mut self, now_ms: u64, name: &Arc<str>) {
         self.far.attendances += 1;
         let attendance = self.far.attendances;
-        let seek_at_ms = now_ms + 4 * SEEK_EVERY_MS;
+        let seek_at_ms = now_ms + ANSWER_INTERVALS * self.limits().group_seek_interval_ms;
         let room = self.queues.room_of_branch(name);
         let members = self.queues.members_of_branch(name);
         let Some(branch) = self.queues.branches.get_mut(name) else {
@@ -668,6 +669,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         self.far.due_ms = 0;
+        let seek_at_ms = now_ms + self.limits().group_seek_interval_ms;
         let mut sought = Vec::new();
         let mut touched = Vec::new();
         for (name, branch) in self.queues.branches.iter_mut() {
@@ -685,7 +687,7 @@ impl<P: DoorState> Broker<P> {
                 continue;
             }
             if branch.owner.take().is_some() {
-                branch.seek_at_ms = now_ms + SEEK_EVERY_MS;
+                branch.seek_at_ms = seek_at_ms;
                 sought.push(Arc::clone(name));
             }
             touched.push(Arc::clone(name));

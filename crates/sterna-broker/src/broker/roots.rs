@@ -22,9 +22,6 @@ use crate::store::Committed;
 /// Bytes of messages of a letter, unless one message has more.
 pub(super) const LETTER_BYTES: usize = 65_536;
 
-/// Time for which a group without members goes on: a branch may be about to attend whose members have joined.
-const ENDS_AFTER_MS: u64 = 5_000;
-
 /// What a branch tells of itself.
 #[derive(Debug)]
 pub(super) struct Told<'a> {
@@ -406,7 +403,8 @@ impl<P: DoorState> Broker<P> {
     /// A branch has no members any more, or its node has none.
     pub(super) fn branch_left(&mut self, now_ms: u64, group: &Arc<str>, from: &Peer) {
         self.drop_peer(now_ms, group, from, false);
-        let ends_at_ms = now_ms + ENDS_AFTER_MS;
+        // Another branch may be about to attend whose members have joined.
+        let ends_at_ms = now_ms + self.limits().group_linger_ms;
         let is_queue = self.queues.branches.is_queue(group);
         if let Some(root) = self.roots.get_mut(group).filter(|root| root.is_bare())
             && !is_queue

@@ -72,6 +72,12 @@ pub struct Cluster {
     pub maximum_log_reads: u32,
     /// Messages published exactly once, of all nodes, that this node remembers until their records are kept.
     pub maximum_unsettled_entries: u32,
+    /// Messages of one shared subscription that members on this node hold together: 1 to 32,768.
+    pub maximum_branch_messages: u32,
+    /// Time after which a node looks again for the node that has a shared subscription, in milliseconds.
+    pub group_seek_interval_ms: u64,
+    /// Time for which a shared subscription goes on after its last member has left, in milliseconds.
+    pub group_linger_ms: u64,
     /// The region that this cluster is, where there are others: 1 to 32 letters, digits, `-` and `_`.
     pub region: Option<String>,
     /// Filters whose messages cross between regions, out of this one and into it. Default: none cross.
@@ -134,6 +140,9 @@ impl Default for Cluster {
             maximum_in_flight: 256,
             maximum_log_reads: 16,
             maximum_unsettled_entries: 100_000,
+            maximum_branch_messages: 16_384,
+            group_seek_interval_ms: 500,
+            group_linger_ms: 5_000,
             region: None,
             region_topics: Vec::new(),
             remote_regions: Vec::new(),
@@ -145,6 +154,12 @@ impl Default for Cluster {
 
 /// Where Linux has the host's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// Most messages of a branch: a letter names all of them twice, and fits a message of NATS.
+const MAX_BRANCH_MESSAGES: u32 = 32_768;
+
+/// Least time between two looks for a shared subscription's node, in milliseconds: each goes to all nodes.
+const MIN_SEEK_INTERVAL_MS: u64 = 50;
 
 /// Least lease, in milliseconds: a node says four times in it that it is there.
 const MIN_LEASE_MS: u64 = 400;
@@ -268,8 +283,31 @@ impl Cluster {
                 problems.push(format!("cluster.{name} is at least 1"));
             }
         }
+        problems.extend(self.group_problems());
         problems.extend(self.region_problems());
         problems.extend(Self::promises(config));
+        problems
+    }
+
+    /// What is wrong with the settings of shared subscriptions.
+    fn group_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !(1..=MAX_BRANCH_MESSAGES).contains(&self.maximum_branch_messages) {
+            problems.push(format!(
+                "cluster.maximum_branch_messages is 1 to {MAX_BRANCH_MESSAGES}"
+            ));
+        }
+        if self.group_seek_interval_ms < MIN_SEEK_INTERVAL_MS {
+            problems.push(format!(
+                "cluster.group_seek_interval_ms is at least {MIN_SEEK_INTERVAL_MS}"
+            ));
+        }
+        if self.group_linger_ms < self.group_seek_interval_ms.saturating_mul(2) {
+            problems.push(
+                "cluster.group_linger_ms is at least twice cluster.group_seek_interval_ms"
+                    .to_owned(),
+            );
+        }
         problems
     }
 
@@ -502,6 +540,10 @@ mod tests {
             lease_ms: 10,
             absence_ms: 5,
             batch_bytes: 0,
+            maximum_unsettled_entries: 0,
+            maximum_branch_messages: 40_000,
+            group_seek_interval_ms: 5,
+            group_linger_ms: 9,
             ..at("nats://localhost:4222")
         };
         let problems = problems(&config(cluster));
@@ -514,6 +556,10 @@ mod tests {
             "cluster.lease_ms",
             "cluster.absence_ms",
             "cluster.batch_bytes",
+            "cluster.maximum_unsettled_entries",
+            "cluster.maximum_branch_messages",
+            "cluster.group_seek_interval_ms",
+            "cluster.group_linger_ms",
         ] {
             let named = problems.iter().any(|problem| problem.starts_with(name));
             assert!(named, "{name}: {problems:?}");
