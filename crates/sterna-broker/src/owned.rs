@@ -12,8 +12,9 @@ use rustc_hash::FxHashSet;
 
 use crate::api::SessionKey;
 use crate::message::Message;
-use crate::records::{Fields, put_number};
+use crate::records::{Fields, Kind, key, put_number};
 use crate::session::SessionWill;
+use crate::store::Record;
 
 /// What a shard tells the engine, in order.
 #[derive(Clone, Debug)]
@@ -115,6 +116,31 @@ pub(crate) fn encode_will(will: &SessionWill) -> Arc<[u8]> {
 #[must_use]
 pub fn is_will_delayed(will: &[u8]) -> bool {
     will.first().is_some_and(|&first| first != 0)
+}
+
+/// The record of a will that waits, as a session has it whose connection has ended at this moment.
+///
+/// `None` for a will without a delay, and for what is no will.
+#[must_use]
+pub fn delayed_will(client_id: &str, will: &[u8], now_ms: u64) -> Option<Record> {
+    let delay_s = Fields::new(will).number().filter(|&delay_s| delay_s > 0)?;
+    let (message, expiry_s) = decode_will(will)?;
+    let due_ms = now_ms.saturating_add(delay_s.saturating_mul(1_000));
+    let value = will_record(due_ms, expiry_s, &message.republished(now_ms, None));
+    Some((key(Kind::Will, client_id, &[]), value.into()))
+}
+
+/// The record of a will that is published at some time, if its client does not come back. Its message is dated when the
+/// delay begins, for a restart by another clock.
+pub(crate) fn will_record(due_ms: u64, expiry_s: Option<u32>, message: &Message) -> Vec<u8> {
+    let mut value = Vec::new();
+    put_number(&mut value, due_ms);
+    put_number(
+        &mut value,
+        expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1),
+    );
+    message.encode(&mut value);
+    value
 }
 
 /// A will's message, and for how many seconds it holds; `None` for what is none.

@@ -165,6 +165,8 @@ pub(crate) struct Rare {
     pub(crate) missed_from: Option<u64>,
     /// While claiming: discard what comes.
     pub(crate) discard: bool,
+    /// While claiming: the client has gone that has claimed it, and other nodes know of its will.
+    pub(crate) is_will_other: bool,
     /// While claiming: who is to have the session next.
     pub(crate) next_claim: Option<Claim>,
 }
@@ -182,6 +184,7 @@ impl Rare {
             && self.ended_filters.is_empty()
             && self.missed_from.is_none()
             && !self.discard
+            && !self.is_will_other
             && self.next_claim.is_none()
     }
 }

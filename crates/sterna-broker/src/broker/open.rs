@@ -16,9 +16,9 @@ use crate::losses::LossReason;
 use crate::mail::{Address, Claim, Letter, Returned};
 use crate::message::Qos;
 use crate::nodes::{NIL, Phase};
-use crate::owned::{Ownership, encode_will};
+use crate::owned::{Ownership, encode_will, will_record};
 use crate::queues::{TimerKey, owned_key};
-use crate::records::{self, Kind, SessionRecord, put_number};
+use crate::records::{self, Kind, SessionRecord};
 use crate::rights::Holder;
 use crate::route::RouteUpdate;
 use crate::session::{BrokerSession, NEVER_MS, SessionWill, State};
@@ -402,15 +402,9 @@ impl<P: DoorState> Broker<P> {
         }
         if let Some(will) = &mut session.will {
             will.is_stored = true;
-            let mut value = Vec::new();
-            put_number(&mut value, will.due_ms);
-            put_number(
-                &mut value,
-                will.expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1),
-            );
-            // Dated when the delay begins, for a restart by another clock.
             let begins_ms = will.due_ms - u64::from(will.delay_s) * 1000;
-            (will.message.republished(begins_ms, None)).encode(&mut value);
+            let message = will.message.republished(begins_ms, None);
+            let value = will_record(will.due_ms, will.expiry_s, &message);
             let change = records::put(Kind::Will, &session.client_id, &[], value);
             self.queues.changes.push(change);
         }
@@ -433,7 +427,7 @@ impl<P: DoorState> Broker<P> {
             session.rare_mut().discard |= discard;
             self.queues.counters.sessions_connected -= 1;
             // It was never told that it is connected, so its will was never in force.
-            self.take_will(slot);
+            self.take_claimed_will(slot);
             return;
         }
         self.store_presence(slot);
@@ -531,7 +525,15 @@ impl<P: DoorState> Broker<P> {
         if discard {
             session.rare_mut().discard = true;
         }
+        self.take_claimed_will(slot);
+    }
+
+    /// Takes the will of a session that is yet to come. The claim has told other nodes of it.
+    fn take_claimed_will(&mut self, slot: u32) {
         self.take_will(slot);
+        if self.is_in_cluster() {
+            self.queues.sessions[slot].rare_mut().is_will_other = true;
+        }
     }
 
     /// Takes a session's consumer away: what can't wait is dropped, given back or published.

@@ -208,6 +208,8 @@ impl<P: DoorState> Broker<P> {
             .as_mut()
             .map_or((false, None), |rare| (rare.discard, rare.next_claim.take()));
         let is_claimed = matches!(arrival, Arrival::Claimed(_));
+        let rare = session.rare.as_mut();
+        let is_will_other = rare.is_some_and(|rare| std::mem::take(&mut rare.is_will_other));
         let present = match arrival {
             Arrival::Moved(Some(state)) => {
                 self.install(slot, *state);
@@ -227,7 +229,7 @@ impl<P: DoorState> Broker<P> {
             "a discarded session has no consumer"
         );
         if session.is_connected() {
-            if present && !is_claimed {
+            if is_will_other || (present && !is_claimed) {
                 self.tell_will(slot);
             }
             self.tell_opened(slot, present);
@@ -247,6 +249,9 @@ impl<P: DoorState> Broker<P> {
         } else if ends {
             self.end_session(now_ms, slot, true);
         } else {
+            if is_will_other {
+                self.tell_will(slot);
+            }
             self.leave_after_handover(now_ms, slot);
         }
     }

@@ -1,10 +1,12 @@
 //! Whose a session is in a cluster of nodes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sterna_broker::{
-    ClaimRefusal, Close, ConsumerId, Event, EvictReason, Keeping, Limits, NoStore, OpenError,
-    OpenSession, Opened, Ownership, PeerGate, Qos, SessionKey, SubscribeError, Will,
+    Change, ClaimRefusal, Close, ConsumerId, Event, EvictReason, Keeping, Limits, NoStore,
+    OpenError, OpenSession, Opened, Ownership, PeerGate, Qos, Record, SessionKey, SubscribeError,
+    Will, delayed_will, name_of,
 };
 use sterna_store::MemoryStore;
 
@@ -22,6 +24,34 @@ fn joined(mut node: Cluster) -> Cluster {
         node.broker(shard).join_cluster(Arc::clone(&gate));
     }
     node
+}
+
+/// The same, with sessions that are kept.
+fn durable() -> Cluster {
+    let store = MemoryStore::new();
+    let mut node = joined(Cluster::with(2, Limits::default(), |_| {
+        Box::new(store.clone())
+    }));
+    for shard in [0, 1] {
+        node.broker(shard).set_keeping(Keeping::Synced);
+        node.broker(shard).restore(0);
+    }
+    node
+}
+
+/// What is kept of a session.
+fn records_of(node: &mut Cluster, client_id: &str) -> Vec<Record> {
+    let changes = [0, 1].map(|shard| node.broker(shard).take_changes());
+    let mut records = BTreeMap::new();
+    for Change { key, value } in changes.into_iter().flatten() {
+        if name_of(&key) == Some(client_id) {
+            match value {
+                Some(value) => records.insert(key, value),
+                None => records.remove(&key),
+            };
+        }
+    }
+    records.into_iter().collect()
 }
 
 fn will() -> Will {
@@ -313,6 +343,82 @@ fn other_nodes_know_the_will_that_holds() {
     // A clean start ends the session, whose will is due, and begins another.
     node.open_with(1, "a", true, 3600, None);
     assert_eq!(told(&mut node), ["publish a", "claim a false true"]);
+}
+
+/// The claim has told other nodes of the first client's will, which was never in force.
+#[test]
+fn other_nodes_know_the_will_of_who_comes_while_a_session_is_claimed() {
+    for (first, second) in [(true, false), (false, true), (true, true)] {
+        let mut node = node();
+        let will_if = |is_set: bool| is_set.then(will);
+        node.is_granted = false;
+        let (_, opened) = node.start_open(0, "a", false, 3600, will_if(first));
+        let Opened::Pending { session } = opened else {
+            panic!("a new session waits for its claim");
+        };
+        let (next, _) = node.start_open(0, "a", false, 3600, will_if(second));
+        assert_eq!(told(&mut node), [format!("claim a {first} true")]);
+        settle(&mut node, 0, session, Ok(()));
+        assert!(is_opened(&node, next));
+        assert_eq!(told(&mut node), [format!("will a {second}")]);
+    }
+}
+
+#[test]
+fn a_client_that_goes_before_its_session_comes_leaves_no_will() {
+    let mut node = durable();
+    node.is_granted = false;
+    let (_, opened) = node.start_open(0, "a", false, 3600, Some(will()));
+    let Opened::Pending { session } = opened else {
+        panic!("a new session waits for its claim");
+    };
+    told(&mut node);
+    let now_ms = node.now_ms;
+    node.broker(0).close(now_ms, session, Close::NORMAL);
+    // It goes on with what another node has kept of it.
+    let mut other = durable();
+    other.open(0, "a");
+    let records = records_of(&mut other, "a");
+    node.broker(0).session_restored(now_ms, session, records);
+    node.collect(0);
+    assert_eq!(told(&mut node), ["will a false"]);
+    assert!(node.broker(0).owner_exists("a"));
+}
+
+/// A node dies with its client's connection: the delay of the will begins when another node takes the session over.
+#[test]
+fn a_will_that_is_delayed_waits_on_the_node_that_adopts_its_session() {
+    let mut node = durable();
+    let delayed = Will {
+        delay_s: 30,
+        ..will()
+    };
+    let request = OpenSession {
+        expiry_s: 3600,
+        clean_start: false,
+        will: Some(delayed),
+        ..with_will("a")
+    };
+    node.start_request(0, request);
+    node.run();
+    let in_record = node.notes.iter().find_map(|note| match note {
+        Ownership::Claim { will, .. } => will.clone(),
+        _ => None,
+    });
+    let in_record = in_record.expect("the claim has it");
+    let mut records = records_of(&mut node, "a");
+    let now_ms = node.now_ms;
+    assert!(delayed_will("a", &[0, 0], now_ms).is_none());
+    records.extend(delayed_will("a", &in_record, now_ms));
+    let mut other = durable();
+    assert!(other.broker(0).adopt(now_ms, "a", &records));
+    other.collect(0);
+    other.run();
+    assert_eq!(told(&mut other), ["adopted a"]);
+    other.pass(29_000);
+    assert_eq!(told(&mut other), [""; 0]);
+    other.pass(2_000);
+    assert_eq!(told(&mut other), ["publish a"]);
 }
 
 #[test]

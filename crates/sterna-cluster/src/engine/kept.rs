@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sterna_broker::{Change, Record, name_of, shared_of};
+use sterna_broker::{Change, Record, delayed_will, name_of, shared_of};
 
 use super::connection::HEADER_BYTES;
 use super::sessions::{hex, key_of};
@@ -329,8 +329,8 @@ impl Core {
     }
 
     /// Takes over what is kept of a session that is this node's now: its records. `None` where the session is
-    /// another's by then.
-    async fn take_kept(self: &Rc<Self>, key: Key) -> Option<Vec<Record>> {
+    /// another's by then. `will` is the record of its will, if none is kept that waits.
+    async fn take_kept(self: &Rc<Self>, key: Key, will: Option<Record>) -> Option<Vec<Record>> {
         // What this node had handed over of an earlier ownership must not be taken for news of this one.
         self.is_handed_over().await;
         let mut retry = Retry::new();
@@ -353,6 +353,9 @@ impl Core {
                     }
                     // Its earlier owner may have died before it wrote the last of them.
                     self.amend(key, before, &mut records);
+                    if let Some((key, value)) = will.as_ref().filter(|_| !records.is_empty()) {
+                        records.entry(key.clone()).or_insert_with(|| value.clone());
+                    }
                     let (payload, is_empty) = (encode(epoch, &records), records.is_empty());
                     let written = self.put_kept(key, payload, is_empty, sequence).await;
                     if let Ok(sequence) = written {
@@ -383,7 +386,7 @@ impl Core {
         client_id: Arc<str>,
     ) {
         let restored = async {
-            let records = self.take_kept(key).await;
+            let records = self.take_kept(key, None).await;
             // What its earlier owner has seen of the log is to come by here first.
             self.wait_for_end_of_log().await;
             records
@@ -417,9 +420,18 @@ impl Core {
         client_id: Arc<str>,
         will: Option<Arc<[u8]>>,
     ) {
-        let records = self.take_kept(key).await.unwrap_or_default();
+        // Its connection has ended with its node, so that the delay of its will begins.
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = now_ms.unwrap_or_default().as_millis() as u64;
+        let waiting = (will.as_deref()).and_then(|will| delayed_will(&client_id, will, now_ms));
+        let is_delayed = waiting.is_some();
+        let records = self.take_kept(key, waiting).await;
         self.wait_for_end_of_log().await;
+        // [MQTT-3.1.3-9] where its client has come back elsewhere
+        let is_over = is_delayed && records.as_ref().is_none_or(|records| !records.is_empty());
+        let records = records.unwrap_or_default();
         if let Some(will) = will
+            && !is_over
             // A will that waits is among the records.
             && !records.iter().any(|(key, _)| key.first() == Some(&b'w'))
         {

@@ -712,8 +712,11 @@ impl<S: Copy> Owners<S> {
         };
         if claim.is_abandoned {
             let next = claim.what_is_left();
+            let client_id = Arc::clone(&claim.request.client_id);
             if let Some(work) = self.work.get_mut(&key) {
-                work.ops.insert(1, next);
+                // Its will was never in force.
+                work.ops.insert(1, Op::SetWill(client_id, None));
+                work.ops.insert(2, next);
             }
         } else if !claim.is_let_in {
             self.settle(session, key, Ok(begin));

@@ -369,7 +369,9 @@ impl<S: Copy> Owners<S> {
     /// `epoch` is that of the ownership whose session has ended: what was claimed since is left alone.
     pub fn put_aside(&mut self, now_ms: u64, key: Key, epoch: u64, client_id: Arc<str>) {
         if self.epoch(key) == Some(epoch) && !self.work.contains_key(&key) {
+            // Its client was refused, or has ended: the will in the record is nobody's.
             let will = None;
+            self.enqueue(now_ms, key, Op::SetWill(Arc::clone(&client_id), None));
             self.enqueue(now_ms, key, Op::Adopt { client_id, will });
         }
     }

@@ -117,6 +117,10 @@ struct Fate {
     may_be_lost: bool,
     /// Nobody may know any more that it was published.
     may_be_doubled: bool,
+    /// Its connection has ended in order.
+    has_left: bool,
+    /// It was taken out of its record because of that, and is never to be published.
+    is_over: bool,
 }
 
 pub(crate) struct World {
@@ -344,6 +348,11 @@ impl World {
                         // It is the writer's now.
                         let connection = u64::from_be_bytes(will[..].try_into().expect("a number"));
                         self.nodes[node].asked.push(connection);
+                        let fate = self.wills.entry(connection).or_default();
+                        // The owner itself has taken it out.
+                        fate.is_over |= fate.has_left
+                            && before.owner == record.owner
+                            && before.will != record.will;
                         if self.nodes[node].start != start {
                             self.may_be_lost(node);
                         }
@@ -677,6 +686,11 @@ impl World {
         let connection = u64::from_be_bytes(will.try_into().expect("a number"));
         let fate = self.wills.entry(connection).or_default();
         fate.published += 1;
+        if fate.is_over {
+            self.found = Some(format!(
+                "the will of connection {connection} is published, which ended in order"
+            ));
+        }
         if fate.published > 1 && !fate.may_be_doubled {
             self.found = Some(format!(
                 "the will of connection {connection} is published again"
@@ -775,7 +789,9 @@ impl World {
             self.nodes[node].live.remove(&key);
         }
         if in_order {
-            self.wills.entry(live.connection).or_default().is_due = false;
+            let fate = self.wills.entry(live.connection).or_default();
+            fate.is_due = false;
+            fate.has_left = true;
         }
         let client_id = name_of(key);
         if live.has_will && !in_order {
