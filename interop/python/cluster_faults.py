@@ -179,8 +179,9 @@ class Arena:
         """Both ways between two servers."""
         return [self.routes[one, other], self.routes[other, one]]
 
-    def play(self, note: Callable[[str, str], None], kind: str = "", seconds: float = 0, at: int | None = None) -> Fault:
-        """One fault, from its beginning to its end. Tells `note` of nodes that are killed, when they are."""
+    def play(self, note: Callable[[str, str, int], None], kind: str = "", seconds: float = 0, at: int | None = None) -> Fault:
+        """One fault, from its beginning to its end. Tells `note` of nodes that are killed or have stopped, when they are,
+        and for how many milliseconds they were stopping."""
         kind = kind or self.random.choice(self.kinds)
         seconds = seconds or self.random.uniform(*FAULT_S)
         at = self.random.randrange(COUNT) if at is None else at
@@ -249,10 +250,12 @@ class Arena:
             self.pause(node, seconds)
             return
         if kind == "kill a node":
-            self.note("killed", node.name)
+            self.note("killed", node.name, 0)
             node.kill()
         else:
+            begun_s = time.monotonic()
             code = node.stop()
+            self.note("stopped", node.name, int((time.monotonic() - begun_s) * 1e3))
             if code != 0:
                 raise RuntimeError(f"{node.name} ended with {code}")
         time.sleep(seconds)

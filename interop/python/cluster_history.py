@@ -11,6 +11,7 @@ Ledgers are of publishers and readers; a history is a list of events of sessions
   aborted       it has ended it without a DISCONNECT            client, connection
   ended         the broker has ended it                         client, connection
   killed        a node was killed                               node
+  stopped       a node has stopped in order, up to now          node, number: for how many milliseconds
   disturbed     answers of NATS were late, up to now            number: for how many milliseconds
   will          somebody has read the connection's will         reader, connection
 
@@ -25,7 +26,8 @@ from dataclasses import dataclass, field
 
 # Who takes a will out of its record and is not told so, before another has the session, does not publish it. So wills are
 # looked at that ended while NATS answered. Who takes a will out of its record may die before the will is published, and a will that is new may not be in the record
-# yet (docs/cluster.md, Wills). That is a matter of milliseconds; a busy machine has some more.
+# yet (docs/cluster.md, Wills). That is a matter of milliseconds; a busy machine has some more. The will of a connection is
+# published that another of its client has overtaken, or whose node was about to stop, whatever its client says after that.
 WILL_S = 1.0
 
 
@@ -183,6 +185,7 @@ def of_wills(history: list[Event], until_s: float) -> list[str]:
     left, over = _first(history, "left"), _first(history, "aborted", "ended")
     killed = [event for event in history if event.what == "killed"]
     disturbed = [(event.at_s - event.number / 1e3, event.at_s) for event in history if event.what == "disturbed"]
+    stops = [event for event in history if event.what == "stopped"]
     seen = Counter((event.reader, event.connection) for event in history if event.what == "will")
     published = {connection for _, connection in seen}
     told = [f"will doubled: {reader} got the will of connection {connection} of {asked[connection].client} {count} times"
@@ -192,7 +195,9 @@ def of_wills(history: list[Event], until_s: float) -> list[str]:
         if connection in left:
             at_s = left[connection].at_s
             is_excused = any(begun_s - WILL_S <= at_s <= over_s for begun_s, over_s in disturbed) or any(
-                one.node == node and abs(one.at_s - at_s) < WILL_S for one in killed)
+                one.node == node and abs(one.at_s - at_s) < WILL_S for one in killed) or any(
+                one.node == node and one.at_s - one.number / 1e3 - WILL_S <= at_s <= one.at_s for one in stops) or any(
+                one.client == event.client and asked[connection].at_s < one.at_s <= at_s for one in asked.values())
             if connection in published and not is_excused:
                 told.append(f"will unasked: connection {connection} of {event.client} at {node} ended in order")
             continue
@@ -215,17 +220,18 @@ def of_wills(history: list[Event], until_s: float) -> list[str]:
 
 
 def _history(lines: str) -> list[Event]:
-    """Events, one a line, each a tenth of a second after the one before: WHAT CONNECTION [NODE or NUMBER or READER]."""
+    """Events, one a line, each a tenth of a second after the one before: WHAT CONNECTION [NODE or NUMBER or READER] [NUMBER]."""
     events = []
     for at, line in enumerate(lines.split("\n")):
         words = line.split()
         if not words:
             continue
         what, connection, last = words[0], int(words[1]), (words[2:] or [""])[0]
+        last_number = words[3] if what == "stopped" else last
         events.append(Event(
             at * 0.1, what, "c", connection,
-            last if what in ("asked", "killed") else "",
-            int(last) if what in ("sent", "acknowledged", "disturbed") else 0,
+            last if what in ("asked", "killed", "stopped") else "",
+            int(last_number) if what in ("sent", "acknowledged", "disturbed", "stopped") else 0,
             last if what == "will" else "",
         ))
     return events
@@ -272,6 +278,9 @@ def tries() -> list[tuple[str, list[str], str]]:
         ("a will does not come", wills(ended + "aborted 1"), "will lost"),
         ("a will of a connection that ended in order", wills(ended + "left 1\nwill 1 r"), "will unasked"),
         ("no will of a connection that ended in order", wills(ended + "left 1"), ""),
+        ("a will of one that left a node which was stopping", wills(ended + "left 1\nwill 1 r\nstopped 0 a 150"), ""),
+        ("it left another node", wills(ended + "left 1\nwill 1 r\nstopped 0 b 150"), "will unasked"),
+        ("it was overtaken before it left", wills(ended + "asked 2 b\nleft 1\nwill 1 r"), ""),
         ("it was not heard that it ended in order", wills(ended + "left 1\nwill 1 r\ndisturbed 0 500"), ""),
         ("NATS was late when it ended", wills(ended + "aborted 1\ndisturbed 0 500"), ""),
         ("the node died and the will comes", wills(ended + "killed 0 a\nended 1\nwill 1 r"), ""),

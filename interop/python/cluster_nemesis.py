@@ -510,8 +510,8 @@ class Game:
         time.sleep(CALM_S)
 
     def fault(self) -> Fault:
-        def note(what: str, node: str) -> None:
-            self.history.note(what, node=node)
+        def note(what: str, node: str, for_ms: int) -> None:
+            self.history.note(what, node=node, number=for_ms)
 
         if self.plant == "absence":
             return self.arena.play(note, "pause a node", PLANTED_ABSENCE_MS / 1e3 + 3)
