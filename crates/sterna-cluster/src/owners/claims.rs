@@ -1,93 +1,30 @@
-//! What is under way for each session: claims, changes of wills, releases, one after the other.
+//! Claims: who wants a session, from the request until it is granted or refused.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sterna_broker::is_will_delayed;
 
-use super::{Action, Begin, Held, Key, Owners, Process, Record, Refusal, Request, WriteError};
-
-/// Time after which something that failed is tried again.
-const RETRY_MS: u64 = 200;
-/// The same after somebody else was quicker.
-const CONFLICT_RETRY_MS: u64 = 5;
+use super::work::{Op, Stage, Work};
+use super::{Action, Begin, Held, Key, Owners, Record, Refusal, Request};
 
 #[derive(Debug)]
 pub(super) struct Claim<S> {
-    request: Request<S>,
-    serial: u64,
-    deadline_ms: u64,
+    pub(super) request: Request<S>,
+    pub(super) serial: u64,
+    pub(super) deadline_ms: u64,
     /// Whether its session was let in before the claim is settled.
-    is_let_in: bool,
+    pub(super) is_let_in: bool,
     /// Whether nobody waits for it any more.
-    is_abandoned: bool,
-    may_be_written: bool,
+    pub(super) is_abandoned: bool,
+    pub(super) may_be_written: bool,
     /// The epoch in which the earlier owner says that it has ended the session.
-    ended_in: Option<u64>,
+    pub(super) ended_in: Option<u64>,
     /// What it was written over, where nobody knows whether it was written.
-    unsure_over: Option<u64>,
+    pub(super) unsure_over: Option<u64>,
     /// The record before, until its will is taken care of.
-    previous: Option<(u64, Record)>,
+    pub(super) previous: Option<(u64, Record)>,
     /// Whether the session goes on with what is kept of it.
-    goes_on: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum Op<S> {
-    Claim(Box<Claim<S>>),
-    /// The session's will is another now.
-    SetWill(Arc<str>, Option<Arc<[u8]>>),
-    /// The session's will is published; it has none after that.
-    PublishWill(Arc<str>, Arc<[u8]>),
-    /// NATS has lost the session's record.
-    Renew(Arc<str>, Option<Arc<[u8]>>),
-    /// The session has ended.
-    Release(Arc<str>),
-    /// The session of a node that is gone has ended, or is this node's from now on if it is kept.
-    Sweep {
-        sequence: u64,
-        record: Record,
-    },
-    /// A session that is away, and is this node's, comes to a shard of it.
-    Adopt {
-        client_id: Arc<str>,
-        will: Option<Arc<[u8]>>,
-    },
-    /// A claim was written that nobody waited for any more.
-    Tidy {
-        sequence: u64,
-        client_id: Arc<str>,
-    },
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
-    /// It has not begun, or waits until it is tried again.
-    Pausing,
-    Reading,
-    Writing,
-    /// It is written, and is still to come by.
-    Written(u64),
-    /// A shard takes it.
-    Adopting,
-    /// It has come by; the earlier owner may still be sure of the session.
-    Waiting {
-        epoch: u64,
-        until_ms: u64,
-    },
-}
-
-#[derive(Debug)]
-pub(super) struct Work<S> {
-    ops: VecDeque<Op<S>>,
-    pub(super) stage: Stage,
-    attempt: u64,
-    serial: u64,
-    /// The sequence number that was written over.
-    expected: u64,
-    /// The last record of another process that has come by meanwhile.
-    foreign: u64,
-    wake_ms: u64,
+    pub(super) goes_on: bool,
 }
 
 impl<S> Claim<S> {
@@ -99,42 +36,6 @@ impl<S> Claim<S> {
             Op::Adopt { client_id, will }
         } else {
             Op::Release(client_id)
-        }
-    }
-}
-
-impl<S> Work<S> {
-    /// Whether the shard's session has ended: it has said so, or wants another.
-    pub(super) fn has_ended(&self) -> bool {
-        let mut ops = self.ops.iter();
-        ops.any(|op| matches!(op, Op::Release(_) | Op::Claim(_)))
-    }
-
-    /// Whether it takes over what a node that is gone has left.
-    pub(super) fn takes_over(&self) -> bool {
-        let mut ops = self.ops.iter();
-        ops.any(|op| matches!(op, Op::Sweep { .. } | Op::Adopt { .. }))
-    }
-
-    /// Notes that a process has ended the session which was claimed in that epoch. Its word may come before the
-    /// record of the claim comes by. True where the claim waits for that.
-    pub(super) fn told(&mut self, process: &Process, epoch: u64) -> bool {
-        let stage = self.stage;
-        let Some(claim) = self.claim_mut() else {
-            return false;
-        };
-        let previous = claim.previous.as_ref();
-        if previous.is_none_or(|(_, record)| record.owner != *process) {
-            return false;
-        }
-        claim.ended_in = Some(epoch);
-        matches!(stage, Stage::Waiting { epoch: own, .. } if own == epoch)
-    }
-
-    fn claim_mut(&mut self) -> Option<&mut Claim<S>> {
-        match self.ops.front_mut() {
-            Some(Op::Claim(claim)) => Some(claim),
-            _ => None,
         }
     }
 }
@@ -172,302 +73,16 @@ impl<S: Copy> Owners<S> {
         }
     }
 
-    /// A session of this node has another will, or none.
-    pub fn set_will(
-        &mut self,
-        now_ms: u64,
-        key: Key,
-        client_id: Arc<str>,
-        will: Option<Arc<[u8]>>,
-    ) {
-        if let Some(claim) = self.unwritten(key) {
-            claim.request.will = will;
-        } else {
-            self.enqueue(now_ms, key, Op::SetWill(client_id, will));
-        }
-    }
-
-    /// The will of a session of this node is to be published.
-    pub fn publish_will(&mut self, now_ms: u64, key: Key, client_id: Arc<str>, will: Arc<[u8]>) {
-        if let Some(claim) = self.unwritten(key) {
-            // Nobody else knows of it.
-            claim.request.will = None;
-            self.actions.push(Action::Publish { client_id, will });
-        } else {
-            self.enqueue(now_ms, key, Op::PublishWill(client_id, will));
-        }
-    }
-
-    /// A session of this node has ended.
-    pub fn release(&mut self, now_ms: u64, key: Key, client_id: Arc<str>) {
-        if self.unwritten(key).is_some() {
-            return self.give_up(now_ms, key);
-        }
-        // It has ended, whoever is to have it now.
-        self.has_ended(now_ms, key);
-        self.enqueue(now_ms, key, Op::Release(client_id));
-    }
-
     /// The claim of a session that was let in, if nothing of it can be written yet and nothing follows it.
-    fn unwritten(&mut self, key: Key) -> Option<&mut Claim<S>> {
+    pub(super) fn unwritten(&mut self, key: Key) -> Option<&mut Claim<S>> {
         let work = self.work.get_mut(&key)?;
         let is_alone = work.ops.len() == 1;
         let claim = work.claim_mut()?;
         (is_alone && claim.is_let_in && !claim.may_be_written).then_some(claim)
     }
 
-    pub(super) fn enqueue(&mut self, now_ms: u64, key: Key, op: Op<S>) {
-        let work = self.work.entry(key).or_insert_with(|| Work {
-            ops: VecDeque::new(),
-            stage: Stage::Pausing,
-            attempt: 0,
-            serial: 0,
-            expected: 0,
-            foreign: 0,
-            wake_ms: 0,
-        });
-        work.ops.push_back(op);
-        if work.ops.len() == 1 {
-            self.begin(now_ms, key);
-        }
-    }
-
-    /// Begins the first operation of a session, or begins it again.
-    fn begin(&mut self, now_ms: u64, key: Key) {
-        let epoch = self.last_own(key);
-        let is_forgotten = self.forgotten.contains(&key);
-        let Some(work) = self.work.get_mut(&key) else {
-            return;
-        };
-        let Some(op) = work.ops.front() else {
-            self.work.remove(&key);
-            return;
-        };
-        let has_will = self.held.get(&key).is_some_and(|held| held.has_will);
-        match (op, epoch) {
-            (Op::SetWill(_, None), Some(_)) if !has_will && !is_forgotten => {
-                self.finish(now_ms, key);
-            }
-            (Op::Renew(..), _) if !is_forgotten => self.finish(now_ms, key),
-            (Op::Claim(_), _) => {
-                work.stage = Stage::Reading;
-                self.read(key);
-            }
-            (Op::Sweep { sequence, .. } | Op::Tidy { sequence, .. }, None) => {
-                let sequence = *sequence;
-                self.write(key, sequence);
-            }
-            (
-                Op::SetWill(..) | Op::PublishWill(..) | Op::Renew(..) | Op::Release(_),
-                Some(epoch),
-            ) => {
-                self.write(key, epoch);
-            }
-            (Op::Adopt { client_id, will }, Some(_)) => {
-                let (client_id, will) = (Arc::clone(client_id), will.clone());
-                work.stage = Stage::Adopting;
-                self.actions.push(Action::Adopt {
-                    key,
-                    client_id,
-                    will,
-                });
-            }
-            // Who took the session takes care of its will.
-            (
-                Op::SetWill(..)
-                | Op::PublishWill(..)
-                | Op::Renew(..)
-                | Op::Release(_)
-                | Op::Adopt { .. },
-                None,
-            )
-            | (Op::Sweep { .. } | Op::Tidy { .. }, Some(_)) => self.finish(now_ms, key),
-        }
-    }
-
-    /// Begins everything that is under way again, for nothing of it may be in the stream.
-    pub(super) fn begin_all_again(&mut self, now_ms: u64) {
-        let keys: Vec<Key> = self.work.keys().copied().collect();
-        for key in keys {
-            self.pause(now_ms, key, RETRY_MS);
-        }
-    }
-
-    fn read(&mut self, key: Key) {
-        let attempt = self.number();
-        if let Some(work) = self.work.get_mut(&key) {
-            work.stage = Stage::Reading;
-            work.attempt = attempt;
-            self.actions.push(Action::Read { key, attempt });
-        }
-    }
-
-    /// Writes what the first operation makes of the record.
-    fn write(&mut self, key: Key, expected: u64) {
-        let attempt = self.number();
-        let held = self.held.get(&key);
-        let user = held.and_then(|held| held.user.clone());
-        let is_kept = held.is_some_and(|held| held.is_kept);
-        let since = held.filter(|_| self.forgotten.contains(&key));
-        let since = since.map(|held| held.epoch);
-        let Some(work) = self.work.get_mut(&key) else {
-            return;
-        };
-        if work.serial == 0 {
-            work.serial = attempt;
-        }
-        let mut record = Record {
-            owner: self.own.clone(),
-            is_over: false,
-            is_kept,
-            serial: work.serial,
-            client_id: Arc::from(""),
-            user,
-            will: None,
-            since,
-        };
-        match work.ops.front_mut() {
-            Some(Op::Claim(claim)) => {
-                claim.may_be_written = true;
-                record.since = None;
-                record.serial = claim.serial;
-                record.client_id = Arc::clone(&claim.request.client_id);
-                record.user.clone_from(&claim.request.user);
-                record.will.clone_from(&claim.request.will);
-                record.is_kept = claim.request.outlives;
-            }
-            Some(Op::SetWill(client_id, will) | Op::Renew(client_id, will)) => {
-                record.client_id = Arc::clone(client_id);
-                record.will.clone_from(will);
-            }
-            Some(Op::PublishWill(client_id, _)) => record.client_id = Arc::clone(client_id),
-            Some(Op::Release(client_id) | Op::Tidy { client_id, .. }) => {
-                record.is_over = true;
-                record.is_kept = false;
-                record.client_id = Arc::clone(client_id);
-            }
-            Some(Op::Sweep { record: swept, .. }) => {
-                record.is_over = !swept.is_kept;
-                record.is_kept = swept.is_kept;
-                record.client_id = Arc::clone(&swept.client_id);
-                record.user.clone_from(&swept.user);
-            }
-            Some(Op::Adopt { .. }) | None => return,
-        }
-        work.stage = Stage::Writing;
-        work.attempt = attempt;
-        work.expected = expected;
-        self.actions.push(Action::Write {
-            key,
-            attempt,
-            expected,
-            record,
-        });
-    }
-
-    fn pause(&mut self, now_ms: u64, key: Key, for_ms: u64) {
-        if let Some(work) = self.work.get_mut(&key) {
-            work.stage = Stage::Pausing;
-            work.wake_ms = now_ms + for_ms;
-            self.wakes.insert((work.wake_ms, key));
-        }
-    }
-
-    /// Time has come for a session.
-    pub(super) fn woken(&mut self, now_ms: u64, key: Key) {
-        let Some(work) = self.work.get_mut(&key) else {
-            return;
-        };
-        let stage = work.stage;
-        let is_due = now_ms >= work.wake_ms;
-        if let Some(claim) = work.claim_mut()
-            && !(claim.is_let_in || claim.is_abandoned)
-            && now_ms >= claim.deadline_ms
-        {
-            claim.is_abandoned = true;
-            let (session, may_be_written) = (claim.request.session, claim.may_be_written);
-            self.settle(session, key, Err(Refusal::Away));
-            if !may_be_written {
-                return self.give_up(now_ms, key);
-            }
-        }
-        match stage {
-            Stage::Pausing if is_due => self.begin_again(now_ms, key),
-            Stage::Waiting { until_ms, .. } if until_ms <= now_ms => self.grant(now_ms, key),
-            _ => {}
-        }
-    }
-
-    /// Begins the first operation again, of which something may be written already.
-    fn begin_again(&mut self, now_ms: u64, key: Key) {
-        if self.work.get(&key).is_some_and(|work| work.serial != 0) {
-            self.read(key);
-        } else {
-            self.begin(now_ms, key);
-        }
-    }
-
-    /// The last record of a key was read; an error where there was no answer.
-    pub fn was_read(
-        &mut self,
-        now_ms: u64,
-        key: Key,
-        attempt: u64,
-        answer: Result<Option<(u64, Record)>, ()>,
-    ) {
-        let epoch = self.last_own(key);
-        let former = self.held.get(&key).map(|held| held.epoch);
-        let Some(work) = (self.work.get_mut(&key))
-            .filter(|work| work.attempt == attempt && work.stage == Stage::Reading)
-        else {
-            return;
-        };
-        let Ok(found) = answer else {
-            return self.pause(now_ms, key, RETRY_MS);
-        };
-        let own_serial = match work.ops.front() {
-            Some(Op::Claim(claim)) => claim.serial,
-            _ => work.serial,
-        };
-        if let Some((sequence, record)) = &found
-            && record.owner == self.own
-            && record.serial == own_serial
-        {
-            return self.is_written(now_ms, key, *sequence);
-        }
-        if matches!(work.ops.front(), Some(Op::Claim(_))) {
-            return self.claim_from(now_ms, key, found);
-        }
-        let last = found.as_ref().map_or(0, |(sequence, _)| *sequence);
-        let expected = match work.ops.front() {
-            Some(Op::Sweep { sequence, .. } | Op::Tidy { sequence, .. }) => Some(*sequence),
-            _ => epoch,
-        };
-        match expected {
-            // Two have written it again: the later owner's stays.
-            Some(0)
-                if found
-                    .is_some_and(|(_, record)| record.since.is_some() && record.since < former) =>
-            {
-                self.write(key, last);
-            }
-            Some(0) if last == 0 => self.write(key, 0),
-            // What was read may be older than what is there.
-            Some(expected) if last <= expected && last != 0 => self.write(key, expected),
-            // Somebody else has it: a loss is noticed when that comes by. Or it is gone altogether.
-            _ => {
-                let is_release = matches!(work.ops.front(), Some(Op::Release(_)));
-                if is_release && last == 0 {
-                    self.held.remove(&key);
-                    self.remember(now_ms, key);
-                }
-                self.finish(now_ms, key);
-            }
-        }
-    }
-
     /// Claims a session whose last record is known.
-    fn claim_from(&mut self, now_ms: u64, key: Key, found: Option<(u64, Record)>) {
+    pub(super) fn claim_from(&mut self, now_ms: u64, key: Key, found: Option<(u64, Record)>) {
         let expected = found.as_ref().map_or(0, |(sequence, _)| *sequence);
         let is_kept = (found.as_ref()).is_some_and(|(_, record)| !record.is_over && record.is_kept);
         let previous = found.filter(|(_, record)| !record.is_over && record.owner != self.own);
@@ -508,111 +123,8 @@ impl<S: Copy> Owners<S> {
         self.write(key, expected);
     }
 
-    /// A record was written, or not.
-    pub fn was_written(
-        &mut self,
-        now_ms: u64,
-        key: Key,
-        attempt: u64,
-        answer: Result<u64, WriteError>,
-    ) {
-        let is_expected = (self.work.get(&key))
-            .is_some_and(|work| work.attempt == attempt && work.stage == Stage::Writing);
-        if !is_expected {
-            return;
-        }
-        match answer {
-            Ok(sequence) => self.is_written(now_ms, key, sequence),
-            Err(WriteError::Conflict) => self.pause(now_ms, key, CONFLICT_RETRY_MS),
-            Err(WriteError::Unknown) => {
-                if let Some(work) = self.work.get_mut(&key) {
-                    let expected = work.expected;
-                    if let Some(claim) = work.claim_mut() {
-                        claim.unsure_over.get_or_insert(expected);
-                    }
-                }
-                self.pause(now_ms, key, RETRY_MS);
-            }
-        }
-    }
-
-    /// The record of the first operation is written.
-    fn is_written(&mut self, now_ms: u64, key: Key, sequence: u64) {
-        if let Some(work) = self.work.get_mut(&key)
-            && work.claim_mut().is_some()
-        {
-            work.stage = Stage::Written(sequence);
-            let is_overtaken = work.foreign > sequence;
-            self.inherit_will(key);
-            if is_overtaken {
-                // What was written has been written over, and will not come by.
-                self.refuse_overtaken(now_ms, key);
-            }
-            return;
-        }
-        if let Some(held) = self.held.get_mut(&key) {
-            held.epoch = sequence;
-        }
-        let is_forgotten = self.forgotten.contains(&key);
-        let Some(work) = self.work.get_mut(&key) else {
-            return;
-        };
-        if is_forgotten && work.expected != 0 {
-            // Whose record was written over may be sure of it.
-            self.lost_until_ms = now_ms + self.terms.grace_ms();
-        }
-        if let Some(held) = self.held.get_mut(&key) {
-            held.has_will = matches!(
-                work.ops.front(),
-                Some(Op::SetWill(_, Some(_)) | Op::Renew(_, Some(_)))
-            );
-        }
-        match work.ops.front_mut() {
-            Some(Op::PublishWill(client_id, will)) => {
-                let (client_id, will) = (Arc::clone(client_id), Arc::clone(will));
-                self.actions.push(Action::Publish { client_id, will });
-            }
-            Some(Op::Sweep { record, .. }) if record.is_kept => {
-                let (client_id, user) = (Arc::clone(&record.client_id), record.user.clone());
-                let will = record.will.take();
-                if work.foreign <= sequence {
-                    work.ops.insert(1, Op::Adopt { client_id, will });
-                    self.held.insert(
-                        key,
-                        Held {
-                            epoch: sequence,
-                            user,
-                            has_will: false,
-                            is_kept: true,
-                        },
-                    );
-                } else if let Some(will) = will
-                    // Its client came back elsewhere, which does not stop a will without a delay [MQTT-3.1.3-9].
-                    && !is_will_delayed(&will)
-                {
-                    self.actions.push(Action::Publish { client_id, will });
-                }
-            }
-            Some(Op::Sweep { record, .. }) => {
-                if let Some(will) = record.will.take() {
-                    let client_id = Arc::clone(&record.client_id);
-                    self.actions.push(Action::Publish { client_id, will });
-                }
-            }
-            Some(Op::Release(_)) => {
-                self.held.remove(&key);
-            }
-            Some(
-                Op::SetWill(..) | Op::Renew(..) | Op::Tidy { .. } | Op::Claim(_) | Op::Adopt { .. },
-            )
-            | None => {}
-        }
-        self.remember(now_ms, key);
-        self.finish(now_ms, key);
-    }
-
     /// Publishes the will of the session that a claim has ended.
-    fn inherit_will(&mut self, key: Key) {
+    pub(super) fn inherit_will(&mut self, key: Key) {
         let claim = (self.work.get_mut(&key)).and_then(Work::claim_mut);
         let goes_on = claim.as_ref().is_some_and(|claim| claim.goes_on);
         let previous = claim.and_then(|claim| claim.previous.as_mut());
@@ -740,7 +252,7 @@ impl<S: Copy> Owners<S> {
         is_lost
     }
 
-    fn refuse_overtaken(&mut self, now_ms: u64, key: Key) {
+    pub(super) fn refuse_overtaken(&mut self, now_ms: u64, key: Key) {
         if let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) {
             let session = claim.request.session;
             if claim.is_let_in {
@@ -767,7 +279,7 @@ impl<S: Copy> Owners<S> {
     }
 
     /// A claim came to nothing. What this node had of the session before is released.
-    fn give_up(&mut self, now_ms: u64, key: Key) {
+    pub(super) fn give_up(&mut self, now_ms: u64, key: Key) {
         if self.held.contains_key(&key)
             && let Some(work) = self.work.get_mut(&key)
             && let Some(claim) = work.claim_mut()
@@ -776,13 +288,6 @@ impl<S: Copy> Owners<S> {
             work.ops.insert(1, next);
         }
         self.finish(now_ms, key);
-    }
-
-    /// A shard has a session that was adopted, or the session has ended.
-    pub fn was_adopted(&mut self, now_ms: u64, key: Key) {
-        if (self.work.get(&key)).is_some_and(|work| work.stage == Stage::Adopting) {
-            self.finish(now_ms, key);
-        }
     }
 
     /// Lets in who can be let in without NATS.
@@ -804,22 +309,11 @@ impl<S: Copy> Owners<S> {
         }
     }
 
-    fn settle(&mut self, session: S, key: Key, result: Result<Begin, Refusal>) {
+    pub(super) fn settle(&mut self, session: S, key: Key, result: Result<Begin, Refusal>) {
         self.actions.push(Action::Settled {
             session,
             key,
             result,
         });
-    }
-
-    /// The first operation of a session is done.
-    fn finish(&mut self, now_ms: u64, key: Key) {
-        if let Some(work) = self.work.get_mut(&key) {
-            work.ops.pop_front();
-            work.serial = 0;
-            work.attempt = 0;
-            work.stage = Stage::Pausing;
-            self.begin(now_ms, key);
-        }
     }
 }

@@ -24,6 +24,8 @@
 mod claims;
 mod fence;
 mod record;
+mod sweep;
+mod work;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -32,7 +34,7 @@ pub use fence::Fence;
 pub use record::{Key, Process, Record};
 pub(crate) use record::{number, put_number};
 
-use claims::{Op, Work};
+use work::{Op, Work};
 
 /// Times, in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -663,126 +665,6 @@ impl<S: Copy> Owners<S> {
             (&one.node, one.incarnation).cmp(&(&other.node, other.incarnation))
         });
         Some(sure)
-    }
-
-    /// Whether the sessions of a process have ended.
-    fn is_gone(&self, now_ms: u64, process: &Process) -> bool {
-        if process.node == self.own.node {
-            return process.incarnation < self.own.incarnation;
-        }
-        let Some(began_ms) = self.began_ms else {
-            return false;
-        };
-        match self.nodes.get(&process.node) {
-            Some(known) if known.incarnation > process.incarnation => true,
-            Some(known) if known.incarnation == process.incarnation => {
-                known.has_left || known.seen_ms + self.terms.absence_ms <= now_ms
-            }
-            Some(_) => false,
-            None => began_ms + self.terms.absence_ms <= now_ms,
-        }
-    }
-
-    /// Looks at all records if a node is gone. The first of those that are here does it at once; others follow
-    /// if it did not.
-    fn sweep(&mut self, now_ms: u64) {
-        let Some(began_ms) = self.began_ms else {
-            return;
-        };
-        if self.is_scanning || now_ms < self.next_scan_ms || !self.is_sure(now_ms) {
-            return;
-        }
-        let (absence_ms, grace_ms) = (self.terms.absence_ms, self.terms.grace_ms());
-        let is_due = |known: &Known| {
-            let is_gone = known.has_left || known.seen_ms + absence_ms <= now_ms;
-            (known.has_leftovers && known.since_ms + grace_ms <= now_ms)
-                || (!known.is_swept && is_gone)
-        };
-        let gone: HashSet<Arc<str>> = (self.nodes.iter())
-            .filter(|(_, known)| is_due(known))
-            .map(|(name, _)| Arc::clone(name))
-            .collect();
-        let earlier = !self.has_swept_earlier && began_ms + grace_ms <= now_ms;
-        let unknown = !self.has_swept_unknown && began_ms + absence_ms <= now_ms;
-        if gone.is_empty() && !unknown && !earlier {
-            return;
-        }
-        let lease_ms = self.terms.lease_ms;
-        let before = (self.nodes.iter()).filter(|(name, known)| {
-            **name < self.own.node && !known.has_left && known.seen_ms + lease_ms > now_ms
-        });
-        let rank = before.count() as u64;
-        // Each node that comes before has this long for it.
-        let waits = rank > 0 && self.next_scan_ms == 0;
-        self.next_scan_ms = now_ms + grace_ms * rank.max(1);
-        if waits {
-            return;
-        }
-        self.is_scanning = true;
-        self.skipped_in_scan = false;
-        self.sweeping = gone;
-        self.actions.push(Action::Scan);
-    }
-
-    /// A record that a scan has found.
-    pub fn scanned(&mut self, now_ms: u64, sequence: u64, key: Key, record: Record) {
-        if record.is_over || !self.is_gone(now_ms, &record.owner) || !self.is_sure(now_ms) {
-            return;
-        }
-        if sequence > self.old_to {
-            // It may have been taken from an owner that is still sure of it.
-            self.skipped_in_scan = true;
-            return;
-        }
-        if !self.work.contains_key(&key) && !self.held.contains_key(&key) {
-            self.enqueue(now_ms, key, Op::Sweep { sequence, record });
-        }
-    }
-
-    /// A scan is over; `is_complete` says whether all records were looked at.
-    pub fn has_scanned(&mut self, now_ms: u64, is_complete: bool) {
-        self.is_scanning = false;
-        let sweeping = std::mem::take(&mut self.sweeping);
-        self.next_scan_ms = now_ms + self.terms.grace_ms();
-        if !is_complete || self.skipped_in_scan {
-            return;
-        }
-        self.next_scan_ms = 0;
-        let absence_ms = self.terms.absence_ms;
-        if !std::mem::replace(&mut self.has_swept_earlier, true) {
-            let incarnation = self.own.incarnation.saturating_sub(1);
-            self.swept.push(Process {
-                incarnation,
-                ..self.own.clone()
-            });
-        }
-        self.has_swept = true;
-        if (self.began_ms).is_some_and(|began_ms| began_ms + absence_ms <= now_ms) {
-            self.has_swept_unknown = true;
-        }
-        for name in sweeping {
-            if let Some(known) = self.nodes.get_mut(&name) {
-                known.has_leftovers = false;
-                known.is_swept = true;
-                let is_gone = known.has_left || known.seen_ms + absence_ms <= now_ms;
-                let incarnation = known.incarnation - u64::from(!is_gone);
-                self.swept.push(Process {
-                    node: name,
-                    incarnation,
-                });
-            }
-        }
-    }
-
-    /// Tells whose records were all looked at, when what was begun with them is done.
-    fn tell_swept(&mut self) {
-        if self.has_swept && !self.work.values().any(Work::takes_over) {
-            self.has_swept = false;
-            self.actions.push(Action::Swept {
-                processes: std::mem::take(&mut self.swept),
-                has_unknown: self.has_swept_unknown,
-            });
-        }
     }
 
     fn number(&mut self) -> u64 {
