@@ -1,15 +1,23 @@
 //! Nodes, clients, and JetStream between them, as a model.
 
+mod clients;
+mod stream;
+mod verdict;
+
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use sterna_cluster::owners::{
-    Action, Begin, Key, Mark, Owners, Process, Record, Request, Terms, WriteError,
+    Action, Begin, Key, Mark, Owners, Process, Record, Terms, WriteError,
 };
 
 const NODES: usize = 3;
 const CLIENTS: u32 = 6;
+/// The first of the roots of shared subscriptions, and how many there are: sessions without clients, which any node
+/// wants where no other may have them.
+const FIRST_ROOT: u32 = 20;
+const ROOTS: u32 = 2;
 const TERMS: Terms = Terms {
     lease_ms: 2_000,
     absence_ms: 10_000,
@@ -165,6 +173,10 @@ fn name_of(key: Key) -> Arc<str> {
 fn key_named(client_id: &str) -> Key {
     let number = client_id.strip_prefix("client-").expect("a client's name");
     key_of(number.parse().expect("a client's number"))
+}
+
+fn is_root(key: Key) -> bool {
+    (FIRST_ROOT..FIRST_ROOT + ROOTS).any(|root| key_of(root) == key)
 }
 
 fn will_bytes(connection: u64) -> Arc<[u8]> {
@@ -464,99 +476,6 @@ impl World {
         self.nodes[node].is_cut || (!self.is_calm && self.dice.one_in(60))
     }
 
-    fn append(&mut self, item: Item) -> u64 {
-        self.stream.push(item);
-        for node in 0..NODES {
-            let in_ms = self.delay_ms();
-            let start = self.nodes[node].start;
-            self.schedule(in_ms, Event::Follow(node, start));
-        }
-        self.stream.len() as u64
-    }
-
-    /// A node reads what follows in the stream. NATS keeps the last of each subject only: who is late may miss
-    /// those before.
-    fn follow(&mut self, node: usize, start: u64) {
-        if self.nodes[node].start != start || self.nodes[node].is_cut {
-            return;
-        }
-        if self.nodes[node].era != self.era {
-            // What it had not read of the stream before it never reads.
-            self.nodes[node].era = self.era;
-            self.nodes[node].next = self.nodes[node].next.max(self.base);
-            if self.losses == Losses::Some {
-                self.doubt_wills();
-                self.with(node, start, Owners::records_lost);
-                let in_ms = self.delay_ms();
-                self.schedule(in_ms, Event::TellsAgain(node, start));
-            }
-        }
-        while self.nodes[node].next < self.stream.len() {
-            let at = self.nodes[node].next;
-            self.nodes[node].next += 1;
-            let item = self.stream[at].clone();
-            let sequence = at as u64 + 1;
-            match item {
-                Item::Mark(process, mark) => {
-                    self.with(node, start, |owners, now_ms| {
-                        owners.mark_passed(now_ms, sequence, &process, mark);
-                    });
-                }
-                Item::Record(key, record) => {
-                    let is_last = self.last.get(&key) == Some(&at);
-                    if is_last || self.dice.one_in(2) {
-                        self.with(node, start, |owners, now_ms| {
-                            owners.record_passed(now_ms, sequence, key, &record);
-                        });
-                    }
-                }
-            }
-        }
-    }
-
-    /// NATS loses the stream, and another is made.
-    pub(crate) fn lose(&mut self) {
-        self.era += 1;
-        self.made_ms = self.now_ms;
-        self.base = self.stream.len();
-        self.last.clear();
-        self.doubt_wills();
-        for node in 0..NODES {
-            let start = self.nodes[node].start;
-            let in_ms = self.dice.below(200);
-            self.schedule(in_ms, Event::Follow(node, start));
-        }
-    }
-
-    /// Who has taken a will out of its record was not heard, and may have published it or died.
-    fn doubt_wills(&mut self) {
-        for fate in self.wills.values_mut() {
-            fate.may_be_lost = true;
-            fate.may_be_doubled = true;
-        }
-    }
-
-    /// A node's shards tell of their sessions again, until none is missing.
-    fn tell_again(&mut self, node: usize, start: u64) {
-        if self.nodes[node].start != start {
-            return;
-        }
-        let mut lives: Vec<(Key, Live)> = (self.nodes[node].live.iter())
-            .map(|(key, live)| (*key, *live))
-            .collect();
-        lives.sort_unstable_by_key(|(key, _)| *key);
-        for (key, live) in lives {
-            let will = live.has_will.then(|| will_bytes(live.connection));
-            self.with(node, start, |owners, now_ms| {
-                owners.renew(now_ms, key, name_of(key), will);
-            });
-        }
-        let owners = self.nodes[node].owners.as_ref();
-        if owners.is_some_and(|owners| owners.forgotten() > 0) {
-            self.schedule(300, Event::TellsAgain(node, start));
-        }
-    }
-
     /// Does something with a node's owners, and what follows from it.
     fn with(&mut self, node: usize, start: u64, work: impl FnOnce(&mut Owners<u64>, u64)) {
         let now_ms = self.clock(node);
@@ -635,14 +554,15 @@ impl World {
                 }
                 let known = &mut self.nodes[node];
                 if result.is_ok() {
+                    let has_will = !is_root(key);
                     let live = Live {
                         connection: session,
                         claimed_by: session,
                         outlives,
-                        has_will: true,
+                        has_will,
                     };
                     known.live.insert(key, live);
-                    if outlives {
+                    if outlives && has_will {
                         self.wills.entry(session).or_default().is_due = true;
                     }
                 }
@@ -680,319 +600,5 @@ impl World {
                 });
             }
         }
-    }
-
-    fn publish(&mut self, will: &[u8]) {
-        let connection = u64::from_be_bytes(will.try_into().expect("a number"));
-        let fate = self.wills.entry(connection).or_default();
-        fate.published += 1;
-        if fate.is_over {
-            self.found = Some(format!(
-                "the will of connection {connection} is published, which ended in order"
-            ));
-        }
-        if fate.published > 1 && !fate.may_be_doubled {
-            self.found = Some(format!(
-                "the will of connection {connection} is published again"
-            ));
-        }
-    }
-
-    /// A client comes to a node.
-    pub(crate) fn connect(&mut self, node: usize, client: u32, outlives: bool) {
-        let key = key_of(client);
-        let (start, connection) = (self.nodes[node].start, self.next_connection);
-        self.next_connection += 1;
-        if self.nodes[node].stands_still || self.nodes[node].owners.is_none() {
-            return;
-        }
-        let will = will_bytes(connection);
-        if let Some(live) = self.nodes[node].live.get(&key).copied() {
-            let now_ms = self.clock(node);
-            let is_sure =
-                (self.nodes[node].owners.as_ref()).is_some_and(|owners| owners.is_sure(now_ms));
-            if (live.outlives || outlives) && !is_sure {
-                return; // its door refuses
-            }
-            let client_id = name_of(key);
-            if live.has_will {
-                self.nodes[node].asked.push(live.connection);
-            }
-            let resumes = live.outlives && self.dice.one_in(2);
-            if resumes {
-                // It is in the record some milliseconds later, and nobody waits for that.
-                self.wills.entry(connection).or_default();
-                let next = Live {
-                    connection,
-                    claimed_by: live.claimed_by,
-                    outlives: true,
-                    has_will: true,
-                };
-                self.nodes[node].live.insert(key, next);
-            } else {
-                self.nodes[node].live.remove(&key);
-            }
-            self.with(node, start, |owners, now_ms| {
-                if live.has_will {
-                    let before = will_bytes(live.connection);
-                    owners.publish_will(now_ms, key, Arc::clone(&client_id), before);
-                }
-                if resumes {
-                    owners.set_will(now_ms, key, client_id, Some(will_bytes(connection)));
-                }
-            });
-            if resumes {
-                return;
-            }
-        }
-        if self.nodes[node]
-            .waiting
-            .values()
-            .any(|&(waits, _)| waits == key)
-        {
-            return;
-        }
-        self.nodes[node].waiting.insert(connection, (key, outlives));
-        let is_clean = self.dice.one_in(3);
-        let request = Request {
-            session: connection,
-            client_id: name_of(key),
-            user: None,
-            will: Some(will),
-            outlives,
-            is_clean,
-            if_free: false,
-        };
-        self.with(node, start, |owners, now_ms| {
-            owners.claim(now_ms, key, request);
-        });
-    }
-
-    /// A client goes: in order, or its connection is lost; its session ends, or waits for it.
-    fn leave(&mut self, node: usize, client: u32) {
-        let key = key_of(client);
-        let start = self.nodes[node].start;
-        if self.nodes[node].stands_still {
-            return;
-        }
-        let Some(live) = self.nodes[node].live.get(&key).copied() else {
-            return;
-        };
-        let (in_order, stays) = (self.dice.one_in(2), live.outlives && self.dice.one_in(2));
-        if stays {
-            let away = Live {
-                has_will: false,
-                ..live
-            };
-            self.nodes[node].live.insert(key, away);
-        } else {
-            self.nodes[node].live.remove(&key);
-        }
-        if in_order {
-            let fate = self.wills.entry(live.connection).or_default();
-            fate.is_due = false;
-            fate.has_left = true;
-        }
-        let client_id = name_of(key);
-        if live.has_will && !in_order {
-            self.nodes[node].asked.push(live.connection);
-        }
-        self.with(node, start, |owners, now_ms| {
-            if live.has_will && in_order {
-                owners.set_will(now_ms, key, Arc::clone(&client_id), None);
-            } else if live.has_will {
-                let will = will_bytes(live.connection);
-                owners.publish_will(now_ms, key, Arc::clone(&client_id), will);
-            }
-            if !stays {
-                owners.release(now_ms, key, client_id);
-            }
-        });
-    }
-
-    pub(crate) fn kill(&mut self, node: usize) {
-        let known = &mut self.nodes[node];
-        known.owners = None;
-        known.start += 1;
-        known.live.clear();
-        known.waiting.clear();
-        known.later.clear();
-        known.stands_still = false;
-        self.may_be_lost(node);
-    }
-
-    /// Wills that a node has taken out of their records, and may never publish: it dies at this moment, or it is
-    /// not told that it has taken them out, and another has the record by then.
-    fn may_be_lost(&mut self, node: usize) {
-        for connection in std::mem::take(&mut self.nodes[node].asked) {
-            self.wills.entry(connection).or_default().may_be_lost = true;
-        }
-    }
-
-    pub(crate) fn cut(&mut self, node: usize) {
-        self.nodes[node].is_cut = true;
-    }
-
-    pub(crate) fn mend(&mut self, node: usize) {
-        self.nodes[node].is_cut = false;
-        let start = self.nodes[node].start;
-        self.schedule(0, Event::Follow(node, start));
-    }
-
-    /// Something happens, from the seed.
-    fn step(&mut self) {
-        let node = self.dice.below(NODES as u64) as usize;
-        let client = self.dice.below(u64::from(CLIENTS)) as u32;
-        let long_ms = self.dice.below(5_000);
-        match self.dice.below(20) {
-            0..=8 => {
-                let outlives = !self.dice.one_in(3);
-                self.connect(node, client, outlives);
-            }
-            9..=12 => self.leave(node, client),
-            13 if self.nodes[node].owners.is_some() && !self.nodes[node].stands_still => {
-                self.nodes[node].stands_still = true;
-                let start = self.nodes[node].start;
-                self.schedule(long_ms, Event::Goes(node, start));
-            }
-            14 | 15 if !self.nodes[node].is_cut => {
-                self.cut(node);
-                self.schedule(long_ms, Event::Mends(node));
-            }
-            16 if self.nodes[node].owners.is_some() && self.dice.one_in(2) => {
-                self.kill(node);
-                self.schedule(long_ms, Event::Starts(node));
-            }
-            17 if matches!(self.losses, Losses::Some | Losses::Unnoticed)
-                && self.dice.one_in(4) =>
-            {
-                self.lose();
-            }
-            _ => {}
-        }
-        let for_ms = if self.dice.one_in(4) {
-            self.dice.below(3_000)
-        } else {
-            self.dice.below(20)
-        };
-        self.run_for(for_ms);
-    }
-
-    /// Everything is mended, and time passes.
-    fn rest(&mut self) {
-        self.is_calm = true;
-        self.run_for(5_000);
-        for node in 0..NODES {
-            self.mend(node);
-            self.start(node);
-        }
-        self.run_for(RESTED_MS);
-    }
-
-    /// Nodes that may acknowledge for a client whose session outlives its connection.
-    pub(crate) fn owners_of(&self, client: u32) -> Vec<usize> {
-        self.sure(key_of(client))
-    }
-
-    fn sure(&self, key: Key) -> Vec<usize> {
-        (0..NODES)
-            .filter(|&node| {
-                let now_ms = self.clock(node);
-                let known = &self.nodes[node];
-                let lives = known.live.get(&key).is_some_and(|live| live.outlives);
-                let is_sure = (known.owners.as_ref())
-                    .is_some_and(|owners| !self.with_fence || owners.is_sure(now_ms));
-                lives && is_sure && !known.stands_still
-            })
-            .collect()
-    }
-
-    /// Nodes where a client has a session.
-    pub(crate) fn lives_on(&self, client: u32) -> Vec<usize> {
-        let lives = |node: &usize| self.nodes[*node].live.contains_key(&key_of(client));
-        (0..NODES).filter(lives).collect()
-    }
-
-    pub(crate) fn will_of(&self, node: usize, client: u32) -> Option<u64> {
-        (self.nodes[node].live.get(&key_of(client))).map(|live| live.connection)
-    }
-
-    pub(crate) fn published(&self, connection: u64) -> u32 {
-        self.wills.get(&connection).map_or(0, |fate| fate.published)
-    }
-
-    /// What is wrong at this moment.
-    pub(crate) fn check(&self) -> Option<String> {
-        for key in (0..10).map(key_of) {
-            let sure = self.sure(key);
-            if sure.len() > 1 {
-                return Some(format!(
-                    "at {}: {} is on nodes {sure:?}",
-                    self.now_ms,
-                    name_of(key)
-                ));
-            }
-        }
-        self.found.clone()
-    }
-
-    /// What is wrong when everything has come to rest.
-    pub(crate) fn settled(&self) -> Option<String> {
-        if let Some(found) = self.check() {
-            return Some(found);
-        }
-        for (number, node) in self.nodes.iter().enumerate() {
-            let Some(owners) = &node.owners else {
-                continue;
-            };
-            if owners.busy() != 0 || !node.waiting.is_empty() {
-                return Some(format!("node {number} has {} under way", owners.busy()));
-            }
-            if owners.held() != node.live.len() {
-                let (held, live) = (owners.held(), node.live.len());
-                return Some(format!(
-                    "node {number} owns {held} sessions, and has {live}; {owners:?}, {:?}",
-                    node.live
-                ));
-            }
-            for key in node.live.keys() {
-                let last = self.last.get(key).map(|&at| &self.stream[at]);
-                let is_own = matches!(last, Some(Item::Record(_, record)) if record.owner == *owners.own() && !record.is_over);
-                if !is_own {
-                    let last = last.map(|item| match item {
-                        Item::Record(_, record) => format!("{record:?}"),
-                        Item::Mark(..) => String::new(),
-                    });
-                    return Some(format!(
-                        "{} on node {number} is not its own: {last:?}, {:?}, {:?}, {owners:?}",
-                        name_of(*key),
-                        owners.epoch(*key),
-                        node.live.get(key)
-                    ));
-                }
-            }
-        }
-        for &at in self.last.values() {
-            if let Item::Record(key, record) = &self.stream[at]
-                && !record.is_over
-                && !(0..NODES).any(|node| {
-                    self.process(node).as_ref() == Some(&record.owner)
-                        && self.nodes[node].live.contains_key(key)
-                })
-            {
-                return Some(format!("{} has a record and no session", name_of(*key)));
-            }
-        }
-        let living: HashSet<u64> = (self.nodes.iter())
-            .flat_map(|node| node.live.values().filter(|live| live.has_will))
-            .map(|live| live.connection)
-            .collect();
-        let lost = (self.wills.iter()).find(|(connection, fate)| {
-            let is_owed = fate.is_due && !fate.may_be_lost;
-            is_owed && fate.published == 0 && !living.contains(connection)
-        });
-        lost.map(|(connection, _)| {
-            format!("the will of connection {connection} was never published")
-        })
     }
 }
