@@ -24,7 +24,7 @@ pub(super) enum NextName {
     /// The same, of a message that goes by the log.
     Logged(SessionKey, u16),
     /// This one, with the record of the whole cluster that is kept behind it.
-    Given(Once, Settles),
+    Given(Once, Option<Settles>),
 }
 
 impl<P: DoorState> Broker<P> {
@@ -161,12 +161,15 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Names the message that is published next, and has it go by the log of a cluster, whoever wants it: so one append
-    /// decides whether it was published, whichever node tries. The entry tells of a record of the whole cluster, which is
-    /// kept behind it ([`keep_shared`](Self::keep_shared)).
-    pub fn name_next_as(&mut self, once: Once, key: &[u8], value: &[u8]) {
+    /// decides whether it was published, whichever node tries. The entry tells of a record of the whole cluster, its key and
+    /// value, which is kept behind it ([`keep_shared`](Self::keep_shared)); `None` where there is no such record.
+    pub fn name_next_as(&mut self, once: Once, record: Option<(&[u8], &[u8])>) {
         if self.peers.is_some() {
-            let (key, value) = (key.into(), value.into());
-            self.next_name = Some(NextName::Given(once, Settles::Shared { key, value }));
+            let settles = record.map(|(key, value)| Settles::Shared {
+                key: key.into(),
+                value: value.into(),
+            });
+            self.next_name = Some(NextName::Given(once, settles));
         }
     }
 
@@ -184,7 +187,7 @@ impl<P: DoorState> Broker<P> {
             NextName::Counted(session, number) | NextName::Logged(session, number) => {
                 (session, number)
             }
-            NextName::Given(once, settles) => return Some((once, Some(settles))),
+            NextName::Given(once, settles) => return Some((once, settles)),
         };
         let session = self.queues.attended_mut(session)?;
         if !session.is_stored {

@@ -121,11 +121,12 @@ impl<P: DoorState> Broker<P> {
         }
         let group = self.queues.groups.get(&dead.group);
         let name = group.map_or_else(String::new, |group| root_name(&group.filter));
-        self.name_next_as(Once {
+        let once = Once {
             session: Origin::of_client(&name).0,
             round: dead.position,
             packet_id: dead.failures,
-        });
+        };
+        self.name_next_as(once, None);
         let routed = self.route(now_ms, letter);
         self.next_name = None;
         routed

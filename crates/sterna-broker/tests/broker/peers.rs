@@ -424,7 +424,7 @@ fn what_has_a_name_of_its_own_goes_by_the_log_whoever_wants_it() {
         packet_id: 0,
     };
     let named = |node: &mut Cluster, topic: &str, level| {
-        node.broker(0).name_next_as(once, b"key", b"value");
+        node.broker(0).name_next_as(once, Some((b"key", b"value")));
         let routed = publish(node, 0, topic, level, false);
         let outgoing = node.broker(0).take_outgoing();
         let destination = outgoing.and_then(|(_, outgoing)| Some(outgoing.first()?.destination));

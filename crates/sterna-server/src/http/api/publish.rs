@@ -136,7 +136,7 @@ impl Api {
         let record = ticket.record(PUBLISHED);
         if let Some(once) = ticket.once() {
             let (key, value) = &record;
-            cx.broker.name_next_as(once, key, value);
+            cx.broker.name_next_as(once, Some((key, value)));
         }
         match self.publish(cx, peer, &asker.identity, message, Some(&record)) {
             Ok(mut promise) => {
