@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -191,9 +192,30 @@ def kept(cluster: Cluster) -> None:
     waiting(cluster, "orders", 0)
 
 
-def ledger(cluster: Cluster) -> None:
-    """The queue's node is killed under load: what was accepted comes, and none is with two consumers."""
+def killed(cluster: Cluster) -> None:
+    """The queue's node is killed under load."""
     owner = owner_of(cluster, "orders")
+    ledger(cluster, owner, owner.kill, owner.start)
+    cluster.settle()
+
+
+def paused(cluster: Cluster) -> None:
+    """The queue's node stands still under load, for longer than it is sure of anything."""
+    owner = owner_of(cluster, "orders")
+    ledger(cluster, owner, lambda: owner.send(signal.SIGSTOP), lambda: owner.send(signal.SIGCONT))
+    cluster.settle()
+
+
+def consumer_killed(cluster: Cluster) -> None:
+    """A node with consumers is killed under load: what they had goes to others."""
+    owner = owner_of(cluster, "orders")
+    _, second = others(cluster, owner)
+    ledger(cluster, owner, second.kill, second.start, second)
+    cluster.settle()
+
+
+def ledger(cluster: Cluster, owner: Node, fault, mend, lost: Node | None = None) -> None:
+    """What was accepted comes, whatever happens under load. Consumers are on the other nodes, of which one may be lost."""
     first, second = others(cluster, owner)
     accepted: list[str] = []
     refused = 0
@@ -216,6 +238,8 @@ def ledger(cluster: Cluster) -> None:
         try:
             consume(node)
         except Exception as error:  # noqa: BLE001
+            if node is lost:
+                return
             trouble.append(f"{node.name}: {type(error).__name__} {error}")
 
     threads = [threading.Thread(target=guarded, args=(node,)) for node in (first, second)]
@@ -225,15 +249,16 @@ def ledger(cluster: Cluster) -> None:
     sender = connection.create_sender("queue/orders")
     for number in range(LEDGER):
         if number == LEDGER // 3:
-            owner.kill()
+            fault()
         body = f"ledger {number}"
         try:
             sender.send(Message(body=body, durable=True))
             accepted.append(body)
         except SendException:
             refused += 1
-    owner_of(cluster, "orders", owner)
-    owner.start()
+    if lost is None:
+        owner_of(cluster, "orders", owner)
+    mend()
     missing = lambda: set(accepted) - set(got)  # noqa: E731
     try:
         wait_until("all messages come", lambda: not missing())
@@ -462,7 +487,9 @@ ROWS = [
     ("a queue is looked at", looked_at),
     ("a queue is made later", made_later),
     ("the queue's node stops in order", drained),
-    ("the queue's node is killed under load", ledger),
+    ("the queue's node is killed under load", killed),
+    ("the queue's node stands still under load", paused),
+    ("a consumer's node is killed under load", consumer_killed),
 ]
 
 

@@ -139,7 +139,7 @@ pub(crate) struct Queues<P> {
     /// Sessions of roots with something to give.
     pub(crate) ready_roots: Vec<u32>,
     /// What sessions of roots know of their queues, by slot.
-    pub(crate) root_queues: FxHashMap<u32, RootQueue>,
+    pub(crate) roots: FxHashMap<u32, RootQueue>,
     /// Queues of roots whose content has changed: it may be told whether they have room.
     pub(crate) weighed: Vec<u32>,
     /// The node's parts of a cluster's shared subscriptions.
@@ -265,7 +265,7 @@ impl<P> Queues<P> {
             is_crowded: false,
             ready: VecDeque::new(),
             ready_roots: Vec::new(),
-            root_queues: FxHashMap::default(),
+            roots: FxHashMap::default(),
             weighed: Vec::new(),
             branches: Branches::default(),
             current: None,

@@ -94,7 +94,7 @@ impl<P> Queues<P> {
                 sent.push(entry.position);
             }
         });
-        if self.root_queues.contains_key(&slot) {
+        if self.roots.contains_key(&slot) {
             return self.write_cursor_of_queue(slot, reader, bound, &waiting);
         }
         reader.advance(bound, &waiting, &sent);
@@ -127,7 +127,7 @@ impl<P> Queues<P> {
         let reached = waiting.iter().copied().fold(bound, u64::min);
         reader.is_changed = false;
         let mut cursor = None;
-        if let Some(root) = self.root_queues.get_mut(&slot)
+        if let Some(root) = self.roots.get_mut(&slot)
             && root.reach(reached)
         {
             reader.cursor.unsettled.clear();

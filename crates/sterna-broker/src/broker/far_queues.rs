@@ -186,7 +186,7 @@ impl<P: DoorState> Broker<P> {
         root.queue = Some(Box::new(QueueRoot::new(id)));
         self.queues.groups.insert(id, group);
         let known = RootQueue::new(id, before);
-        self.queues.root_queues.insert(session.slot, known);
+        self.queues.roots.insert(session.slot, known);
         self.keep(session, QUEUE_KEY, &[1]);
         true
     }
@@ -197,8 +197,8 @@ impl<P: DoorState> Broker<P> {
             return;
         };
         let slot = root.session.slot;
-        if (self.queues.root_queues.get(&slot)).is_some_and(|known| known.group == queue.group) {
-            self.queues.root_queues.remove(&slot);
+        if (self.queues.roots.get(&slot)).is_some_and(|known| known.group == queue.group) {
+            self.queues.roots.remove(&slot);
         }
         if let Some(group) = self.queues.groups.get_mut(&queue.group) {
             // The session has its cursor.
@@ -320,7 +320,7 @@ impl<P: DoorState> Broker<P> {
         let Entry {
             position, message, ..
         } = entry;
-        let known = self.queues.root_queues.get(&slot);
+        let known = self.queues.roots.get(&slot);
         let failures = known.map_or(0, |known| known.failures(position));
         let (Some(root), Some(message)) = (self.roots.get_mut(name), message) else {
             return;

@@ -372,11 +372,10 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn dispatch(&mut self, now_ms: u64, id: u32) {
         let home = self.shard;
         self.queues.branches.touch(id);
-        let mut root = None;
-        if let Some(group) = self.queues.groups.get_mut(&id) {
+        let root = self.queues.groups.get_mut(&id).and_then(|group| {
             group.is_dirty = false;
-            root = group.root.map(|_| Arc::clone(&group.filter));
-        }
+            group.root.map(|_| Arc::clone(&group.filter))
+        });
         if (root.as_ref()).is_some_and(|name| !self.may_give(name)) {
             return;
         }

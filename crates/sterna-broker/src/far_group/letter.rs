@@ -458,12 +458,12 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
             let (epoch, attendance) = (fields.number()?, fields.number()?);
             let most = fields.number()?;
             let (held, settled) = (positions(fields)?, positions(fields)?);
-            let mut members = 0;
-            let mut back = Vec::new();
-            if is_queue {
-                members = u32::try_from(fields.number()?).ok()?;
-                back = returned(fields, is_queue)?;
-            }
+            let (members, back) = if is_queue {
+                let members = u32::try_from(fields.number()?).ok()?;
+                (members, returned(fields, is_queue)?)
+            } else {
+                (0, Vec::new())
+            };
             Word::Attend {
                 epoch,
                 attendance,

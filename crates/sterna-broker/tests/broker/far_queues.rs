@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sterna_broker::{
-    DEFAULT_PRIORITY, DeadLetter, Limits, Message, MessageHeader, MessageReader, Outcome,
+    Close, DEFAULT_PRIORITY, DeadLetter, Limits, Message, MessageHeader, MessageReader, Outcome,
     PublishRefusal, Qos, QueueRules, SessionKey, Share,
 };
 
-use crate::cluster::{Client, text};
+use crate::cluster::{Client, qos, text};
 use crate::far_world::{DEAD, GROUP, NODES, World};
 use crate::log_node::SHARDS;
 
@@ -298,6 +298,45 @@ fn a_full_queue_refuses_publishers_of_all_nodes_until_it_has_room() {
     assert_eq!(drain(&mut world, at, 0), ["1", "2", "3"]);
     publish(&mut world, owner, &["4"]);
     assert_eq!(drain(&mut world, at, 0), ["4"]);
+}
+
+#[test]
+fn a_consumer_that_drains_has_all_that_it_took_before_it_is_told() {
+    let mut world = world(rules(None), Limits::default());
+    for at in 0..NODES {
+        publish(&mut world, at, &["1", "2", "3"]);
+        world.join_as(at, "drains", true);
+        let client = world.nodes[at].members.pop().expect("it has come").client;
+        let cluster = &mut world.nodes[at].site.cluster;
+        cluster.subscribe(client, GROUP, qos(Qos::ExactlyOnce));
+        cluster.run();
+        world.end_turn(at);
+        world.calm_down();
+        let cluster = &mut world.nodes[at].site.cluster;
+        cluster.demand(client, 10);
+        cluster.start_drain(client);
+        cluster.run();
+        let is_owner = at == world.owner();
+        let cluster = &mut world.nodes[at].site.cluster;
+        assert_eq!(cluster.drained(client), usize::from(is_owner), "{at}");
+        world.end_turn(at);
+        world.calm_down();
+        let cluster = &mut world.nodes[at].site.cluster;
+        assert_eq!(cluster.drained(client), 1, "{at}");
+        let got: Vec<_> = cluster.take(client).iter().map(text).collect();
+        assert_eq!(got, ["1", "2", "3"], "{at}");
+        // What comes later is not for it.
+        publish(&mut world, at, &["4"]);
+        let cluster = &mut world.nodes[at].site.cluster;
+        assert!(cluster.take(client).is_empty());
+        cluster.close(client, Close::NORMAL);
+        cluster.run();
+        world.end_turn(at);
+        world.calm_down();
+        join(&mut world, at);
+        assert_eq!(drain(&mut world, at, 0), ["1", "2", "3", "4"]);
+        world.leave_now(at, 0);
+    }
 }
 
 /// A session on a node that looks at the queue.

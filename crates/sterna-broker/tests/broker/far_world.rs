@@ -470,6 +470,11 @@ impl World {
             return;
         }
         let which = self.below(count as u64) as usize;
+        self.leave_now(at, which);
+    }
+
+    /// A member's connection is lost.
+    pub(crate) fn leave_now(&mut self, at: usize, which: usize) {
         let member = self.nodes[at].members.swap_remove(which);
         for (_, number) in member.unsettled {
             self.holders.remove(&number);
