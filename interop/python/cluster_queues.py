@@ -32,8 +32,8 @@ STERNA = os.environ["STERNA_BIN"]
 LEDGER, MOST = 1_500, 1_000
 # How many more may be in a full queue: what was under way when it was said that it is full.
 OVERSHOOT = 200
-# How long nothing must come.
-SILENCE_S = 1.0
+# How long nothing must come, and after which cursors are written (store.cursor_interval_ms).
+SILENCE_S, CURSORS_S = 1.0, 2.0
 FAILURES = 3
 SETTINGS = f"""
 [admin]
@@ -497,6 +497,8 @@ def told(row, cluster: Cluster) -> None:
     """Runs a row; what the client's library raises is a failure of it."""
     try:
         row(cluster)
+        # What was accepted is in the queues' cursors, whichever node dies next.
+        time.sleep(CURSORS_S)
     except (ProtonException, KeyError, ValueError) as error:
         raise Failure(f"{type(error).__name__}: {error}") from error
 

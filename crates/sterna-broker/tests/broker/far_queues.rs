@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Close, DEFAULT_PRIORITY, DeadLetter, Limits, Message, MessageHeader, MessageReader, Outcome,
-    PublishRefusal, Qos, QueueRules, SessionKey, Share,
+    Ownership, Peer, PeerGate, PublishRefusal, Qos, QueueRules, SessionKey, Share,
 };
 
 use crate::cluster::{Client, qos, text};
 use crate::far_world::{DEAD, GROUP, NODES, World};
-use crate::log_node::SHARDS;
+use crate::log_node::{Log, LogNode, SHARDS};
 
 /// Reads payloads such as `12 p7`: a number, a priority.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl MessageReader for Reader {
 
     fn dead_letter(&self, message: &Message, letter: &DeadLetter<'_>) -> Option<Message> {
         let payload = String::from_utf8_lossy(message.payload());
-        let payload = format!("{payload} {}", letter.cause.as_str());
+        let payload = format!("{payload} {} {}", letter.cause.as_str(), letter.failures);
         let header = MessageHeader {
             qos: Qos::AtLeastOnce,
             ..MessageHeader::default()
@@ -113,7 +113,64 @@ fn play(seed: u64, with_fence: bool) -> Option<String> {
         world.step();
     }
     world.rest();
-    world.judge()
+    let doubled = (world.dead_letters().into_iter()).find(|&(_, count)| count > 2);
+    let fault = world.judge();
+    // A node that dies may leave a letter, and not that it has counted a failure.
+    fault.or_else(|| doubled.map(|(number, count)| format!("{number} died {count} times")))
+}
+
+#[test]
+fn without_deaths_no_message_is_a_dead_letter_twice() {
+    crate::seeds::play("dead letters of nodes", 0..20, |seed| {
+        let mut world = World::with(seed, true, Some(rules(Some(2))), Limits::default());
+        world.calm_down();
+        for at in 0..NODES {
+            join(&mut world, at);
+        }
+        for number in 0..60 {
+            world.publish(number % NODES);
+            world.read((number + 1) % NODES);
+            if number % 5 == 0 {
+                world.calm_down();
+            }
+        }
+        world.rest();
+        let letters = world.dead_letters();
+        assert!(!letters.is_empty(), "seed {seed}");
+        for (number, count) in letters {
+            assert_eq!(count, 1, "{number}, seed {seed}");
+            assert!(!world.done.contains_key(&number), "{number}, seed {seed}");
+        }
+        assert_eq!(world.judge(), None, "seed {seed}");
+    });
+}
+
+/// A node that reads an older form of letters might take a queue over, and would give nothing.
+#[test]
+fn while_a_node_knows_no_queues_nobody_wants_a_root() {
+    let gate = PeerGate::new(1 << 30);
+    gate.set_has_groups(true);
+    let mut site = LogNode::start(&Log::default(), Limits::default(), gate);
+    let own = Peer {
+        node: "n".into(),
+        incarnation: 1,
+    };
+    for shard in 0..SHARDS {
+        let broker = site.cluster.broker(shard);
+        assert!(!broker.has_queues());
+        if shard == 0 {
+            let declared = broker.declare_queue(0, GROUP, rules(None));
+            declared.expect("a valid queue");
+        }
+        broker.set_roll(0, own.clone(), Some(Vec::new()), 1_000);
+        site.cluster.collect(shard);
+    }
+    for _ in 0..20 {
+        site.cluster.run();
+        site.cluster.pass(500);
+    }
+    let is_claim = |note: &Ownership| matches!(note, Ownership::Claim { .. });
+    assert!(!site.cluster.notes.iter().any(is_claim));
 }
 
 #[test]
