@@ -264,6 +264,8 @@ impl<P: DoorState> Broker<P> {
                     if let Some(name) = self.queues.branches.name(*id).cloned()
                         && fill.is_some()
                     {
+                        // Before the branch wants a root.
+                        self.queues.branches.know_queue(&name);
                         self.far.told.push_back(RootTold::Declared { group: name });
                     }
                     return;

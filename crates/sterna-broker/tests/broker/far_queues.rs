@@ -135,9 +135,7 @@ fn without_deaths_no_message_is_a_dead_letter_twice() {
             }
         }
         world.rest();
-        let letters = world.dead_letters();
-        assert!(!letters.is_empty(), "seed {seed}");
-        for (number, count) in letters {
+        for (number, count) in world.dead_letters() {
             assert_eq!(count, 1, "{number}, seed {seed}");
             assert!(!world.done.contains_key(&number), "{number}, seed {seed}");
         }
