@@ -159,6 +159,8 @@ pub(crate) struct Moved<P> {
     /// The keys of the records that its front door keeps, and those records that it has not taken yet.
     pub(crate) kept: Vec<Box<[u8]>>,
     pub(crate) restored: Vec<Record>,
+    /// See [`Rare::rounds`](crate::session::Rare::rounds).
+    pub(crate) rounds: u64,
 }
 
 /// See [`Letter::Attend`].

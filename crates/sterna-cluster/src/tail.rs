@@ -292,23 +292,23 @@ impl Tail {
     /// many there were.
     pub fn amend(&self, session: Key, epoch: u64, records: &mut Records) -> usize {
         let all = self.known.values().flatten();
-        let mut found: Vec<(u64, &[u8])> = all
+        let mut found: Vec<(u64, &[u8], u64)> = all
             .filter_map(|(_, settles)| match settles {
-                // What an earlier session of the name has published has a lower epoch.
                 Settles::Session {
                     key,
-                    epoch: of,
+                    epoch,
                     round,
                     record,
-                } if *key == session && *of >= epoch => Some((*round, &**record)),
+                } if *key == session => Some((*round, &**record, *epoch)),
                 _ => None,
             })
             .collect();
         found.sort_unstable();
-        let added = found.into_iter();
-        added
-            .filter(|(round, record)| settle(records, *round, record))
-            .count()
+        let added = found.into_iter().filter(|&(round, record, of)| {
+            // What an earlier session of the name has published has a lower epoch, and numbers of its own.
+            settle(records, (round, record), of >= epoch)
+        });
+        added.count()
     }
 
     /// What the front door keeps of a request that was published in a round, and for how many seconds.
@@ -402,7 +402,7 @@ mod tests {
     fn records(rounds: u64) -> Records {
         let mut records = Records::from([(b"s\x01a"[..].into(), Box::default())]);
         if rounds > 0 {
-            settle(&mut records, rounds, b"before");
+            settle(&mut records, (rounds, b"before"), true);
         }
         records
     }
@@ -422,11 +422,12 @@ mod tests {
             0,
             "another session"
         );
-        assert_eq!(
-            tail.amend([7; 16], 21, &mut records(0)),
-            0,
-            "a later session"
-        );
+        for earlier in [0, 1, 7] {
+            let added = tail.amend([7; 16], 21, &mut records(earlier));
+            assert_eq!(added, 0, "a later session that has published {earlier}");
+        }
+        let added = tail.amend([7; 16], 21, &mut records(4));
+        assert_eq!(added, 1, "its owner has written something else since");
         assert_eq!(
             tail.amend([7; 16], 0, &mut Records::new()),
             0,

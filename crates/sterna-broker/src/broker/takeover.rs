@@ -160,9 +160,9 @@ impl<P: DoorState> Broker<P> {
         for (_, subscription) in session.subscriptions.iter() {
             self.queues.counters.unsubscribed(subscription.group);
         }
-        let (kept, restored) = session
+        let (kept, restored, rounds) = session
             .rare
-            .map(|rare| (rare.kept, rare.restored))
+            .map(|rare| (rare.kept, rare.restored, rare.rounds))
             .unwrap_or_default();
         let mut reader = session.reader;
         if let Some(reader) = &mut reader {
@@ -172,6 +172,7 @@ impl<P: DoorState> Broker<P> {
             reader,
             kept,
             restored,
+            rounds,
             subscriptions: session.subscriptions.take(),
             ledger: self.queues.drain(session.ledger),
             pending: self.queues.drain(session.pending),
@@ -299,6 +300,9 @@ impl<P: DoorState> Broker<P> {
             rare.rehomed.extend(rehomed);
             rare.kept = state.kept;
             rare.restored = state.restored;
+        }
+        if state.rounds > 0 {
+            session.rare_mut().rounds = state.rounds;
         }
         let missed = (session.rare.as_mut()).and_then(|rare| rare.missed_from.take());
         if let Some(reader) = &mut session.reader {

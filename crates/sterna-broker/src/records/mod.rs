@@ -98,15 +98,24 @@ pub fn shared_of(key: &[u8]) -> Option<&[u8]> {
 /// Adds to a session's records that of a publication, which a node of a cluster did not come to write.
 ///
 /// It is a front door's record by `key`, and the publication's number in its session. False where the records know of
-/// it, or are none.
-pub fn settle(records: &mut BTreeMap<Box<[u8]>, Box<[u8]>>, round: u64, key: &[u8]) -> bool {
+/// it, or are none. `is_its` says whether it is of the session that has the records; otherwise that shows by the number
+/// alone.
+pub fn settle(
+    records: &mut BTreeMap<Box<[u8]>, Box<[u8]>>,
+    (round, key): (u64, &[u8]),
+    is_its: bool,
+) -> bool {
     let name = records.keys().find_map(|key| name_of(key));
     let Some(name) = name.map(str::to_owned) else {
         return false;
     };
     let rounds = self::key(Kind::Rounds, &name, &[]);
     let known = (records.get(&rounds)).and_then(|value| (**value).try_into().ok());
-    if known.is_some_and(|known| u64::from_be_bytes(known) >= round) {
+    let is_news = known.map_or(is_its, |known| {
+        let known = u64::from_be_bytes(known);
+        (is_its && known < round) || known.checked_add(1) == Some(round)
+    });
+    if !is_news {
         return false;
     }
     records.insert(rounds, round.to_be_bytes().into());

@@ -344,13 +344,14 @@ impl Core {
                 continue;
             }
             self.forget_kept(key);
-            let (found, ()) = tokio::join!(self.get_kept(key), self.know_tail());
-            match found {
+            match self.get_kept(key).await {
                 Ok(found) => {
                     let (sequence, before, mut records) = found.unwrap_or_default();
                     if before > epoch && self.epoch_of_kept(key, before).await.is_some() {
                         return None;
                     }
+                    // What its earlier owner has seen of the log is to come by here first, and what it has appended.
+                    self.know_tail().await;
                     // Its earlier owner may have died before it wrote the last of them.
                     self.amend(key, before, &mut records);
                     if let Some((key, value)) = will.as_ref().filter(|_| !records.is_empty()) {
@@ -385,14 +386,8 @@ impl Core {
         key: Key,
         client_id: Arc<str>,
     ) {
-        let restored = async {
-            let records = self.take_kept(key, None).await;
-            // What its earlier owner has seen of the log is to come by here first.
-            self.wait_for_end_of_log().await;
-            records
-        };
         let limit = Duration::from_millis(self.settings.claim_timeout_ms);
-        let records = tokio::time::timeout(limit, restored).await;
+        let records = tokio::time::timeout(limit, self.take_kept(key, None)).await;
         let own = self.owners.borrow().epoch(key);
         let refused = |why| ToShard::Claimed {
             session,
@@ -426,7 +421,6 @@ impl Core {
         let waiting = (will.as_deref()).and_then(|will| delayed_will(&client_id, will, now_ms));
         let is_delayed = waiting.is_some();
         let records = self.take_kept(key, waiting).await;
-        self.wait_for_end_of_log().await;
         // [MQTT-3.1.3-9] where its client has come back elsewhere
         let is_over = is_delayed && records.as_ref().is_none_or(|records| !records.is_empty());
         let records = records.unwrap_or_default();

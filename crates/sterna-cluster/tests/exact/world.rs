@@ -129,10 +129,11 @@ impl World {
         self.marks.insert(at, (incarnation, settled));
     }
 
-    /// The messages of a node's next turn get into the log.
+    /// The messages of a node's next turn get into the log, or those of the turn after it, whose topics may be others.
     fn append(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
-        let Some(turn) = (node.turns.iter_mut()).find(|turn| !turn.outgoing.is_empty()) else {
+        let skipped = usize::from(self.dice.roll(4) == 0);
+        let waiting = (self.nodes[at].turns.iter_mut()).filter(|turn| !turn.outgoing.is_empty());
+        let Some(turn) = waiting.take(skipped + 1).last() else {
             return;
         };
         for one in std::mem::take(&mut turn.outgoing) {
