@@ -1,6 +1,7 @@
 //! What the fuzz targets do with the bytes that they are given. A target proper is one line; what it
 //! checks lies here, where the targets share it.
 
+pub mod cluster;
 pub mod configuration;
 pub mod http_client;
 pub mod http_frames;

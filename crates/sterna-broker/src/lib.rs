@@ -131,7 +131,7 @@ pub use broker::{
 pub use counters::Counters;
 pub use directory::Directory;
 pub use far_group::{
-    GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, is_letter_of_queue,
+    GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, is_letter_of_queue, rewritten_letter,
 };
 pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};

@@ -35,6 +35,14 @@ pub fn is_letter_of_queue(record: &[u8]) -> bool {
     tag.is_some_and(|tag| tag.is_ascii_uppercase())
 }
 
+/// A letter that is read and written again: the same bytes, for those of a node. `None` for what is no letter.
+#[must_use]
+pub fn rewritten_letter(record: &[u8]) -> Option<Vec<u8>> {
+    let heard = decode(&Arc::from(""), record)?;
+    let (group, from) = (&heard.group, heard.from.incarnation);
+    Some(encode(group, from, heard.is_queue, &heard.word))
+}
+
 /// A message that a root gives.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
@@ -656,6 +664,7 @@ mod tests {
             // Messages of equal content have equal records.
             let again = encode(&heard.group, heard.from.incarnation, is_queue, &heard.word);
             assert_eq!(again, record);
+            assert_eq!(rewritten_letter(&record), Some(record.clone()));
             for end in 0..record.len() {
                 let cut = decode(&node, &record[..end]);
                 let is_shorter = |word: &Word| match word {
@@ -681,5 +690,29 @@ mod tests {
             let record = encode("$share/g/t", 12, false, &word);
             assert!(decode(&Arc::from("a"), &record).is_none(), "{word:?}");
         }
+    }
+
+    /// What is written of any bytes that are a letter stays as it is.
+    #[test]
+    fn bytes_that_are_read_as_a_letter_are_written_in_one_form() {
+        let mut read = 0;
+        let both = words().into_iter().flat_map(|word| {
+            [false, true].map(|is_queue| encode("$share/g/t", 12, is_queue, &word))
+        });
+        for record in both {
+            for at in 0..record.len() {
+                for value in [0, 1, 2, 0x7f, 0x80, 0xff] {
+                    let mut bytes = record.clone();
+                    bytes[at] = value;
+                    let Some(written) = rewritten_letter(&bytes) else {
+                        continue;
+                    };
+                    assert_eq!(rewritten_letter(&written).as_ref(), Some(&written));
+                    assert_eq!(group_of_letter(&written), group_of_letter(&bytes));
+                    read += 1;
+                }
+            }
+        }
+        assert!(read > 100, "only {read} were letters");
     }
 }
