@@ -394,6 +394,49 @@ fn a_consumer_that_drains_has_all_that_it_took_before_it_is_told() {
     }
 }
 
+/// A node declares the queue, and others do as their front doors: when they hear of it.
+fn declare(world: &mut World, at: usize) {
+    for node in (0..NODES).cycle().skip(at).take(4 * NODES) {
+        for shard in 0..SHARDS {
+            let cluster = &mut world.nodes[node].site.cluster;
+            let broker = cluster.broker(shard);
+            let is_found = !broker.take_found_queues().is_empty();
+            if is_found || (node == at && shard == 0) {
+                let declared = broker.declare_queue(0, GROUP, rules(None));
+                declared.expect("a valid queue");
+                cluster.collect(shard);
+            }
+        }
+        world.nodes[node].site.cluster.run();
+        world.end_turn(node);
+        world.calm_down();
+    }
+}
+
+#[test]
+fn a_group_becomes_a_queue_and_its_members_keep_what_they_have() {
+    let mut world = World::new(1, true);
+    join(&mut world, 0);
+    publish(&mut world, 1, &["1", "2", "3", "4"]);
+    let held = world.take(0, 0);
+    assert_eq!(held.iter().map(text).collect::<Vec<_>>(), ["1", "2"]);
+    declare(&mut world, 1);
+    assert_eq!(waiting(&mut world), 2);
+    assert!(world.take(0, 0).is_empty(), "it has what it takes");
+    for delivery in held {
+        world.settle(0, 0, delivery.tag, Outcome::Accepted);
+    }
+    assert_eq!(drain(&mut world, 0, 0), ["3", "4"]);
+    // Without members it goes on.
+    world.leave_now(0, 0);
+    publish(&mut world, 2, &["5"]);
+    for at in 0..NODES {
+        world.nodes[at].site.cluster.pass(100_000);
+    }
+    world.calm_down();
+    assert_eq!(waiting(&mut world), 1);
+}
+
 /// A session on a node that looks at the queue.
 fn look(world: &mut World, at: usize, credit: u32) -> Client {
     world.join_as(at, "looks", true);
