@@ -329,16 +329,6 @@ def durable_members(cluster: Cluster) -> None:
     Client(second, "away", clean=True).admitted().close()
 
 
-def queues_are_refused(cluster: Cluster) -> None:
-    """Queues of AMQP, whose limits no node could keep alone, are refused with a reason."""
-    done = subprocess.run(
-        [os.environ["STERNA_BIN"], "sub", cluster.nodes[0].url("amqp"), "-t", "queue/jobs", "--maximum-reconnect-times", "0"],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )
-    if done.returncode == 0 or "no queues" not in done.stderr:
-        raise Failure(f"it ended with {done.returncode}: {done.stderr}")
-
-
 ROWS = [
     ("members of a group are on three nodes", members_everywhere),
     ("members of a group speak three protocols", protocols),
@@ -347,5 +337,4 @@ ROWS = [
     ("the node that gives a group's messages out is killed", the_owner),
     ("the node of a group's member stands still", stands_still),
     ("a group waits for members that are away", durable_members),
-    ("queues are refused", queues_are_refused),
 ]
