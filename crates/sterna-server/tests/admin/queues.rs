@@ -64,7 +64,7 @@ fn queues_are_listed_with_depth_consumers_and_rules() {
     let expected = json!({
         "name": "orders", "filter": "queue/orders", "messages": 5, "delayed": 0, "bytes": 5 * 14,
         "consumers": 0, "maximum_deliveries": 3, "dead_letter": "dead", "has_priorities": false,
-        "shard": orders["shard"],
+        "shard": orders["shard"], "node": null,
     });
     assert_eq!(orders, expected);
     assert_eq!(world.read("/admin/v1/queues/alarms")["filter"], "alarms/#");
