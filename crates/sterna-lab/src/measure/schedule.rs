@@ -256,19 +256,20 @@ mod tests {
         let runs = runs("mqtt-jeddou-2022");
         let with = |jobs| Schedule::new(&runs, 0..runs.len(), of(2, Some(jobs)));
         let side_by_side = runs.iter().position(|run| !run.alone).unwrap();
-        let mut schedule = with(100);
-        for _ in 0..140 {
-            schedule.again(&runs, side_by_side);
-        }
-        assert!((45.0..55.0).contains(&schedule.jobs), "{}", schedule.jobs);
+        let mut schedule = with(MAX_JOBS);
+        schedule.again(&runs, side_by_side);
+        let after_one = MAX_JOBS as f64 * AFTER_REPETITION;
+        assert!((schedule.jobs - after_one).abs() < 1e-9);
         for _ in 0..1000 {
             schedule.again(&runs, side_by_side);
         }
         assert!((schedule.jobs - MIN_JOBS).abs() < 1e-9);
+        schedule.good();
+        assert!((schedule.jobs - MIN_JOBS - AFTER_GOOD).abs() < 1e-9);
         for _ in 0..1000 {
             schedule.good();
         }
-        assert!((schedule.jobs - 100.0).abs() < 1e-9);
+        assert!((schedule.jobs - MAX_JOBS as f64).abs() < 1e-9);
         let mut few = with(2);
         few.again(&runs, side_by_side);
         assert!((few.jobs - 2.0).abs() < 1e-9);
@@ -305,7 +306,8 @@ mod tests {
     fn starts_keep_a_distance() {
         let runs = runs("mqtt-fernandez-2020");
         let mut schedule = Schedule::new(&runs, 0..runs.len(), of(2, None));
-        let [soon, later] = [149, 150].map(|ms| Some(Duration::from_millis(ms)));
+        let later = START_EVERY / 2;
+        let [soon, later] = [later - Duration::from_millis(1), later].map(Some);
         assert!(schedule.may_start(None) && schedule.may_start(soon));
         assert!(schedule.next(&runs).is_some());
         assert!(!schedule.may_start(soon) && schedule.may_start(later));
