@@ -133,12 +133,20 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 #[track_caller]
-fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+fn await_that(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(await_whether(is_so), "{what}: not within {PATIENCE:?}");
+}
+
+/// Whether it becomes so in time.
+fn await_whether(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        if Instant::now() >= deadline {
+            return false;
+        }
         thread::sleep(Duration::from_millis(50));
     }
+    true
 }
 
 // MQTT 3.1.1, as far as it is needed.
@@ -572,15 +580,20 @@ fn amqp_transfer(is_first: bool, bytes: usize) -> Vec<u8> {
     frame(0, &body)
 }
 
-/// The ceiling of the attacked broker, and what it may be above it for a moment: what arrives between two
-/// looks, and what the C library has not given back.
-const CEILING_BYTES: u64 = 128 * MIB;
+/// The ceiling of the attacked broker. The unoptimised program alone takes 46 MiB of it, and the store's caches 16: stages
+/// that end at 65 % must leave room for retained messages that stay, and for gaps between them.
+const CEILING_BYTES: u64 = 160 * MIB;
+/// What it may be above it for a moment: what arrives between two looks, and what the allocator has not given back.
 const MARGIN_BYTES: u64 = 32 * MIB;
 const ATTACK: Duration = Duration::from_secs(12);
 
 #[test]
 fn anonymous_clients_within_every_limit_do_not_end_the_process_or_an_honest_client() {
-    let broker = Broker::start("[broker]\nmemory_ceiling = \"128 MiB\"\n");
+    let ceiling = format!(
+        "[broker]\nmemory_ceiling = \"{} MiB\"\n",
+        CEILING_BYTES / MIB
+    );
+    let broker = Broker::start(&ceiling);
     // Who publishes honestly, and who is to get it, now and then away.
     let mut reader = client(&broker, "honest-reader", false);
     reader.write_all(&subscribe("honest")).unwrap();
@@ -643,9 +656,12 @@ fn anonymous_clients_within_every_limit_do_not_end_the_process_or_an_honest_clie
     assert!(answers + 1 >= pings && !acknowledged.is_empty());
 
     // All resumes.
-    await_that("no stage is left", || {
+    let mut used = Vec::new();
+    let is_ready = await_whether(|| {
+        used = broker.metric("sterna_memory_bytes");
         broker.get("/readyz") == (200, "ready\n".to_owned())
     });
+    assert!(is_ready, "a stage is left after {PATIENCE:?}: {used:?}");
     honest.set_read_timeout(Some(PATIENCE)).unwrap();
     while is_open {
         let came = packets.read(&mut honest).expect("the honest client stays");
