@@ -118,9 +118,11 @@ fn an_honest_login_does_not_wait_for_guesses() {
             connect(&mut broker, Version::V5, user, "wrong")
         })
         .collect();
+    // On a busy machine there are verdicts before it comes.
+    broker.take_verdicts();
     broker.come_from([192, 0, 2, 2]);
     let honest = connect(&mut broker, Version::V5, "ann", "ann-pass");
-    // It is among the first few verdicts, whoever waits.
+    // It is among the next few verdicts, however many guesses wait.
     let mut verdicts = 0;
     while broker.told(honest, Version::V5).is_empty() {
         broker.await_verdict();
