@@ -5,9 +5,10 @@
 ROWS is a report's rows.json and SAMPLES a campaign's samples.jsonl, or samples.jsonl.gz. Each value must be the same to nine
 digits, each end of an interval to MAX_SHIFT of its width or MAX_TAIL of the draws beyond it (other draws of the
 repetitions), and each verdict that of the interval. The last line counts what was checked; the exit status is 1 where
-something differs. docs/lab.md says what the rows mean. Needs Python 3.8 and numpy.
+something differs. docs/lab.md says what the rows mean. Needs Python 3.9 and numpy.
 """
 
+import functools
 import gzip
 import itertools
 import json
@@ -48,25 +49,47 @@ def by_repetition(samples, name):
     return found
 
 
-def statistic(name, runs):
-    """A statistic of all values of some runs."""
-    if name == "run_max":
-        return numpy.mean([run.max() for run in runs])
-    values = numpy.concatenate(runs)
-    if name in (None, "mean"):
-        return values.mean()
-    if name in ("sd", "rsd"):
-        deviation = values.std(ddof=1) if len(values) > 1 else 0.0
-        return deviation if name == "sd" else deviation / values.mean()
-    if name == "max":
-        return values.max()
-    if name == "count":
-        return len(values)
-    return numpy.percentile(values, float(name[1:]))
+class Side:
+    """A statistic of all values of some repetitions."""
+
+    def __init__(self, name, runs):
+        self.name = name
+        self.numbers = sorted(runs)
+        self.values = [numpy.concatenate(runs[number]) for number in self.numbers]
+        self.counts = numpy.array([len(values) for values in self.values], dtype=float)
+        if name in (None, "mean", "sd", "rsd"):
+            # Sums around the middle lose no digits.
+            self.middle = numpy.concatenate(self.values).mean() if self.values else 0.0
+            self.sums = numpy.array([(values - self.middle).sum() for values in self.values])
+            self.squares = numpy.array([((values - self.middle) ** 2).sum() for values in self.values])
+        elif name == "run_max":
+            self.counts = numpy.array([len(runs[number]) for number in self.numbers], dtype=float)
+            self.sums = numpy.array([sum(run.max() for run in runs[number]) for number in self.numbers])
+
+    def of(self, draws):
+        """The statistic for each draw, which is a line of repetitions."""
+        places = numpy.searchsorted(self.numbers, draws)
+        counts = self.counts[places].sum(axis=1)
+        if self.name == "count":
+            return counts
+        if self.name == "run_max":
+            return self.sums[places].sum(axis=1) / counts
+        if self.name in (None, "mean", "sd", "rsd"):
+            shift = self.sums[places].sum(axis=1) / counts
+            if self.name in (None, "mean"):
+                return self.middle + shift
+            squares = self.squares[places].sum(axis=1) - counts * shift**2
+            deviation = numpy.sqrt(numpy.maximum(squares, 0.0) / numpy.maximum(counts - 1, 1.0))
+            return deviation if self.name == "sd" else deviation / (self.middle + shift)
+        drawn = (numpy.concatenate([self.values[place] for place in line]) for line in places)
+        if self.name == "max":
+            return numpy.array([values.max() for values in drawn])
+        part = float(self.name[1:])
+        return numpy.array([numpy.percentile(values, part) for values in drawn])
 
 
 class Term:
-    """What a row's recipe makes of the repetitions that are asked for."""
+    """What a row's recipe makes of each draw of repetitions."""
 
     def __init__(self, recipe, samples):
         self.recipe = recipe
@@ -75,7 +98,7 @@ class Term:
         filters = [recipe["at"]] + ([recipe["against"]] if recipe["against"] else [])
         found = [chosen(samples, recipe["grid"], cells) for cells in filters]
         self.sides = [
-            by_repetition([one for one in side if one["verdict"] == "sound"], name)
+            Side(self.statistic, by_repetition([one for one in side if one["verdict"] == "sound"], name))
             for side in found
         ]
         self.unsuccessful = sum(
@@ -83,13 +106,10 @@ class Term:
         )
 
     def shared(self):
-        return set.intersection(*(set(side) for side in self.sides))
+        return set.intersection(*(set(side.numbers) for side in self.sides))
 
-    def value(self, repetitions):
-        values = [
-            statistic(self.statistic, [run for number in repetitions for run in side[number]])
-            for side in self.sides
-        ]
+    def of(self, draws):
+        values = [side.of(draws) for side in self.sides]
         value = values[0]
         if len(values) == 2:
             value = values[1] - value if self.recipe["difference"] else value / values[1]
@@ -109,6 +129,7 @@ def made(row, values):
     return values[-1] / values[0] - 1.0
 
 
+@functools.cache
 def student(degrees):
     """The 97.5 % quantile of Student's t: its density is summed up until it is reached."""
     grid = numpy.linspace(0.0, 60.0, 600_001)
@@ -145,7 +166,7 @@ def interval(row, terms, shared, random):
         drawn = numpy.sort(random.choice(shared, size=(RESAMPLES, count)), axis=1)
         kinds, times = numpy.unique(drawn, axis=0, return_counts=True)
         parts = times / RESAMPLES
-    results = numpy.array([made(row, [term.value(kind) for term in terms]) for kind in kinds])
+    results = made(row, [term.of(numpy.array(kinds)) for term in terms])
     if not numpy.isfinite(results).all():
         return None
     order = numpy.argsort(results)
@@ -180,7 +201,7 @@ def complaint(row, samples, random):
     shared = sorted(set.intersection(*(term.shared() for term in terms)))
     if len(shared) != row["repetitions"]:
         return f"{len(shared)} repetitions instead of {row['repetitions']}"
-    value = made(row, [term.value(shared) for term in terms])
+    value = made(row, [term.of(numpy.array([shared])) for term in terms])[0]
     if not math.isclose(value, row["value"], rel_tol=1e-9, abs_tol=1e-9):
         return f"{value} instead of {row['value']}"
     if sum(term.unsuccessful for term in terms) != row["unsuccessful"]:
