@@ -103,7 +103,10 @@ pub(crate) fn run(
         match lines_received.recv_timeout(POLL) {
             Ok(line) => {
                 writeln!(file, "{line}")?;
-                progress.busy(line.trim());
+                // Lines of JSON are for this program.
+                if !line.starts_with('{') {
+                    progress.busy(line.trim());
+                }
                 lines.push(line);
             }
             Err(RecvTimeoutError::Timeout) => {

@@ -18,6 +18,7 @@ mod rust_source;
 mod sources;
 mod spec;
 mod steps;
+mod test_programs;
 mod test_report;
 mod tools;
 mod workspace;

@@ -7,7 +7,7 @@ use crate::console::{Colour, Progress, Tally, paint, seconds};
 use crate::invariants::{self, Rule};
 use crate::test_report::TestReport;
 use crate::workspace::{Workspace, on_path};
-use crate::{Failure, Verdict, deny, fuzz, interop, package, spec};
+use crate::{Failure, Verdict, deny, fuzz, interop, package, spec, test_programs};
 
 /// Time of each fuzz target here.
 const FUZZ_SECONDS: u64 = 8;
@@ -336,49 +336,32 @@ fn rules(workspace: &Workspace, _: &mut Progress) -> Result<StepReport, Failure>
 }
 
 fn tests(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
-    let arguments = ["test", "--locked", "--workspace", "--no-fail-fast"];
-    let outcome = cargo(
-        workspace,
-        progress,
-        "tests",
-        &arguments,
-        Some(("RUST_BACKTRACE", "0")),
-    )?;
-    let report = TestReport::read(outcome.lines.iter().map(String::as_str));
-    let mut tally = report.tally;
-    let mut remarks = Vec::new();
-    for failure in &report.failures {
-        remarks.push(format!("failed: {failure}"));
-    }
-    remarks.extend(
-        report
-            .told_by_failures
-            .iter()
-            .map(|line| format!("    {line}")),
-    );
-    for name in &report.ignored {
-        remarks.push(format!("ignored: {name}"));
-    }
-    if !outcome.success && tally.failed == 0 {
-        // Something does not build, or a test program died before it could count.
-        tally += Tally::FAILED;
-    }
-    if !outcome.success {
-        if report.failures.is_empty() {
-            remarks.push(outcome.cargo_tail());
+    let mut step = StepReport::default();
+    let mut programs = 0;
+    for outcome in test_programs::run(workspace, progress)? {
+        let report = TestReport::read(outcome.lines.iter().map(String::as_str));
+        step.tally += report.tally;
+        programs += report.programs;
+        let failures = report.failures.iter().map(|name| format!("failed: {name}"));
+        let told = (report.told_by_failures.iter()).map(|line| format!("    {line}"));
+        let ignored = report.ignored.iter().map(|name| format!("ignored: {name}"));
+        step.remarks.extend(failures.chain(told).chain(ignored));
+        if outcome.success {
+            continue;
         }
-        remarks.push(format!("all of it in {}", outcome.log.display()));
+        if report.tally.failed == 0 {
+            // Something does not build, or a test program died before it could count.
+            step.tally += Tally::FAILED;
+            step.remarks.push(outcome.cargo_tail());
+        } else {
+            let log = outcome.log.display();
+            step.remarks.push(format!("all of it in {log}"));
+        }
     }
-    let detail = if tally.failed + tally.skipped == 0 {
-        format!("{} tests in {} programs", tally.passed, report.programs)
-    } else {
-        String::new()
-    };
-    Ok(StepReport {
-        tally,
-        detail,
-        remarks,
-    })
+    if step.tally.failed + step.tally.skipped == 0 {
+        step.detail = format!("{} tests in {programs} programs", step.tally.passed);
+    }
+    Ok(step)
 }
 
 fn statements(workspace: &Workspace, _: &mut Progress) -> Result<StepReport, Failure> {
