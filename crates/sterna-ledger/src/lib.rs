@@ -598,7 +598,7 @@ impl Ledger {
             self.complain(Promise::Intact, protocol, &name, text);
             return;
         };
-        let (number, sent) = (publication.topic, publication.sent);
+        let number = publication.topic;
         if let Some(topic) = topic.filter(|topic| *topic != self.topics[number].name) {
             let text = format!("{} under the topic {topic}", self.describe(stamp));
             self.complain(Promise::Intact, protocol, &name, text);
@@ -607,12 +607,10 @@ impl Ledger {
         self.recent.push((id, stamp));
         match self.readers[id.0].take(stamp, number, now) {
             Copy::First => self.counts_mut(protocol).delivered += 1,
-            Copy::Late { after } => {
+            Copy::Late => {
                 self.counts_mut(protocol).delivered += 1;
-                let reader = &self.readers[id.0];
-                // Of what was sent before, a repetition may be the first that comes.
-                let was_asked = reader.had_asked(&self.topics[number].name, sent);
-                if reader.reading.is_ordered && was_asked {
+                let is_ordered = self.readers[id.0].reading.is_ordered;
+                if is_ordered && let Some(after) = self.overtaker(id, stamp) {
                     let text = format!(
                         "{} came to {name} after message {after}",
                         self.describe(stamp)
@@ -624,6 +622,20 @@ impl Ledger {
             Copy::Repeated => self.judge_once(id, stamp),
             Copy::Forgotten => self.counts_mut(protocol).repeated += 1,
         }
+    }
+
+    /// The last of its publisher's later messages on its topic that came to a reader, but had to come behind it.
+    fn overtaker(&self, id: ReaderId, stamp: Stamp) -> Option<u32> {
+        let reader = &self.readers[id.0];
+        let (publisher, late) = self.publication(stamp)?;
+        let topic = &self.topics[late.topic].name;
+        let later = stamp.sequence + 1..publisher.publications.len() as u32;
+        later.rev().find(|&sequence| {
+            let other = Stamp { sequence, ..stamp };
+            publisher.publications[sequence as usize].topic == late.topic
+                && reader.has(other)
+                && reader.was_first(topic, late.sent, other)
+        })
     }
 
     fn judge_asked(&mut self, id: ReaderId, stamp: Stamp) {

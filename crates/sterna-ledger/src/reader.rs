@@ -58,10 +58,7 @@ pub(crate) struct Entry {
 pub(crate) enum Copy {
     First,
     /// The first, and behind one that was published after it.
-    Late {
-        /// The sequence of that one.
-        after: u32,
-    },
+    Late,
     Repeated,
     /// Another one, after the broker was allowed to forget that the reader has it.
     Forgotten,
@@ -119,7 +116,7 @@ impl Reader {
         let place = (PublisherId(stamp.publisher), topic);
         let highest = self.highest.entry(place).or_insert(stamp.sequence);
         if *highest > stamp.sequence {
-            return Copy::Late { after: *highest };
+            return Copy::Late;
         }
         *highest = stamp.sequence;
         Copy::First
@@ -169,10 +166,23 @@ impl Reader {
             })
     }
 
-    /// Whether the broker had granted a filter that matches when a message was sent.
-    pub(crate) fn had_asked(&self, topic: &str, sent: Moment) -> bool {
+    /// Whether a message had to come before a later one of its publisher, which has come. The broker had granted a
+    /// filter when the message was sent, and both match it. If the reader left it, it had not asked anew when the
+    /// later one came.
+    ///
+    /// MQTT 5.0 orders messages as the broker receives them (section 4.6), and the publisher may repeat one. The
+    /// broker may have received the first copy when no filter was in force. The reader has only the repetition then,
+    /// and that comes behind what was received before it.
+    pub(crate) fn was_first(&self, topic: &str, sent: Moment, later: Stamp) -> bool {
+        let came = self.entry(later).first;
+        let had_asked_anew = |left: Moment| {
+            self.all_interests().any(|interest| {
+                left < interest.asked && interest.asked < came && matches(&interest.filter, topic)
+            })
+        };
         self.all_interests().any(|interest| {
             interest.granted.is_some_and(|granted| granted < sent)
+                && !interest.leaving.is_some_and(had_asked_anew)
                 && matches(&interest.filter, topic)
         })
     }

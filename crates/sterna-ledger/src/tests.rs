@@ -92,6 +92,67 @@ fn a_repetition_of_what_was_sent_before_the_subscription_may_come_late() {
     assert_eq!(ledger.breaches(Promise::Order, Protocol::Amqp), 1);
 }
 
+/// A message was sent while nothing was subscribed, a subscription followed, then others. None was acknowledged, and
+/// all were repeated. An earlier subscription, which had ended, does not make the first one due.
+#[test]
+fn a_repetition_of_what_was_sent_between_two_subscriptions_may_come_late() {
+    let (mut ledger, publisher, reader) = start();
+    let before = sent(&mut ledger, publisher);
+    came(&mut ledger, reader, before);
+    ledger.leaves(reader, "t/#");
+    ledger.left(reader, "t/#");
+    let unasked = ledger.send(publisher, "t/1");
+    ledger.asks(reader, "t/#");
+    let asked = [(); 2].map(|()| ledger.send(publisher, "t/1"));
+    ledger.life_begins();
+    ledger.granted(reader, "t/#");
+    for stamp in asked.into_iter().chain([unasked]).chain(asked) {
+        came(&mut ledger, reader, stamp);
+    }
+    assert_eq!(ledger.breaches(Promise::Order, Protocol::Amqp), 0);
+
+    // The order of what was sent since is seen.
+    let [first, second] = [(); 2].map(|()| ledger.send(publisher, "t/1"));
+    for stamp in [second, first] {
+        came(&mut ledger, reader, stamp);
+    }
+    assert_eq!(ledger.breaches(Promise::Order, Protocol::Amqp), 1);
+}
+
+/// Until the reader asks anew, all that comes was received under the subscription that it has left.
+#[test]
+fn a_subscription_orders_what_comes_before_the_next_one() {
+    for (asks_first, breaches) in [(false, 1), (true, 0)] {
+        let (mut ledger, publisher, reader) = start();
+        let [first, second] = [(); 2].map(|()| ledger.send(publisher, "t/1"));
+        ledger.leaves(reader, "t/#");
+        if asks_first {
+            ledger.asks(reader, "t/#");
+        }
+        came(&mut ledger, reader, second);
+        ledger.asks(reader, "t/#");
+        came(&mut ledger, reader, first);
+        let found = ledger.breaches(Promise::Order, Protocol::Amqp);
+        assert_eq!(found, breaches, "asks first: {asks_first}");
+    }
+}
+
+/// The last message to come may be of a later subscription; the one before it is not.
+#[test]
+fn a_message_is_compared_with_all_that_followed_it() {
+    let (mut ledger, publisher, reader) = start();
+    let [first, second, third] = [(); 3].map(|()| ledger.send(publisher, "t/1"));
+    came(&mut ledger, reader, second);
+    ledger.leaves(reader, "t/#");
+    ledger.asks(reader, "t/#");
+    for stamp in [third, first] {
+        came(&mut ledger, reader, stamp);
+    }
+    assert_eq!(broken(&mut ledger), [Promise::Order]);
+    let text = ledger.violations()[0].to_string();
+    assert!(text.contains("after message 1"), "{text}");
+}
+
 #[test]
 fn only_what_was_sent_after_the_acknowledged_subscription_is_due() {
     let (mut ledger, publisher, _) = start();
