@@ -186,6 +186,58 @@ fn sessions_subscriptions_and_retained_messages_are_there_again() {
     assert_eq!(broker.told(keeper, V5)[1], "PUBLISH0 retain r=last");
 }
 
+/// Publishes numbers to `a`, each with itself as packet identifier.
+fn send_numbers(broker: &mut Broker, peer: Peer, numbers: &[u16], dup: bool) {
+    for &number in numbers {
+        let payload = number.to_string();
+        let packet = Packet::Publish(Publish {
+            packet_id: PacketId::new(number),
+            dup,
+            ..publish("a", &payload, QoS::AtLeastOnce)
+        });
+        broker.packet(peer, V5, &packet);
+    }
+}
+
+/// The payloads among what a client was told, one behind the other.
+fn payloads(told: &[String]) -> String {
+    let messages = told.iter().filter(|line| line.starts_with("PUBLISH"));
+    let payloads = messages.filter_map(|line| line.rsplit_once('='));
+    payloads.map(|(_, payload)| payload).collect()
+}
+
+/// A publisher repeats what was not acknowledged. A reader that subscribed behind the first message has it by its
+/// repetition alone. So it comes behind the others: as the broker received them.
+///
+/// [MQTT-4.6.0-6] [MQTT-3.8.4-3]
+#[test]
+fn repetitions_come_in_the_order_in_which_they_were_received() {
+    for (shards, are_awake) in [(1, false), (1, true), (3, false), (3, true)] {
+        let store = Held::new();
+        let mut broker = store.broker(&config(), shards);
+        let [early, late] = ["early", "late"].map(|name| connect(&mut broker, name, None).0);
+        broker.subscribe(early, V5, "a", QoS::ExactlyOnce);
+        let (publisher, _) = connect(&mut broker, "p", None);
+        send_numbers(&mut broker, publisher, &[1], false);
+        broker.subscribe(late, V5, "a", QoS::ExactlyOnce);
+        send_numbers(&mut broker, publisher, &[2, 3], false);
+        drop(broker);
+        let mut broker = store.broker(&config(), shards);
+        let enter = |broker: &mut Broker| {
+            ["early", "late"].map(|client_id| connect(broker, client_id, None))
+        };
+        let awake = are_awake.then(|| enter(&mut broker));
+        let (publisher, _) = connect(&mut broker, "p", None);
+        send_numbers(&mut broker, publisher, &[1, 2, 3], true);
+        let readers = awake.unwrap_or_else(|| enter(&mut broker));
+        let all = readers.map(|(peer, mut told)| {
+            told.extend(broker.told(peer, V5));
+            payloads(&told)
+        });
+        assert_eq!(all, ["123123", "23123"], "{shards} {are_awake}");
+    }
+}
+
 /// What a broker says of itself costs the store nothing, and is not there before it says it again.
 #[test]
 fn nothing_of_a_broker_itself_is_kept() {
