@@ -403,6 +403,10 @@ impl<P: DoorState> Broker<P> {
     /// A branch has no members any more, or its node has none.
     pub(super) fn branch_left(&mut self, now_ms: u64, group: &Arc<str>, from: &Peer) {
         self.drop_peer(now_ms, group, from, false);
+        if let Some(root) = self.roots.get_mut(group) {
+            // It was taken for gone, and lives: none of its members comes to another node.
+            root.ghosts.remove(from);
+        }
         // Another branch may be about to attend whose members have joined.
         let ends_at_ms = now_ms + self.limits().group_linger_ms;
         let is_queue = self.queues.branches.is_queue(group);

@@ -54,3 +54,26 @@ fn what_is_published_while_the_root_is_claimed_is_the_groups() {
     assert!(world.nodes[0].epoch > 0);
     assert_eq!(world.done.keys().chain(world.holders.keys()).count(), 1);
 }
+
+/// A node was taken for gone and is not. Nobody waits for its members elsewhere when they leave.
+#[test]
+fn a_group_ends_soon_after_its_last_member_whose_node_was_doubted() {
+    let mut world = World::new(1, true);
+    for at in [0, 1] {
+        world.join(at);
+        world.end_turn(at);
+        world.calm_down();
+    }
+    let owner = world.owner();
+    let other = 1 - owner;
+    world.doubt(other);
+    for at in [other, owner] {
+        world.leave_now(at, 0);
+        world.calm_down();
+    }
+    for at in 0..NODES {
+        world.nodes[at].site.cluster.pass(10_000);
+    }
+    world.calm_down();
+    assert!(!world.has_root());
+}

@@ -377,6 +377,26 @@ impl World {
         self.calm_down();
     }
 
+    /// Others take a process for gone that lives, and hear of it again.
+    pub(crate) fn doubt(&mut self, at: usize) {
+        let own = self.nodes[at].own.clone();
+        for is_sure in [false, true] {
+            if is_sure {
+                self.sure.insert(own.clone());
+            } else {
+                self.sure.remove(&own);
+            }
+            for other in (0..NODES).filter(|&other| other != at) {
+                self.tell_roll(other);
+            }
+        }
+    }
+
+    /// Whether a node has the root.
+    pub(crate) const fn has_root(&self) -> bool {
+        self.register.owner.is_some()
+    }
+
     /// The node that has the root.
     pub(crate) fn owner(&self) -> usize {
         let owner = self.register.owner.as_ref().expect("a node has the root");
