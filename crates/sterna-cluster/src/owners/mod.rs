@@ -34,6 +34,7 @@ pub use fence::Fence;
 pub use record::{Key, Process, Record};
 pub(crate) use record::{number, put_number};
 
+use sweep::Sweeping;
 use work::{Op, Work};
 
 /// Times, in milliseconds.
@@ -257,8 +258,8 @@ pub struct Owners<S> {
     has_swept_earlier: bool,
     has_swept_unknown: bool,
     is_scanning: bool,
-    /// Nodes that are gone and whose records are looked at now.
-    sweeping: HashSet<Arc<str>>,
+    /// Nodes whose records are looked at now.
+    sweeping: HashMap<Arc<str>, Sweeping>,
     skipped_in_scan: bool,
     next_scan_ms: u64,
     /// Processes whose records were all looked at, and whether those of unknown nodes were, until what was
@@ -296,7 +297,7 @@ impl<S: Copy> Owners<S> {
             has_swept_earlier: false,
             has_swept_unknown: false,
             is_scanning: false,
-            sweeping: HashSet::new(),
+            sweeping: HashMap::new(),
             skipped_in_scan: false,
             next_scan_ms: 0,
             swept: Vec::new(),

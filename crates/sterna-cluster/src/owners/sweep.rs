@@ -1,10 +1,18 @@
 //! Taking over what nodes have left that are gone.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::work::{Op, Work};
 use super::{Action, Key, Known, Owners, Process, Record};
+
+/// A node whose records are looked at, as it was when that began.
+#[derive(Debug)]
+pub(super) struct Sweeping {
+    incarnation: u64,
+    /// Whether this process is gone, too, and not only those before it.
+    is_gone: bool,
+}
 
 impl<S: Copy> Owners<S> {
     /// Whether the sessions of a process have ended.
@@ -35,18 +43,24 @@ impl<S: Copy> Owners<S> {
             return;
         }
         let (absence_ms, grace_ms) = (self.terms.absence_ms, self.terms.grace_ms());
+        let is_gone = |known: &Known| known.has_left || known.seen_ms + absence_ms <= now_ms;
         let is_due = |known: &Known| {
-            let is_gone = known.has_left || known.seen_ms + absence_ms <= now_ms;
             (known.has_leftovers && known.since_ms + grace_ms <= now_ms)
-                || (!known.is_swept && is_gone)
+                || (!known.is_swept && is_gone(known))
         };
-        let gone: HashSet<Arc<str>> = (self.nodes.iter())
-            .filter(|(_, known)| is_due(known))
-            .map(|(name, _)| Arc::clone(name))
+        let due = (self.nodes.iter()).filter(|(_, known)| is_due(known));
+        let sweeping: HashMap<Arc<str>, Sweeping> = due
+            .map(|(name, known)| {
+                let sweeping = Sweeping {
+                    incarnation: known.incarnation,
+                    is_gone: is_gone(known),
+                };
+                (Arc::clone(name), sweeping)
+            })
             .collect();
         let earlier = !self.has_swept_earlier && began_ms + grace_ms <= now_ms;
         let unknown = !self.has_swept_unknown && began_ms + absence_ms <= now_ms;
-        if gone.is_empty() && !unknown && !earlier {
+        if sweeping.is_empty() && !unknown && !earlier {
             return;
         }
         let lease_ms = self.terms.lease_ms;
@@ -62,7 +76,7 @@ impl<S: Copy> Owners<S> {
         }
         self.is_scanning = true;
         self.skipped_in_scan = false;
-        self.sweeping = gone;
+        self.sweeping = sweeping;
         self.actions.push(Action::Scan);
     }
 
@@ -102,15 +116,19 @@ impl<S: Copy> Owners<S> {
         if (self.began_ms).is_some_and(|began_ms| began_ms + absence_ms <= now_ms) {
             self.has_swept_unknown = true;
         }
-        for name in sweeping {
-            if let Some(known) = self.nodes.get_mut(&name) {
-                known.has_leftovers = false;
-                known.is_swept = true;
-                let is_gone = known.has_left || known.seen_ms + absence_ms <= now_ms;
-                let incarnation = known.incarnation - u64::from(!is_gone);
+        for (node, begun) in sweeping {
+            if let Some(known) = self.nodes.get_mut(&node) {
+                // One that is back by now goes on with what it has.
+                let is_gone =
+                    begun.is_gone && (known.has_left || known.seen_ms + absence_ms <= now_ms);
+                if known.incarnation == begun.incarnation {
+                    known.has_leftovers = false;
+                    // What a process has left that lived then, and has died since, is still to be looked at.
+                    known.is_swept |= is_gone;
+                }
                 self.swept.push(Process {
-                    node: name,
-                    incarnation,
+                    node,
+                    incarnation: begun.incarnation - u64::from(!is_gone),
                 });
             }
         }

@@ -205,6 +205,26 @@ fn the_will_of_a_node_that_died_is_published_by_another_once() {
     assert_eq!(world.settled(), None);
 }
 
+/// Others look for what a node's earlier process has left, and find that the later one is dead by then, too.
+#[test]
+fn the_will_of_a_process_that_died_soon_after_its_start_is_published_by_another() {
+    let mut world = World::calm(8);
+    world.run_for(5_000);
+    world.connect(0, 7, true);
+    world.run_for(1_000);
+    world.kill(0);
+    world.run_for(500);
+    world.start(0);
+    world.run_for(1_000);
+    world.connect(0, 8, true);
+    world.run_for(200);
+    let will = world.will_of(0, 8).expect("it is let in");
+    world.kill(0);
+    world.run_for(30_000);
+    assert_eq!(world.published(will), 1);
+    assert_eq!(world.settled(), None);
+}
+
 /// The root of a shared subscription is wanted by whoever has members, and left to who has it: until that one may not be
 /// sure of it any more.
 #[test]

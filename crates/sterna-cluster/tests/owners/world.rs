@@ -252,7 +252,7 @@ impl World {
         world
     }
 
-    fn start(&mut self, node: usize) {
+    pub(crate) fn start(&mut self, node: usize) {
         if self.nodes[node].owners.is_some() {
             return;
         }
