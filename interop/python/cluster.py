@@ -91,7 +91,11 @@ def publish_well(node: Node, protocol: str, topic: str, payload: str, *options: 
 
 def wait_for_filters(node: Node, count: int) -> None:
     """Waits until the node knows of so many filters of others."""
-    wait_until(f"{node.name} knows {count} filters", lambda: node.figure("sterna_cluster_filters") == count)
+    try:
+        wait_until(f"{node.name} knows {count} filters", lambda: node.figure("sterna_cluster_filters") == count)
+    except TimeoutError as error:
+        owners = {each["node"]: each["filters"] for each in status(node)["nodes"]}
+        raise Failure(f"{error}, but {owners}") from error
 
 
 def none_left(cluster: Cluster) -> None:
@@ -328,6 +332,42 @@ def status(node: Node) -> dict:
     return json.loads(done.stdout)
 
 
+def wrong_in(cluster: Cluster, node: Node, report: dict) -> str:
+    """What a node's report has that is not so where the second node alone has a reader; empty if there is nothing."""
+    if report["node"] != node.name or report["problems"]:
+        return f"{report}"
+    seen = {each["node"]: each for each in report["nodes"]}
+    if sorted(seen) != sorted(each.name for each in cluster.nodes):
+        return f"{node.name} tells of {sorted(seen)}"
+    for name, each in seen.items():
+        if each["presence"] != "here" or each["told"] is None or each["told"]["state"] != "ready":
+            return f"{node.name} tells {each}"
+        if each["inbox_batches"] is None or each["filters"] != (1 if name == cluster.nodes[1].name else 0):
+            return f"{node.name} tells {each}"
+        if not each["told"]["nats_server"].startswith("nats-"):
+            return f"{node.name} tells {each}"
+    if len(report["streams"]) < 3:
+        return f"{report['streams']}"
+    for stream in report["streams"]:
+        if len(stream["followers"]) != 2 or not stream["leader"] or stream["replicas"] != 3:
+            return f"{stream}"
+    return ""
+
+
+def wait_for_none(what: str, wrong) -> None:
+    """Waits until `wrong` has nothing to say."""
+    said = [""]
+
+    def is_right() -> bool:
+        said[0] = wrong()
+        return not said[0]
+
+    try:
+        wait_until(what, is_right)
+    except TimeoutError as error:
+        raise Failure(f"{error}: {said[0]}") from error
+
+
 def told(cluster: Cluster) -> None:
     """What is told of the cluster: presence, filters, inboxes, servers and streams."""
     first, second, third = cluster.nodes
@@ -335,24 +375,7 @@ def told(cluster: Cluster) -> None:
         wait_for_filters(first, 1)
         wait_for_filters(third, 1)
         for node in cluster.nodes:
-            report = status(node)
-            if report["node"] != node.name or report["problems"]:
-                raise Failure(f"{report}")
-            seen = {each["node"]: each for each in report["nodes"]}
-            if sorted(seen) != sorted(each.name for each in cluster.nodes):
-                raise Failure(f"{node.name} tells of {sorted(seen)}")
-            for name, each in seen.items():
-                if each["presence"] != "here" or each["told"]["state"] != "ready" or each["inbox_batches"] is None:
-                    raise Failure(f"{node.name} tells {each}")
-                if each["filters"] != (1 if name == second.name else 0):
-                    raise Failure(f"{node.name} tells {each}")
-                if not each["told"]["nats_server"].startswith("nats-"):
-                    raise Failure(f"{node.name} tells {each}")
-            if len(report["streams"]) < 3:
-                raise Failure(f"{report['streams']}")
-            for stream in report["streams"]:
-                if len(stream["followers"]) != 2 or not stream["leader"] or stream["replicas"] != 3:
-                    raise Failure(f"{stream}")
+            wait_for_none(f"what {node.name} tells", lambda node=node: wrong_in(cluster, node, status(node)))
         third.send(signal.SIGSTOP)
         try:
             publish_well(first, "mqtt", "status/x", "to one", "-q", "1")

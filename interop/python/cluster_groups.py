@@ -21,10 +21,8 @@ from mqtt_client import PUBACK, PUBLISH
 
 # How long nothing must come.
 SILENCE_S = 1.0
-# A group whose members' nodes are gone ends after the absence and a while.
-GROUP_ENDS_S = 60
 # A session of HTTP is there for a while after its client.
-SESSION_ENDS_S = 120
+SESSION_ENDS_S = 60 + PATIENCE_S
 
 
 class Member(Client):
@@ -114,10 +112,10 @@ def none_left(cluster: Cluster, patience_s: float = PATIENCE_S) -> None:
         )
 
 
-def end(cluster: Cluster, members: list[Member], patience_s: float = PATIENCE_S) -> None:
+def end(cluster: Cluster, members: list[Member]) -> None:
     for member in members:
         member.close()
-    none_left(cluster, patience_s)
+    none_left(cluster)
 
 
 def members_everywhere(cluster: Cluster) -> None:
@@ -228,7 +226,7 @@ def a_members_node(cluster: Cluster) -> None:
     publish(third, "groups/node", ["after"])
     wait_until("the group goes on", lambda: stays.gather() or "after" in stays.held)
     stays.acknowledge()
-    end(cluster, [stays], GROUP_ENDS_S)
+    end(cluster, [stays])
 
 
 def the_owner(cluster: Cluster) -> None:
@@ -274,7 +272,7 @@ def the_owner(cluster: Cluster) -> None:
         member.acknowledge()
     first.start()
     cluster.settle()
-    end(cluster, [holds, takes], GROUP_ENDS_S)
+    end(cluster, [holds, takes])
 
 
 def stands_still(cluster: Cluster) -> None:
@@ -325,7 +323,7 @@ def durable_members(cluster: Cluster) -> None:
     back.send(wire.unsubscribe(2, [group], 5))
     first.start()
     cluster.settle()
-    end(cluster, [back], GROUP_ENDS_S)
+    end(cluster, [back])
     Client(second, "away", clean=True).admitted().close()
 
 
