@@ -533,6 +533,8 @@ impl<P: DoorState> Broker<P> {
         self.take_back_to_root(now_ms, group, returned);
         self.unseat_branch(group, peer);
         self.keep_root(group);
+        // What is here may have waited for what this one has to say.
+        self.list_root(group);
     }
 
     /// Gives what processes had that are gone to others.

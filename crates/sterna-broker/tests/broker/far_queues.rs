@@ -206,6 +206,24 @@ fn what_is_published_to_a_queue_without_consumers_waits_whichever_node_dies() {
     assert_eq!(waiting(&mut world), 0);
 }
 
+/// The next owner waits for what the node that died before may have, and nobody tells it anything after that.
+#[test]
+fn what_waits_is_there_when_the_lease_of_a_node_is_over_that_died_before_the_owner() {
+    let mut world = world(rules(None), Limits::default());
+    let at = other_than_owner(&world);
+    publish(&mut world, at, &["1", "2", "3"]);
+    let owner = world.owner();
+    world.kill_within_lease(at, false);
+    world.kill_within_lease(owner, true);
+    world.calm_down();
+    world.lease_over();
+    for node in 0..NODES {
+        world.tell_roll(node);
+    }
+    world.calm_down();
+    assert_eq!(waiting(&mut world), 3);
+}
+
 #[test]
 fn a_queue_takes_what_is_published_at_qos_0() {
     let mut world = world(rules(None), Limits::default());

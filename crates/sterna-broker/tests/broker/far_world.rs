@@ -600,6 +600,18 @@ impl World {
         self.sure.retain(|peer| live.contains(peer));
     }
 
+    /// A node dies, and another process starts in its place. The lease of the one that died is over, or is not.
+    pub(crate) fn kill_within_lease(&mut self, at: usize, is_over: bool) {
+        let own = self.nodes[at].own.clone();
+        self.kill(at);
+        if is_over {
+            self.sure.remove(&own);
+        }
+        for other in 0..NODES {
+            self.tell_roll(other);
+        }
+    }
+
     fn go_on(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         node.is_paused = false;
