@@ -24,7 +24,7 @@ use crate::http::Registry as HttpRegistry;
 use crate::identity::Checker;
 use crate::key_refresh;
 use crate::mail::{Letters, Mail};
-use crate::memory::{Memory, Watch};
+use crate::memory::{self, Memory, Watch};
 use crate::metrics::Sources;
 use crate::mqtt::Repetitions;
 use crate::policy::{self, Policy};
@@ -584,7 +584,7 @@ fn broker_limits(config: &Config) -> Limits {
         will_bytes: broker.maximum_will_bytes as usize,
         retained_deliveries: broker.maximum_retained_deliveries as usize,
         retained_messages: broker.maximum_retained_messages as usize,
-        retained_bytes: broker.maximum_retained_bytes as usize,
+        retained_bytes: memory::retained_bytes(broker) as usize,
         cursor_interval_ms: config.store.cursor_interval_ms,
         read_ahead_messages: config.store.read_ahead_messages as usize,
         read_ahead_bytes: config.store.read_ahead_bytes as usize,

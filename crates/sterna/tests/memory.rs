@@ -580,6 +580,23 @@ fn amqp_transfer(is_first: bool, bytes: usize) -> Vec<u8> {
     frame(0, &body)
 }
 
+/// They stay when their publisher goes, and after a restart: without a bound below the first stage's beginning,
+/// nobody could publish any more.
+#[test]
+fn retained_messages_leave_memory_for_what_others_publish() {
+    let broker = Broker::start("[broker]\nmemory_ceiling = \"256 MiB\"\n");
+    let mut keeper = client(&broker, "keeper", true);
+    keeper.set_write_timeout(Some(PATIENCE)).unwrap();
+    let messages = (0..1_200).map(|number| (format!("keep/{number}"), vec![b'r'; 200_000]));
+    publish_all(&mut keeper, messages, true);
+    await_that("no stage is left", || {
+        broker.get("/readyz") == (200, "ready\n".to_owned())
+    });
+    let mut other = client(&broker, "other", true);
+    let messages = (0..10).map(|number| (format!("other/{number}"), vec![b'x'; 1_000]));
+    publish_all(&mut other, messages, false);
+}
+
 /// The ceiling of the attacked broker. The unoptimised program alone takes 46 MiB of it, and the store's caches 16: stages
 /// that end at 65 % must leave room for retained messages that stay, and for gaps between them.
 const CEILING_BYTES: u64 = 160 * MIB;

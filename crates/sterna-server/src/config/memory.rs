@@ -128,6 +128,12 @@ impl Broker {
                     .to_owned(),
             );
         }
+        if !(1..=stages[0]).contains(&self.memory_retained_percent) {
+            problems.push(
+                "broker.memory_retained_percent is at least 1, and at most memory_pause_percent"
+                    .to_owned(),
+            );
+        }
         if !(1..stages[0]).contains(&self.memory_hysteresis_percent) {
             problems.push(
                 "broker.memory_hysteresis_percent is at least 1, and less than memory_pause_percent"
@@ -170,10 +176,11 @@ mod tests {
         let broker = Broker {
             memory_ceiling: MemoryCeiling::Bytes(1 << 20),
             memory_move_percent: 10,
+            memory_retained_percent: 71,
             memory_hysteresis_percent: 0,
             ..Broker::default()
         };
         let problems = broker.memory_problems();
-        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert_eq!(problems.len(), 4, "{problems:?}");
     }
 }

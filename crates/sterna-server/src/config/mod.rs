@@ -598,6 +598,9 @@ pub struct Broker {
     pub maximum_topic_levels: u16,
     /// Memory that the process may take. Near it the broker does more and more to stay below, in stages.
     pub memory_ceiling: MemoryCeiling,
+    /// The most that retained messages may take, in percent of the ceiling; `maximum_retained_bytes` holds, too. They stay
+    /// when their publishers go, so without a bound below the first stage it would never end.
+    pub memory_retained_percent: u8,
     /// From here on clients that publish are not read, in percent of the ceiling.
     pub memory_pause_percent: u8,
     /// From here on messages that wait and are in the log leave memory, in percent of the ceiling.
@@ -634,6 +637,7 @@ impl Default for Broker {
             maximum_retained_deliveries: 100_000,
             maximum_topic_levels: 128,
             memory_ceiling: MemoryCeiling::Percent(80),
+            memory_retained_percent: 25,
             memory_pause_percent: 70,
             memory_move_percent: 80,
             memory_drop_percent: 90,

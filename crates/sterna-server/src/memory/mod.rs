@@ -28,6 +28,15 @@ pub use stages::Stage;
 use stages::Thresholds;
 pub(crate) use watch::Watch;
 
+/// Bytes that all retained messages may take, by the settings: the limit, and a part of the ceiling.
+pub(crate) fn retained_bytes(broker: &Broker) -> u64 {
+    let of_ceiling = machine::ceiling_bytes(broker.memory_ceiling)
+        .map(|bytes| bytes / 100 * u64::from(broker.memory_retained_percent));
+    of_ceiling.map_or(broker.maximum_retained_bytes, |bytes| {
+        bytes.min(broker.maximum_retained_bytes)
+    })
+}
+
 /// What the memory in the account is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
