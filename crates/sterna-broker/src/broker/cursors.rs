@@ -127,16 +127,22 @@ impl<P> Queues<P> {
         let reached = waiting.iter().copied().fold(bound, u64::min);
         reader.is_changed = false;
         let mut cursor = None;
-        if let Some(root) = self.roots.get_mut(&slot)
-            && root.reach(reached)
-        {
-            reader.cursor.unsettled.clear();
-            reader.advance(bound, waiting, &[]);
-            if let Some(group) = self.groups.get_mut(&root.group)
+        if let Some(root) = self.roots.get_mut(&slot) {
+            let (id, has_all) = (root.group, root.reach(reached));
+            if has_all {
+                reader.cursor.unsettled.clear();
+                reader.advance(bound, waiting, &[]);
+            }
+            if let Some(group) = self.groups.get_mut(&id)
                 && let Some(log) = &mut group.log
             {
-                cursor = Some(log.write(reader.cursor.from, &group.tail));
-                reader.needed = reader.needed.min(log.needed());
+                if has_all {
+                    cursor = Some(log.write(reader.cursor.from, &group.tail));
+                    reader.needed = reader.needed.min(log.needed());
+                } else if !std::mem::replace(&mut log.is_changed, true) {
+                    // What is settled is to be kept, also where nothing changes after it.
+                    self.changed_groups.push(id);
+                }
             }
         }
         let session = &mut self.sessions[slot];
