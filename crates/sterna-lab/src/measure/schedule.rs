@@ -307,7 +307,7 @@ mod tests {
         let runs = runs("mqtt-fernandez-2020");
         let mut schedule = Schedule::new(&runs, 0..runs.len(), of(2, None));
         let later = START_EVERY / 2;
-        let [soon, later] = [later - Duration::from_millis(1), later].map(Some);
+        let [soon, later] = [later.saturating_sub(Duration::from_millis(1)), later].map(Some);
         assert!(schedule.may_start(None) && schedule.may_start(soon));
         assert!(schedule.next(&runs).is_some());
         assert!(!schedule.may_start(soon) && schedule.may_start(later));
