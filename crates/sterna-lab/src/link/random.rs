@@ -44,6 +44,18 @@ impl Random {
         (self.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
+    /// A number of the normal distribution of mean 0 and deviation 1, by Box and Muller.
+    pub fn normal(&mut self) -> f64 {
+        let (first, second) = (self.unit(), self.unit());
+        // 1 - x is never 0.
+        (-2.0 * (1.0 - first).ln()).sqrt() * (std::f64::consts::TAU * second).cos()
+    }
+
+    /// A number of the exponential distribution of mean 1: the gaps of a Poisson process have it.
+    pub fn exponential(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln()
+    }
+
     /// Whether something of this probability happens.
     pub fn happens(&mut self, probability: f64) -> bool {
         self.unit() < probability

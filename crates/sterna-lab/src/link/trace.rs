@@ -3,49 +3,51 @@
 //! The format is Mahimahi's: a line of text for each moment at which the link carried a packet of the
 //! longest size, in whole milliseconds from the start, not falling. After its last moment the trace
 //! begins again. An unused moment is lost, and a long packet uses several.
+//!
+//! One line may be before the others, which Mahimahi does not know: `# 125 bytes` says how much a moment
+//! carries. Links exist whose blocks are shorter than a packet.
 
+mod cellular;
+
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use super::random::Random;
-use super::settings::whole;
-
-/// Bytes that a moment carries: Mahimahi's packets with their link header.
+/// Bytes that a moment carries where a trace does not say it: Mahimahi's packets with their link header.
 pub const OPPORTUNITY_BYTES: u64 = 1504;
+/// Most bytes of a moment: the longest packet.
+const MAX_OPPORTUNITY_BYTES: u64 = 65_535;
 /// Most moments of a trace.
 const MAX_OPPORTUNITIES: usize = 10_000_000;
+const TOO_LONG: &str = "too long: ten million moments at the most";
 const NS_PER_MS: u64 = 1_000_000;
-
-/// Deviation of Sprout's rate after a second, in packets a second. This and the next three are those of the
-/// authors' program (`src/sprout/receiver.hh`: `BROWNIAN_MOTION_RATE`, `OUTAGE_ESCAPE_RATE`,
-/// `MAX_ARRIVAL_RATE`, `TICK_LENGTH`; its earlier versions had 300, 5 and 2000). Its 256 bins are those of
-/// the receiver's guess at the rate, which a link does not make.
-const SPROUT_DEVIATION: f64 = 200.0;
-/// Rate at which Sprout's link leaves an outage, per second.
-const SPROUT_ESCAPE_PER_S: f64 = 1.0;
-/// Highest rate of Sprout's model, in packets a second: 11 Mbit/s of 1,400-byte packets.
-const SPROUT_MOST: f64 = 1000.0;
-/// The model's step.
-const SPROUT_STEP_MS: u64 = 20;
 
 /// Moments at which a link carries bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Trace {
     /// Since the start, rising or equal; the last one is the period.
     at_ms: Arc<[u64]>,
+    /// What each of them carries.
+    opportunity_bytes: u64,
 }
 
 impl Trace {
-    /// Reads a trace in Mahimahi's format.
+    /// Reads a trace in Mahimahi's format, with the length of a moment above it or without.
     ///
     /// # Errors
     ///
     /// The line that is no moment or lies before the one above, and a trace without time or moments.
     pub fn parse(text: &str) -> Result<Self, String> {
+        let mut opportunity_bytes = OPPORTUNITY_BYTES;
         let mut at_ms: Vec<u64> = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let wrong = |what: &str| format!("line {}: {what}", index + 1);
+            if index == 0 && line.starts_with('#') {
+                opportunity_bytes = length(line)
+                    .ok_or_else(|| wrong("not the length of a moment, as in `# 125 bytes`"))?;
+                continue;
+            }
             let moment: u64 = line
                 .trim()
                 .parse()
@@ -54,7 +56,7 @@ impl Trace {
                 return Err(wrong("before the line above"));
             }
             if at_ms.len() == MAX_OPPORTUNITIES {
-                return Err(wrong("too long: ten million moments at the most"));
+                return Err(wrong(TOO_LONG));
             }
             at_ms.push(moment);
         }
@@ -63,56 +65,36 @@ impl Trace {
             Some(last) if last.checked_mul(NS_PER_MS).is_none() => {
                 Err("a trace is too long".into())
             }
-            Some(_) => Ok(Self {
-                at_ms: at_ms.into(),
-            }),
+            Some(_) => Ok(Self::new(at_ms, opportunity_bytes)),
         }
     }
 
-    /// Makes a trace by the model of a cellular link that Sprout assumes (Winstein et al., NSDI 2013,
-    /// section 3.1): packets come as a Poisson process, whose rate moves by Brownian motion of 200 packets
-    /// a second after a second, and leaves an outage at a rate of 1 a second. A mean pulls nothing: the
-    /// rate starts at `packets_per_s`, and is kept between 0 and 1000.
-    #[must_use]
-    pub fn sprout(packets_per_s: f64, seconds: u32, seed: u64) -> Self {
-        let step_s = SPROUT_STEP_MS as f64 / 1000.0;
-        let mut random = Random::new(&[seed]);
-        let mut rate = packets_per_s.clamp(0.0, SPROUT_MOST);
-        let mut at_ms = Vec::new();
-        let count = u64::from(seconds.max(1)) * 1000 / SPROUT_STEP_MS;
-        for step in 0..count {
-            rate = next_rate(rate, &mut random);
-            // A Poisson process has exponential gaps.
-            if rate <= 0.0 {
-                continue;
-            }
-            let mut within = 0.0;
-            loop {
-                within -= (1.0 - random.unit()).ln() / rate;
-                if within >= step_s {
-                    break;
-                }
-                at_ms.push(step * SPROUT_STEP_MS + whole(within * 1000.0));
-            }
-        }
-        // The period is that which was asked for.
-        at_ms.push(count * SPROUT_STEP_MS);
+    /// Of moments that do not fall; the last one is later than 0.
+    fn new(at_ms: Vec<u64>, opportunity_bytes: u64) -> Self {
         Self {
             at_ms: at_ms.into(),
+            opportunity_bytes,
         }
     }
 
-    /// The trace in Mahimahi's format.
+    /// The trace as text, which [`Trace::parse`] reads. Mahimahi reads it if moments have its length.
     #[must_use]
     pub fn text(&self) -> String {
-        let lines = self.at_ms.iter().map(|moment| format!("{moment}\n"));
-        lines.collect()
+        let mut text = String::new();
+        if self.opportunity_bytes != OPPORTUNITY_BYTES {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "# {} bytes", self.opportunity_bytes);
+        }
+        for moment in self.at_ms.iter() {
+            let _ = writeln!(text, "{moment}");
+        }
+        text
     }
 
     /// The mean rate in bits per second.
     #[must_use]
     pub fn mean_bps(&self) -> u64 {
-        let bits = self.at_ms.len() as u64 * OPPORTUNITY_BYTES * 8;
+        let bits = self.at_ms.len() as u64 * self.opportunity_bytes * 8;
         bits.saturating_mul(1000) / self.period_ms()
     }
 
@@ -140,30 +122,21 @@ impl Trace {
     }
 }
 
-/// Sprout's rate a step later, in packets a second.
-fn next_rate(rate: f64, random: &mut Random) -> f64 {
-    let step_s = SPROUT_STEP_MS as f64 / 1000.0;
-    let (first, second) = (random.unit(), random.unit());
-    // Box and Muller; 1 - x is never 0.
-    let normal = (-2.0 * (1.0 - first).ln()).sqrt() * (std::f64::consts::TAU * second).cos();
-    let moved = normal * SPROUT_DEVIATION * step_s.sqrt();
-    if rate > 0.0 {
-        return (rate + moved).clamp(0.0, SPROUT_MOST);
-    }
-    let stays = (-SPROUT_ESCAPE_PER_S * step_s).exp();
-    // A step back would be no escape.
-    if random.unit() > stays {
-        moved.abs()
-    } else {
-        0.0
-    }
+/// The number of a line `# 125 bytes`.
+fn length(line: &str) -> Option<u64> {
+    let number = line.strip_prefix('#')?.trim().strip_suffix("bytes")?;
+    let bytes = number.trim().parse().ok()?;
+    (1..=MAX_OPPORTUNITY_BYTES)
+        .contains(&bytes)
+        .then_some(bytes)
 }
 
 impl Serialize for Trace {
     /// What describes it; the moments would be longer than a report.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Trace", 3)?;
+        let mut fields = serializer.serialize_struct("Trace", 4)?;
         fields.serialize_field("opportunities", &self.at_ms.len())?;
+        fields.serialize_field("opportunity_bytes", &self.opportunity_bytes)?;
         fields.serialize_field("period_ms", &self.period_ms())?;
         fields.serialize_field("mean_bps", &self.mean_bps())?;
         fields.end()
@@ -189,7 +162,7 @@ impl Progress {
                 used_bytes: 0,
             };
         }
-        if self.used_bytes >= OPPORTUNITY_BYTES {
+        if self.used_bytes >= trace.opportunity_bytes {
             return Self {
                 number: self.number + 1,
                 used_bytes: 0,
@@ -208,9 +181,9 @@ impl Progress {
         *self = self.next(trace, now_ns);
         let all = self.used_bytes + wire_bytes;
         // The last moment is used up to its end, not beyond.
-        let more = all.saturating_sub(1) / OPPORTUNITY_BYTES;
+        let more = all.saturating_sub(1) / trace.opportunity_bytes;
         self.number += more;
-        self.used_bytes = all - more * OPPORTUNITY_BYTES;
+        self.used_bytes = all - more * trace.opportunity_bytes;
         trace.at_ns(self.number).max(now_ns)
     }
 }
@@ -247,6 +220,11 @@ mod tests {
             ("1\nx\n", "line 2"),
             ("5\n4\n", "line 2: before"),
             ("-1\n", "line 1"),
+            ("#\n5\n", "line 1: not the length"),
+            ("# 0 bytes\n5\n", "line 1: not the length"),
+            ("# 70000 bytes\n5\n", "line 1: not the length"),
+            ("5\n# 125 bytes\n", "line 2"),
+            ("# 125 bytes\n", "later than 0"),
         ] {
             let error = Trace::parse(text).unwrap_err();
             assert!(error.contains(word), "{error}");
@@ -254,33 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn sprouts_link_leaves_an_outage_once_a_second_and_wanders_as_published() {
-        let mut random = Random::new(&[3]);
-        let steps = 200_000;
-        let left = (0..steps)
-            .filter(|_| next_rate(0.0, &mut random) > 0.0)
-            .count();
-        let part = left as f64 / f64::from(steps);
-        // 1 - exp(-0.02), and five standard deviations of chance.
-        assert!((part - 0.0198).abs() < 0.0016, "{part}");
-        let moves = (0..steps).map(|_| next_rate(500.0, &mut random) - 500.0);
-        let variance = moves.map(|moved| moved * moved).sum::<f64>() / f64::from(steps);
-        // 200 packets a second after a second: 50 steps.
-        assert!(((variance * 50.0).sqrt() - 200.0).abs() < 2.0, "{variance}");
-        assert!((0..1000).all(|_| next_rate(999.0, &mut random) <= 1000.0));
-    }
-
-    #[test]
-    fn sprouts_link_is_what_its_seed_says_and_has_its_rate() {
-        let trace = Trace::sprout(500.0, 60, 7);
-        assert_eq!(trace, Trace::sprout(500.0, 60, 7));
-        assert_ne!(trace, Trace::sprout(500.0, 60, 8));
-        assert_eq!(trace, Trace::parse(&trace.text()).unwrap());
-        assert_eq!(trace.period_ms(), 60_000);
-        let packets_per_s = trace.mean_bps() as f64 / 8.0 / 1504.0;
-        assert!((10.0..1000.0).contains(&packets_per_s), "{packets_per_s}");
-        // The first tenth of a second is near the rate it starts with.
-        let early = trace.at_ms.partition_point(|moment| *moment < 100);
-        assert!((25..80).contains(&early), "{early}");
+    fn a_trace_may_say_how_much_a_moment_carries() {
+        let text = "# 125 bytes\n10\n20\n";
+        let trace = Trace::parse(text).unwrap();
+        assert_eq!(trace.text(), text);
+        assert_eq!(trace.mean_bps(), 2 * 125 * 8 * 50);
+        let mut progress = Progress::default();
+        // A packet of two and a half blocks leaves with the third, whose rest is for the next one.
+        assert_eq!(progress.send(&trace, 0, 312), 30 * MS);
+        assert_eq!(progress.send(&trace, 0, 63), 30 * MS);
+        assert_eq!(progress.send(&trace, 0, 1), 40 * MS);
     }
 }
