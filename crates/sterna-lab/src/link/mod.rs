@@ -66,7 +66,7 @@ pub use settings::{
     Down, Hop, Interval, Jitter, LinkSettings, Loss, LossAt, MAX_HOPS, PipeSettings, Queue,
     Reorder, Schedule, SettingsError,
 };
-pub use trace::{OPPORTUNITY_BYTES, Trace};
+pub use trace::{Coverage, OPPORTUNITY_BYTES, Trace};
 
 /// One of the two ways of a link.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]

@@ -8,11 +8,17 @@
 //! carries. Links exist whose blocks are shorter than a packet.
 
 mod cellular;
+#[cfg(test)]
+mod link_tests;
+mod nb_iot;
+mod starlink;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+pub use nb_iot::Coverage;
 
 /// Bytes that a moment carries where a trace does not say it: Mahimahi's packets with their link header.
 pub const OPPORTUNITY_BYTES: u64 = 1504;
