@@ -25,11 +25,11 @@ use crate::store::Share;
 /// The key of the record that a root is a queue's, among the records of its session.
 const QUEUE_KEY: &[u8] = b"queue";
 
-/// How often nodes are told again that a queue is full.
-const SAY_FULL_EVERY_MS: u64 = 1_000;
+/// After so many times `group_seek_interval_ms` nodes are told again that a queue is full.
+const SAY_FULL_INTERVALS: u64 = 2;
 
-/// Time after which a queue is not full any more, where nobody has said so again.
-const FULL_FOR_MS: u64 = 5_000;
+/// After so many a queue is not full any more, where nobody has said so again.
+const FULL_INTERVALS: u64 = 10;
 
 /// Who has a queue of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -580,6 +580,7 @@ impl<P: DoorState> Broker<P> {
     fn weigh_queue(&mut self, now_ms: u64, name: &Arc<str>, is_again: bool) {
         let limits = &self.queues.limits;
         let (messages, bytes) = (limits.group_queued_messages, limits.group_queued_bytes);
+        let say_again_ms = SAY_FULL_INTERVALS * limits.group_seek_interval_ms;
         let Some(root) = self.roots.get_mut(name) else {
             return;
         };
@@ -596,7 +597,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         queue.is_full = is_full;
-        queue.say_full_at_ms = now_ms + SAY_FULL_EVERY_MS;
+        queue.say_full_at_ms = now_ms + say_again_ms;
         self.far.wake_by(queue.say_full_at_ms);
         self.tell_of_group(name, None, Word::Full { epoch, is_full });
     }
@@ -621,7 +622,8 @@ impl<P: DoorState> Broker<P> {
 
     /// The root of a queue tells whether it has room.
     pub(super) fn queue_is_full(&self, now_ms: u64, name: &Arc<str>, epoch: u64, is_full: bool) {
-        let until_ms = if is_full { now_ms + FULL_FOR_MS } else { 0 };
+        let full_for_ms = FULL_INTERVALS * self.limits().group_seek_interval_ms;
+        let until_ms = if is_full { now_ms + full_for_ms } else { 0 };
         self.directory.set_queue_full(name, epoch, until_ms);
     }
 
