@@ -29,8 +29,11 @@ SLACK_KIB = 16 * 1024
 ROOM_KIB = {"10-retained-topics-100000": 40 * 1024}
 # How long memory may take to come back: sessions end, queues are dropped.
 SETTLE_S = 6.0
-# A neighbour's ping, in seconds.
+# A neighbour's ping on a machine that has nothing else to do, and the pause before the next, in seconds.
 PING_LIMIT_S = 1.0
+PING_PAUSE_S = 0.05
+# Where programs wait for a processor, the broker waits, too: by so many times what this one was late.
+LATE_FACTOR = 5
 MEBIBYTE = 1024 * 1024
 ROWS: list[tuple[str, object, bool]] = []
 
@@ -59,6 +62,8 @@ class Bystander:
 
     def __init__(self, listener: Listener):
         self.listener, self.worst, self.trouble = listener, 0.0, None
+        # The most that this thread was woken up too late: so busy the machine is.
+        self.late = 0.0
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
@@ -70,11 +75,14 @@ class Bystander:
 
     def _run(self) -> None:
         try:
-            while not self.stopping.wait(0.05):
+            asleep = time.monotonic()
+            while not self.stopping.wait(PING_PAUSE_S):
                 start = time.monotonic()
+                self.late = max(self.late, start - asleep - PING_PAUSE_S)
                 self.raw.send(wire.pingreq())
                 self.raw.expect(wire.PINGRESP, 10)
-                self.worst = max(self.worst, time.monotonic() - start)
+                asleep = time.monotonic()
+                self.worst = max(self.worst, asleep - start)
         except (Failure, Closed) as why:
             self.trouble = str(why)
 
@@ -85,7 +93,8 @@ class Bystander:
 
     def judge(self) -> None:
         expect(not self.trouble, f"another client's ping: {self.trouble}")
-        expect(self.worst <= PING_LIMIT_S, f"another client's ping took {self.worst:.2f} s")
+        limit = PING_LIMIT_S + LATE_FACTOR * self.late
+        expect(self.worst <= limit, f"another client's ping took {self.worst:.2f} s, and not {limit:.2f} s at most")
 
 
 def subscriber(listener: Listener, *filters: str, options: int = 1, **connect) -> Raw:
