@@ -22,7 +22,7 @@ MIN_REPETITIONS = 5
 # Of up to so many repetitions all draws are made, so that the ends are exact.
 MAX_EXACT_REPETITIONS = 7
 # Of the interval's width: other draws move its ends by so much.
-MAX_SHIFT = 0.15
+MAX_SHIFT = 0.12
 # Of the draws beyond an end: by so much their number differs with other draws. Counts have few different
 # draws, so that an end may move by a whole step.
 MAX_TAIL = 1.5

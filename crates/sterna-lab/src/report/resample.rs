@@ -11,7 +11,7 @@ use crate::link::Random;
 use super::statistics::{Estimate, tail};
 
 /// How often the repetitions are drawn anew.
-const RESAMPLES: usize = 4_000;
+const RESAMPLES: usize = 10_000;
 /// Of up to so many repetitions each possible draw is made once, which are fewer: 1716 of 7. The ends
 /// of an interval of few repetitions are among the rarest draws, and chance need not decide on them.
 const MAX_EXACT_REPETITIONS: usize = 7;
