@@ -262,6 +262,7 @@ impl<P: DoorState> Broker<P> {
         root.awaited.extend(attendees.into_keys());
         root.turns.clear();
         root.claimed.clear();
+        root.returned_early.clear();
         root.epoch += 1;
         root.is_known = false;
         root.ends_at_ms = NEVER_MS;
@@ -359,10 +360,15 @@ impl<P: DoorState> Broker<P> {
         if let Some(queue) = &mut root.queue {
             (queue.held).insert(position, Held { message, failures });
         }
+        let returned = root.returned_early.remove(&position);
         self.queues.note_in_group(id, position, |log| {
             log.enter(position, failures);
             log.assign(position);
         });
+        // It has given it back meanwhile.
+        if let Some(back) = returned {
+            self.take_back_to_queue(now_ms, name, vec![back]);
+        }
     }
 
     /// Gives a message of a root's queue to the branch whose turn it is.

@@ -302,7 +302,7 @@ impl<P: DoorState> Broker<P> {
             .filter(|position| !held.contains(position))
             .map(Back::sent)
             .collect();
-        root.claimed.retain(|_, who| who != from);
+        root.disclaim(from);
         let was_kept = root.record().peers.contains(from);
         root.awaited.remove(from);
         root.ghosts.remove(from);
@@ -379,6 +379,7 @@ impl<P: DoorState> Broker<P> {
                 }
             }
         }
+        self.return_early(group, from, &mut returned);
         self.retain_out(group, from, &mut returned);
         for &position in told.settled {
             self.settled_by(group, from, position);
@@ -386,6 +387,23 @@ impl<P: DoorState> Broker<P> {
         self.take_back_to_root(now_ms, group, returned);
         self.credit_branch(group, from);
         self.list_root(group);
+    }
+
+    /// Takes out of what a branch returns what is still to come out of the queue here: that is nobody's when it comes.
+    fn return_early(&mut self, group: &str, from: &Peer, returned: &mut Vec<Back>) {
+        let Some(root) = self.roots.get_mut(group) else {
+            return;
+        };
+        let claimed = &mut root.claimed;
+        let early = returned.extract_if(.., |back| claimed.get(&back.position) == Some(from));
+        let early: Vec<Back> = early.collect();
+        for back in early {
+            if root.queue.is_some() {
+                root.returned_early.insert(back.position, back);
+            } else {
+                root.claimed.remove(&back.position);
+            }
+        }
     }
 
     /// Leaves out of what a branch returns what it does not have, and puts the highest position first.
@@ -519,7 +537,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         root.turns.retain(|known| known != peer);
-        root.claimed.retain(|_, who| who != peer);
+        root.disclaim(peer);
         let mut returned: Vec<Back> = (root.out_with(peer).into_iter()).map(Back::sent).collect();
         if is_gone {
             root.ghosts.insert(peer.clone(), until_ms);

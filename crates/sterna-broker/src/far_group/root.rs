@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Given, Peer, QueueRoot};
+use super::{Back, Given, Peer, QueueRoot};
 use crate::api::SessionKey;
 use crate::records::{Fields, put_bytes, put_number};
 use crate::session::NEVER_MS;
@@ -52,6 +52,8 @@ pub(crate) struct Root {
     pub(crate) claimed: FxHashMap<u64, Peer>,
     /// Messages that are still to come out of the queue here, and are settled.
     pub(crate) settled_early: FxHashSet<u64>,
+    /// Of a queue: what branches have given back that is still to come out of the queue here, by position.
+    pub(crate) returned_early: FxHashMap<u64, Back>,
     /// Tags of messages that no branch takes, by position.
     pub(crate) parked: FxHashMap<u64, u64>,
     /// Branches that may have credit, in the order of their turns.
@@ -77,6 +79,7 @@ impl Root {
             out: FxHashMap::default(),
             claimed: FxHashMap::default(),
             settled_early: FxHashSet::default(),
+            returned_early: FxHashMap::default(),
             parked: FxHashMap::default(),
             turns: VecDeque::new(),
             ghosts: BTreeMap::new(),
@@ -126,6 +129,13 @@ impl Root {
     pub(crate) fn is_forbidden(&self, position: u64) -> bool {
         let mut all = self.attendees.values();
         self.ghosts.is_empty() && all.all(|attendee| attendee.forbidden.contains(&position))
+    }
+
+    /// Forgets what a branch says it has of what is still to come out of the queue here. What it has given back of that
+    /// stays so.
+    pub(crate) fn disclaim(&mut self, peer: &Peer) {
+        let returned = &self.returned_early;
+        (self.claimed).retain(|position, who| who != peer || returned.contains_key(position));
     }
 
     /// Positions of what a branch has, the highest first.

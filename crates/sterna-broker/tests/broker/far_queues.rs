@@ -516,3 +516,44 @@ fn operators_find_a_queue_at_its_owner_alone_and_are_told_who_that_is() {
     join(&mut world, at);
     assert_eq!(drain(&mut world, at, 0), ["2", "3"]);
 }
+
+/// The next owner waits for a node that may live, and another node's consumer gives back meanwhile what it has.
+fn returned_while_the_owner_waits(outcome: Outcome) -> (World, usize) {
+    let mut world = world(rules(Some(3)), Limits::default());
+    let owner = world.owner();
+    let (at, other) = ((owner + 1) % NODES, (owner + 2) % NODES);
+    join(&mut world, at);
+    publish(&mut world, at, &["1"]);
+    let held = world.take(at, 0).pop().expect("it comes");
+    world.kill_within_lease(other, false);
+    world.kill_within_lease(owner, true);
+    world.calm_down();
+    world.settle(at, 0, held.tag, outcome);
+    assert!(world.take(at, 0).is_empty() && world.dead_letters().is_empty());
+    world.lease_over();
+    for node in 0..NODES {
+        world.tell_roll(node);
+    }
+    world.calm_down();
+    (world, at)
+}
+
+#[test]
+fn what_a_consumer_gives_back_while_the_next_owner_waits_for_others_comes_again() {
+    for outcome in [Outcome::Released, Outcome::Failed] {
+        let (mut world, at) = returned_while_the_owner_waits(outcome);
+        let again = world.take(at, 0).pop().expect("it comes again");
+        // The next owner counts the delivery that it had when the cursor was written.
+        assert_eq!((text(&again).as_str(), again.failures), ("1", 1));
+        world.settle(at, 0, again.tag, Outcome::Accepted);
+        assert_eq!(waiting(&mut world), 0);
+    }
+}
+
+#[test]
+fn what_a_consumer_rejects_while_the_next_owner_waits_for_others_is_a_dead_letter() {
+    let (mut world, at) = returned_while_the_owner_waits(Outcome::Rejected(0x80));
+    assert!(world.take(at, 0).is_empty());
+    assert_eq!(world.dead_letters(), BTreeMap::from([(1, 1)]));
+    assert_eq!(waiting(&mut world), 0);
+}
