@@ -82,8 +82,9 @@ impl GroupReader {
         }
     }
 
-    /// A message has come, with so many attempts before that failed.
+    /// A message has come, with so many attempts before that failed; or it is not settled after all.
     pub(crate) fn enter(&mut self, position: u64, failed: u16) {
+        self.settled.remove(&position);
         let attempts = Attempts {
             failed,
             is_out: false,

@@ -90,7 +90,11 @@ impl<P: DoorState> Broker<P> {
             self.queues.counters.dead_lettered += 1;
             return;
         }
-        (self.queues).note_in_group(group, position, |log| log.enter(position, dead.failures));
+        if position != 0 {
+            (self.queues).note_in_group(group, position, |log| log.enter(position, dead.failures));
+            // The cursor that has passed it is not kept without its letter.
+            self.queues.write_group_cursor(group);
+        }
         let returned = Returned {
             message: dead.message,
             tag: dead.tag,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Close, DEFAULT_PRIORITY, DeadLetter, Limits, Message, MessageHeader, MessageReader, Outcome,
-    Ownership, Peer, PeerGate, PublishRefusal, Qos, QueueRules, SessionKey, Share,
+    Ownership, Peer, PeerGate, PublishRefusal, Qos, QueueRules, SessionKey, Share, Wanted,
 };
 
 use crate::cluster::{Client, qos, text};
@@ -556,4 +556,49 @@ fn what_a_consumer_rejects_while_the_next_owner_waits_for_others_is_a_dead_lette
     assert!(world.take(at, 0).is_empty());
     assert_eq!(world.dead_letters(), BTreeMap::from([(1, 1)]));
     assert_eq!(waiting(&mut world), 0);
+}
+
+/// A consumer rejects the first message that comes, and nobody takes the dead letter. The queue's owner dies before anything
+/// else has its cursor written. How many messages wait then.
+fn waiting_after_a_refused_dead_letter(rules: QueueRules, payloads: &[&str]) -> usize {
+    let limits = Limits {
+        cursor_interval_ms: 3_600_000,
+        ..Limits::default()
+    };
+    let mut world = world(rules, limits);
+    let owner = world.owner();
+    let at = other_than_owner(&world);
+    let broker = world.nodes[owner].site.cluster.broker(0);
+    broker.set_wanted(vec![(DEAD.into(), Wanted::NOBODY)]);
+    world.nodes[owner].site.cluster.collect(0);
+    world.nodes[owner].site.cluster.run();
+    publish(&mut world, at, payloads);
+    join(&mut world, at);
+    let mut taken = world.take(at, 0);
+    let first = taken.swap_remove(0);
+    world.settle(at, 0, first.tag, Outcome::Rejected(0x80));
+    assert!(world.dead_letters().is_empty(), "nobody takes it");
+    world.leave_now(at, 0);
+    world.calm_down();
+    assert_eq!(waiting(&mut world), payloads.len());
+    world.replace(owner);
+    waiting(&mut world)
+}
+
+#[test]
+fn a_message_whose_dead_letter_is_refused_stays_over_the_death_of_the_owner() {
+    assert_eq!(waiting_after_a_refused_dead_letter(rules(None), &["1"]), 1);
+}
+
+/// Messages before it wait in the log alone, so the queue's cursor is before it.
+#[test]
+fn a_message_of_a_long_queue_whose_dead_letter_is_refused_stays_over_the_death_of_the_owner() {
+    let rules = QueueRules {
+        has_priorities: true,
+        ..rules(None)
+    };
+    let texts: Vec<String> = (1..60).map(|number| number.to_string()).collect();
+    let mut payloads: Vec<&str> = texts.iter().map(String::as_str).collect();
+    payloads.push("60 p9");
+    assert_eq!(waiting_after_a_refused_dead_letter(rules, &payloads), 60);
 }
