@@ -97,7 +97,7 @@ pub(crate) fn run(
         .map_err(|error| Failure::new(format!("{}: {error}", in_words(command))))?;
     let lines_received = read_lines(&mut child);
     let started = Instant::now();
-    let mut lines = Vec::new();
+    let (mut lines, mut shown) = (Vec::new(), String::new());
     let mut killed = false;
     loop {
         match lines_received.recv_timeout(POLL) {
@@ -105,12 +105,13 @@ pub(crate) fn run(
                 writeln!(file, "{line}")?;
                 // Lines of JSON are for this program.
                 if !line.starts_with('{') {
-                    progress.busy(line.trim());
+                    line.trim().clone_into(&mut shown);
                 }
+                progress.busy(&shown);
                 lines.push(line);
             }
             Err(RecvTimeoutError::Timeout) => {
-                progress.busy(lines.last().map_or("", |line| line.trim()));
+                progress.busy(&shown);
                 // A grandchild may hold the pipes open after the program itself has ended.
                 if child.try_wait()?.is_some() {
                     for line in lines_received.try_iter() {
