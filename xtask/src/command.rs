@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::console::Progress;
+use crate::workspace::Workspace;
 
 /// Interval of checks of a running program while it prints nothing.
 const POLL: Duration = Duration::from_millis(100);
@@ -19,6 +20,9 @@ const TAIL_LINES: usize = 60;
 
 /// The longest line that is kept of a program's output; the rest of the line is dropped.
 const MAX_LINE_BYTES: usize = 16 * 1024;
+
+/// The longest time that cargo, or a program of tests, may take.
+pub(crate) const CARGO_LIMIT: Duration = Duration::from_secs(50 * 60);
 
 /// First words of cargo's lines about progress.
 const CARGO_VERBS: [&str; 8] = [
@@ -141,6 +145,26 @@ pub(crate) fn run(
         lines,
         log: log.to_path_buf(),
     })
+}
+
+/// Runs a cargo command in the workspace's root, with a log of this name in the build folder, and `variable` in its
+/// environment.
+pub(crate) fn cargo(
+    workspace: &Workspace,
+    progress: &mut Progress,
+    name: &str,
+    arguments: &[&str],
+    variable: Option<(&str, &str)>,
+) -> Result<Outcome, Failure> {
+    let mut command = workspace.cargo();
+    command.args(arguments).env("CARGO_TERM_COLOR", "never");
+    if let Some((name, value)) = variable {
+        command.env(name, value);
+    }
+    let log = workspace
+        .target_folder("xtask")?
+        .join(format!("{name}.log"));
+    run(&mut command, &log, CARGO_LIMIT, progress)
 }
 
 /// Runs a command to its end and returns its standard output; an error where it fails.

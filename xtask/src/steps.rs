@@ -1,8 +1,8 @@
 //! `cargo xtask test`: every check of the project, in steps.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::command::{Outcome, run as run_command};
+use crate::command::cargo;
 use crate::console::{Colour, Progress, Tally, paint, seconds};
 use crate::invariants::{self, Rule};
 use crate::test_report::TestReport;
@@ -11,9 +11,6 @@ use crate::{Failure, Verdict, deny, fuzz, interop, package, spec, test_programs}
 
 /// Time of each fuzz target here.
 const FUZZ_SECONDS: u64 = 8;
-
-/// The longest time that one of cargo's own steps may take.
-const CARGO_LIMIT: Duration = Duration::from_secs(50 * 60);
 
 /// The workspaces of the repository: the code, and the parts with a build of their own.
 const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "interop/rust/Cargo.toml"];
@@ -296,24 +293,6 @@ fn one_check(
         detail: String::new(),
         remarks,
     })
-}
-
-fn cargo(
-    workspace: &Workspace,
-    progress: &mut Progress,
-    name: &str,
-    arguments: &[&str],
-    variable: Option<(&str, &str)>,
-) -> Result<Outcome, Failure> {
-    let mut command = workspace.cargo();
-    command.args(arguments).env("CARGO_TERM_COLOR", "never");
-    if let Some((name, value)) = variable {
-        command.env(name, value);
-    }
-    let log = workspace
-        .target_folder("xtask")?
-        .join(format!("{name}.log"));
-    run_command(&mut command, &log, CARGO_LIMIT, progress)
 }
 
 fn rules(workspace: &Workspace, _: &mut Progress) -> Result<StepReport, Failure> {

@@ -5,20 +5,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::Failure;
-use crate::command::{Outcome, run as run_command};
+use crate::command::{CARGO_LIMIT, Outcome, cargo, run as run_command};
 use crate::console::Progress;
 use crate::workspace::Workspace;
 
 /// Packages whose test programs wait more than they work. They run beside all others.
 const WAITING: [&str; 2] = ["sterna", "sterna-client"];
-
-/// The longest time that the build, one program, or the documentation's tests may take.
-const LIMIT: Duration = Duration::from_secs(50 * 60);
 
 /// A program that cargo has built from a package's tests.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,12 +63,15 @@ impl TestProgram {
 /// When a program cannot be started, or a log not be written.
 pub(crate) fn run(workspace: &Workspace, progress: &mut Progress) -> Result<Vec<Outcome>, Failure> {
     let logs = workspace.target_folder("xtask")?;
-    let mut compile = workspace.cargo();
-    compile
-        .args(["test", "--locked", "--workspace", "--no-run"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .env("CARGO_TERM_COLOR", "never");
-    let built = run_command(&mut compile, &logs.join("tests-build.log"), LIMIT, progress)?;
+    let compile = [
+        "test",
+        "--locked",
+        "--workspace",
+        "--no-run",
+        "--message-format",
+        "json-render-diagnostics",
+    ];
+    let built = cargo(workspace, progress, "tests-build", &compile, None)?;
     if !built.success {
         return Ok(vec![built]);
     }
@@ -98,13 +97,15 @@ pub(crate) fn run(workspace: &Workspace, progress: &mut Progress) -> Result<Vec<
         }
         Ok::<_, Failure>(outcomes)
     })?;
-    let mut documents = workspace.cargo();
-    documents
-        .args(["test", "--locked", "--workspace", "--doc", "--no-fail-fast"])
-        .env("CARGO_TERM_COLOR", "never")
-        .env("RUST_BACKTRACE", "0");
-    let log = logs.join("tests-documents.log");
-    outcomes.push(run_command(&mut documents, &log, LIMIT, progress)?);
+    let documents = ["test", "--locked", "--workspace", "--doc", "--no-fail-fast"];
+    let quiet = Some(("RUST_BACKTRACE", "0"));
+    outcomes.push(cargo(
+        workspace,
+        progress,
+        "tests-documents",
+        &documents,
+        quiet,
+    )?);
     Ok(outcomes)
 }
 
@@ -118,7 +119,7 @@ fn run_lane(
     (programs.iter().enumerate())
         .map(|(number, program)| {
             let log = logs.join(format!("tests-{lane}-{number}.log"));
-            run_command(&mut program.command(), &log, LIMIT, progress)
+            run_command(&mut program.command(), &log, CARGO_LIMIT, progress)
         })
         .collect()
 }
