@@ -350,14 +350,21 @@ fn parts(
 ) -> Result<(Vec<Parts>, Arc<Memory>), String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
+    let ceiling_bytes = memory::ceiling_bytes(config.broker.memory_ceiling);
     let directory = Directory::new(
         bound.len() as u16,
-        broker_limits(config),
+        broker_limits(config, ceiling_bytes),
         u64::from_ne_bytes(seed),
     );
     let counters = bound.iter().map(BoundShard::counters).collect();
     let usage = store.usage_reader();
-    let memory = Memory::of_process(config, Arc::clone(&directory), counters, usage);
+    let memory = Memory::of_process(
+        config,
+        ceiling_bytes,
+        Arc::clone(&directory),
+        counters,
+        usage,
+    );
     let memory = Arc::new(memory);
     let board = Arc::new(Board::new(bound.len()));
     let amqp = Arc::new(Registry::new(&config.amqp));
@@ -562,7 +569,7 @@ fn quic_config(config: &Config, listener: &Listener, identity: &QuicIdentity) ->
     }
 }
 
-fn broker_limits(config: &Config) -> Limits {
+fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
     let (broker, cluster) = (&config.broker, &config.cluster);
     Limits {
         sessions: broker.maximum_sessions as usize,
@@ -584,7 +591,7 @@ fn broker_limits(config: &Config) -> Limits {
         will_bytes: broker.maximum_will_bytes as usize,
         retained_deliveries: broker.maximum_retained_deliveries as usize,
         retained_messages: broker.maximum_retained_messages as usize,
-        retained_bytes: memory::retained_bytes(broker) as usize,
+        retained_bytes: memory::retained_bytes(broker, ceiling_bytes) as usize,
         cursor_interval_ms: config.store.cursor_interval_ms,
         read_ahead_messages: config.store.read_ahead_messages as usize,
         read_ahead_bytes: config.store.read_ahead_bytes as usize,

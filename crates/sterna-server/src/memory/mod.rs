@@ -24,14 +24,15 @@ use sterna_store::UsageReader;
 
 use crate::config::{Broker, Config};
 pub use allocator::{Unused, give_back_with};
+pub(crate) use machine::ceiling_bytes;
 pub use stages::Stage;
 use stages::Thresholds;
 pub(crate) use watch::Watch;
 
 /// Bytes that all retained messages may take, by the settings: the limit, and a part of the ceiling.
-pub(crate) fn retained_bytes(broker: &Broker) -> u64 {
-    let of_ceiling = machine::ceiling_bytes(broker.memory_ceiling)
-        .map(|bytes| bytes / 100 * u64::from(broker.memory_retained_percent));
+pub(crate) fn retained_bytes(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 {
+    let of_ceiling =
+        ceiling_bytes.map(|bytes| bytes / 100 * u64::from(broker.memory_retained_percent));
     of_ceiling.map_or(broker.maximum_retained_bytes, |bytes| {
         bytes.min(broker.maximum_retained_bytes)
     })
@@ -172,14 +173,14 @@ impl Memory {
         Self::with(shards, directory, Some(ceiling_bytes), settings)
     }
 
-    /// The account of a process with the ceiling of its configuration.
+    /// The account of a process with this ceiling.
     pub(crate) fn of_process(
         config: &Config,
+        ceiling_bytes: Option<u64>,
         directory: Arc<Directory>,
         transports: Vec<Arc<ShardCounters>>,
         store: Option<UsageReader>,
     ) -> Self {
-        let ceiling_bytes = machine::ceiling_bytes(config.broker.memory_ceiling);
         if let Some(ceiling_bytes) = ceiling_bytes {
             tracing::info!(ceiling_bytes, "memory has a ceiling");
         } else {
