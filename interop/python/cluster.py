@@ -483,24 +483,27 @@ def one_name(cluster: Cluster) -> None:
 
 
 def run_rows(rows, run, mend) -> None:
-    """Runs the rows that the command names, or all, and ends with their report. `mend` follows each of them."""
+    """Runs the rows that the command names, or all, and ends with their report. `mend` follows each of them, and is told
+    whether it has failed."""
     report = Report()
     wanted = sys.argv[1:]
     for name, row in rows:
         if wanted and not any(word in name for word in wanted):
             continue
+        has_failed = True
         try:
             run(row)
         except (Failure, OSError, AssertionError, subprocess.SubprocessError) as error:
             report.not_ok(name, str(error) or type(error).__name__)
         else:
+            has_failed = False
             report.ok(name)
         finally:
             for client in clients:
                 client.kill()
                 client.wait()
             clients.clear()
-            mend()
+            mend(has_failed)
     report.exit()
 
 

@@ -162,6 +162,16 @@ class Programs:
         """Waits until they know of each other."""
         raise NotImplementedError
 
+    def mend(self, has_failed: bool) -> None:
+        """Follows a row. One that failed leaves nothing to the next: all programs begin anew, without their data."""
+        if has_failed:
+            for program in reversed(self.programs):
+                program.kill()
+                shutil.rmtree(program.log.parent / "data", ignore_errors=True)
+            for program in self.programs:
+                program.start()
+        self.settle()
+
     def __enter__(self) -> Self:
         try:
             for program in self.programs:
@@ -189,13 +199,6 @@ class Cluster(Programs):
         self.nodes = [Node(folder / name, name, ports, settings) for name in names]
         self.programs = [*self.nats, *self.nodes]
         self.folder = folder
-
-    def mend(self) -> None:
-        """Starts what a row that failed has left dead."""
-        for program in self.programs:
-            if program.process is None:
-                program.start()
-        self.settle()
 
     def settle(self) -> None:
         """Waits until every node is ready and sees all others."""

@@ -534,8 +534,8 @@ def told(row, cluster: Cluster) -> None:
 
 def main() -> None:
     with Cluster(Path(os.environ["STERNA_BUILD"]) / "cluster-queues", SETTINGS) as cluster:
-        def mend() -> None:
-            cluster.mend()
+        def mend(has_failed: bool) -> None:
+            cluster.mend(has_failed)
             empty(cluster)
 
         run_rows(ROWS, lambda row: told(row, cluster), mend)

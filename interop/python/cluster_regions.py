@@ -341,16 +341,7 @@ def main() -> None:
         ("a whole region stops", a_restart),
     ]
     with World(Path(os.environ["STERNA_BUILD"]) / "cluster-regions") as world:
-
-        def run(row) -> None:
-            row(world)
-            world.settle()
-
-        def mend() -> None:
-            for way in world.ways.values():
-                way.mend()
-
-        run_rows(rows, run, mend)
+        run_rows(rows, lambda row: row(world), world.mend)
 
 
 if __name__ == "__main__":

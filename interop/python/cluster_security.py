@@ -232,7 +232,7 @@ def main() -> None:
         ("a store of NATS that is too small", a_small_store),
         ("two clusters in one NATS", names),
     ]
-    run_rows(rows, lambda row: row(), lambda: None)
+    run_rows(rows, lambda row: row(), lambda _: None)
 
 
 if __name__ == "__main__":
