@@ -57,8 +57,8 @@ class RawAmqp(Raw):
             raise Failure(f"{got} in answer to the protocol header")
         return self.next(wire.OPEN)
 
-    def begun(self, channel: int = 0, **options) -> wire.Frame:
-        self.opened()
+    def begun(self, channel: int = 0, container: str = "raw", **options) -> wire.Frame:
+        self.opened(container=container)
         self.send(wire.begin(channel, **options))
         return self.next(wire.BEGIN)
 

@@ -139,7 +139,7 @@ class Fault:
 class Arena:
     """A cluster with a proxy on each way between two of its parts, and a clock of its own for each node."""
 
-    def __init__(self, folder: Path, seed: int, only: str = ""):
+    def __init__(self, folder: Path, seed: int, only: str = "", queues: str = ""):
         self.random = random.Random(seed)
         self.cluster = Cluster(folder)
         self.library = clock_library(folder)
@@ -155,7 +155,7 @@ class Arena:
             for proxy in self.ways[node.name]:
                 text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
             # A machine that is busy reads late: a reader's queue that is full is another promise.
-            text += f"\n[broker]\nmaximum_queued_messages = {QUEUED}\n"
+            text += f"\n[broker]\nmaximum_queued_messages = {QUEUED}\nmaximum_group_queued_messages = {QUEUED}\n{queues}"
             node.config.write_text(text)
             if self.library:
                 self.clocks[node.name] = Clock(node.config.parent, self.library, node)

@@ -62,11 +62,14 @@ class Hold:
     member: str
     from_s: float
     until_s: float
+    # Whether a consumer of a queue has accepted it, when it had it no longer.
+    is_accepted: bool = False
 
 
 @dataclass
 class Trouble:
-    """A time in which a node, or all of them for an empty name, may not have been sure of anything."""
+    """A time in which a node, or all of them for an empty name, may not have been sure of anything, or what was said of a queue
+    may not have been kept."""
 
     node: str
     from_s: float
@@ -92,6 +95,24 @@ def of_group(holds: list[Hold], troubles: list[Trouble]) -> list[str]:
             if later.from_s + END_S < earlier.until_s and not is_excused:
                 told.append(f"two members: {payload} is with {earlier.member} since {earlier.from_s:.3f}, until "
                             f"{earlier.until_s:.3f}, and came to {later.member} at {later.from_s:.3f}")
+    return told
+
+
+# What a consumer has accepted is kept a little later.
+KEPT_S = 1.0
+
+
+def of_queue(holds: list[Hold], troubles: list[Trouble]) -> list[str]:
+    """A message of a queue that was accepted does not come again, unless that was shortly before or in a trouble."""
+    accepted: dict[str, Hold] = {}
+    told = []
+    for hold in sorted(holds, key=lambda hold: hold.from_s):
+        earlier = accepted.get(hold.payload)
+        if earlier and not any(one.from_s - KEPT_S <= earlier.until_s <= one.until_s for one in troubles):
+            told.append(f"doubled: {earlier.member} accepted {hold.payload} at {earlier.until_s:.3f}, and it came to "
+                        f"{hold.member} at {hold.from_s:.3f}")
+        if hold.is_accepted:
+            accepted[hold.payload] = hold
     return told
 
 
@@ -246,8 +267,8 @@ def tries() -> list[tuple[str, list[str], str]]:
     def reader(*numbers: int) -> list[str]:
         return of_reader("r", {"p": list(numbers)}, {"p": 1}, ledgers)
 
-    def hold(node: str, from_s: float, until_s: float) -> Hold:
-        return Hold("p 1", node, f"member of {node}", from_s, until_s)
+    def hold(node: str, from_s: float, until_s: float, is_accepted: bool = False) -> Hold:
+        return Hold("p 1", node, f"member of {node}", from_s, until_s, is_accepted)
 
     def wills(lines: str) -> list[str]:
         return of_wills(_history(lines), 100)
@@ -271,6 +292,10 @@ def tries() -> list[tuple[str, list[str], str]]:
         ("the first one's node stood still", of_group([hold("a", 1, 9), hold("b", 5, 6)], [Trouble("a", 2, 8)]), ""),
         ("the other's node stood still", of_group([hold("a", 1, 9), hold("b", 5, 6)], [Trouble("b", 2, 8)]), "two members"),
         ("it stood still long before", of_group([hold("a", 3, 9), hold("b", 5, 6)], [Trouble("a", 1, 2)]), "two members"),
+        ("a message is released and comes again", of_queue([hold("a", 1, 2), hold("b", 2, 3, True)], []), ""),
+        ("a message is accepted and comes again", of_queue([hold("a", 1, 2, True), hold("b", 3, 4, True)], []), "doubled"),
+        ("it was accepted shortly before a node died", of_queue([hold("a", 1, 2, True), hold("b", 3, 4)], [Trouble("", 2.5, 3)]), ""),
+        ("it was accepted long before", of_queue([hold("a", 1, 2, True), hold("b", 9, 10)], [Trouble("", 8, 9)]), "doubled"),
         ("members have had everything", of_members({"p 2", "p 3", "p 4", "p 6"}, {"p": 1}, ledgers), ""),
         ("no member has had one", of_members({"p 2", "p 4", "p 6"}, {"p": 1}, ledgers), "lost"),
         ("a will comes to two readers", wills(ended + "aborted 1\nwill 1 r\nwill 1 s"), ""),

@@ -7,12 +7,13 @@ sessions. In each round the nemesis does something to a node, a server of NATS, 
 (`cluster_faults.py`). Then all is mended, and what everybody has seen is compared (`cluster_history.py`):
 
   lost           a message of QoS 1 or 2 was acknowledged, and a present reader has not got it
-  doubled        a present reader got a message twice that was sent once
+  doubled        a present reader got a message twice that was sent once, or a message of a queue came again that was
+                 accepted while nothing was wrong
   out of order   messages of one connection on one topic came in another order
   unasked        a reader got what nobody sent, or what was refused by a status
   two owners     a connection was acknowledged what it sent after a later one of its client was let in
   will doubled, will lost, will unasked
-  two members    a message of a shared subscription came to a member while one of a sound node had it
+  two members    a message of a shared subscription, or of a queue, came to a member while one of a sound node had it
   not served     nodes are not ready, or publishers and sessions are not acknowledged, some time after all is mended
 
 A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster.md).
@@ -25,12 +26,9 @@ The environment is that of `cluster_nodes.py`. Standard library only, and a C co
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import random
-import re
-import socket
 import subprocess
 import sys
 import threading
@@ -41,10 +39,16 @@ from pathlib import Path
 
 import wire
 from cluster_faults import Arena, Fault
-from cluster_history import WILL_S, Event, Ledger, Trouble, of_group, of_members, of_owners, of_reader, of_wills
+from cluster_history import (
+    WILL_S, Event, Trouble, of_group, of_members, of_owners, of_queue, of_reader, of_wills,
+)
 from cluster_members import Member
+from cluster_publishers import (
+    AmqpPublisher, HttpPublisher, KeyedPublisher, MqttPublisher, Publisher, QueuePublisher,
+)
+from cluster_queue_members import DEAD, QUEUE, QUEUES, Consumer
 from cluster_nodes import ABSENCE_MS, COUNT, Node, wait_until
-from mqtt_client import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, Client, Connection
+from mqtt_client import CONNACK, PUBACK, PUBLISH, Client, Connection
 
 STERNA = os.environ["STERNA_BIN"]
 # After which nothing waits for a node where that fault is planted.
@@ -55,186 +59,8 @@ PLANTED_LEASE_MS = 8_000
 CALM_S = 0.7
 # How long the last messages may take when all is mended.
 MEND_S = 60
-PACE_S = 0.01
 # Clients that go from node to node, how long each stays, and how long the answer to a CONNECT may take.
 MOVERS, STAY_S, ADMIT_S = 6, (0.2, 1.5), 8
-
-
-class Publisher:
-    """Publishes numbers on a topic of its own, at a pace, from any node that answers. What has no acknowledgement is
-    not sent again: it may have arrived or not."""
-
-    def __init__(self, name: str, nodes: list[Node], first: int, topics: str = "ledger"):
-        self.name, self.nodes, self.at = name, nodes, first
-        self.topic = f"{topics}/{name}"
-        self.ledger = Ledger()
-        self.goes = threading.Event()
-        self.ends = False
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-
-    def node(self) -> Node:
-        return self.nodes[self.at % COUNT]
-
-    def elsewhere(self) -> None:
-        self.at += 1
-        time.sleep(0.1)
-
-    def run(self) -> None:
-        while not self.ends:
-            if not self.goes.wait(0.2):
-                self.idle()
-                continue
-            try:
-                self.publish()
-            except (OSError, RuntimeError, http.client.HTTPException, subprocess.TimeoutExpired):
-                self.drop()
-                self.elsewhere()
-            time.sleep(PACE_S)
-
-    def idle(self) -> None:
-        """Called while nothing is to be published."""
-
-    def drop(self) -> None:
-        """Forgets a broken connection."""
-
-
-class MqttPublisher(Publisher):
-    """Keeps one connection, with some messages without an acknowledgement."""
-
-    WINDOW = 16
-
-    def __init__(self, name: str, nodes: list[Node], first: int, qos: int, topics: str = "ledger"):
-        self.qos, self.link, self.open = qos, None, {}
-        super().__init__(name, nodes, first, topics)
-
-    def connect(self) -> Client:
-        if not self.link:
-            self.open = {}
-            self.ledger.connections.append(self.ledger.sent + 1)
-            self.link = Client(self.node().ports["mqtt"], f"publisher-{self.name}", timeout_s=5)
-        return self.link
-
-    def publish(self) -> None:
-        link = self.connect()
-        if len(self.open) < self.WINDOW:
-            self.ledger.sent += 1
-            identifier = self.ledger.sent % 65_535 + 1
-            self.open[identifier] = self.ledger.sent
-            payload = f"{self.name} {self.ledger.sent}".encode()
-            link.out += wire.publish(self.topic, payload, self.qos, identifier, level=4)
-        self.exchange()
-
-    def exchange(self) -> None:
-        if not self.link:
-            return
-        self.link.flush()
-        for kind, body in self.link.packets():
-            identifier = int.from_bytes(body[:2], "big")
-            if kind & 0xF0 == PUBREC:
-                # From here on the broker has it.
-                self.ledger.acknowledged.add(self.open[identifier])
-                self.link.out += wire.ack(wire.PUBREL, identifier, level=4)
-            elif kind & 0xF0 in (PUBACK, PUBCOMP):
-                self.ledger.acknowledged.add(self.open.pop(identifier))
-        self.link.flush()
-
-    def idle(self) -> None:
-        try:
-            self.exchange()
-        except (OSError, KeyError):
-            self.drop()
-
-    def drop(self) -> None:
-        if self.link:
-            self.link.close()
-        self.link = None
-
-
-class HttpPublisher(Publisher):
-    """One request after the other."""
-
-    link: http.client.HTTPConnection | None = None
-
-    def publish(self) -> None:
-        if not self.link:
-            self.ledger.connections.append(self.ledger.sent + 1)
-            self.link = http.client.HTTPConnection("127.0.0.1", self.node().ports["http"], timeout=8)
-        self.ledger.sent += 1
-        number = self.ledger.sent
-        self.link.request("POST", f"/v1/topics/{self.topic}", f"{self.name} {number}", {
-            "Content-Type": "text/plain", "Sterna-QoS": "1"})
-        answer = self.link.getresponse()
-        answer.read()
-        if answer.status < 300:
-            self.ledger.acknowledged.add(number)
-        else:
-            self.ledger.refused.add(number)
-
-    def drop(self) -> None:
-        if self.link:
-            self.link.close()
-        self.link = None
-
-
-class KeyedPublisher(HttpPublisher):
-    """Repeats each request by its key, at one node after the other, until it is done. None may be done twice."""
-
-    pending = 0
-
-    def publish(self) -> None:
-        if not self.pending:
-            self.ledger.sent += 1
-            self.pending = self.ledger.sent
-            if self.pending == 1:
-                # Each is done before the next begins: they come in one order, whichever connections they take.
-                self.ledger.connections.append(1)
-        self.attempt()
-
-    def attempt(self) -> None:
-        if not self.link:
-            self.link = http.client.HTTPConnection("127.0.0.1", self.node().ports["http"], timeout=8)
-        self.link.request("POST", f"/v1/topics/{self.topic}", f"{self.name} {self.pending}", {
-            "Content-Type": "text/plain", "Sterna-QoS": "1", "Idempotency-Key": f"{self.name}-{self.pending}"})
-        answer = self.link.getresponse()
-        answer.read()
-        if answer.status == 204:
-            self.ledger.acknowledged.add(self.pending)
-            self.pending = 0
-        elif answer.status in (409, 503, 507):
-            # Nobody has done it, or somebody who is to say so is not heard: it is asked for again.
-            self.drop()
-            self.elsewhere()
-        else:
-            raise RuntimeError(f"{self.name} was answered {answer.status}")
-
-    def idle(self) -> None:
-        if not self.pending:
-            return
-        try:
-            self.attempt()
-        except (OSError, http.client.HTTPException):
-            self.drop()
-            self.elsewhere()
-
-
-class AmqpPublisher(Publisher):
-    """One command for each message: the library's link, its transfer and its outcome."""
-
-    def publish(self) -> None:
-        self.ledger.sent += 1
-        number = self.ledger.sent
-        self.ledger.connections.append(number)
-        done = subprocess.run(
-            [STERNA, "pub", self.node().url("amqp"), "-t", self.topic, "-m", f"{self.name} {number}", "-q", "1",
-             "--connect-timeout", "3", "--close-timeout", "8", "--maximum-reconnect-times", "0"],
-            capture_output=True, timeout=20, check=False,
-        )
-        if done.returncode == 0:
-            self.ledger.acknowledged.add(number)
-        else:
-            self.elsewhere()
-        time.sleep(0.1)
 
 
 class Reader:
@@ -482,13 +308,29 @@ class Game:
         self.grouped = [MqttPublisher(f"grouped-{number}", nodes, number, 1, "grouped") for number in range(COUNT)]
         self.members = [Member(node, number, seed + number) for node in nodes for number in range(2)]
         self.group_since: dict[str, int] = {}
+        # And these are a queue's. Those whose deliveries fail go on to another.
+        self.senders = [QueuePublisher(f"queued-{number}", nodes, number, QUEUE) for number in range(COUNT)]
+        self.consumers = [
+            Consumer(node, queue, number, seed + number)
+            for node in nodes
+            for queue, count in ((QUEUE, 2), (DEAD, 1))
+            for number in range(count)
+        ]
+        self.queue_since: dict[str, int] = {}
+        self.queue_ledgers = {publisher.name: publisher.ledger for publisher in self.senders}
         self.troubles: list[Trouble] = []
+        # Times in which a queue's cursor may not be kept.
+        self.unkept: list[Trouble] = []
         self.ledgers = {publisher.name: publisher.ledger for publisher in self.publishers}
         self.group_ledgers = {publisher.name: publisher.ledger for publisher in self.grouped}
         self.counts: Counter[str] = Counter()
 
+    def everybody(self) -> list[Publisher | Mover]:
+        """Who goes in a round, and waits between two."""
+        return [*self.publishers, *self.grouped, *self.senders, *self.movers]
+
     def end(self) -> None:
-        for one in [*self.publishers, *self.grouped, *self.members, *self.movers, *self.wills]:
+        for one in [*self.everybody(), *self.members, *self.consumers, *self.wills]:
             one.ends = True
         for reader in self.readers:
             reader.end()
@@ -499,13 +341,14 @@ class Game:
                 reader.start(self.publishers)
         for reader in self.wills:
             wait_until(f"wills are read on {reader.node.name}", reader.is_there.is_set)
-        for member in self.members:
+        for member in [*self.members, *self.consumers]:
             wait_until(f"{member.name} is there", member.is_there.is_set)
-        # Every node knows of the readers of all others: one filter for messages, one for the group's, and one for wills.
+        # Every node knows of the readers of all others: one filter each for messages, the group's, wills, and two queues.
         wait_until("filters are known", lambda: all(
-            node.figure("sterna_cluster_filters") == 3 * (COUNT - 1) for node in self.arena.cluster.nodes), MEND_S)
+            node.figure("sterna_cluster_filters") == 5 * (COUNT - 1) for node in self.arena.cluster.nodes), MEND_S)
         self.group_since = self.group_since or {one.name: one.ledger.sent for one in self.grouped}
-        for one in [*self.publishers, *self.grouped, *self.movers]:
+        self.queue_since = self.queue_since or {one.name: one.ledger.sent for one in self.senders}
+        for one in self.everybody():
             one.goes.set()
         time.sleep(CALM_S)
 
@@ -522,7 +365,7 @@ class Game:
     def served(self) -> None:
         """Waits until everybody is served again; a TimeoutError that says who is not."""
         self.arena.cluster.settle()
-        publishers = [*self.publishers, *self.grouped]
+        publishers = [*self.publishers, *self.grouped, *self.senders]
         everybody = [(one.name, lambda one=one: len(one.ledger.acknowledged)) for one in publishers]
         everybody += [(one.name, lambda one=one: one.acknowledged) for one in self.movers]
         before = {name: count() for name, count in everybody}
@@ -541,6 +384,12 @@ class Game:
         found += of_group(holds, self.troubles)
         settled = set().union(*(member.settled for member in self.members))
         found += of_members(settled, self.group_since, self.group_ledgers)
+        for queue in (QUEUE, DEAD):
+            holds = [hold for one in self.consumers if one.queue == queue for hold in list(one.holds)]
+            found += of_group(holds, self.troubles)
+            found += of_queue(holds, self.unkept)
+        settled = set().union(*(one.settled for one in self.consumers))
+        found += of_members(settled, self.queue_since, self.queue_ledgers)
         for reader in present:
             found += of_reader(reader.name, reader.numbers(), reader.since, self.ledgers)
         return found
@@ -552,6 +401,8 @@ class Game:
         trouble = Trouble(fault.troubled or "", begun_s, time.monotonic() + 60)
         if fault.troubled is not None:
             self.troubles.append(trouble)
+        if fault.kind != "a clock jumps":
+            self.unkept.append(trouble)
         self.counts[fault.kind] += 1
         where = f"round {number} ({fault.told})"
         try:
@@ -563,7 +414,7 @@ class Game:
             self.history.note("disturbed", number=int((time.monotonic() - begun_s) * 1e3))
         trouble.until_s = time.monotonic()
         time.sleep(CALM_S)
-        for one in [*self.publishers, *self.grouped, *self.movers]:
+        for one in self.everybody():
             one.goes.clear()
         present = [reader for reader in self.readers if reader.node.name not in fault.killed]
         gone = [reader.name for reader in present if not reader.is_there()]
@@ -590,7 +441,7 @@ class Game:
         return [f"{where}: {one}" for one in found]
 
     def acknowledged(self) -> int:
-        ledgers = [*self.ledgers.values(), *self.group_ledgers.values()]
+        ledgers = [*self.ledgers.values(), *self.group_ledgers.values(), *self.queue_ledgers.values()]
         return sum(len(ledger.acknowledged) for ledger in ledgers)
 
 
@@ -615,7 +466,7 @@ def main() -> int:
     parser.add_argument("--plant", choices=("absence", "fence"), default="", help="break a promise, which must be caught")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    arena = Arena(options.folder, options.seed, options.only)
+    arena = Arena(options.folder, options.seed, options.only, QUEUES)
     if not arena.library:
         print("no C compiler: clocks do not jump", flush=True)
     plant(arena, options.plant)
@@ -638,6 +489,10 @@ def main() -> int:
             print(f"  the history is in {options.folder / 'history.jsonl'}", flush=True)
     for one in found:
         print(one)
+    for queue in (QUEUE, DEAD):
+        accepted = [hold.payload for one in game.consumers if one.queue == queue for hold in one.holds if hold.is_accepted]
+        game.counts[f"accepted from the queue {queue}"] = len(set(accepted))
+        game.counts[f"accepted from the queue {queue} again"] = len(accepted) - len(set(accepted))
     for kind, count in sorted(game.counts.items()):
         print(f"{count:8} {kind}")
     if word:
