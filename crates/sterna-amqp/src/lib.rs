@@ -8,8 +8,8 @@
 //!    stream: the one of TCP, or each stream of a QUIC connection. A frame that lies whole in the
 //!    input is borrowed.
 //! 2. A [`Connection`] takes them with [`Connection::receive`], for a server as for a client. It
-//!    decodes the frame's body without allocating, checks that it may come now, and keeps the state
-//!    of the connection, its sessions and links. It answers frames that need no decision, and
+//!    decodes the frame's body without allocating, and checks that it may come now. It keeps the
+//!    state of the connection, its sessions and links. It answers frames that need no decision, and
 //!    yields an [`Event`] for the others. [`Connection::next_event`] has further events.
 //! 3. While the caller decides about credentials or an open, [`Connection::accepts_input`] returns
 //!    false. The peer's later bytes wait, so everything may be pipelined.

@@ -131,7 +131,7 @@ impl std::error::Error for TokenFileError {}
 /// A token as the file knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
-    /// User whom the token proves.
+    /// User that the token proves.
     pub user: String,
     /// Digest of the token.
     pub digest: TokenDigest,

@@ -1,4 +1,4 @@
-//! What one session holds, and whether it may take more.
+//! The memory that one session holds, and whether it may take more.
 //!
 //! There are two accounts, so that neither kind of message takes the other's room. Messages of QoS 0 are
 //! bounded by bytes and by age, the others by number and by bytes. A message of QoS 1 or 2 stays in its
@@ -14,7 +14,7 @@ use crate::pressure::Pressure;
 use crate::queues::Queues;
 use crate::session::BrokerSession;
 
-/// What the queue and the ledger of a session hold.
+/// The contents of a session's queue and ledger, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Account {
     /// Bytes of the bodies that wait.
@@ -75,7 +75,7 @@ impl Account {
         self.pending_bytes - self.qos0_bytes + self.sent_bytes
     }
 
-    /// What the messages of QoS 0 cost, their entries included.
+    /// The cost of the messages of QoS 0, their entries included.
     fn qos0_cost_bytes(&self) -> u64 {
         self.qos0_bytes + u64::from(self.qos0_messages) * ENTRY_BYTES
     }
@@ -124,8 +124,8 @@ impl<P> Queues<P> {
         true
     }
 
-    /// Whether a message waits here for a session that is to come from another shard; otherwise the session
-    /// reads it in the log.
+    /// Whether a message waits here for a session that is to come from another shard. Otherwise the session reads
+    /// it in the log.
     pub(crate) fn waits_for_session(
         &mut self,
         slot: u32,

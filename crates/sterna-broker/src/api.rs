@@ -30,7 +30,7 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// What a front door keeps of a session in the broker.
+/// A front door's own state of a session in the broker.
 pub trait DoorState: Default + Send {
     /// Whether the session's next consumer may find the default instead. Then nothing is kept of it while the
     /// session is away.
@@ -112,9 +112,8 @@ pub enum Opened {
         /// Whether it existed before. [MQTT-3.2.2-2] [MQTT-3.2.2-3]
         present: bool,
     },
-    /// Another shard has the session and was asked to hand it over, or other nodes are asked for it;
-    /// [`Event::Opened`] follows, or [`Event::Evicted`].
-    /// Until then the key is valid for `close` only.
+    /// Another shard has the session and was asked to hand it over, or other nodes are asked for it.
+    /// [`Event::Opened`] follows, or [`Event::Evicted`]. Until then the key is valid for `close` only.
     Pending {
         /// Its key.
         session: SessionKey,
@@ -249,7 +248,7 @@ pub enum SubscribeError {
     InvalidFilter,
     /// No Local on a shared subscription (MQTT: Protocol Error). [MQTT-3.8.3-4]
     NoLocalOnShared,
-    /// A limit on subscriptions, or on members of a group, is reached, or a cluster keeps no more of one session
+    /// A limit on subscriptions, or on members of a group, is reached. Or a cluster keeps no more of one session
     /// (MQTT: Quota exceeded).
     TooMany,
     /// The session is gone or its key outdated.
@@ -342,7 +341,7 @@ impl PublishRefusal {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::QueueFull, Self::StoreFull, Self::ClusterAway];
 
-    /// What to tell the publisher.
+    /// The explanation for the publisher.
     #[must_use]
     pub const fn detail(self) -> &'static str {
         match self {
@@ -523,7 +522,7 @@ pub enum EvictReason {
     ClusterAway,
     /// The session was to begin, and another node has one of another user by that name.
     OtherUser,
-    /// What the session has is more than the cluster keeps of one (MQTT: Quota exceeded).
+    /// The state of the session is more than the cluster keeps of one (MQTT: Quota exceeded).
     TooLarge,
 }
 

@@ -1,8 +1,9 @@
-//! What a shard remembers of recent topics' matches.
+//! A shard's memory of recent topics' matches.
 //!
-//! A topic has one place in the table, given by its hash. It enters when it misses twice in a row
-//! there, so a stream of topics that are used once displaces nothing. A change of routes outdates
-//! entries by numbers, without visiting them: one per first level, one for all.
+//! A topic has one place in the table, given by its hash. It enters when it misses twice in a row there, so a
+//! stream of topics that are used once displaces nothing. A change of a wildcard filter outdates entries by
+//! numbers, without visiting them. There is one number for each of 64 groups of first levels, and one for all. A
+//! change of another filter removes the entry of its topic.
 
 use std::sync::Arc;
 

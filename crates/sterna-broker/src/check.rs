@@ -1,4 +1,4 @@
-//! What always holds of a shard's queues, for tests: it looks at everything.
+//! Invariants of a shard's queues, for tests: the check looks at everything.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Members of a group that don't take every message. They have a selector, may not get some, or have given
 //! some back as undeliverable.
 //!
-//! Each looks at an entry of the queue once. Nothing before its cursor is for it, except the entries of a
-//! short list: those came back from other members. What it doesn't take waits in its place for others.
+//! Each looks at an entry of the queue once. Nothing before its cursor is for it, except the entries of a short
+//! list: those came back from other members. An entry that it doesn't take waits in its place for others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::tail::Tail;
 /// Entries before the cursor that are listed; if more come back the cursor goes back instead.
 const LISTED: usize = 64;
 
-/// What a member takes next.
+/// The next message for a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pick {
     Entry(u32),
@@ -28,11 +28,11 @@ pub(crate) enum Pick {
     Nothing,
 }
 
-/// What a member chooses from its group's queue.
+/// The way a member chooses from its group's queue.
 #[derive(Debug)]
 pub(crate) struct Choice {
     selector: Option<Arc<dyn Selector>>,
-    /// What of the queue the member may get, if not all.
+    /// The messages of the queue that the member may get, if not all.
     permit: Option<Arc<dyn Permit>>,
     /// Tags of what it can't be given, and the order in which they came.
     refused: FxHashSet<u64>,

@@ -1,4 +1,4 @@
-//! What the broker counts, for `$SYS` and metrics.
+//! The broker's counters, for `$SYS` and metrics.
 
 use crate::message::CHARGED_BYTES;
 use crate::nodes::NIL;
@@ -99,13 +99,13 @@ impl Counters {
         );
     }
 
-    /// What all queues hold, except for the bodies that are counted once.
+    /// The bytes that all queues hold, except for the bodies that are counted once.
     pub(crate) const fn entry_bytes(&self) -> u64 {
         self.small_bytes + self.stored_messages * ENTRY_BYTES + self.logged_messages * WAITING_BYTES
     }
 }
 
-/// What a message in a queue costs beside its body.
+/// The cost of a message in a queue beside its body.
 pub(crate) const ENTRY_BYTES: u64 = 64;
 
 const fn small(body_bytes: u64) -> u64 {

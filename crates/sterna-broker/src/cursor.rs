@@ -1,11 +1,10 @@
 //! How far a reader of the log has come.
 //!
-//! A session that outlives its connection reads the log in one of two ways. While it is *awake*, its routes
-//! are in the index and publishers hand it each message with its position. While it is *asleep*, its routes
-//! are not in the index and cost nothing. Its consumer is away then, or slower than its publishers. What it
-//! is to get is in the log from `next` on, and is read when the consumer takes it. Waking and falling
-//! asleep happen at a position, under the lock that gives positions out. So each message comes one way, and
-//! none comes both ways.
+//! A session that outlives its connection reads the log in one of two ways. While it is *awake*, its routes are in
+//! the index and publishers hand it each message with its position. While it is *asleep*, its routes are not in the
+//! index and cost nothing. Its consumer is away then, or slower than its publishers. Its next messages are in the
+//! log from `next` on, and are read when the consumer takes them. Waking and falling asleep happen at a position,
+//! under the lock that gives positions out. So each message comes one way, and none comes both ways.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use crate::records::{Fields, put_number};
 use crate::session::Subscription;
 
-/// What a store keeps of a reader: where it goes on after a restart.
+/// A store's record of a reader: the place where it goes on after a restart.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Cursor {
     /// Everything before is settled, but for `unsettled`.
@@ -160,7 +159,7 @@ impl Cursor {
 /// A reader that falls this far behind with its settled positions is written anew.
 const MOST_SETTLED: usize = 512;
 
-/// What a session knows of its reading.
+/// The state of a session's reading.
 #[derive(Debug)]
 pub(crate) struct Reader {
     /// Where its restart would begin, but for what has come since.
@@ -179,12 +178,12 @@ pub(crate) struct Reader {
     pub(crate) count: Option<Box<Count>>,
     /// Positions that its queue would have dropped: from the first on, before the second.
     pub(crate) dropped: (u64, u64),
-    /// Subscriptions that began behind the place where a restart would read, with the positions where.
-    /// What was published before is not theirs. [MQTT-3.8.4-3]
+    /// Subscriptions that began behind the place where a restart would read, with the positions where. Earlier
+    /// publications are not theirs. [MQTT-3.8.4-3]
     pub(crate) recent: Vec<(Arc<str>, u64)>,
     /// Subscriptions that have ended, or had other options, behind the place where it reads.
     pub(crate) past: Vec<Past>,
-    /// What it is to be sent next waits until appends have come to this token; 0 for none.
+    /// Its next messages wait until appends have come to this token; 0 for none.
     pub(crate) held_until: u64,
     /// Whether it waits for an answer of the store.
     pub(crate) is_asked: bool,
@@ -217,7 +216,7 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    /// What tells its record from others of the session.
+    /// The part of its record's key that tells it from others of the session.
     pub(crate) fn key(&self) -> Vec<u8> {
         let mut key = self.until.to_be_bytes().to_vec();
         key.extend_from_slice(self.filter.as_bytes());
@@ -375,7 +374,7 @@ impl Reader {
             .unsettled
             .sort_unstable_by_key(|unsettled| unsettled.position);
         cursor.from = low;
-        // What other shards are to hand over may come before these.
+        // Messages that other shards are to hand over may come before these.
         cursor.failed.retain(|one| one.position >= low);
         for &position in sent.iter().filter(|&&position| position >= low) {
             let key = |one: &Unsettled| one.position;

@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limits::Limits;
 
-/// The messages of a kept queue: those that wait in it and those that publishers have reserved room
-/// for and that are on their way. What is out with consumers doesn't count, so what they give back
-/// may exceed the limits.
+/// The messages of a kept queue: those that wait in it, and those that are on their way and have room reserved.
+/// Messages that are out with consumers don't count. So when consumers give them back, the limits may be exceeded.
 #[derive(Debug, Default)]
 pub(crate) struct Fill {
     messages: AtomicU64,

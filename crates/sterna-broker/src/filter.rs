@@ -10,7 +10,7 @@ use crate::limits::Limits;
 pub(crate) struct Filter<'a> {
     /// Whether it came as `$share/NAME/FILTER`.
     pub(crate) shared: bool,
-    /// What topics are matched against.
+    /// The part that topics are matched against.
     pub(crate) topics: &'a str,
     /// Whether it has wildcards.
     pub(crate) wild: bool,
@@ -48,7 +48,8 @@ const SHORT_LEVELS: usize = 4;
 /// Bytes of a level in a tree: its node, its place among the children and names, its text.
 const LEVEL_BYTES: usize = 160;
 
-/// About the bytes that a long filter takes on `shards` shards, or a long topic in one tree, beyond those of a short one.
+/// About the bytes that a text takes beyond those of a short one. The text is a long filter on `shards` shards, or
+/// a long topic in one tree.
 pub(crate) fn extra_bytes(text: &str, shards: usize) -> usize {
     let levels = 1 + text.bytes().filter(|byte| *byte == b'/').count();
     let text_bytes = text.len().saturating_sub(SHORT_BYTES);

@@ -1,9 +1,8 @@
 //! Shared subscriptions (MQTT 5.0, section 4.8.2), on the shard that is a group's home.
 //!
-//! A group is one queue with several consumers. Its home hands each connected member so many
-//! messages; when the member settles one it may have another. So a slow member holds few messages
-//! up, and what waits can still go to any other. What a member hasn't sent when its connection ends
-//! comes back.
+//! A group is one queue with several consumers. Its home hands each connected member up to N messages; when the
+//! member settles one it may have another. So a slow member holds few messages up, and waiting messages can still
+//! go to any other. Messages that a member hasn't sent when its connection ends come back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,7 +60,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// What it may get, if not everything.
+    /// The topics it may get, if not all.
     pub(crate) fn permit(&self) -> Option<Arc<dyn Permit>> {
         self.context.as_ref()?.permit.clone()
     }
@@ -77,21 +76,21 @@ pub(crate) struct Group {
     /// The whole filter, `$share/NAME/FILTER`.
     pub(crate) filter: Arc<str>,
     pub(crate) members: KeyedList<u32, Member>,
-    /// What those members choose that don't take everything, while they attend.
+    /// The choices of members that don't take everything, while they attend.
     pub(crate) choices: KeyedList<u32, Choice>,
     /// Members with credit, in the order of their turns.
     pub(crate) available: VecDeque<u32>,
     /// Members that are connected.
     pub(crate) attending: usize,
-    /// What waits in memory.
+    /// Messages that wait in memory.
     pub(crate) queue: List,
-    /// Of `queue`: what is in the log too, and the bytes of it.
+    /// Of `queue`: messages that are in the log too, and their bytes.
     pub(crate) logged: (usize, u64),
-    /// What waits in the log.
+    /// Messages that wait in the log.
     pub(crate) tail: Tail,
-    /// What is read in the log for the queue.
+    /// The messages being read in the log for the queue.
     pub(crate) reading: Option<Box<Reading>>,
-    /// What is read in the log for those who look and take nothing.
+    /// The messages being read in the log for browsers, which take nothing.
     pub(crate) look: Option<Box<Look>>,
     /// Bytes of all that waits.
     pub(crate) queued_bytes: u64,
@@ -236,9 +235,9 @@ impl Group {
 
     /// The entry of the queue that goes behind one of this tag, or [`NIL`] where that is the last.
     ///
-    /// Most of what comes back is older than all that waits; otherwise the last that came back is
-    /// mostly its neighbour. So only who gives many back in a wild order makes long ways, of at most
-    /// what the queue holds of its class.
+    /// Most returned messages are older than all that wait; otherwise the last that came back is mostly the
+    /// neighbour. Only a consumer that returns many in a wild order causes long searches. They pass at most all
+    /// messages of the class in the queue.
     pub(crate) fn successor(&self, nodes: &Nodes, tag: u64) -> u32 {
         let mut first = self.queue.first();
         if let Some(ends) = &self.class_ends {
@@ -275,7 +274,7 @@ impl Group {
         if let Some(rules) = rules {
             if rules.has_priorities && self.class_ends.is_none() {
                 let mut ends = Box::new([NIL; CLASSES]);
-                // What waits without a priority is of the first class.
+                // Messages that wait without a priority are of the first class.
                 ends[0] = self.queue.last();
                 self.class_ends = Some(ends);
             }
@@ -428,7 +427,7 @@ impl<P> Queues<P> {
         };
         let body_bytes = message.body_bytes() as u64;
         if reserved && let Some(fill) = &group.fill {
-            // What enters the queue is counted then.
+            // Messages that enter the queue are counted then.
             fill.remove(1, body_bytes);
         }
         if !group.is_kept && !self.group_admits(id, message) {

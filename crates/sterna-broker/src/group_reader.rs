@@ -8,7 +8,7 @@ use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::tail::Tail;
 
-/// What became of a message so far.
+/// The state of a message so far.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Attempts {
     failed: u16,
@@ -24,11 +24,11 @@ const MOST_SETTLED: usize = 4_096;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct GroupReader {
-    /// What is not settled; of what waits in the log only what a member had before.
+    /// Unsettled messages; of those that wait in the log, only the ones that a member had before.
     unsettled: BTreeMap<u64, Attempts>,
     /// Settled positions, from the cursor of the last writing on.
     settled: BTreeSet<u64>,
-    /// Where the cursor of the last writing was. Nothing before is the group's, but for what is not settled.
+    /// Where the cursor of the last writing was. Nothing before is the group's, but for unsettled messages.
     from: u64,
     /// The lowest position that a restart would need.
     needed: u64,
@@ -37,7 +37,7 @@ pub(crate) struct GroupReader {
     pub(crate) is_changed: bool,
 }
 
-/// What a store keeps of a group.
+/// A store's record of a group.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct GroupRecord {
     /// Whether its queue is kept: then messages of QoS 0 are in it too.
@@ -82,7 +82,7 @@ impl GroupReader {
         }
     }
 
-    /// A message has come, with so many attempts before that failed; or it is not settled after all.
+    /// A message has come, with `failed` attempts before; or it is not settled after all.
     pub(crate) fn enter(&mut self, position: u64, failed: u16) {
         self.settled.remove(&position);
         let attempts = Attempts {
@@ -100,7 +100,7 @@ impl GroupReader {
         }
     }
 
-    /// A member has given the message back, after so many attempts that failed.
+    /// A member has given the message back, after `failed` attempts that failed.
     pub(crate) fn take_back(&mut self, position: u64, failed: u16, was_sent: bool) {
         if let Some(attempts) = self.unsettled.get_mut(&position) {
             *attempts = Attempts {
@@ -236,7 +236,7 @@ impl<P> Queues<P> {
         } else if let Some(log) = &mut group.log
             && std::mem::take(&mut log.is_stored)
         {
-            // What waits in the log goes on to do so.
+            // Messages that wait in the log go on to do so.
             let change = records::remove(Kind::Group, &group.filter, &[]);
             self.changes.push(change);
         }

@@ -48,7 +48,7 @@ const SLEEPING_GROUP: u32 = 1 << 31;
 /// Groups that have ended, and whose shards are still known.
 const ENDED_GROUPS: usize = 1_024;
 
-/// What is known of a group everywhere.
+/// The facts known of a group on every shard.
 #[derive(Debug)]
 struct Home {
     shard: u16,
@@ -61,7 +61,7 @@ struct Home {
     is_durable: bool,
 }
 
-/// Who has routes at one filter.
+/// The sessions and groups with routes at one filter.
 #[derive(Debug, Default)]
 pub(crate) struct Subscribers {
     /// Sessions, by their subscriber numbers.
@@ -94,9 +94,9 @@ pub(crate) struct Index {
     inspecting: usize,
     /// In a cluster: what kept queues take, also at QoS 0.
     queues: WantedIndex,
-    /// What other nodes want.
+    /// The filters that other nodes want.
     wanted: WantedIndex,
-    /// What they are told of this one; `None` where nobody asks this shard.
+    /// The filters of this node that other nodes are told; `None` where nobody asks this shard.
     own_interest: Option<Box<OwnInterest>>,
     cache: MatchCache,
     cache_targets: usize,
@@ -106,7 +106,8 @@ pub(crate) struct Index {
     fresh: Matches,
 }
 
-/// The longest topic whose matches are remembered, in bytes. What is remembered is never given back.
+/// The longest topic whose matches are remembered, in bytes. Remembered matches may keep their memory after routes
+/// change, until another topic takes their place.
 const LONGEST_REMEMBERED_BYTES: usize = 256;
 
 impl Index {
@@ -317,7 +318,7 @@ impl Index {
         self.cache.outdate(filter, wild);
     }
 
-    /// What there is at a filter, also where that is nothing yet.
+    /// The routes at a filter; they are made where there are none.
     fn routes_at(&mut self, filter: &str, shared_text: Option<&Arc<str>>) -> &mut Routes {
         if is_wild(filter) {
             self.wild.get_or_insert_with(filter, Routes::default)
@@ -342,7 +343,8 @@ impl Index {
         }
     }
 
-    /// A group of a cluster gets what it is for from its root, which reads it in the log: it is as a session that sleeps.
+    /// A group of a cluster gets its messages from its root, which reads them in the log. So the group is as a
+    /// session that sleeps.
     fn group_sleeps(&mut self, topics: &str, group: u32, begins: bool) {
         let topics = Arc::from(topics);
         if let Some(own) = &mut self.own_interest {
@@ -384,7 +386,7 @@ impl Index {
         self.cache.outdate(filter, wild);
     }
 
-    /// Who has routes at exactly this filter; those of kept queues are left out.
+    /// The sessions and groups with routes at exactly this filter; groups with kept queues are left out.
     pub(crate) fn subscribers(&self, filter: &str) -> Subscribers {
         let routes = if is_wild(filter) {
             self.wild.get(filter)
@@ -446,8 +448,8 @@ impl Index {
         Some(self.matches_at(place))
     }
 
-    /// Where [`matches_at`](Self::matches_at) finds the queues a message goes to, until another message is looked
-    /// up or routes change; `None` where its topic is not a topic name.
+    /// Where [`matches_at`](Self::matches_at) finds the queues a message goes to. The place holds until another
+    /// message is looked up or routes change. `None` where the message's topic is not a topic name.
     pub(crate) fn look_up(&mut self, message: &Message, limits: &Limits) -> Option<Answer> {
         match self.cache.look_up(message.topic_bytes()) {
             Lookup::Hit(place) => Some(Answer::Remembered(place)),
@@ -498,7 +500,7 @@ impl Index {
         })
     }
 
-    /// What was looked up last.
+    /// The result of the last [`look_up`](Self::look_up).
     pub(crate) fn matches_at(&self, answer: Answer) -> &Matches {
         match answer {
             Answer::Remembered(place) => self.cache.matches(place).unwrap_or(&self.fresh),

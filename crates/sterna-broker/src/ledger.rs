@@ -1,4 +1,4 @@
-//! What was sent and not settled.
+//! The ledger: messages that were sent and not settled.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::session::BrokerSession;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
     pub(crate) group: u32,
-    /// What the group has settled: a place in the log, or zero for nothing.
+    /// The place in the log that the group has settled, or zero for nothing.
     pub(crate) position: u64,
     /// Zero where the group is only told what is settled.
     pub(crate) credit: u32,
@@ -73,7 +73,7 @@ pub(crate) fn hint(context: Option<&Context>, attendance: u32) -> u64 {
     })
 }
 
-/// What a front door is told of a session's entry.
+/// The delivery of a session's entry, for the front door.
 pub(crate) fn delivery<P>(session: &BrokerSession<P>, entry: &Entry) -> Option<Delivery> {
     Some(Delivery {
         tag: entry.tag,

@@ -1,5 +1,5 @@
-//! A tree of topic levels, for filters that topics are matched against (the routing index) and for
-//! topics that filters are matched against (retained messages).
+//! A tree of topic levels. It holds filters that topics are matched against (the routing index), or topics that
+//! filters are matched against (retained messages).
 //!
 //! Nodes lie in one vector and refer to each other by number. Level names are interned. A child is found by
 //! (node, name) in one hash table. No operation recurses: depth costs no stack. [MQTT-4.7.3-4]: names are

@@ -6,26 +6,26 @@
 //!
 //! The road of a message, and where to find its parts:
 //!
-//! - `broker/publish.rs`: the publisher's shard matches it in its own replica of the index
-//!   (`index.rs`: exact filters in a hash table, wildcards in a tree, `levels.rs`; recent topics in
-//!   `cache.rs`), appends it to the queues of its own sessions and to one letter per other shard.
-//! - `queues.rs`: a queue and the ledger of what was sent and not settled are lists of nodes in
+//! - `broker/publish.rs`: the publisher's shard matches it in its own replica of the index. It appends it to the
+//!   queues of its own sessions, and to one letter per other shard. The index is `index.rs`: exact filters in a
+//!   hash table, wildcards in a tree, `levels.rs`; recent topics in `cache.rs`.
+//! - `queues.rs`: a queue, and the ledger of messages that were sent and not settled. Both are lists of nodes in
 //!   chunks that all sessions share (`nodes.rs`, `ledger.rs`); an idle session has none.
-//! - `sessions.rs`, `packed.rs`: a session that is away and has nothing in memory is a few dozen bytes, and
-//!   is unpacked before anything happens to it. `routes.rs`: what the index has at a filter.
+//! - `sessions.rs`, `packed.rs`: a session that is away and has nothing in memory is a few dozen bytes. It is
+//!   unpacked before anything happens to it. `routes.rs`: the routes that the index has at a filter.
 //! - `broker/delivery.rs`: the front door takes what is ready, and settles it.
-//! - `broker/subscribe.rs`: a subscription is an entry of the route log (`directory/log.rs`), which
-//!   every shard applies before it matches; so it is in force everywhere when the call returns.
+//! - `broker/subscribe.rs`: a subscription is an entry of the route log (`directory/log.rs`). Every shard applies
+//!   the log before it matches, so the subscription is in force everywhere when the call returns.
 //! - `broker/takeover.rs`: a session moves between shards behind a fence, in order, without loss.
-//! - `group.rs`, `broker/members.rs`: shared subscriptions, one queue on the shard that a hash of
-//!   their filter picks; `choice.rs`: members that don't take every message; `broker/demand.rs`:
-//!   those that say how many; `fill.rs`: how publishers of all shards know that a kept one is full.
-//! - `queue_rules.rs`: what a kept queue does beside keeping; `delayed.rs`: messages that are not due yet;
-//!   `broker/dead_letter.rs`: messages that nobody could take; `broker/browse.rs`: a look at what waits;
-//!   `broker/manage.rs`: what administrators see and change.
+//! - `group.rs`, `broker/members.rs`: shared subscriptions, one queue on the shard that a hash of their filter
+//!   picks. `choice.rs`: members that don't take every message. `broker/demand.rs`: members that say how many.
+//!   `fill.rs`: how publishers of all shards know that a kept queue is full.
+//! - `queue_rules.rs`: the rules of a kept queue beside keeping. `delayed.rs`: messages that are not due yet.
+//!   `broker/dead_letter.rs`: messages that nobody could take. `broker/browse.rs`: a look at waiting messages.
+//!   `broker/manage.rs`: views and changes for administrators.
 //! - `losses.rs`: messages that a queue drops, and why; `watch.rs`: the way of single messages.
-//! - `peers.rs`: what other nodes of a cluster want, and what goes to them.
-//! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
+//! - `peers.rs`: the filters that other nodes of a cluster want, and the messages for them.
+//! - `store.rs`: the state that survives a restart; `broker/restore.rs` takes it up again.
 //!
 //! A session that subscribes, and a message for it, on one shard:
 //!

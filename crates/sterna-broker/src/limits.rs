@@ -1,6 +1,6 @@
 //! A named limit for everything a peer can make the broker hold.
 
-/// What to do with a message for a queue that is full.
+/// The way a message for a full queue is treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QueueFull {
     /// The new message is dropped; what is queued stays (Mosquitto's choice).
@@ -35,8 +35,9 @@ pub struct Limits {
     /// Time since its publication after which a message of QoS 0 that still waits is dropped, in
     /// milliseconds. Consumers on demand are not concerned.
     pub queued_qos0_age_ms: u64,
-    /// What happens when either is reached, and where a shared subscription's queue is full that
-    /// isn't kept; a kept one refuses publications ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)).
+    /// The way a message is treated where a session's queue is full by these limits. The same holds for a shared
+    /// subscription's queue that isn't kept. A kept queue refuses publications
+    /// ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)).
     pub queue_full: QueueFull,
     /// Messages of one session that were sent and not settled.
     pub unacknowledged: usize,

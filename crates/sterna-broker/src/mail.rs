@@ -1,4 +1,4 @@
-//! What shards say to each other. The caller carries it, in order per sender and receiver.
+//! Letters between shards. The caller carries it, in order per sender and receiver.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(crate) enum Letter<P> {
     },
     /// A shared subscription's message for one of its members.
     Assign(Box<Assign>),
-    /// A member of the group is connected and takes so many messages.
+    /// A member of the group is connected and takes N messages.
     Attend(Box<Attend>),
     /// A member of the group is no longer connected.
     Detach {
@@ -56,7 +56,7 @@ pub(crate) enum Letter<P> {
         member: u32,
         attendance: u32,
     },
-    /// A member has settled so many of the group's messages, or takes so many more.
+    /// A member has settled `credit` of the group's messages, or takes as many more.
     Credit {
         group: u32,
         member: u32,
@@ -67,7 +67,7 @@ pub(crate) enum Letter<P> {
     },
     /// Take back what a member may be assigned.
     Recall(Recall),
-    /// So much was taken back, and what was assigned before is with you.
+    /// `taken` messages were taken back, and those assigned before are with you.
     Recalled {
         group: u32,
         slot: u32,
@@ -84,9 +84,9 @@ pub(crate) enum Letter<P> {
     Disband { group: u32 },
     /// End the session of that name, which you have.
     End { client_id: Box<str> },
-    /// A browser takes so many of the queue's messages.
+    /// A browser takes up to `limit` of the queue's messages.
     Browse(Browse),
-    /// What it asked for.
+    /// The answer to a browser.
     Browsed(Box<Browsed>),
     /// A message of your group that a member has rejected.
     Bury(Box<Dead>),
@@ -111,9 +111,9 @@ pub(crate) struct Recall {
     pub(crate) group: u32,
     pub(crate) member: u32,
     pub(crate) attendance: u32,
-    /// At most so much.
+    /// The most messages to take back.
     pub(crate) limit: u32,
-    /// Who is to have the answer.
+    /// The session that waits for the answer.
     pub(crate) from: Address,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Browse {
     pub(crate) after: Option<u64>,
     pub(crate) limit: u32,
     pub(crate) attendance: u32,
-    /// Who is to have the answer.
+    /// The session that waits for the answer.
     pub(crate) from: Address,
     /// In a cluster: the number of a browser on another node; zero for one of this node.
     pub(crate) looker: u32,
@@ -215,8 +215,8 @@ pub(crate) struct Returned {
 }
 
 impl Returned {
-    /// What an entry becomes that goes back to its group, whose number comes first; `None` where it
-    /// is from none or was handed over.
+    /// The message of an entry that goes back to its group, whose number comes first. `None` where the entry is
+    /// from no group or was handed over.
     pub(crate) fn of(entry: Entry) -> Option<(u32, Self)> {
         let Entry {
             group,

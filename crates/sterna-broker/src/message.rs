@@ -40,7 +40,7 @@ impl Qos {
     }
 }
 
-/// Who published a message, for the no-local option: a hash of the client identifier, the same on
+/// The publisher of a message, for the no-local option: a hash of the client identifier. The hash is the same on
 /// every shard and after a restart. Zero stands for the broker itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Origin(pub u64);
@@ -56,8 +56,8 @@ impl Origin {
     }
 }
 
-/// A hash that never changes: where it decides what is stored or which shard is asked, it must not
-/// depend on the process.
+/// A hash that never changes. It decides what is stored or which shard is asked, so it must not depend on the
+/// process.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -105,8 +105,8 @@ pub struct MessageHeader {
     /// When the broker received it, in milliseconds since the Unix epoch; zero for the time at which it
     /// is routed.
     pub published_ms: u64,
-    /// When it ceases to be of use, in milliseconds since the Unix epoch (received time plus
-    /// Message Expiry Interval); `None` where it never does.
+    /// The time at which it ceases to be of use, in milliseconds since the Unix epoch: received time plus Message
+    /// Expiry Interval. `None` where it never does.
     pub expires_at_ms: Option<u64>,
 }
 
@@ -129,8 +129,8 @@ impl std::error::Error for InvalidMessage {}
 /// all that a subscriber gets unaltered, so they have no Topic Alias, no Message Expiry Interval, and no
 /// Subscription Identifier. [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18]
 ///
-/// A message that came by another protocol may carry its *native form* beside them: what its
-/// publisher wrote, for consumers of the same protocol. It lies in the body and is charged with it.
+/// A message that came by another protocol may carry its *native form* beside them. That is the bytes its publisher
+/// wrote, for consumers of the same protocol. It lies in the body and is charged with it.
 #[derive(Debug)]
 pub struct Message {
     body: Bytes,
@@ -182,8 +182,8 @@ impl Level {
 const NEVER_MS: u64 = u64::MAX;
 
 impl Message {
-    /// Copies topic, properties and payload into a body of exactly their length: one allocation
-    /// here, a second when the broker shares the message.
+    /// Copies topic, properties and payload into a body of exactly their length. That takes one allocation here,
+    /// and a second when the broker shares the message.
     ///
     /// # Errors
     /// [`InvalidMessage`] when the topic has more than 65,535 bytes or the whole more than 4 GiB.
@@ -264,8 +264,8 @@ impl Message {
         })
     }
 
-    /// The same message (the body is shared) with other times: a will is published long after it
-    /// was received, and its expiry counts from then.
+    /// The same message (the body is shared) with other times. A will is published long after it was received, and
+    /// its expiry counts from then.
     #[must_use]
     pub(crate) fn republished(&self, published_ms: u64, expires_at_ms: Option<u64>) -> Self {
         Self {
@@ -277,7 +277,7 @@ impl Message {
         }
     }
 
-    /// Dates a message of an earlier process that seems to come from the future: the wall clock was set back
+    /// Dates a message of an earlier process that seems to come from the future. The wall clock was then set back
     /// over the restart. It came when this process began, at `start_ms`, and keeps its whole interval.
     pub(crate) fn date_back(&mut self, start_ms: u64) {
         let ahead_ms = self.published_ms.saturating_sub(start_ms);
@@ -444,15 +444,15 @@ impl Message {
         self.expires_at_ms <= now_ms
     }
 
-    /// The Message Expiry Interval to send now: what is left, rounded up to seconds, so that a
-    /// message that is not expired never claims zero. [MQTT-3.3.2-6]
+    /// The Message Expiry Interval to send now: the rest of the interval, rounded up to seconds. So a message that
+    /// is not expired never claims zero. [MQTT-3.3.2-6]
     #[must_use]
     pub fn expiry_left_s(&self, now_ms: u64) -> Option<u32> {
         let left_ms = self.expires_at_ms()?.saturating_sub(now_ms);
         Some(u32::try_from(left_ms.div_ceil(1000)).unwrap_or(u32::MAX))
     }
 
-    /// Who published it.
+    /// Its publisher.
     #[must_use]
     pub const fn origin(&self) -> Origin {
         self.origin

@@ -35,8 +35,8 @@ pub(crate) struct Entry {
     /// `None` once it was handed over.
     pub(crate) message: Option<Arc<Message>>,
     pub(crate) context: Option<Arc<Context>>,
-    /// The delivery's tag. Its upper half counts the session's entries. Its lower half is the place of the
-    /// entry when it was made, which is its place still unless the session has moved. Until it lies
+    /// The delivery's tag. Its upper half counts the session's entries. Its lower half is the place of the entry
+    /// when it was made. The entry is still at this place unless the session has moved. Until the entry lies
     /// anywhere, that half is [`NIL`].
     pub(crate) tag: u64,
     /// The tag it has in its group's queue; zero where it comes from none.

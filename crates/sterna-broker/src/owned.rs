@@ -1,4 +1,4 @@
-//! Whose a session is in a cluster: what a node's shards and the engine that knows other nodes tell each other.
+//! The owner of a session in a cluster: what a node's shards and the engine that knows other nodes tell each other.
 //!
 //! A new session waits for the engine before it begins ([`Ownership::Claim`]), as one waits that is to come from
 //! another shard. One that was here before goes on without: it is this node's as long as the engine does not say
@@ -16,7 +16,7 @@ use crate::records::{Fields, Kind, key, put_number};
 use crate::session::SessionWill;
 use crate::store::Record;
 
-/// What a shard tells the engine, in order.
+/// A note from a shard to the engine; they come in order.
 #[derive(Clone, Debug)]
 pub enum Ownership {
     /// A session wants to begin, and waits for
@@ -64,7 +64,7 @@ pub enum Ownership {
         /// The client identifier.
         client_id: Arc<str>,
     },
-    /// What [`Broker::lose_session`](crate::Broker::lose_session) named has ended.
+    /// The session that [`Broker::lose_session`](crate::Broker::lose_session) named has ended.
     Ended {
         /// The client identifier.
         client_id: Arc<str>,
@@ -79,7 +79,7 @@ pub enum Ownership {
 /// Why a session may not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimRefusal {
-    /// What knows of other nodes is away.
+    /// The engine, which knows of other nodes, is away.
     Away,
     /// The client has come to another node since.
     TakenOver,
@@ -99,8 +99,8 @@ pub(crate) struct Owned {
     pub(crate) due_wills: VecDeque<(Weak<[u8]>, usize)>,
 }
 
-/// The bytes of a will, as other nodes keep it: by how many seconds it is delayed, for how many it holds and one,
-/// its message.
+/// The bytes of a will, as other nodes keep it. First come the seconds of its delay, then those of its expiry plus
+/// one (zero for none), then its message.
 pub(crate) fn encode_will(will: &SessionWill) -> Arc<[u8]> {
     let mut out = Vec::new();
     put_number(&mut out, u64::from(will.delay_s));

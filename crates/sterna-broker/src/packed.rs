@@ -1,7 +1,7 @@
 //! The packed form of a session that is away: see `sessions.rs`.
 //!
-//! Integers take seven bits a byte and texts have their length in front, as in records (`records/wire.rs`).
-//! What few sessions have is there where a flag says so.
+//! Integers take seven bits a byte and texts have their length in front, as in records (`records/wire.rs`). Rare
+//! fields are there where a flag says so.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ pub(crate) fn pack<P>(session: &BrokerSession<P>) -> Box<[u8]> {
     if flags & HELD != 0 {
         put_number(&mut out, reader.held_until);
     }
-    // What is often none is the highest number, and takes one byte as zero.
+    // Fields that are often none, which is the highest number, take one byte as zero.
     put_number(&mut out, session.subscriber.wrapping_add(1).into());
     put_number(&mut out, session.expiry_s.wrapping_add(1).into());
     put_number(&mut out, session.expires_at_ms.wrapping_add(1));

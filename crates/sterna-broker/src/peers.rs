@@ -1,10 +1,10 @@
 //! Other nodes of a cluster: what they want, and what this node has for them.
 //!
 //! A node is to the broker a shard far away. The caller tells which filters other nodes have readers for
-//! ([`Broker::set_wanted`](crate::Broker::set_wanted)), takes the messages for them once a turn
+//! ([`Broker::set_wanted`](crate::Broker::set_wanted)). It takes the messages for them once a turn
 //! ([`Broker::take_outgoing`](crate::Broker::take_outgoing)), and brings theirs
-//! ([`Broker::publish_from_peer`](crate::Broker::publish_from_peer)). What a node gets from another goes to
-//! its own readers only, so that nothing goes in circles.
+//! ([`Broker::publish_from_peer`](crate::Broker::publish_from_peer)). Messages from another node go to a node's own
+//! readers only, so that nothing goes in circles.
 //!
 //! Topics that begin with `$` stay on their node.
 
@@ -139,7 +139,7 @@ impl Wanted {
 pub struct Outgoing {
     /// The message.
     pub message: Arc<Message>,
-    /// Who is to have it.
+    /// Its destination.
     pub destination: Destination,
     /// The record that is kept behind it, where the log's entry is to tell of that.
     pub settles: Option<Box<Settles>>,
@@ -153,7 +153,7 @@ impl Outgoing {
     }
 }
 
-/// Who is to have a message.
+/// The destination of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destination {
     /// These nodes.
@@ -166,7 +166,7 @@ pub enum Destination {
     /// The log, from where every node has it as it comes by, this one included. Its acknowledgement waits until
     /// the log has it.
     Log {
-        /// What makes it the same message when its publisher sends it again; `None` where nothing does.
+        /// The name that makes it the same message when its publisher sends it again; `None` where it has none.
         once: Option<Once>,
         /// How many of those that follow get there as one with it: all or none.
         following: usize,
@@ -179,11 +179,11 @@ pub enum Destination {
     Restored,
 }
 
-/// The name of a publication that its publisher may send again to another node: its session, how many
-/// such publications the session had by then, and its packet identifier.
+/// The name of a publication that its publisher may send again to another node. It has three parts: the session,
+/// the number of the session's publications of this kind by then, and the packet identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Once {
-    /// What the client identifier stands for.
+    /// The origin of its client identifier, as a number.
     pub session: u64,
     /// Number of the publication in its session.
     pub round: u64,
@@ -213,7 +213,7 @@ pub enum Settles {
     },
 }
 
-/// What a node does with a message from another.
+/// The way a node applies a message from another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FromPeer {
     /// Delivers it, and retains it if it is to be retained.
@@ -262,8 +262,8 @@ impl PeerGate {
         }
     }
 
-    /// Opens or shuts it. While it is shut, other nodes miss messages of QoS 0, and messages of QoS 1 and 2
-    /// that they want are refused.
+    /// Opens or shuts it. While it is shut, other nodes miss messages of QoS 0. Messages of QoS 1 and 2 that they
+    /// want are refused.
     pub fn set_open(&self, is_open: bool) {
         self.is_open.store(is_open, Ordering::Release);
     }
@@ -392,7 +392,7 @@ pub(crate) fn stays(topic: &str) -> bool {
     topic.starts_with('$')
 }
 
-/// What a shard has for other nodes.
+/// The messages and records that a shard has for other nodes.
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) gate: Arc<PeerGate>,
@@ -455,7 +455,7 @@ impl Peers {
             self.gate.count_dropped(1);
             return 0;
         }
-        // What must arrive was let in before anything was done with it.
+        // Messages that must arrive were let in before anything was done with them.
         if acknowledged.is_empty() && !self.gate.takes(message) {
             self.gate.count_dropped(1);
             return 0;
@@ -594,7 +594,7 @@ impl WantedIndex {
 /// Which filters of this node's readers have changed, for other nodes.
 #[derive(Debug, Default)]
 pub(crate) struct OwnInterest {
-    /// What was told of each filter.
+    /// The interest that was told for each filter.
     told: FxHashMap<Arc<str>, Interest>,
     /// Filters that have changed, and whether a reader of QoS 1 or 2 has come.
     changed: FxHashMap<Arc<str>, bool>,
@@ -614,8 +614,8 @@ impl OwnInterest {
         }
     }
 
-    /// What has changed since the last time. The arguments tell whether a filter has a reader, and what the
-    /// most demanding of them takes.
+    /// Changes since the last time. The arguments tell whether a filter has a reader, and the interest of its most
+    /// demanding reader.
     pub(crate) fn take(
         &mut self,
         mut has_reader: impl FnMut(&str) -> bool,

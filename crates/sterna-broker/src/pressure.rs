@@ -1,4 +1,4 @@
-//! What the queues do when the process is short of memory.
+//! The behaviour of queues when the process is short of memory.
 
 use crate::account::Account;
 use crate::message::Message;
@@ -11,7 +11,7 @@ pub enum Pressure {
     /// There is enough.
     #[default]
     None,
-    /// What waits for a session and is in the log leaves memory: it is read again when it is due.
+    /// Messages that wait for a session and are in the log leave memory. They are read again when they are due.
     MoveToLog,
     /// Messages of QoS 0 that wait are dropped, then older ones where that is the queues' policy. Only
     /// consumers that keep up get new ones. No topic gets its first retained message.

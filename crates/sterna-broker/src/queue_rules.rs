@@ -1,4 +1,4 @@
-//! What holds for a kept queue beside its limits: failed deliveries, dead letters, priorities, delays.
+//! Rules of a kept queue beside its limits: failed deliveries, dead letters, priorities, delays.
 
 use std::fmt;
 use std::sync::Arc;

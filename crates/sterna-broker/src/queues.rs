@@ -25,7 +25,7 @@ use crate::sessions::Sessions;
 use crate::store::{Change, Store};
 use crate::watch::{RoadWatcher, Step};
 
-/// What a timer is for.
+/// The subject of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum TimerKey {
     Session(u32),
@@ -46,7 +46,7 @@ pub(crate) struct Dead {
 }
 
 impl Dead {
-    /// What a consumer has rejected; `None` where it had taken the message over before.
+    /// A message that a consumer has rejected; `None` where it had taken the message over before.
     pub(crate) fn rejected(entry: Entry) -> Option<Self> {
         Some(Self {
             group: entry.group,
@@ -64,7 +64,7 @@ impl Dead {
 pub(crate) struct Item {
     pub(crate) message: Arc<Message>,
     pub(crate) context: Option<Arc<Context>>,
-    /// The shared subscription it is from, or [`NIL`]. Such messages are limited by their group.
+    /// The shared subscription it is from, or [`NIL`]. The group limits messages that are from it.
     pub(crate) group: u32,
     /// See [`Entry::group_tag`].
     pub(crate) group_tag: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Item {
     pub(crate) position: u64,
 }
 
-/// Least time between two sweeps of one queue, to which so much is added per entry. So looking for expired
+/// Least time between two sweeps of one queue, and the time that each entry adds to it. So looking for expired
 /// messages stays a small part of the work, whatever clients send.
 const SWEEP_EVERY_MS: u64 = 1_000;
 const SWEEP_PER_ENTRY_MS: u64 = 10;
@@ -138,7 +138,7 @@ pub(crate) struct Queues<P> {
     ready: VecDeque<u32>,
     /// Sessions of roots with something to give.
     pub(crate) ready_roots: Vec<u32>,
-    /// What sessions of roots know of their queues, by slot.
+    /// The queues of roots' sessions, by slot.
     pub(crate) roots: FxHashMap<u32, RootQueue>,
     /// Queues of roots whose content has changed: it may be told whether they have room.
     pub(crate) weighed: Vec<u32>,
@@ -148,8 +148,8 @@ pub(crate) struct Queues<P> {
     current: Option<u32>,
 }
 
-/// The part of a record's key that tells entries of a session apart: the place in the log, and whether it
-/// came from a group.
+/// The part of a record's key that tells entries of a session apart. It has the place in the log, and whether the
+/// entry came from a group.
 pub(crate) fn owned_key(entry: &Entry) -> [u8; 9] {
     let mut key = [0; 9];
     key[..8].copy_from_slice(&entry.position.to_be_bytes());
@@ -162,7 +162,7 @@ const fn group_position(entry: &Entry) -> u64 {
     if entry.is_owned { 0 } else { entry.position }
 }
 
-/// When to look again for expired messages in a queue of so many entries.
+/// The time to look again for expired messages in a queue with this number of entries.
 pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u64 {
     if earliest_ms == NEVER_MS {
         return NEVER_MS;
@@ -298,8 +298,8 @@ impl<P> Queues<P> {
 
     // Into the queue.
 
-    /// Appends a message to a session's queue as its own subscriptions want it, from its publisher's hand or
-    /// from the log, with whether it was sent before.
+    /// Appends a message to a session's queue as its own subscriptions want it. The message comes from its
+    /// publisher's hand or from the log, with whether it was sent before.
     pub(crate) fn append_own(
         &mut self,
         now_ms: u64,
@@ -533,7 +533,7 @@ impl<P> Queues<P> {
         self.nodes
             .move_back(&mut session.pending, &mut session.ledger, node);
         if is_from_group && !is_kept && delivery.qos == Qos::ExactlyOnce {
-            // Whatever happens, it's for nobody else now. [MQTT-4.8.2-5]
+            // From here on the message is no other member's. [MQTT-4.8.2-5]
             self.release_from_group(slot, node);
         }
         if !delivery.redelivered {
@@ -662,14 +662,14 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Notes that a group's member may have another message; if it is `done` with this one, the
-    /// group is done with it too.
+    /// Notes that a group's member may have another message. If the member is `done` with this one, the group is
+    /// done with it too.
     pub(crate) fn note_owed(&mut self, slot: u32, entry: &Entry, done: bool) {
         if entry.group != NIL {
             let session = &mut self.sessions[slot];
             let mut credit = 1;
             if session.is_on_demand {
-                // What it never took, the group may give it another for.
+                // The group may give it another for one that it never took.
                 credit = u32::from(entry.phase == Phase::Pending);
                 if credit > 0
                     && let Some(demand) = session.demand_mut()
@@ -697,7 +697,7 @@ impl<P> Queues<P> {
         self.owed.push(Owed {
             group,
             position: 0,
-            // Who takes messages on demand has taken it.
+            // A member that takes messages on demand has taken it.
             credit: u32::from(!session.is_on_demand),
             member: session.subscriber,
             attendance: session.attendance,

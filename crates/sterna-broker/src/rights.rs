@@ -1,6 +1,5 @@
-//! What sessions may do, as the front door's rules say. The broker asks when a subscription is made,
-//! when a will is due, and again when other rules are in force
-//! ([`Broker::set_rights`](crate::Broker::set_rights)).
+//! Rights of sessions, as the front door's rules say. The broker asks when a subscription is made, when a will is
+//! due, and again when other rules are in force ([`Broker::set_rights`](crate::Broker::set_rights)).
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ pub struct Endpoint {
     pub transport: u8,
 }
 
-/// Whose rights are asked for.
+/// The client whose rights are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder<'a> {
     /// The session's client identifier.
@@ -28,14 +27,14 @@ pub struct Holder<'a> {
     pub endpoint: Option<Endpoint>,
 }
 
-/// What a session may get of a subscription.
+/// The part of a subscription that a session may get.
 #[derive(Clone, Debug)]
 pub enum Right {
     /// Nothing: there is no such subscription.
     Nothing,
     /// All that matches.
     Everything,
-    /// What of it is permitted.
+    /// The permitted part.
     Some(Arc<dyn Permit>),
 }
 
@@ -51,8 +50,8 @@ pub trait Rights: fmt::Debug + Send + Sync {
     /// Whether there is still a user of that name, so that a session of it may live on.
     fn admits(&self, holder: Holder<'_>) -> bool;
 
-    /// What the session may get of a subscription to a filter (of a shared subscription: what
-    /// follows the share name). `queue` is the share name of one whose queue is kept
+    /// The right of a session to a subscription with a filter; of a shared subscription, the filter follows the
+    /// share name. `queue` is the share name where its queue is kept
     /// ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)).
     fn reads(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right;
 
@@ -61,8 +60,8 @@ pub trait Rights: fmt::Debug + Send + Sync {
         self.reads(holder, filter, queue)
     }
 
-    /// Whether other things may be said of a holder each time that its client comes back, so that its
-    /// session is judged each time.
+    /// Whether other things may be said of a holder each time that its client comes back. Its session is then
+    /// judged each time.
     fn varies(&self, holder: Holder<'_>) -> bool {
         let _ = holder;
         false

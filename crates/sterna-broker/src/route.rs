@@ -9,8 +9,8 @@ use crate::peers::Wanted;
 use crate::queue_rules::QueueRules;
 use crate::rights::Permit;
 
-/// What all deliveries of a subscription share. Subscriptions without identifier, hint and permit,
-/// which are most, have none.
+/// The facts that all deliveries of a subscription share. Most subscriptions have no identifier, hint and permit,
+/// and so no context.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     /// Subscription Identifiers.
@@ -19,7 +19,7 @@ pub(crate) struct Context {
     pub(crate) hint: u64,
     /// The session's attendance in which it asked; the hint means nothing in a later one.
     pub(crate) attendance: u32,
-    /// What of the topics that it matches it may get, if not all.
+    /// The part of its matching topics that it may get, if not all.
     pub(crate) permit: Option<Arc<dyn Permit>>,
 }
 
@@ -213,8 +213,8 @@ pub(crate) enum RouteUpdate {
         flags: RouteFlags,
         context: Option<Arc<Context>>,
     },
-    /// A group has its first member that keeps its queue or outlives its connection, or has none any
-    /// more, or has got other rules.
+    /// A group has its first member that keeps its queue or outlives its connection. Or it has none any more, or
+    /// has got other rules.
     Kept {
         group: u32,
         filter: Arc<str>,

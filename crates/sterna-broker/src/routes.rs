@@ -1,4 +1,4 @@
-//! What the routing index has at one filter.
+//! The routes that the index has at one filter.
 
 use std::slice;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Routes {
         self.asleep().0 > 0 || self.awake().any(|(_, flags, _)| !flags.is_group())
     }
 
-    /// What the most demanding of the sessions takes, where there are some.
+    /// The interest of the most demanding session, where there are some.
     pub(crate) fn highest_interest(&self) -> Interest {
         if self.asleep().1 > 0 {
             return Interest::Durable;

@@ -66,19 +66,19 @@ pub(crate) struct SessionWill {
     pub(crate) is_stored: bool,
 }
 
-/// What a consumer that takes messages on demand was granted by one group.
+/// The messages that one group has granted to a consumer which takes messages on demand.
 #[derive(Debug)]
 pub(crate) struct DemandShare {
     pub(crate) group: u32,
-    /// What the group may assign, has on its way, or has assigned and is pending here.
+    /// Messages that the group may assign, has on their way, or has assigned and are pending here.
     pub(crate) outstanding: u32,
-    /// Of it, what is pending here.
+    /// Of these, the messages that are pending here.
     pub(crate) pending: u32,
-    /// Requests for what it has not assigned that it has yet to answer.
+    /// Requests to the group to take back unassigned messages that it has yet to answer.
     pub(crate) recalls: u32,
 }
 
-/// What a consumer takes on demand.
+/// The demand of a consumer that takes messages on demand.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
     /// Messages it would take now.
@@ -102,7 +102,7 @@ impl Demand {
         self.shares.iter().map(|share| share.pending).sum()
     }
 
-    /// What groups may be granted in all.
+    /// The most messages that groups may be granted in all.
     pub(crate) fn grantable(&self) -> u32 {
         if self.is_full {
             self.credit.min(self.pending())
@@ -140,7 +140,7 @@ pub(crate) struct Browsing {
     pub(crate) asked: u32,
 }
 
-/// What few sessions have.
+/// Fields that few sessions have.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
     /// Where sent entries lie whose tags don't say it, because the session has moved.
@@ -151,7 +151,7 @@ pub(crate) struct Rare {
     pub(crate) restored: Vec<Record>,
     /// In a cluster: number of its last publication of QoS 2 that went to the log; 0 before the first.
     pub(crate) rounds: u64,
-    /// What its consumer takes, if that says so.
+    /// The demand of its consumer, if that states one.
     pub(crate) demand: Option<Box<Demand>>,
     /// Which messages its consumer wants, if not all.
     pub(crate) selector: Option<Arc<dyn Selector>>,
@@ -282,7 +282,7 @@ impl<P> BrokerSession<P> {
         }
     }
 
-    /// Who reads its queue.
+    /// The consumer that reads its queue.
     pub(crate) fn consumer(&self) -> Option<ConsumerId> {
         Some(ConsumerId(self.consumer)).filter(|_| self.is_connected())
     }
@@ -327,7 +327,7 @@ impl<P> BrokerSession<P> {
         !self.is_connected() && matches!(self.state, State::Active)
     }
 
-    /// What a new entry is tagged with before it lies anywhere.
+    /// The tag of a new entry before it lies anywhere.
     pub(crate) fn next_tag(&mut self) -> u64 {
         // Zero is the tag of QoS 0 deliveries, so the count starts at one.
         self.next_sequence = self.next_sequence.wrapping_add(1).max(1);
@@ -388,7 +388,7 @@ impl<P> BrokerSession<P> {
         self.rare.as_mut()?.browsing.as_deref_mut()
     }
 
-    /// What its consumer takes; `None` where that doesn't say so.
+    /// The demand of its consumer; `None` where that states none.
     pub(crate) fn demand_mut(&mut self) -> Option<&mut Demand> {
         if !self.is_on_demand {
             return None;

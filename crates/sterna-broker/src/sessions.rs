@@ -23,7 +23,7 @@ enum Slot<P> {
     Packed(Box<[u8]>),
 }
 
-/// What a packed session has that is neither text nor number.
+/// The parts of a packed session that are neither text nor number.
 #[derive(Debug)]
 struct Extra<P> {
     protocol: P,
@@ -140,14 +140,14 @@ impl<P> Sessions<P> {
     pub(crate) fn packed_needs(&self, slot: u32) -> Option<u64> {
         match self.slots.get(slot as usize)? {
             Slot::Open(_) => None,
-            // What can't be read needs everything.
+            // A packed session that can't be read needs everything.
             Slot::Packed(packed) => Some(packed::needed(packed).unwrap_or(0)),
         }
     }
 }
 
 impl<P: DoorState> Sessions<P> {
-    /// Looks at a session, packed or not. What is neither text nor number is not seen of a packed one.
+    /// Looks at a session, packed or not. Parts that are neither text nor number are not seen of a packed one.
     pub(crate) fn look<R>(
         &self,
         slot: u32,

@@ -1,8 +1,8 @@
-//! What must survive a restart, and the trait behind which it is kept.
+//! The state that must survive a restart, and the trait behind which it is kept.
 //!
-//! Two things are kept: a *log* of messages, each appended once however many readers want it, and small
-//! *records*. What a reader has settled is a record, its [`Cursor`](crate::cursor); `docs/durability.md`
-//! tells how they go together.
+//! Two things are kept: a *log* of messages, each appended once however many readers want it, and small *records*.
+//! A reader's settled positions are a record, its [`Cursor`](crate::cursor). `docs/durability.md` tells how they go
+//! together.
 
 use std::fmt;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub struct Change {
     pub value: Option<Box<[u8]>>,
 }
 
-/// What an append gives back.
+/// The result of an append.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Appended {
     /// Position of the first message; a new log starts with 1.
@@ -196,18 +196,18 @@ pub trait Store: Send + fmt::Debug {
     /// How far all shards' appends have come.
     fn committed(&self) -> Committed;
 
-    /// Asks for this shard to be woken when appends have come to either of these tokens; 0 is no wish.
-    /// Of several wishes the lowest stays, until it has come true: then the shard is woken, and asks again for
-    /// what it still waits for. A wish for what is synced has it synced as soon as can be.
+    /// Asks for this shard to be woken when appends have come to either of these tokens; 0 is no wish. Of several
+    /// wishes the lowest stays, until it has come true. Then the shard is woken, and asks again for tokens that it
+    /// still waits for. A wish for synced appends has them synced as soon as can be.
     fn wake_at(&mut self, wanted: Committed) {
         let _ = wanted;
     }
 
-    /// What was appended may be written now: what is appended between two calls is written together.
+    /// Appended frames may be written now: all appends between two calls are written together.
     fn flush(&mut self) {}
 
     /// A message of a log that several nodes append to has come by at this position, which is higher than all
-    /// before; called under the lock that gives positions out.
+    /// before. The call is made under the lock that gives positions out.
     fn came_by(&mut self, position: u64) {
         let _ = position;
     }
@@ -233,8 +233,8 @@ pub trait Store: Send + fmt::Debug {
         let _ = position;
     }
 
-    /// The position before which the log is to go as soon as can be: readers that want nothing there are to say so.
-    /// 1 while it is not long.
+    /// The position before which the log is to go as soon as can be. Readers that want nothing there are to say so.
+    /// It is 1 while the log is not long.
     fn crowded_before(&self) -> u64 {
         1
     }

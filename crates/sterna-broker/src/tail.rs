@@ -27,7 +27,7 @@ pub(crate) struct Waiting {
     expires_s: u32,
 }
 
-/// What a [`Waiting`] costs, with its share of a chunk that is not full.
+/// The cost of a [`Waiting`], with its share of a chunk that is not full.
 pub(crate) const WAITING_BYTES: u64 = 32;
 
 impl Waiting {
@@ -155,7 +155,7 @@ impl Tail {
             chunk.lowest = chunk.lowest.min(waiting.position);
             return;
         }
-        // What comes behind a full chunk begins one; what comes between halves it.
+        // A message that comes behind a full chunk begins a new one; a message that comes between halves it.
         let mut behind = chunk.messages.split_off(at.max(CHUNK / 2));
         if at < CHUNK / 2 {
             chunk.messages.insert(at, waiting);

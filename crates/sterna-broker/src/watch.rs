@@ -6,10 +6,10 @@ use crate::api::{Outcome, PublishRefusal};
 use crate::message::{Message, Qos};
 use crate::queues::Queues;
 
-/// A step on a message's way. What a queue loses is told to the [`LossWatcher`](crate::LossWatcher).
+/// A step on a message's way. Losses of a queue are told to the [`LossWatcher`](crate::LossWatcher).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step<'a> {
-    /// It was published, and matches so many sessions and shared subscriptions on all shards.
+    /// It was published, and matches N sessions and shared subscriptions on all shards.
     Received {
         /// Their number.
         matched: usize,

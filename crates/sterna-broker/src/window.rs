@@ -1,9 +1,8 @@
-//! What of a group's queue is in memory, and what waits in the log alone.
+//! The part of a group's queue that is in memory, and the part that waits in the log alone.
 //!
-//! A queue has a *window* in memory. What does not fit waits in the log: of it the queue keeps the place
-//! only, in its order ([`Tail`](crate::tail::Tail)). Both together are the queue. No member is given a
-//! message of the window while an earlier one that could be for it waits in the log. That one is read
-//! first.
+//! A queue has a *window* in memory. Messages that do not fit wait in the log; the queue keeps only their places,
+//! in its order ([`Tail`](crate::tail::Tail)). Both together are the queue. No member is given a message of the
+//! window while an earlier one that could be for it waits in the log. That one is read first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +16,14 @@ use crate::nodes::{Entry, NIL};
 use crate::queues::Queues;
 use crate::tail::Waiting;
 
-/// A queue with consumers has so many times in memory what it reads at once.
+/// A queue with consumers has in memory this many times the messages that it reads at once.
 const READS: usize = 4;
 
-/// What is read in the log for a queue.
+/// The messages being read in the log for a queue.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    /// Members that choose have looked at what waits in the log up to this tag; [`None`] where it is read for
-    /// whoever takes the next.
+    /// Members that choose have looked at the messages in the log up to this tag. `None` where these are read for
+    /// the next member.
     after: Option<u64>,
     /// Nothing has come between since, up to this tag.
     until: u64,
@@ -32,18 +31,18 @@ pub(crate) struct Reading {
     pub(crate) batch: Vec<(u64, u64)>,
 }
 
-/// What is read in the log for those who look at a queue and take nothing.
+/// The messages being read in the log for browsers, which take nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
-    /// Of what waits in the log, by tag.
+    /// Messages that wait in the log, by tag.
     pub(crate) messages: BTreeMap<u64, Arc<Message>>,
-    /// What is read now.
+    /// The messages read now.
     pub(crate) batch: Vec<(u64, u64)>,
     /// Browsers that wait for it.
     pub(crate) browses: Vec<Browse>,
 }
 
-/// A part of a queue, as one sees it who takes nothing.
+/// A part of a queue, as a browser sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     /// Tag, failed deliveries, message.
@@ -77,7 +76,7 @@ impl<P> Queues<P> {
         is_over && self.has_window(group)
     }
 
-    /// Whether a group's queue can wait in the log. What a branch has it gives to somebody, or back.
+    /// Whether a group's queue can wait in the log. A branch gives its messages to a member, or back.
     const fn has_window(&self, group: &Group) -> bool {
         !self.branches.is_on || group.root.is_some()
     }
@@ -186,7 +185,7 @@ impl<P> Queues<P> {
         }
     }
 
-    /// What has left the tail has left the queue, for good.
+    /// A message that has left the tail has left the queue, for good.
     pub(crate) fn left_log(&mut self, id: u32, waiting: &Waiting) {
         self.counters.logged_messages -= 1;
         self.count_out_of_group(id, u64::from(waiting.body_bytes));
@@ -248,7 +247,7 @@ impl<P> Queues<P> {
         batch
     }
 
-    /// What a group is to read in the log now; `is_wanted` also where no member takes it.
+    /// The messages that a group is to read in the log now; `is_wanted` also where no member takes them.
     pub(crate) fn plan_reading(&self, id: u32, is_wanted: bool) -> Option<Reading> {
         let group = self.groups.get(&id)?;
         let first = group.tail.first()?;
@@ -381,7 +380,7 @@ impl<P> Queues<P> {
         self.place(id, entry);
     }
 
-    /// What waits in a group's queue behind a tag, up to `limit` messages.
+    /// The messages that wait in a group's queue behind a tag, up to `limit`.
     pub(crate) fn page_of_group(&self, now_ms: u64, id: u32, after: u64, limit: usize) -> Page {
         let mut page = Page {
             after,

@@ -100,7 +100,7 @@ pub struct Credentials {
     )]
     pub username: Option<String>,
     /// Password. Other users of this host can see it on the command line; the environment is safer
-    /// [env: STERNA_PASSWORD, if there is a user name]
+    /// [env: STERNA_PASSWORD, with a user name]
     #[arg(
         short = 'P',
         long = "pw",
@@ -135,8 +135,8 @@ pub struct Trust {
     /// repeated
     #[arg(long, value_name = "SHA256", help_heading = SECURITY)]
     fingerprint: Vec<Fingerprint>,
-    /// Trust exactly the server whose bare key has this SHA-256, and request the key in place of a
-    /// certificate (RFC 7250); may be repeated
+    /// Trust exactly the server whose bare key has this SHA-256. The key is requested in place of a
+    /// certificate (RFC 7250). May be repeated
     #[arg(long, value_name = "SHA256", help_heading = SECURITY)]
     server_key: Vec<Fingerprint>,
     /// PEM file with this client's certificate

@@ -134,7 +134,7 @@ pub struct Options {
     /// acknowledgement.
     pub close_timeout: Duration,
     /// Number of messages with QoS 1 and 2 that the server may send ahead of their acknowledgement
-    /// (MQTT 5). 1,024 by default; at least 1.
+    /// (MQTT 5). By default 1,024; at least 1.
     pub receive_maximum: u16,
     /// Largest packet that is taken, in bytes; 16 MiB by default, not 0. Servers before MQTT 5 are
     /// not told.

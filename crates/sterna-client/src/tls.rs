@@ -254,8 +254,8 @@ impl Tls {
     }
 }
 
-/// Tickets belong to a configuration. rustls resumes only with the same verifier and client
-/// certificate objects, so a session of one setting is not resumed under a stricter one.
+/// Tickets belong to a configuration: rustls resumes only with the same verifier and client
+/// certificate objects. So a session of one setting is not resumed under a stricter one.
 static CONFIGS: Mutex<Vec<(Material, Arc<ClientConfig>)>> = Mutex::new(Vec::new());
 
 /// All that a configuration is made from, read from its files: the key of the cache.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What a shard handed over at the end of one turn, or a message of it.
+/// The messages a shard handed over at the end of one turn, or one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Part {
     /// The shard.
@@ -16,7 +16,7 @@ struct Turn {
     token: u64,
     /// Parts that the engine does not have yet.
     missing: usize,
-    /// What the turn appends to the log comes at this position or later; `None` where nothing settles a record.
+    /// The first position at which the turn may append to the log; `None` where nothing in it settles a record.
     appends_from: Option<u64>,
 }
 

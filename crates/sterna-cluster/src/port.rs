@@ -15,12 +15,12 @@ use tokio::sync::Notify;
 use crate::report::Report;
 use crate::requests::Begun;
 
-/// What the engine tells a shard.
+/// A letter from the engine to a shard.
 #[derive(Debug)]
 pub enum ToShard {
     /// Messages of another node, in their order.
     Messages(Vec<(Message, FromPeer)>),
-    /// What other nodes want; for the first shard.
+    /// Filters that other nodes want; for the first shard.
     Wanted(Vec<(Arc<str>, Wanted)>),
     /// Acknowledgements may leave: the shard's commitments have come further.
     Committed,
@@ -60,7 +60,7 @@ pub enum ToShard {
         /// The client identifier.
         client_id: Arc<str>,
     },
-    /// What a session has cannot be kept:
+    /// The records of a session cannot be kept:
     /// [`Broker::drop_unkept_session`](sterna_broker::Broker::drop_unkept_session).
     Unkept {
         /// The client identifier.
@@ -76,7 +76,7 @@ pub enum ToShard {
     Question {
         /// The client identifier.
         client_id: Arc<str>,
-        /// What the front door there asks.
+        /// The question of the front door there.
         question: Bytes,
         /// Where the answer goes.
         answer: Answerer,
@@ -124,14 +124,14 @@ impl fmt::Debug for Answerer {
     }
 }
 
-/// What came of a question about a session.
+/// The result of a question about a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// What the node says that has it.
+    /// The answer of the node that has the session.
     Said(Bytes),
     /// No node has a session of that name.
     NoSession,
-    /// Nobody says: the node that has it is away, or NATS.
+    /// No answer: the node that has the session is away, or NATS is.
     Away,
 }
 
@@ -144,13 +144,13 @@ impl fmt::Debug for QuestionReply {
     }
 }
 
-/// What a shard tells again, some of it at a time.
+/// A kind of state that a shard tells again, a part at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     /// Its sessions, from this place on:
     /// [`Broker::renew_sessions`](sterna_broker::Broker::renew_sessions).
     Sessions(usize),
-    /// Retained messages, behind so many; for the first shard:
+    /// Retained messages, after the first N; for the first shard:
     /// [`Broker::restore_retained`](sterna_broker::Broker::restore_retained).
     Retained(usize),
 }
@@ -185,7 +185,7 @@ impl fmt::Debug for KeyReply {
     }
 }
 
-/// What a front door wants of a key that its client chose.
+/// A front door's order about a key that its client chose.
 #[derive(Debug)]
 pub(crate) enum KeyOrder {
     Begin {
@@ -199,7 +199,7 @@ pub(crate) enum KeyOrder {
     },
 }
 
-/// What shards and the process tell the engine.
+/// A letter from a shard or the process to the engine.
 #[derive(Debug)]
 pub(crate) enum FromShard {
     /// Messages for other nodes, and the last token given out for them or before.
@@ -211,14 +211,14 @@ pub(crate) enum FromShard {
     },
     /// A shard wants to read the log.
     Read { shard: usize, request: ReadRequest },
-    /// What becomes of sessions.
+    /// Changes of the owners of sessions.
     Ownership { shard: usize, notes: Vec<Ownership> },
     /// Letters about shared subscriptions.
     GroupLetters {
         shard: usize,
         letters: Vec<GroupLetter>,
     },
-    /// What this node's readers want.
+    /// Filters of this node's readers.
     Interest(Vec<(Arc<str>, Interest)>),
     /// Some of what NATS has lost is told again, and what is to follow.
     HasTold {
@@ -299,8 +299,8 @@ impl Asker {
         self.0.post(FromShard::Ask(Reply(Box::new(reply))))
     }
 
-    /// Asks whether a request is to be done, by the key that its client chose. `value` is what the front door knows the
-    /// request by, which is kept for so many seconds. `reply` is called on the engine's thread, after
+    /// Asks whether a request is to be done, by the key that its client chose. `value` is the front door's record
+    /// of the request, which is kept for `kept_for_s` seconds. `reply` is called on the engine's thread, after
     /// `cluster.claim_timeout_ms` at the latest. It is done when a record of the whole cluster says so
     /// ([`Broker::keep_shared`](sterna_broker::Broker::keep_shared)). False where the engine has ended, and nobody
     /// answers.
@@ -433,7 +433,7 @@ impl Progress {
     }
 }
 
-/// What shards see of the log, and the engine of their reading.
+/// The log as the shards see it, and their reading as the engine sees it.
 #[derive(Debug)]
 pub(crate) struct LogView {
     /// The position behind the last that has come by on the first shard.

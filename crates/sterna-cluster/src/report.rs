@@ -1,4 +1,4 @@
-//! What a node can tell of its cluster: who is there, and what NATS says.
+//! The report of a node on its cluster: the nodes that are there, and the state of NATS.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct Report {
     pub streams: Vec<StreamView>,
     /// Other regions, in the order of the configuration.
     pub regions: Vec<RegionView>,
-    /// What could not be learnt, each a sentence.
+    /// The facts that could not be learnt, one sentence each.
     pub problems: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub struct RegionView {
     pub waiting: Option<u64>,
     /// Milliseconds since it was last heard of; `None` where it was not since the node's start.
     pub heard_ms: Option<u64>,
-    /// Entries of its messages that are still to come, as NATS knew when it last heard of them; `None` where it
+    /// Entries of its messages that are still to come, as NATS knew when it last heard of them. `None` where NATS
     /// does not say.
     pub behind: Option<u64>,
 }
@@ -44,11 +44,12 @@ pub struct NodeView {
     pub filters: usize,
     /// Batches of messages in its inbox that it has not taken; `None` where NATS does not say.
     pub inbox_batches: Option<u64>,
-    /// What it says of itself; `None` where it does not answer.
+    /// The node's own report; `None` where it does not answer.
     pub told: Option<NodeWord>,
 }
 
-/// What a node says of itself when it is asked. Fields that an older version does not know are left out.
+/// The report of a node on itself, when it is asked. Fields that an older version does not send have their
+/// defaults.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeWord {

@@ -1,8 +1,9 @@
 //! Requests that are done once in a cluster, by the keys that their clients chose.
 //!
-//! Each key has an entry, the last of its subject. Who wants to do the request writes that it has begun, by
-//! compare-and-set. Who has done it writes so over that. One that was begun by a process which is gone is begun again,
-//! in the same *round*: what both publish has one name, and the log takes it once.
+//! Each key has an entry, the last of its subject. A process that wants to do the request first writes, by
+//! compare-and-set, that it has begun. When it has done the request, it writes that over the first entry. Where a
+//! process that is gone had begun a request, another begins it again, in the same *round*. The publications of both
+//! then have one name, and the log takes only one of them.
 //!
 //! No input or output here.
 
@@ -14,16 +15,16 @@ const VERSION: u8 = 1;
 /// Flags.
 const IS_DONE: u8 = 1;
 
-/// What a cluster knows of a key.
+/// The entry of a key in the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Whether the request was done.
     pub is_done: bool,
     /// Which use of the key it is: the same for all who try it.
     pub round: u64,
-    /// Who has begun it.
+    /// The process that has begun the request.
     pub by: Process,
-    /// What the front door keeps of it.
+    /// The front door's record of the request.
     pub value: Box<[u8]>,
 }
 
@@ -63,7 +64,7 @@ impl Entry {
     }
 }
 
-/// What somebody is told who wants to do a request.
+/// The answer to a process that wants to do a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Begun {
     /// It is to be done, in this round.
@@ -102,16 +103,16 @@ impl Beginning {
         }
     }
 
-    /// What is to be written where the last entry of the subject is the expected one.
+    /// The entry to write where the last entry of the subject is the expected one.
     #[must_use]
     pub const fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// The last entry was another, or it is not known whether this one's was written. `found` is what there is, with its
-    /// sequence number; `None` where there is nothing, or it was given up. `may_act` tells whether a process may be
-    /// doing a request still, and `published` has the front door's record of one that the log has in a round. The answer;
-    /// `None` where it is to be written (again).
+    /// Takes the last entry of the subject, after it was another than expected or this one's write is uncertain.
+    /// `found` is that entry with its sequence number; `None` where there is none, or it was given up. `may_act`
+    /// tells whether a process may still be doing a request. `published` has the front door's record of a request
+    /// that the log has in a round. Returns the answer; `None` where this entry is to be written (again).
     pub fn found(
         &mut self,
         sequence: u64,

@@ -1,4 +1,4 @@
-//! What the engine is told.
+//! Settings of the cluster engine.
 
 use std::path::PathBuf;
 
@@ -33,8 +33,8 @@ pub struct Settings {
     pub absence_ms: u64,
     /// Time in which NATS has to answer, in milliseconds.
     pub answer_timeout_ms: u64,
-    /// Time for which messages of QoS 1 and 2 for other nodes are taken while NATS does not take them, in
-    /// milliseconds: their acknowledgements wait.
+    /// The time, in milliseconds, for which messages of QoS 1 and 2 for other nodes are accepted although NATS
+    /// takes none. Their acknowledgements wait.
     pub patience_ms: u64,
     /// Bytes of one batch of messages to a node; one larger message is a batch of its own.
     pub batch_bytes: usize,
@@ -67,7 +67,7 @@ pub struct Region {
     pub remotes: Vec<Remote>,
     /// Bytes of messages that may wait for other regions.
     pub waiting_bytes: u64,
-    /// Whether publishers are refused when so much waits. Otherwise the oldest messages go.
+    /// Whether publishers are refused when this many bytes wait. Otherwise the oldest messages go.
     pub refuses_when_full: bool,
 }
 

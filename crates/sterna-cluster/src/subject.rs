@@ -22,9 +22,9 @@ const EMPTY: &str = "%";
 
 /// The subject of a topic name.
 ///
-/// The name need not be valid: every text has a subject of its own. A subject has up to three times the
-/// bytes of its name, and three more; a server of NATS takes what fits its `max_control_line`, 4,096 bytes
-/// by default.
+/// The name need not be valid: every text has a subject of its own. A subject has at most three bytes for each byte
+/// of its name, and three more. A server of NATS takes subjects that fit its `max_control_line`, 4,096 bytes by
+/// default.
 #[must_use]
 pub fn of_topic(topic: &str) -> String {
     let mut subject = String::with_capacity(topic.len() + 8);
@@ -135,8 +135,8 @@ fn put_level(subject: &mut String, level: &str) {
     }
 }
 
-/// Whether a byte of a level is written as an escape: what means something in a subject, what ends one,
-/// and what a log cannot show.
+/// Whether a byte of a level is written as an escape. Escaped are bytes with a meaning in a subject, bytes that end
+/// one, and bytes that a log cannot show.
 const fn is_escaped(byte: u8) -> bool {
     matches!(byte, b'%' | b'.' | b'*' | b'>' | 0..=b' ' | 0x7f)
 }

@@ -1,15 +1,16 @@
-//! Who else is in the cluster, and which filters each node has readers for.
+//! The other nodes of the cluster, and the filters each has readers for.
 //!
-//! A node says again and again that it is there. Whoever is not heard of for the *lease* is *away*: it gets
-//! no messages of QoS 0, and those of QoS 1 and 2 still wait for it in its inbox. Whoever is away for the
-//! *absence* is gone, and nothing waits for it. Who comes back within it goes on as if it had not been away.
+//! A node says again and again that it is there. A node that is not heard of for the *lease* is *away*. It then
+//! gets no messages of QoS 0; those of QoS 1 and 2 still wait in its inbox. A node that is away for the *absence*
+//! is *gone*, and nothing waits for it. A node that comes back within the absence goes on as if it had not been
+//! away.
 //!
-//! The *incarnation* of a node is a number that is higher after each of its starts. What a node said in an
-//! earlier incarnation holds no more.
+//! The *incarnation* of a node is a number that is higher after each of its starts. Statements of an earlier
+//! incarnation no longer hold.
 //!
 //! With one exception: the filters of readers that outlive their connections. Their sessions are still there when
-//! their node is gone or starts anew, and somebody takes them over. Until that is done
-//! ([`Table::swept`]), what they want belongs into the log. No input or output here, and time is an argument.
+//! their node is gone or starts anew, and a process takes them over. Until that is done ([`Table::swept`]),
+//! messages for these filters go to the log. No input or output here, and time is an argument.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -63,14 +64,14 @@ pub enum Event {
     Unread {
         /// Its name.
         node: Arc<str>,
-        /// What it reads.
+        /// The versions that it reads.
         reads: Versions,
     },
     /// It was here before this node, and reads no version that this one writes: this one is to stop.
     Unfit {
         /// Its name.
         node: Arc<str>,
-        /// What it reads.
+        /// The versions that it reads.
         reads: Versions,
     },
 }
@@ -82,11 +83,11 @@ struct Peer {
     presence: Presence,
     heard_ms: u64,
     filters: HashMap<Arc<str>, Interest>,
-    /// What it has said to read; `None` before its first word.
+    /// The versions that it has said to read; `None` before its first word.
     reads: Option<Versions>,
 }
 
-/// What the sessions of a process want that is over, with its incarnation.
+/// The filters of sessions of a process that is over, each with its incarnation, by node.
 type Left = HashMap<Arc<str>, HashMap<Arc<str>, u64>>;
 
 /// See the module.
@@ -98,7 +99,7 @@ pub struct Table {
     absence_ms: u64,
     peers: HashMap<Arc<str>, Peer>,
     left_out: HashSet<Arc<str>>,
-    /// What this node reads.
+    /// The versions that this node reads.
     reads: Versions,
     /// Nodes that read nothing which this one writes, and their incarnations.
     unread: HashMap<Arc<str>, u64>,
@@ -112,8 +113,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without other nodes. A node that is not heard of is away after `lease_ms`, and gone after
-    /// `absence_ms`, both in milliseconds since it was last heard of. This node reads and writes `reads`.
+    /// A table without other nodes. A node is away when it is not heard of for `lease_ms`, and gone after
+    /// `absence_ms`, both in milliseconds. This node reads and writes `reads`.
     #[must_use]
     pub fn new(own_name: &str, lease_ms: u64, absence_ms: u64, reads: Versions) -> Self {
         Self {
@@ -182,7 +183,7 @@ impl Table {
         self.turn(&name, presence);
     }
 
-    /// A node reads nothing that this one writes. Who was here first stays.
+    /// A node reads nothing that this one writes. Of the two, the node that started first stays.
     fn leave_out(&mut self, node: &str, incarnation: u64, is_leaving: bool, reads: Versions) {
         let name: Arc<str> = Arc::from(node);
         if is_leaving || self.own_incarnation == 0 {
@@ -196,8 +197,8 @@ impl Table {
         }
     }
 
-    /// The highest version of the wire form that all nodes read which may get something: the lowest while one has not
-    /// said what it reads.
+    /// The highest version of the wire form that all nodes which may get something read. It is the lowest while one
+    /// of them has not said which versions it reads.
     #[must_use]
     pub fn version(&self) -> u8 {
         let peers = self.peers.values();
@@ -288,7 +289,8 @@ impl Table {
         peers.chain(left.filter_map(|(name, left)| Some((name, *left.values().max()?))))
     }
 
-    /// What sessions want that nodes have or have left which are not here to say it: node, incarnation and filter.
+    /// The durable filters of nodes that are not here, and those that earlier incarnations have left. Each comes
+    /// with its node and incarnation.
     #[must_use]
     pub fn durable_of_absent(&self) -> Vec<(Arc<str>, u64, Arc<str>)> {
         let mut all = Vec::new();
@@ -339,13 +341,13 @@ impl Table {
         }
     }
 
-    /// What has happened since the last call.
+    /// Changes since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Up to so many filters for which the nodes that want them may have changed since they were last
-    /// taken, with those nodes.
+    /// Up to `most` filters for which the nodes that want them may have changed since they were last taken, with
+    /// those nodes.
     pub fn take_changes(&mut self, most: usize) -> Vec<(Arc<str>, Wanted)> {
         let all = self.changed.iter().take(most);
         let changes: Vec<_> = all
@@ -486,7 +488,7 @@ mod tests {
         Versions::parse(text).expect("versions")
     }
 
-    /// An upgrade from nodes that read 1 to such that read 1 to 3, node by node, and a node that is away meanwhile.
+    /// An upgrade, node by node, from nodes that read 1 to nodes that read 1 to 3, while one node is away.
     #[test]
     fn all_write_the_highest_version_that_all_read() {
         let mut table = Table::new("c", 4_000, 60_000, reads("1-3"));
@@ -619,7 +621,7 @@ mod tests {
         changes(&mut table);
         table.heard(1, "b", 9, false, reads("1"));
         assert_eq!(changes(&mut table), [("x".to_owned(), Wanted::NOBODY)]);
-        // What is left of the earlier start comes late.
+        // A late word of the earlier start.
         table.wants(2, "b", 5, "x", Interest::Acknowledged);
         table.heard(2, "b", 5, true, reads("1"));
         assert!(changes(&mut table).is_empty());

@@ -1,7 +1,8 @@
 //! The tail of the log: entries whose records may not be written.
 //!
-//! An entry that settles a record says so in a header, beside the message: the record is kept behind it. Where its node
-//! dies between the two, the entry is the record: who takes over the session, or the key of a request, finds it here.
+//! An entry that settles a record says so in a header, beside the message; the record is kept after the entry.
+//! Where the node dies between the two, the entry is the record. A process that takes over the session, or the key
+//! of a request, finds it here.
 //!
 //! Each process says in its marks up to which position all its records are kept. So the tail has what it appended since,
 //! and nobody removes that from the log before others have what the process had.
@@ -21,13 +22,13 @@ pub const HEADER: &str = "Sterna-Settles";
 /// The form of the header's line.
 const FORM: &str = "1";
 
-/// The longest line. What would have a longer one settles nothing that others find.
+/// The longest line. A record with a longer line has no header, so others do not find it in the log.
 pub const MOST_LINE_BYTES: usize = 320;
 
 /// Records by their keys.
 pub type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// What an entry of the log settles.
+/// The record that an entry of the log settles, with its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settled {
     /// The process that has appended it.
@@ -150,7 +151,7 @@ fn unhex(text: &str) -> Option<Box<[u8]>> {
 /// Node and incarnation of a process, in the order of both.
 type Name = (Arc<str>, u64);
 
-/// What a node knows of the tail.
+/// The entries of the tail that a node knows.
 #[derive(Debug)]
 pub struct Tail {
     /// All entries from this position on that are in the tail are known.
@@ -256,8 +257,8 @@ impl Tail {
         self.entries = self.known.values().map(VecDeque::len).sum();
     }
 
-    /// The lowest position up to which a node's processes before an incarnation have kept their records; `None` where
-    /// others have everything of them.
+    /// The lowest position up to which a node's processes before an incarnation have kept their records. `None`
+    /// where others have everything of them.
     #[must_use]
     pub fn kept_earlier(&self, node: &str, incarnation: u64) -> Option<u64> {
         let node: Arc<str> = node.into();
@@ -269,14 +270,15 @@ impl Tail {
         (self.swept.get(node)).is_some_and(|swept| incarnation <= swept)
     }
 
-    /// Up to which position a process has kept its records. What a later one of the node says holds for it, too.
+    /// The position up to which a process has kept its records. The position of a later process of the node holds
+    /// for it, too.
     fn kept_by(&self, (node, incarnation): &Name) -> Option<u64> {
         let same_or_later = (Arc::clone(node), *incarnation)..=(Arc::clone(node), u64::MAX);
         self.kept.range(same_or_later).next().map(|(_, at)| *at)
     }
 
-    /// The positions that are to be read in the log before all of the tail is known, the first and the one behind the
-    /// last; `None` where it is.
+    /// The positions to read in the log before all of the tail is known: the first, and the one after the last.
+    /// `None` where all of it is known.
     #[must_use]
     pub fn missing(&self) -> Option<(u64, u64)> {
         let first = self.kept.values().copied().min()?;
@@ -305,13 +307,13 @@ impl Tail {
             .collect();
         found.sort_unstable();
         let added = found.into_iter().filter(|&(round, record, of)| {
-            // What an earlier session of the name has published has a lower epoch, and numbers of its own.
+            // Publications of an earlier session of the name have a lower epoch, and numbers of its own.
             settle(records, (round, record), of >= epoch)
         });
         added.count()
     }
 
-    /// What the front door keeps of a request that was published in a round, and for how many seconds.
+    /// The front door's record of a request that was published in a round, and for how many seconds it is kept.
     #[must_use]
     pub fn request(&self, request: Key, of: u64) -> Option<(Box<[u8]>, u64)> {
         let mut all = self.known.values().flatten();
@@ -398,7 +400,7 @@ mod tests {
         assert_eq!(long.line(), None);
     }
 
-    /// Records of a session that has published so much.
+    /// Records of a session that has published `rounds` messages.
     fn records(rounds: u64) -> Records {
         let mut records = Records::from([(b"s\x01a"[..].into(), Box::default())]);
         if rounds > 0 {
@@ -472,7 +474,7 @@ mod tests {
         assert_eq!(tail.missing(), None);
         assert_eq!(tail.kept_earlier("a", 2), Some(700));
         assert_eq!(tail.kept_earlier("a", 1), None);
-        // What the next start says holds for the one before.
+        // The position of the next start holds for the one before.
         tail.kept("a", 2, 720);
         tail.forget("a", 1);
         tail.saw(710, session("a", 1, 2, 4));

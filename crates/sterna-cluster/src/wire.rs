@@ -1,9 +1,9 @@
 //! The wire form of messages between nodes: batches of the records that a store keeps of messages.
 //!
-//! A batch is one byte of version, then *runs*: the number of the shard that published them, from version 2 on the kind
-//! of the records, the number of bytes that follow, and the records, each with its length in front. Numbers have seven bits a byte, the
-//! lowest first. A record is [`Message::encode`]'s form, the same that a store keeps. `docs/cluster.md` has
-//! it as a table.
+//! A batch is one byte of version, then *runs*. A run begins with the number of the shard that published it. From
+//! version 2 on, the kind of its records follows. Then come the number of bytes that follow, and the records, each
+//! with its length in front. Numbers have seven bits a byte, the lowest first. A record is [`Message::encode`]'s
+//! form, the same that a store keeps. `docs/cluster.md` has it as a table.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl std::fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// What the records of a run are.
+/// The kind of a run's records.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Kind {
     /// Messages.
@@ -125,7 +125,7 @@ impl Kind {
     }
 }
 
-/// What one shard published, in its order.
+/// Messages or letters of one shard, in its order.
 #[derive(Debug)]
 pub struct Run {
     /// The shard, as its node numbers it.
@@ -170,7 +170,7 @@ impl EncodedRun {
         self.push_record(scratch);
     }
 
-    /// What its records are.
+    /// The kind of its records.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind

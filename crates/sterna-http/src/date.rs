@@ -25,7 +25,7 @@ impl Default for Date {
 }
 
 impl Date {
-    /// The date at so many milliseconds since the Unix epoch.
+    /// The date at a time in milliseconds since the Unix epoch.
     pub(crate) fn at(&mut self, now_ms: u64) -> [u8; BYTES] {
         let second = now_ms / 1000;
         if second != self.second {
@@ -56,7 +56,7 @@ fn write(second: u64) -> [u8; BYTES] {
     bytes
 }
 
-/// Year, month from 0 and day from 1 of so many days after the first of January 1970.
+/// Year, month from 0 and day from 1 of the day that is N days after the first of January 1970.
 fn civil(days: u64) -> (u64, usize, u64) {
     // Years that begin with March end with the day that leap years have.
     let since_era = days + 719_468;

@@ -129,7 +129,8 @@ pub enum Content<'a> {
 /// dropped.
 pub trait Responses {
     /// Begins a response, or gives all of it. Names of fields are in lower case; `content-length`,
-    /// `date` and what frames the response come by themselves. For HEAD the content is left out.
+    /// `date` and the fields that frame the response come by themselves. For HEAD the content is
+    /// left out.
     fn respond(
         &mut self,
         id: ExchangeId,
@@ -154,8 +155,7 @@ pub trait Responses {
     /// [`Application::writable`] says when it may.
     fn has_room(&mut self, id: ExchangeId) -> bool;
 
-    /// Bytes of the response that the client's transport has taken so far, so that one can see whether
-    /// a client reads at all.
+    /// Bytes of the response that the client's transport has taken so far. They show whether a client reads at all.
     fn taken_bytes(&mut self, id: ExchangeId) -> u64;
 
     /// Accepts a WebTransport session.

@@ -40,8 +40,7 @@ pub struct Limits {
     pub high_watermark_bytes: usize,
 }
 
-/// Share of the high watermark that one response may fill: what a client leaves unread on some streams
-/// must not keep others waiting.
+/// Divisor of the high watermark for one response: streams that a client leaves unread must not keep others waiting.
 const RESPONSE_SHARE: usize = 8;
 
 impl Limits {

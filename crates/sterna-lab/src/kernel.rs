@@ -210,8 +210,8 @@ fn tcp_timers_us(socket: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     Ok((info.tcpi_rtt.into(), info.tcpi_rto.into()))
 }
 
-/// Lets a TCP socket connect by Fast Open (RFC 7413): where the kernel has a cookie of the server, the SYN
-/// leaves with the first data. Linux 4.11.
+/// Lets a TCP socket connect by Fast Open (RFC 7413). Where the kernel has a cookie of the server, the
+/// SYN leaves with the first data. Linux 4.11.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! The kernel's own emulator of links, where it has one.
 //!
-//! netem has fewer features than the [model](crate::link): no queue of its own beside the packets
-//! on their way, no patterns, no schedule, and it reorders with jitter. A missing feature is an
-//! error, not replaced by a similar one.
+//! netem has fewer features than the [model](crate::link). It has no patterns, no schedule, and no queue
+//! of its own beside the packets on their way, and reorders with jitter. A missing feature is an error,
+//! not replaced by a similar one.
 
 use std::fmt::Write as _;
 use std::io;

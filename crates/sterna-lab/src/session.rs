@@ -300,9 +300,9 @@ impl LabSession {
         side.address(self.family)
     }
 
-    /// A command that will run on a side, and knows its place from its environment: `LAB_SIDE`,
-    /// `LAB_CLIENT` and `LAB_SERVER` (addresses), `LAB_CLIENT_NETNS` and `LAB_SERVER_NETNS` (paths
-    /// for nsenter), and `SSLKEYLOGFILE` when packets are recorded.
+    /// A command that will run on a side, and knows its place from its environment. `LAB_SIDE` names the
+    /// side; `LAB_CLIENT` and `LAB_SERVER` are addresses. `LAB_CLIENT_NETNS` and `LAB_SERVER_NETNS` are
+    /// paths for nsenter. `SSLKEYLOGFILE` is there when packets are recorded.
     ///
     /// It is killed when the thread that spawns it ends.
     pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
@@ -327,7 +327,7 @@ impl LabSession {
             .map(|recorder| recorder.files().secrets.as_path())
     }
 
-    /// Lets the server's side reach a server outside: connections to the server's address, at the
+    /// Lets the server's side reach a server outside. Connections to the server's address, at the
     /// target's port, go to the target by a relay without a link.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
-//! The comparison: what is due and has not come, and what topics retain.
+//! The comparison: messages that are due and have not come, and retained messages.
 
 use crate::{Fate, Ledger, Promise, Protocol, Stamp, TransactionId};
 
-/// What is due to a reader and has not come.
+/// A message that is due to a reader and has not come: the reader's number, and the stamp.
 type Missing = (usize, Stamp);
 
 impl Ledger {
-    /// What is due and has not come.
+    /// The copies that are due and have not come.
     fn find_missing(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
         for (number, publisher) in self.publishers.iter().enumerate() {
@@ -37,7 +37,8 @@ impl Ledger {
         self.find_missing().len()
     }
 
-    /// Ends a comparison: what has not come now is lost, and the next comparison begins after it.
+    /// Ends a comparison: messages that have not come now are lost, and the next comparison begins
+    /// after them.
     pub fn close(&mut self) {
         self.look_at_doubtful(true);
         for (reader, stamp) in self.find_missing() {
@@ -79,7 +80,7 @@ impl Ledger {
         readers.any(|reader| stamps.iter().any(|stamp| reader.has(*stamp)))
     }
 
-    /// Compares the retained message that was found with what its only publisher has published there.
+    /// Compares the retained message that was found with the messages that its only publisher has published there.
     pub fn judge_retained(&mut self, asked: Protocol, topic: &str, found: Option<&[u8]>) {
         self.tick();
         let Some(number) = self.topic_numbers.get(topic).copied() else {

@@ -6,7 +6,7 @@
 //!
 //! The ledger has no sockets and no clock. A [`Moment`] is the number of notes before it. So "the subscription was
 //! acknowledged before the message was sent" is a comparison of two numbers. Rules that would need to know what
-//! happened inside the broker are left out: a message that is acknowledged while a reader unsubscribes may
+//! happened inside the broker are left out. For example, a message that is acknowledged while a reader unsubscribes may
 //! come or not.
 //!
 //! ```
@@ -101,7 +101,7 @@ pub struct Sending {
     pub is_exact: bool,
 }
 
-/// What has become of a message, as far as its publisher knows.
+/// The fate of a message, as far as its publisher knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// Nothing was said yet.
@@ -127,7 +127,7 @@ struct Publication {
 #[derive(Debug)]
 struct Topic {
     name: String,
-    /// What was published there, in order.
+    /// The messages published there, in order.
     publications: Vec<Stamp>,
 }
 
@@ -169,9 +169,10 @@ pub struct Ledger {
     pending: usize,
     /// Copies that have come, repeated ones included.
     copies: u64,
-    /// Copies that have come, and what readers told again, since the comparison before the last.
+    /// Copies that have come, or that readers told the broker of again, since the comparison before
+    /// the last.
     recent: Vec<(ReaderId, Stamp)>,
-    /// So many of them came before the last comparison.
+    /// Number of entries of `recent` from before the last comparison.
     compared: usize,
     counts: BTreeMap<Protocol, Counts>,
     breaches: BTreeMap<(Promise, Protocol), u64>,
@@ -181,7 +182,7 @@ pub struct Ledger {
     alarm: Alarm,
 }
 
-/// What is to be done with an acknowledgement to come.
+/// An action at an acknowledgement to come, after N others.
 #[derive(Default)]
 struct Alarm(Option<(u64, Box<dyn FnOnce() + Send>)>);
 
@@ -203,8 +204,9 @@ impl Ledger {
         self.tick()
     }
 
-    /// The power was cut, and the broker had not promised yet that its notes since a moment survive that:
-    /// acknowledgements of messages and filters, their ends, and what readers have received. All that may be gone.
+    /// The power was cut, and the broker had not promised yet that its notes since a moment survive that. The notes are
+    /// of acknowledged messages and filters, the ends of filters, and the messages that readers have received. All of
+    /// them may be gone.
     pub fn excuse(&mut self, since: Moment) {
         for publisher in &mut self.publishers {
             let protocol = publisher.sending.protocol;
@@ -280,7 +282,7 @@ impl Ledger {
         self.breaches.values().sum()
     }
 
-    /// What was counted for a protocol.
+    /// The counts for a protocol.
     #[must_use]
     pub fn counts(&self, protocol: Protocol) -> Counts {
         self.counts.get(&protocol).copied().unwrap_or_default()
@@ -394,7 +396,7 @@ impl Ledger {
         self.decide(stamp, Fate::Void);
     }
 
-    /// The publisher will not learn what has become of a message.
+    /// The publisher will not learn the fate of a message.
     pub fn doubtful(&mut self, stamp: Stamp) {
         self.decide(stamp, Fate::Doubtful);
     }
@@ -477,9 +479,8 @@ impl Ledger {
         self.decide_transaction(transaction, Fate::Doubtful);
     }
 
-    /// Decides about transactions in doubt. One of which a reader has seen a part in a later life was kept, and so as
-    /// a whole. What a reader has seen in the life of the transaction proves nothing: messages of QoS 1 leave
-    /// before they are kept.
+    /// Decides about transactions in doubt. If a reader has seen a part of one in a later life, the whole of it was
+    /// kept. A part seen in the life of the transaction proves nothing: messages of QoS 1 leave before they are kept.
     fn look_at_doubtful(&mut self, is_end: bool) {
         for number in 0..self.transactions.len() {
             let first = self.transactions[number].first().copied();

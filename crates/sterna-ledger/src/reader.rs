@@ -36,13 +36,13 @@ pub(crate) struct Reader {
     past: Vec<Interest>,
     /// It was ended on purpose: nothing is due to it.
     pub(crate) is_retired: bool,
-    /// What came, by publisher and sequence.
+    /// The copies that came, by publisher and sequence.
     pages: Vec<Vec<Entry>>,
     /// Highest sequence that came, by publisher and topic.
     highest: HashMap<(PublisherId, usize), u32>,
 }
 
-/// What came of a message.
+/// The copies of a message that came.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     /// When the first copy came; the start of the ledger for none.
@@ -53,7 +53,7 @@ pub(crate) struct Entry {
     pub(crate) copies: u16,
 }
 
-/// What a copy is to its reader.
+/// A copy's place among all that came to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
     First,
@@ -129,7 +129,7 @@ impl Reader {
         }
     }
 
-    /// What the broker has noted of the reader since a moment may be gone.
+    /// The broker's notes of the reader since a moment may be gone.
     pub(crate) fn excuse(&mut self, since: Moment) {
         let is_late = |moment: &Moment| *moment >= since;
         for interest in &mut self.interests {
@@ -155,8 +155,8 @@ impl Reader {
         self.interests.iter().chain(&self.past)
     }
 
-    /// Whether a message is due: it was sent after the broker had granted a filter that matches, which the
-    /// reader has kept since.
+    /// Whether a message is due: it was sent after the broker had granted a matching filter. The reader has kept the
+    /// filter since.
     pub(crate) fn is_due(&self, topic: &str, sent: Moment) -> bool {
         !self.is_retired
             && self.interests.iter().any(|interest| {
@@ -172,7 +172,7 @@ impl Reader {
     ///
     /// MQTT 5.0 orders messages as the broker receives them (section 4.6), and the publisher may repeat one. The
     /// broker may have received the first copy when no filter was in force. The reader has only the repetition then,
-    /// and that comes behind what was received before it.
+    /// and that comes behind messages received before it.
     pub(crate) fn was_first(&self, topic: &str, sent: Moment, later: Stamp) -> bool {
         let came = self.entry(later).first;
         let had_asked_anew = |left: Moment| {
@@ -187,8 +187,8 @@ impl Reader {
         })
     }
 
-    /// Whether a message may come: the broker may have taken it, from `sent` to `taken`, while a filter that
-    /// matches was in force.
+    /// Whether a message may come: the broker may have taken it, from `sent` to `taken`, while a matching filter was in
+    /// force.
     pub(crate) fn may_have(&self, topic: &str, sent: Moment, taken: Option<Moment>) -> bool {
         self.all_interests().any(|interest| {
             taken.is_none_or(|taken| interest.asked < taken)

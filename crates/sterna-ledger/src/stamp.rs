@@ -1,4 +1,4 @@
-//! What a payload says of itself: whose message it is, and that no byte of it has changed.
+//! The stamp in a payload: it names the message, and shows whether a byte has changed.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ const MAX_BYTES: u64 = 24_000;
 /// Most bytes of the others.
 const MAX_USUAL_BYTES: u64 = 400;
 
-/// Whose message a payload is. The payload follows from it.
+/// The name of a message: its publisher and its sequence. The payload follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stamp {
     /// Number of the publisher in the ledger.

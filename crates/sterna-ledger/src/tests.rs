@@ -73,7 +73,7 @@ fn what_was_acknowledged_and_did_not_come_is_lost_and_told_once() {
     came(&mut ledger, reader, lost);
 }
 
-/// A publisher repeats what was not answered, and what came of it before the subscription is not known.
+/// A publisher repeats a message that was not answered; its fate before the subscription is not known.
 #[test]
 fn a_repetition_of_what_was_sent_before_the_subscription_may_come_late() {
     let (mut ledger, publisher, reader) = start();
@@ -257,7 +257,7 @@ fn a_transaction_is_seen_whole_or_not_at_all() {
     assert_eq!(ledger.missing(), 0);
     let (torn, [seen, _]) = post(&mut ledger);
     ledger.in_doubt(torn);
-    // What came before the kill may not have been kept; what came in a later life was.
+    // A copy that came before the kill proves nothing. One that comes in a later life was kept.
     ledger.life_begins();
     came(&mut ledger, reader, seen);
     assert_eq!(ledger.missing(), 1);
@@ -347,7 +347,7 @@ fn what_was_promised_since_a_moment_is_excused_and_nothing_before() {
     assert!(!ledger.is_granted(other, "#"), "it has to ask again");
     assert_eq!(ledger.counts(Protocol::Mqtt).excused, 3);
     assert_eq!(ledger.missing(), 1, "what was on the disk is due");
-    // The broker has forgotten that the reader has it, and what it tells later is remembered.
+    // The broker has forgotten that the reader has it, and remembers later receipts.
     came(&mut ledger, reader, twice);
     assert_eq!(ledger.all_breaches(), 0);
     came(&mut ledger, reader, twice);

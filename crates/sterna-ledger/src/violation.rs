@@ -1,17 +1,17 @@
-//! What must not happen, and how it is told.
+//! The promises of a broker, and the text of a violation.
 
 use std::fmt;
 
 /// A promise that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Promise {
-    /// What was acknowledged is delivered to every durable reader that had asked for it.
+    /// An acknowledged message is delivered to every durable reader that had asked for it.
     Kept,
-    /// What is sent and read exactly once is not doubled.
+    /// A message that is sent and read exactly once is not doubled.
     Once,
     /// A publisher's messages on a topic come in its order, repetitions aside.
     Order,
-    /// Only what was published, and only to who asked for it.
+    /// A reader gets only messages that were published and that it has asked for.
     Asked,
     /// Bytes come as they were sent.
     Intact,

@@ -305,7 +305,7 @@ impl FrameReader {
         let (new, rest) = input.split_at(missing_bytes.min(input.len()));
         *input = rest;
         if new.len() < missing_bytes {
-            // It grows with what has come, not with what was announced.
+            // It grows with the bytes that have come, not with the announced length.
             self.body.extend_from_slice(new);
             return Ok(None);
         }

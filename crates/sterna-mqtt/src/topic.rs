@@ -59,7 +59,7 @@ impl std::fmt::Display for TopicError {
 impl std::error::Error for TopicError {}
 
 /// A packet with an ill-formed topic is malformed. Topic Name invalid and Topic Filter invalid are
-/// for topics that are correctly formed and not accepted (MQTT 5.0 sections 2.4 and 4.13).
+/// for correctly formed topics that are not accepted (MQTT 5.0 sections 2.4 and 4.13).
 impl From<TopicError> for DecodeError {
     fn from(error: TopicError) -> Self {
         Self::malformed(error.detail())

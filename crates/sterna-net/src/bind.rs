@@ -36,7 +36,7 @@ pub(crate) struct ListenerKind {
     pub(crate) index: u16,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) websocket: Option<Arc<WebSocketConfig>>,
-    /// Who may connect for clients, and nobody else.
+    /// Prefixes of the balancers: only these addresses may connect, for their clients.
     pub(crate) balancers: Option<Arc<[IpNet]>>,
 }
 

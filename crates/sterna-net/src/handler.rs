@@ -326,7 +326,7 @@ pub trait Network {
         let _ = (most, each);
     }
 
-    /// Shows the open connections in the order of their places, from the place `from` on, until `each`
+    /// Shows the open connections in the order of their places, beginning at the place `from`. It stops when `each`
     /// returns false or `most` places were looked at. Returns the place to go on with; `None` at the end.
     ///
     /// A connection keeps its place, so that calls with the returned places show each one once.

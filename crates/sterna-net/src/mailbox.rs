@@ -131,7 +131,7 @@ impl<M> Mailbox<M> {
     /// Takes all letters; `into` must be empty and gives its memory to the inbox.
     pub(crate) fn collect(&self, into: &mut Vec<M>) {
         debug_assert!(into.is_empty(), "letters of the last turn were not handled");
-        // What a letter's sender did before is done: the bytes that were read show that.
+        // The bytes that the shard has read prove that a letter posted before them is in the inbox.
         if self.0.waiting.load(Ordering::Acquire) == 0 {
             // A letter that is missed here was posted after the wake-up: the look before the
             // next sleep finds it.

@@ -1,4 +1,4 @@
-//! The header of the PROXY protocol, versions 1 and 2, with which a balancer says for whom it connects.
+//! The header of the PROXY protocol, versions 1 and 2, by which a balancer names the client that it connects for.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,8 +21,8 @@ pub(crate) struct Header {
     pub(crate) client: Option<SocketAddr>,
 }
 
-/// Reads the header at the front of what a connection has brought; `None` until that is complete. One that is
-/// longer than `maximum_bytes` is refused as soon as its length is known.
+/// Reads the header at the front of a connection's bytes; `None` until it is complete. One that is longer than
+/// `maximum_bytes` is refused as soon as its length is known.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ fn text(bytes: &[u8], maximum_bytes: usize) -> Result<Option<Header>, &'static s
     let line = std::str::from_utf8(&head[..end]).map_err(|_| WRONG)?;
     let mut words = line.split(' ').skip(1);
     let client = match words.next() {
-        // What follows is not looked at.
+        // The rest of the line is ignored.
         Some("UNKNOWN") => None,
         Some("TCP4") => Some(addresses(words, |word| {
             word.parse().ok().map(|address: Ipv4Addr| address.into())
@@ -120,7 +120,7 @@ fn binary(bytes: &[u8], maximum_bytes: usize) -> Result<Option<Header>, &'static
     let short = "it is too short for its addresses";
     let client = match family {
         _ if is_local => None,
-        // The balancer does not say for whom, or for a client on its own host.
+        // The balancer names no client, or a client on its own host.
         0x00 => None,
         0x31 if length >= 216 => None,
         0x11 => {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     proptest! {
-        /// A header says the same in whatever pieces it comes, and whatever follows it.
+        /// A header says the same in any pieces, and before any bytes.
         #[test]
         fn a_header_is_read_as_it_was_written(
             client in clients(),
@@ -196,7 +196,7 @@ mod tests {
             prop_assert_eq!(read(&all, MOST), Ok(Some(found)));
         }
 
-        /// What was refused stays refused, and what was complete stays complete, with more bytes behind it.
+        /// With more bytes behind it, a refused header stays refused and a complete one stays complete.
         #[test]
         fn more_bytes_change_no_verdict(
             start in prop::sample::select(vec![&b""[..], TEXT, BINARY, b"PROXY TCP4 1.2.3.4 ", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"]),

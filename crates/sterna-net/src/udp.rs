@@ -325,8 +325,8 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The datagrams of a peer that came in one piece, each in an allocation of its own: one whose data waits for a gap
-/// holds nothing of the others.
+/// The datagrams of a peer that came in one piece, each in an allocation of its own. So a datagram whose data waits for
+/// a gap holds nothing of the others.
 fn datagrams(bytes: &[u8], stride: usize) -> impl Iterator<Item = BytesMut> {
     let stride = if stride == 0 { bytes.len() } else { stride };
     bytes.chunks(stride.max(1)).map(BytesMut::from)

@@ -426,8 +426,8 @@ impl Resuming {
     }
 }
 
-/// RFC 9959, section 4.2.1: a round trip of at most half the remembered one, or at least ten times
-/// as much, means another path.
+/// RFC 9959, section 4.2.1: a round trip of half the remembered one or less, or of ten times or
+/// more, means another path.
 fn is_same_path(path: &SavedPath, rtt: Duration) -> bool {
     let remembered = Duration::from_micros(path.min_rtt_us.into());
     rtt > remembered / 2 && rtt < remembered * 10

@@ -139,8 +139,8 @@ const NB_IOT: Settings = Settings {
     idle_timeout_ms: 24 * HOUR_MS,
     ack_frequency: true,
     ack_eliciting_threshold_packets: 9,
-    // The device's radio listens until it has acknowledged the last answer: with 750 ms a message costs 8 %
-    // more energy, and fifty at 100 ms from each other only 1.5 % less.
+    // The device's radio listens until it has acknowledged the last answer. With 750 ms a message costs 8 % more
+    // energy, and fifty messages 100 ms apart only 1.5 % less.
     max_ack_delay_ms: 100,
     max_bidirectional_streams: 32,
     max_unidirectional_streams: 32,

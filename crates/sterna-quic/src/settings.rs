@@ -203,18 +203,17 @@ settings! {
     /// (RFC 9002, section 6.2.2); 1,500 for `nb-iot`.
     ///
     /// The first probe leaves after three times this. If it is less than the real round trip, every
-    /// packet of the handshake is sent more than once. At 2 s a client sent six Initial datagrams
-    /// of 1,200 bytes with 100 ms, four with 333 ms, two with 1,500 ms. If it is more, a lost first
-    /// packet is noticed later.
+    /// packet of the handshake is sent more than once. At a real round trip of 2 s a client sent
+    /// six Initial datagrams of 1,200 bytes with 100 ms here. It sent four with 333 ms, and two
+    /// with 1,500 ms. If it is more, a lost first packet is noticed later.
     initial_rtt_ms: u32,
 
     /// Longest handshake, in milliseconds: at least three times `initial_rtt_ms`, at most an hour.
     /// Default: 30,000. The driver keeps this time, not the library.
     handshake_timeout_ms: u32,
 
-    /// A connection on which nothing arrives for so long is dropped without a word, in milliseconds;
-    /// 0 is never. The smaller value of the two ends counts (RFC 9000, section 10.1). Default:
-    /// 3,600,000 (1 h).
+    /// Time without an arriving packet after which a connection is dropped without a word, in milliseconds; 0 is never.
+    /// The smaller value of the two ends counts (RFC 9000, section 10.1). Default: 3,600,000 (1 h).
     ///
     /// Short ones make sleeping devices shake hands again; long ones keep the state of devices that
     /// have gone. With 0 only the message protocol's keep alive finds those.
@@ -239,10 +238,10 @@ settings! {
     /// Longest delay of the peer's acknowledgements, in milliseconds, 1 to 16,383. Default: 25; the
     /// profiles with `ack_frequency` have half their typical round trip.
     ///
-    /// The library (quinn-proto 0.11.19) reduces the requested delay to the measured round trip or
-    /// 25 ms, whichever is more, and to the peer's minimum. It never sets the transport parameter
-    /// `max_ack_delay`. So an end acknowledges later than 25 ms only if its *peer* requested it.
-    /// With both ends on the same profile, both do.
+    /// The library (quinn-proto 0.11.19) limits the requested delay to the measured round trip or
+    /// 25 ms, whichever is more. It raises it to the peer's minimum. It never sets the transport
+    /// parameter `max_ack_delay`. So an end acknowledges later than 25 ms only if its *peer*
+    /// requested it. With both ends on the same profile, both do.
     max_ack_delay_ms: u32,
 
     /// Share of the granted streams, in percent, 1 to 100, after whose use the peer is granted more

@@ -116,8 +116,8 @@ impl PathDescription {
         bytes * 8_000_000 / bits_per_s
     }
 
-    /// Rate of a window-based sender at random loss, in bits per second: the square-root law of
-    /// Mathis and others (1997), with one acknowledgement per packet.
+    /// Rate of a window-based sender at random loss, in bits per second. It follows the square-root
+    /// law of Mathis and others (1997), with one acknowledgement per packet.
     fn loss_limited_bits_per_s(&self, payload_bytes: u16) -> Option<f64> {
         let loss = self.loss_percent / 100.0;
         (loss > 0.0).then(|| {

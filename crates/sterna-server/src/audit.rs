@@ -27,7 +27,7 @@ macro_rules! line {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Action<'a> {
     pub(crate) name: &'a str,
-    /// What is changed.
+    /// The object that is changed.
     pub(crate) target: &'a str,
     pub(crate) user: Option<&'a str>,
     pub(crate) role: Option<&'a str>,

@@ -1,4 +1,4 @@
-//! Who may not come in for a while: by hand, or by its behaviour. One list for all doors and shards.
+//! Bans of clients for a while: by hand, or for their behaviour. One list for all doors and shards.
 //!
 //! A ban names a user, a client, addresses, or several of these, which then must all fit. Each is filed under the
 //! most telling of its names, so that a login looks at few. They are kept as records of the node.
@@ -17,7 +17,7 @@ use crate::identity::{Table, origin};
 /// The first byte of the key of a ban's record.
 const RECORD: u8 = b'b';
 
-/// Who is banned; at least one of these, and all of them fit.
+/// The subject of a ban: at least one of these, and all of them must fit.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Banned {
@@ -32,11 +32,11 @@ pub(crate) struct Banned {
 /// A ban.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Ban {
-    /// Who is banned.
+    /// The subject of the ban.
     pub(crate) banned: Banned,
     /// Why, in words.
     pub(crate) reason: Box<str>,
-    /// What made it: `operator`, `flapping` or `guessing`.
+    /// The cause: `operator`, `flapping` or `guessing`.
     pub(crate) cause: Box<str>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub(crate) since_ms: u64,
@@ -93,7 +93,7 @@ fn origin_prefix(address: IpAddr) -> AddressPrefix {
     AddressPrefix::of(origin(address), if address.is_ipv4() { 32 } else { 64 })
 }
 
-/// Under what a ban is filed.
+/// The key under which a ban is filed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Place {
     User(Box<str>),
@@ -299,7 +299,7 @@ impl Bans {
         flaps
     }
 
-    /// The records that have changed since the last call: what to write, and `None` for what to remove.
+    /// The records that have changed since the last call: their values, and `None` for those to remove.
     pub(crate) fn take_changed(&self) -> Vec<([u8; 9], Option<Vec<u8>>)> {
         let mut list = self.list();
         let changed = std::mem::take(&mut list.changed);
@@ -453,7 +453,7 @@ mod tests {
                 .expect("room");
             assert_eq!(bans.find(0, yes), Some(id), "{banned:?} {yes:?}");
             assert_eq!(bans.find(0, no), None, "{banned:?} {no:?}");
-            // What was kept says the same.
+            // The kept records say the same.
             let kept = bans.take_changed();
             let restored = Bans::default();
             restored.restore(

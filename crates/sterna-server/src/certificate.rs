@@ -153,8 +153,8 @@ pub(crate) fn read_pair(pair: &AdditionalCertificate) -> Result<Identity, String
 /// Reads revocation lists in PEM.
 ///
 /// # Errors
-/// A sentence that names the file and what is wrong with it. A file without a list is an error: one that
-/// is being written looks like that, and would admit everybody who is revoked.
+/// A sentence that names the file and its fault. A file without a list is an error. A file that is being written looks
+/// like that, and would admit every revoked client.
 pub(crate) fn read_revocation_list(path: &Path) -> Result<Vec<u8>, String> {
     let mut pem = read(path)?;
     let fault = |why: &str| format!("{}: {why}", path.display());
@@ -218,8 +218,8 @@ pub(crate) fn all(
     Ok(all)
 }
 
-/// The issuer of a revocation list in DER, and when the next one is due, in seconds since the Unix epoch; 0 where
-/// it does not say (RFC 5280, section 5.1.2.5).
+/// The issuer of a revocation list in DER, and the time at which the next list is due. The time is in seconds since the
+/// Unix epoch; 0 where the list names none (RFC 5280, section 5.1.2.5).
 fn issuer_and_due(list: &[u8]) -> (String, i64) {
     x509_parser::parse_x509_crl(list).map_or_else(
         |_| (String::new(), 0),
@@ -322,8 +322,8 @@ impl Files {
         })
     }
 
-    /// Makes an authority that signs one certificate for this host and its addresses, and forgets the
-    /// authority's key: nobody can sign another one with it.
+    /// Makes an authority that signs one certificate for this host and its addresses. Forgets the authority's key:
+    /// nobody can sign another one with it.
     fn make(&self, addresses: &[IpAddr]) -> Result<(), Box<dyn std::error::Error>> {
         let now = std::time::SystemTime::now();
         let until = now + std::time::Duration::from_secs(DEVELOPMENT_DAYS * 86_400);
@@ -362,7 +362,7 @@ impl Files {
         let certificate = server.signed_by(&key, &issuer)?;
 
         write_private(&self.key, key.serialize_pem().as_bytes())?;
-        // Others may read these, and nobody change them, whatever the umask is.
+        // Others may read these, and nobody change them, with any umask.
         for (path, pem) in [
             (&self.authority, authority_certificate.pem()),
             (&self.certificate, certificate.pem()),

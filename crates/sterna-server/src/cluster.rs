@@ -55,7 +55,7 @@ impl Cluster {
         })
     }
 
-    /// What a shard has as its store; `None` where there is no cluster.
+    /// The store of a shard; `None` where there is no cluster.
     pub(crate) fn store(&self, shard: usize, mailbox: Mailbox<Mail>) -> Option<Box<dyn Store>> {
         let wake = move || mailbox.post(Mail::Store);
         Some(self.engine.as_ref()?.store(shard, Box::new(wake)))
@@ -150,7 +150,7 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         user,
         ca: cluster.ca.clone(),
         certificate,
-        // One server that asks for none must not get what the others encrypt.
+        // A server that asks for no TLS must not get in the clear the messages that others encrypt.
         requires_tls: cluster.nats.iter().any(is_encrypted),
         replicas: usize::from(cluster.replicas),
         lease_ms: cluster.lease_ms,
@@ -233,7 +233,7 @@ impl Member {
         broker.join_cluster(Arc::clone(&self.gate));
     }
 
-    /// Has the broker look whether this node is sure of what it has, before something is sent.
+    /// Has the broker look whether this node is sure of its sessions, before something is sent.
     pub(crate) fn look_at_fence(&self, broker: &mut Broker<SessionState>, now_ms: u64) {
         // In this order: where it shuts and opens between the two, the number is another.
         let is_shut = self.fence.is_shut();
@@ -244,8 +244,8 @@ impl Member {
         broker.look_at_fence(now_ms, is_shut, lapses);
     }
 
-    /// Hands over what a turn had for other nodes. Wills and the ends of sessions of a shard that stops
-    /// stay where they are. Other nodes take them up, for nothing would come back to this one.
+    /// Hands over a turn's letters for other nodes. Wills and the ends of sessions of a shard that stops stay where
+    /// they are. Other nodes take them up, for nothing would come back to this one.
     pub(crate) fn end_of_turn(&self, broker: &mut Broker<SessionState>, is_stopping: bool) {
         let letters = broker.take_group_letters();
         if !letters.is_empty() {
@@ -255,7 +255,7 @@ impl Member {
         if !interest.is_empty() {
             self.port.tell(interest);
         }
-        // Before it is told that a session has ended here: what another node goes on with is among it.
+        // The changes go before the note that a session has ended here: another node goes on with them.
         let changes = broker.take_changes();
         if let Some((token, outgoing)) = broker.take_outgoing() {
             self.port.send(token, outgoing, changes);

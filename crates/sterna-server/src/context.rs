@@ -1,4 +1,4 @@
-//! What a front door may use in one step.
+//! The parts of the shard that a front door may use in one step.
 
 use std::sync::Arc;
 
@@ -26,11 +26,11 @@ pub(crate) struct Context<'a> {
     pub(crate) net: &'a mut dyn Network,
     /// This shard's broker.
     pub(crate) broker: &'a mut Broker<SessionState>,
-    /// What clients may do.
+    /// The policy for clients.
     pub(crate) policy: &'a Arc<Policy>,
     /// Checks passwords beside the shard.
     pub(crate) checker: Option<&'a Checker>,
-    /// Who may not come in for a while.
+    /// Bans of clients for a while.
     pub(crate) bans: &'a Arc<Bans>,
     /// Connections of users that have a limit of them.
     pub(crate) seats: &'a Arc<Seats>,
@@ -79,7 +79,7 @@ impl Context<'_> {
         self.broker.open(self.net.now_ms(), request)
     }
 
-    /// Publishes a message of a client or operator, whom traces call `publisher`.
+    /// Publishes a message of a client or operator; traces call it `publisher`.
     pub(crate) fn publish(&mut self, publisher: &str, publication: Publication) -> Routed {
         let now_ms = self.net.now_ms();
         self.named(publisher, |broker| broker.publish(now_ms, publication))

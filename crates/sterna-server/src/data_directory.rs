@@ -1,16 +1,16 @@
-//! The directory of what the broker keeps: its own, and nobody else's.
+//! The directory of the state that the broker keeps: its own, and nobody else's.
 //!
-//! What lies in it is believed: a key that somebody else has put there would let him be the broker. So
-//! nobody but this user and root may be able to change anything in it, and one broker at a time uses it.
+//! Its files are believed: a key that somebody else has put there would let him be the broker. So nobody but this user
+//! and root may be able to change anything in it. One broker at a time uses it.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Who may change a file: its group, and everybody.
+/// Mode bits by which others may change a file: its group, and everybody.
 const CHANGED_BY_OTHERS: u32 = 0o022;
-/// Whoever may write into such a directory cannot replace the files of others.
+/// Mode bit of a directory in which a writer cannot replace the files of others.
 const STICKY: u32 = 0o1000;
 /// The name of the lock.
 const LOCK: &str = "lock";
@@ -104,9 +104,9 @@ fn refused(path: &Path, why: &str) -> String {
     )
 }
 
-/// Checks that nobody else can change what is in a directory, or exchange it. It may be one that only
-/// lies `above`. Gives its place without symbolic links, since that counts: service managers link to
-/// the place of a service's state.
+/// Checks that nobody else can change the contents of a directory, or exchange it. It may be one that only lies
+/// `above`. Gives its place without symbolic links, since that counts: service managers link to the place of a
+/// service's state.
 fn check_place(path: &Path, above: bool) -> Result<PathBuf, String> {
     let place = path.canonicalize().map_err(|error| error.to_string())?;
     for (distance, directory) in place.ancestors().enumerate() {
@@ -164,8 +164,8 @@ fn check_owner(data: &Metadata) -> Result<(), String> {
     }
 }
 
-/// Checks that others cannot exchange what is in a directory; one that lies `above` may be for everybody
-/// where each can only exchange what is his.
+/// Checks that others cannot exchange the contents of a directory. One that lies `above` may be for everybody where
+/// each user can only exchange his own files.
 fn check_directory(data: &Metadata, above: bool) -> Result<(), String> {
     if !data.is_dir() {
         return Err("is no directory".to_owned());
@@ -230,7 +230,7 @@ mod tests {
         assert!(DataDirectory::claim(&path).is_err());
         set_mode(folder.path(), 0o1777);
         DataDirectory::claim(&path).unwrap();
-        // A link is followed, and where it leads is what counts.
+        // A link is followed, and its target counts.
         let link = folder.path().join("link");
         symlink(&path, &link).unwrap();
         DataDirectory::claim(&link).unwrap();

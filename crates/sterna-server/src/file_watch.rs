@@ -15,7 +15,7 @@ use crate::reload::{Live, locked};
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 const REST_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What tells that a file is another one: its inode, size and time of change; `None` without a file.
+/// The mark by which another file is noticed: inode, size and time of change; `None` without a file.
 type Mark = Option<(u64, u64, i64, i64)>;
 
 /// The files as they were at a look.
@@ -30,7 +30,7 @@ pub(crate) fn start(live: &Arc<Live>) -> std::io::Result<()> {
         known: marks(live),
         ..Watcher::default()
     };
-    // Also of what is in force from the start.
+    // Also about certificates that are in force from the start.
     watcher.warn(&live.sources.certificates(), &warning_days(live));
     let live = Arc::downgrade(live);
     let thread = std::thread::Builder::new().name("files".to_owned());

@@ -1,4 +1,4 @@
-//! What is told of single clients: the statistics of their paths, and traces of their connections.
+//! Reports about single clients: the statistics of their paths, and traces of their connections.
 
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ pub(crate) struct Tally {
     pub(crate) sent: u64,
 }
 
-/// What a door tells of one of its clients.
+/// The report of a door about one of its clients.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientView<'a> {
     pub(crate) protocol: &'static str,
@@ -191,17 +191,16 @@ pub(crate) struct ClientView<'a> {
     pub(crate) subscriptions: usize,
     /// When the connection began, in milliseconds since the Unix epoch.
     pub(crate) since_ms: u64,
-    /// What it has exchanged.
+    /// The number of its messages.
     pub(crate) tally: Tally,
     /// Of its sessions together.
     pub(crate) queue: QueueState,
-    /// Until when it is not read because it has published too fast, in milliseconds since the Unix epoch; that may
-    /// be over.
+    /// The end of its pause for publishing too fast, in milliseconds since the Unix epoch; it may be over.
     pub(crate) paused_until_ms: Option<u64>,
 }
 
 impl ClientView<'_> {
-    /// Adds what one of its sessions holds.
+    /// Adds the figures of one of its sessions.
     pub(crate) fn add_queue(&mut self, queue: Option<QueueState>) {
         let queue = queue.unwrap_or_default();
         self.queue.pending += queue.pending;
@@ -211,7 +210,8 @@ impl ClientView<'_> {
     }
 }
 
-/// What a queue holds, as members of a JSON object. What the log has is not counted before it is read.
+/// Adds the figures of a queue as members of a JSON object. Waiting messages are not counted as long as some are in the
+/// log alone.
 pub(crate) fn add_queue_members(json: &mut Value, queue: QueueState) {
     let known = Some(queue).filter(|queue| !queue.has_more_in_log);
     json["pending"] = known.map(|queue| queue.pending).into();

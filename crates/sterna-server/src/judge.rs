@@ -1,14 +1,13 @@
-//! Who a client is: one judge for every door.
+//! The identity of a client: one judge for every door.
 //!
-//! [`judge`] takes what is known of a connection (its listener, its certificate, its address) and what the
-//! client claims. It answers with an [`Identity`] or a [`Refusal`], at once or later. A password is checked
-//! beside the shard, and the verdict comes by letter. The rule it keeps is in `docs/configuration.md`, "Who
-//! a client is":
+//! [`judge`] takes the known facts of a connection (its listener, its certificate, its address) and the client's claim.
+//! It answers with an [`Identity`] or a [`Refusal`], at once or later. A password is checked beside the shard, and the
+//! verdict comes by letter. The rule it keeps is in `docs/configuration.md`, "Who a client is":
 //!
 //! - Every proof that is shown must hold.
 //! - Proofs that name a user must name the same one.
-//! - Who shows nothing is the user whom its certificate names, else nobody in particular where the
-//!   listener admits that.
+//! - A client that shows nothing is the user of its certificate, else nobody in particular where
+//!   the listener admits that.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use crate::identity::{
 };
 use crate::mail::Mail;
 
-/// What a client says of itself, beside the certificate of its connection.
+/// A client's claim about itself, beside the certificate of its connection.
 #[derive(Clone, Copy)]
 pub(crate) enum Claim<'a> {
     /// Nothing.
@@ -40,10 +39,10 @@ pub(crate) enum Claim<'a> {
     Exchange(&'a str, &'a [u8]),
 }
 
-/// What the judge says.
+/// The verdict of the judge.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// This is who it is.
+    /// The client has this identity.
     Known(Identity),
     /// A password is being checked; a letter will say.
     Pending(Pending),
@@ -176,7 +175,7 @@ struct Case<'a, 'c> {
     info: &'a ConnectionInfo,
     now_ms: u64,
     holder: Option<Holder>,
-    /// The user whom the certificate names, where certificates name users.
+    /// The user that the certificate names, where certificates name users.
     named: Option<String>,
 }
 
@@ -229,7 +228,7 @@ impl<'a, 'c> Case<'a, 'c> {
         guesses
     }
 
-    /// Who shows nothing beside its certificate.
+    /// The verdict on a client that shows nothing beside its certificate.
     fn quiet(&self) -> Result<Verdict, Refusal> {
         let identity = match (&self.named, &self.holder) {
             (Some(name), _) => Identity::of(name, Proof::Certificate),
@@ -388,7 +387,7 @@ impl<'a, 'c> Case<'a, 'c> {
             if !is_asked {
                 return Err(Refusal::Token);
             }
-            // Whom the token is of is not known when the client is let in.
+            // The token's user is not known when the webhook lets the client in.
             if !acts_as.is_empty() {
                 return Err(Refusal::Disagreement);
             }
@@ -469,7 +468,7 @@ impl<'a, 'c> Case<'a, 'c> {
         Ok(Verdict::Pending(Pending::asked(number, claimed, ticket)))
     }
 
-    /// What the client speaks: what it has negotiated, else what its listener is for.
+    /// The client's protocol: the one that it has negotiated, else the one of its listener.
     fn protocol(&self) -> Protocol {
         match &*self.info.protocol {
             b"mqtt" | b"mqttv3.1" => Protocol::Mqtt,
@@ -479,7 +478,7 @@ impl<'a, 'c> Case<'a, 'c> {
         }
     }
 
-    /// Whether credentials name the user whom the certificate names, if it names one.
+    /// Whether credentials name the user that the certificate names, if it names one.
     fn agree(&self, user: &str) -> Result<(), Refusal> {
         match &self.named {
             Some(name) if name != user => Err(Refusal::Disagreement),
@@ -511,7 +510,7 @@ impl<'a, 'c> Case<'a, 'c> {
     }
 }
 
-/// Whose credentials are looked at elsewhere.
+/// The owner of credentials that another thread looks at.
 enum Guessed {
     User(String),
     Token(Vec<u8>),

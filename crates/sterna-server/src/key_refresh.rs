@@ -13,7 +13,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The same where the issuer has no URL. Each look wakes a processor that could rest.
 const REST_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the thread needs of the process.
+/// The parts of the process that the thread needs.
 pub(crate) trait Place: Send + Sync {
     /// The issuer in force.
     fn issuer(&self) -> Arc<Issuer>;
@@ -38,7 +38,7 @@ fn run<P: Place>(place: &Weak<P>) {
     let mut interval = LOOK_INTERVAL;
     loop {
         std::thread::sleep(interval);
-        // The place is not kept while the URL is asked: it holds what the process gives up at its end.
+        // The place is not kept while the URL is asked: it holds the things that the process gives up at its end.
         let Some(issuer) = place.upgrade().map(|place| place.issuer()) else {
             return;
         };
@@ -50,7 +50,7 @@ fn run<P: Place>(place: &Weak<P>) {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let is_over = |interval_s: u32| asked.elapsed() >= seconds(interval_s);
         let config = issuer.config();
-        // What was missed is still missed when it may be asked for.
+        // A key that was missed is still missed when it may be asked for.
         let is_due = is_over(config.keys_refresh_s)
             || (is_over(config.keys_retry_s)
                 && (failed || !issuer.has_published() || issuer.take_missed()));

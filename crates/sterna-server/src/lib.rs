@@ -17,7 +17,7 @@
 //!
 //! The server writes its log by `tracing`; the program chooses a subscriber. It installs no signal handler.
 //!
-//! [`Shard`], and the types that its [`Parts`] name, are public for simulations: a shard serves clients of the
+//! [`Shard`], and the types that its [`Parts`] name, are public for simulations. There a shard serves clients of the
 //! simulated network of `sterna-net`, in virtual time.
 
 mod admin;

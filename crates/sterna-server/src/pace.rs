@@ -1,8 +1,8 @@
-//! How fast a user publishes, over all its connections and shards. There is no lock: each rate is the moment at
-//! which all that was published is paid, and a message moves that moment on.
+//! The pace of a user's publications, over all its connections and shards. There is no lock. Each rate is the moment at
+//! which all published messages are paid, and a message moves that moment on.
 //!
 //! A connection that is paused waits for the moment that its own message has made. So connections of one user take
-//! turns, and each gets its part. What is not paid yet is a debt. It is bounded.
+//! turns, and each gets its part. Messages that are not paid yet are a debt. It is bounded.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,7 +56,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A message of so many bytes out of what was taken in advance; false where that does not have it.
+    /// Takes a message of `bytes` bytes out of the lease; false where the lease does not have it.
     #[inline]
     pub(crate) const fn pays(&mut self, now_ms: u64, bytes: u64) -> bool {
         let has_it = now_ms < self.until_ms && self.messages > 0 && self.bytes >= bytes;
@@ -109,7 +109,7 @@ impl Paid {
         }
     }
 
-    /// Takes what costs so much, and tells when it is paid. What was saved is worth `burst_ns` at most. A debt lasts
+    /// Takes a cost, and returns the moment at which it is paid. Savings are worth `burst_ns` at most. A debt lasts
     /// `debt_ns` at most: so one large message does not keep all others of the user away.
     fn take(&self, now_ns: u64, rates: &Rates, cost_ns: u64) -> u64 {
         let least_ns = now_ns.saturating_sub(rates.burst_ns);
@@ -117,7 +117,7 @@ impl Paid {
         self.update(|before_ns| before_ns.max(least_ns).saturating_add(cost_ns).min(most_ns))
     }
 
-    /// What is owed is reckoned at this rate from now on.
+    /// Reckons the debt at this rate from now on.
     fn change(&self, now_ns: u64, debt_ns: u64, rate: Rate) {
         let before = self.rate.swap(rate.0, Ordering::Relaxed);
         self.update(|paid_ns| {
@@ -130,14 +130,14 @@ impl Paid {
         });
     }
 
-    /// Whether what costs so much would be paid at once.
+    /// Whether this cost would be paid at once.
     fn has(&self, now_ns: u64, burst_ns: u64, cost_ns: u64) -> bool {
         let paid_ns = self.at_ns.load(Ordering::Relaxed);
         let paid_ns = paid_ns.max(now_ns.saturating_sub(burst_ns));
         paid_ns.saturating_add(cost_ns) <= now_ns
     }
 
-    /// Takes what costs so much, if half of what can be saved is left then.
+    /// Takes a cost, if half of the possible savings is left then.
     fn lend(&self, now_ns: u64, rates: &Rates, cost_ns: u64) -> bool {
         let burst_ns = rates.burst_ns;
         let is_far = self.has(now_ns, burst_ns, cost_ns.saturating_add(burst_ns / 2));
@@ -149,7 +149,7 @@ impl Paid {
 }
 
 impl Pace {
-    /// The limit of the user is this one from now on: what it owes is worth as many messages and bytes as before.
+    /// Puts another limit of the user in force: the debt is worth as many messages and bytes as before.
     pub(crate) fn change(&self, rates: &Rates, now_ms: u64) {
         let at_ns = now_ms.saturating_mul(NS_PER_MS);
         for (paid, rate) in [(&self.messages, rates.messages), (&self.bytes, rates.bytes)] {
@@ -180,7 +180,7 @@ impl Pace {
         has(&self.messages, rates.messages) && has(&self.bytes, rates.bytes)
     }
 
-    /// A message of so many bytes is published. The result is the moment at which it is paid, in milliseconds.
+    /// A message of this size is published. The result is the moment at which it is paid, in milliseconds.
     pub(crate) fn take(&self, rates: &Rates, now_ms: u64, bytes: u64) -> u64 {
         let at_ns = now_ms.saturating_mul(NS_PER_MS);
         let take = |paid: &Paid, rate: Option<Rate>, amount| {
@@ -192,9 +192,9 @@ impl Pace {
         paid_ns.div_ceil(NS_PER_MS)
     }
 
-    /// A message of so many bytes out of what the connection has taken in advance. It takes in advance
-    /// while more than half of what can be saved is there. So the shards do not meet at each message, and
-    /// the limit is exact where it is near. False: this message is to be paid by itself.
+    /// Takes a message of this size out of the connection's lease. A new lease is taken while more than half of the
+    /// possible savings is there. So the shards do not meet at each message, and the limit is exact where it is near.
+    /// False: this message is to be paid by itself.
     pub(crate) fn lend(&self, rates: &Rates, now_ms: u64, lease: &mut Lease, bytes: u64) -> bool {
         let lend = |paid: &Paid, rate: Option<Rate>, amount| {
             let at_ns = now_ms.saturating_mul(NS_PER_MS);
@@ -224,7 +224,8 @@ impl Pace {
         lease.pays(now_ms, bytes)
     }
 
-    /// What was not used in time is as if it had not been taken: savings are bounded all the same.
+    /// Gives back the rest of a lease, as if it had not been taken: savings are bounded all the
+    /// same.
     pub(crate) fn give_back(&self, rates: &Rates, lease: &mut Lease) {
         let give_back = |paid: &Paid, rate: Option<Rate>, amount: u64| {
             if let Some(rate) = rate.filter(|_| amount > 0) {
@@ -372,7 +373,7 @@ mod tests {
             lent += 1;
         }
         assert!((45..=50).contains(&lent), "{lent} are half of the bytes");
-        // What is not used in time is given back: a slow connection keeps nothing for later.
+        // The rest of a lease is given back in time: a slow connection keeps nothing for later.
         let (pace, mut lease) = (Pace::default(), Lease::default());
         assert!(pace.lend(&limited, 10_000, &mut lease, 10));
         let mut lent = 0;

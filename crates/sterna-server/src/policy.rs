@@ -1,4 +1,5 @@
-//! What every shard asks before it lets a client do something; replaced as a whole on reload.
+//! The policy that every shard asks before it lets a client do something; replaced as a whole on
+//! reload.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -59,8 +60,8 @@ pub struct Policy {
     pub certificate_as_username: bool,
     /// The broker's names, and the web pages that may use it.
     pub pages: Arc<Pages>,
-    /// Largest early data of a client, in bytes, that a copy may bring again. 0 if none is taken,
-    /// or everything is done at once.
+    /// Largest early data of a client, in bytes, that a copy may bring again. It is 0 if none is
+    /// taken, or everything is done at once.
     pub early_bytes: u32,
     /// Time from a connection's first moment to a client's first word, in milliseconds.
     pub connect_timeout_ms: u64,
@@ -238,7 +239,7 @@ impl Policy {
                 }
             },
             connect_timeout_ms: config.network.connect_timeout_ms,
-            // What is left is for goodbyes.
+            // The other half is for goodbyes.
             drain_ms: config.network.shutdown_timeout_ms / 2,
             // Without a store there is no next start that could find them.
             wills_at_shutdown: config.mqtt.wills_at_shutdown || !config.store.enabled,
@@ -271,7 +272,7 @@ impl Policy {
         self
     }
 
-    /// Notes what is said of a client that has come in, by its identifier as the rules know it.
+    /// Notes the standing of a client that has come in, by its identifier as the rules know it.
     pub(crate) fn note_standing(&self, identity: &mut Identity, client: &str) {
         if self.gives_standings() {
             *identity = std::mem::take(identity).with_standing();
@@ -286,8 +287,8 @@ impl Policy {
         self.webhook.authenticates() || self.issuer.gives_standings()
     }
 
-    /// Refuses a file that has lost all its users or tokens: their sessions would end, and a file that is
-    /// being written looks like that.
+    /// Refuses a file that has lost all its users or tokens. Their sessions would end, and a file that is being written
+    /// looks like that.
     ///
     /// # Errors
     /// A sentence that names the setting.
@@ -302,9 +303,9 @@ impl Policy {
     }
 }
 
-/// What deliveries at QoS 2 wait for: the strictest of what acknowledgements wait for anywhere, since a
-/// publisher without an acknowledgement sends again. A delivery never waits for less than the disk. After a
-/// power cut, another message would get the place and the packet identifier of one that was delivered.
+/// The durability that deliveries at QoS 2 wait for. It is the strictest that acknowledgements wait for anywhere, since
+/// a publisher without an acknowledgement sends again. A delivery that waits at all waits for the disk. Otherwise,
+/// after a power cut, another message would get the place and the packet identifier of one that was delivered.
 fn exactly_once(config: &Config) -> Keeping {
     let listeners = config.listeners_in_force();
     let of_listeners = listeners.iter().filter_map(|listener| listener.durability);

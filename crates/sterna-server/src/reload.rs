@@ -1,4 +1,4 @@
-//! What is in force and can change while connections live, and how it changes.
+//! The state in force that can change while connections live, and its changes.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::mail::Mail;
 use crate::metrics::Sources;
 use crate::policy::{self, Policy};
 
-/// What a reload changes in a running broker.
+/// The parts of a running broker that a reload changes.
 #[derive(Debug)]
 pub(crate) struct Live {
     /// The ports of the listeners, in the order of the configuration.
@@ -28,7 +28,7 @@ pub(crate) struct Live {
     pub(crate) courier: Mutex<Courier<Mail>>,
 }
 
-/// Takes a lock, whoever has panicked with it.
+/// Takes a lock, also after a panic of a thread that held it.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -42,7 +42,7 @@ pub(crate) fn tell_all(courier: &Mutex<Courier<Mail>>, letter: impl Fn() -> Mail
     courier.flush();
 }
 
-/// What a reload replaces as a whole.
+/// The state that a reload replaces as a whole.
 #[derive(Debug)]
 pub(crate) struct InForce {
     pub(crate) config: Config,
@@ -92,7 +92,7 @@ impl Prepared {
         })
     }
 
-    /// What [`Prepared::read`] would refuse, as far as that can be known without making or locking
+    /// The refusals of [`Prepared::read`], as far as they can be known without making or locking
     /// anything.
     pub(crate) fn problems(config: &Config) -> Vec<String> {
         let files = &config.authentication;
@@ -188,7 +188,7 @@ fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
     }
 }
 
-/// Tells the operator what is better not left as it is.
+/// Warns the operator of settings that are better not left as they are.
 pub(crate) fn warn_of(config: &Config) {
     for warning in config.warnings() {
         tracing::warn!("{warning}");

@@ -11,7 +11,7 @@ use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
 use sterna_mapping::percent;
 
-/// What a client may get of subscriptions that a rule denies in part.
+/// The right of a client to messages of subscriptions that a rule denies in part.
 #[derive(Debug)]
 struct Reader {
     rules: Rules,
@@ -64,8 +64,8 @@ fn is_own(holder: Holder<'_>) -> bool {
 }
 
 impl Policy {
-    /// Whether a user may be one that is admitted: by a password, a token, or a certificate or signed
-    /// token, which only the connection shows.
+    /// Whether a user may be one that is admitted. A password or token of it is known here. A certificate, a signed
+    /// token or the webhook's answer comes with a connection: where these are in use, any name may be admitted.
     pub(crate) fn knows(&self, user: &str) -> bool {
         self.certificate_as_username
             || self.issuer.is_configured()
@@ -73,8 +73,8 @@ impl Policy {
             || self.has_credentials(user)
     }
 
-    /// Whether a client may have an identifier. Where identifiers are bound to users, a user's name is
-    /// that user's, whatever fits the patterns of others.
+    /// Whether a client may have an identifier. Where identifiers are bound to users, a user's name is that user's,
+    /// also if it fits the patterns of others.
     pub(crate) fn may_have_client_id(&self, identity: &Identity, client_id: &str) -> bool {
         let user = identity.user();
         let is_given = |grant: &Grant| grant.gives_client_id(user, client_id);
@@ -239,12 +239,12 @@ impl Policy {
             standing: standing.as_deref(),
         };
         if let Some(queue) = queue {
-            // A queue is a node of its own, wherever its messages come from.
+            // A queue is a node of its own, from any source of its messages.
             let node = amqp::topic_of_queue(&name_of_share(queue));
             match self.rules.read(subject, &node, stands).0 {
                 Reading::Refused | Reading::Asked => return Right::Nothing,
                 Reading::Whole | Reading::Part if is_link => return Right::Everything,
-                // Who names the filter has to have the right to that, too.
+                // A client that names the filter must have the right to it, too.
                 Reading::Whole | Reading::Part => {}
             }
         }

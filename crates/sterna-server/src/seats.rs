@@ -1,4 +1,4 @@
-//! What users have that have a limit, counted over all doors and shards: connections, and what they publish.
+//! Limited use by users, counted over all doors and shards: connections and publications.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,11 +21,11 @@ pub struct Seats {
 struct Users {
     /// Users choose the names of their clients, so the maps must not become slow by chosen ones.
     accounts: HashMap<User, Account>,
-    /// With so many, those that are away are looked at again.
+    /// The number of accounts at which those that are away are looked at again.
     look_at: usize,
 }
 
-/// What one user has.
+/// The use of one user.
 #[derive(Debug, Default)]
 struct Account {
     /// The names of its clients, and the number of connections of each.
@@ -44,7 +44,8 @@ pub(crate) struct Seat {
 }
 
 impl Users {
-    /// Forgets users that are away and owe nothing, and of the others what is above `most`.
+    /// Forgets users that are away and owe nothing; of those that are away and owe, it keeps
+    /// `most`.
     fn forget(&mut self, now_ms: u64, most: u32) {
         if self.accounts.len() < self.look_at.max(LEAST_USERS) {
             return;
@@ -103,7 +104,7 @@ impl Seat {
         self.user.as_deref()
     }
 
-    /// What its user publishes, on all connections.
+    /// The pace of its user's publications, on all connections.
     pub(crate) fn pace(&self) -> &Pace {
         &self.pace
     }

@@ -1,4 +1,5 @@
-//! The process: from a configuration to running shards, and what can be asked of them from outside.
+//! The process: from a configuration to running shards, and the questions that they answer from
+//! outside.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -104,7 +105,8 @@ impl Server {
             quic_sessions: Arc::clone(&tickets) as _,
             ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
         });
-        // A WebSocket client offers HTTP/1.1 in its TLS handshake, not what it carries.
+        // A WebSocket client offers HTTP/1.1 in its TLS handshake, not the protocol that it
+        // carries.
         let over_tls = |protocols: &[&[u8]]| {
             Arc::new(TlsConfig {
                 alpn: protocols.iter().map(|name| name.to_vec()).collect(),
@@ -330,7 +332,7 @@ impl Server {
 /// How often a shard that is to end is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What all shards' threads share.
+/// The state that all shards' threads share.
 #[derive(Clone)]
 struct Shared {
     /// The data directory stays locked as long as a shard runs.
@@ -339,7 +341,7 @@ struct Shared {
     store: Arc<OpenStore>,
 }
 
-/// What each shard is made of.
+/// The parts of each shard.
 fn parts(
     bound: &[BoundShard<Mail>],
     config: &Config,
@@ -408,8 +410,8 @@ fn watch(memory: &Arc<Memory>, mut courier: Courier<Mail>) -> Result<Watch, Stri
     Watch::start(memory, tell).map_err(|e| format!("cannot start a thread: {e}"))
 }
 
-/// Starts a thread for each shard. They restore what the store has, all at once. They serve when all of
-/// them have: a session that is still to be restored must not be made anew.
+/// Starts a thread for each shard. They restore the store's contents, all at once. They serve when all of them have: a
+/// session that is still to be restored must not be made anew.
 fn start_shards(
     bound: Vec<BoundShard<Mail>>,
     parts: Vec<Parts>,
@@ -463,7 +465,7 @@ fn start_shards(
     Ok(threads)
 }
 
-/// Restores a shard, says what was found, and serves when the gate is opened; ends when nobody will open it.
+/// Restores a shard, reports the findings, and serves when the gate is opened; ends when nobody will open it.
 fn run_shard(
     bound: BoundShard<Mail>,
     parts: Parts,
@@ -480,7 +482,7 @@ fn run_shard(
     Ok(())
 }
 
-/// TLS for the listeners of each kind, which differ in what they negotiate.
+/// TLS for the listeners of each kind, which differ in the protocols that they negotiate.
 struct Configurations {
     mqtt: Arc<TlsConfig>,
     amqp: Arc<TlsConfig>,
@@ -542,7 +544,7 @@ fn shard_config(config: &Config) -> ShardConfig {
     }
 }
 
-/// What all QUIC listeners show of this node.
+/// The identity of this node on all QUIC listeners.
 struct QuicIdentity {
     server_id: Option<ServerId>,
     address_tokens: AddressTokens,

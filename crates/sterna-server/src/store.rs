@@ -14,7 +14,7 @@ use crate::mail::Mail;
 /// Name of its folder in the data directory.
 const FOLDER: &str = "store";
 
-/// What the broker keeps, or that it keeps nothing.
+/// The store of the broker; without an engine it keeps nothing.
 #[derive(Debug, Default)]
 pub(crate) struct OpenStore {
     engine: Option<Running>,
@@ -61,12 +61,12 @@ impl OpenStore {
         self.engine.as_ref().map(Running::usage_reader)
     }
 
-    /// Why the broker cannot go on with what was read; `None` where it can.
+    /// The reason why the broker cannot go on with the records that were read; `None` where it can.
     pub(crate) fn failure(&self) -> Option<String> {
         Some(format!("store: {}", self.failure.get()?))
     }
 
-    /// One line about what was found, after all shards have restored their share.
+    /// One line about the findings, after all shards have restored their share.
     pub(crate) fn log(&self, sessions: usize, unsound_records: usize, next_position: u64) {
         let Some(engine) = &self.engine else {
             tracing::info!("nothing is kept over a restart: store.enabled is false");

@@ -117,7 +117,7 @@ pub struct Reporter {
 
 type Field = fn(&Counts) -> u64;
 
-/// What is averaged over 1, 5 and 15 minutes, as counts per minute.
+/// The counts that are averaged over 1, 5 and 15 minutes, per minute.
 const LOADS: [(&str, Field); 9] = [
     ("connections", |c| c.connections),
     ("sockets", |c| c.sockets),

@@ -18,7 +18,7 @@ const MAXIMUM_WAITING_RECORDS: usize = 4096;
 /// How much of a client identifier goes into the name of its file.
 const MAXIMUM_NAME_BYTES: usize = 128;
 
-/// What the thread is told.
+/// An order to the thread.
 enum Order {
     Open(u64, PathBuf),
     Write(u64, Box<[u8]>),
@@ -130,7 +130,8 @@ impl Drop for Sink {
     }
 }
 
-/// The thread: writes what comes, and has written everything whenever nothing is left to do.
+/// The thread: writes records as they come, and has written everything whenever nothing is left to
+/// do.
 fn write(orders: &Receiver<Order>) {
     let mut files: HashMap<u64, (PathBuf, BufWriter<File>)> = HashMap::new();
     loop {

@@ -24,8 +24,8 @@ const MESSAGE_EVENTS: [&str; 7] = [
 /// Events of the audit log, which a trace has to name.
 const AUDIT_EVENTS: [&str; 3] = ["login", "login_refused", "action"];
 
-/// What is traced: messages that a client publishes or gets, those of topics, or both in one; and what
-/// the audit log has of clients.
+/// The subject of a trace: messages that a client publishes or gets, messages of topics, or both in one. Events of the
+/// audit log about clients belong to it, too.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Subject {
     /// A client identifier of MQTT, or another reader's name.
@@ -34,7 +34,7 @@ pub(crate) struct Subject {
     pub(crate) topic: Option<Box<str>>,
     /// Only these events; those of messages where it is empty.
     pub(crate) events: Vec<&'static str>,
-    /// So many bytes of the payload of each message that is received.
+    /// Number of payload bytes to trace of each message that is received.
     pub(crate) payload_bytes: usize,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Events {
 struct Trace {
     events: Events,
     subject: Subject,
-    /// What the client's messages are known by.
+    /// The origin by which the client's messages are known.
     origin: Origin,
     most_per_s: u32,
     /// The second that is counted, and its events.
@@ -90,14 +90,14 @@ pub(crate) struct Watch {
     is_on: AtomicBool,
     now_ms: AtomicU64,
     traces: Mutex<Vec<Trace>>,
-    /// Whose message the broker routes now; `None` for its own.
+    /// The publisher of the message that the broker routes now; `None` for its own.
     publisher: Mutex<Option<Box<str>>>,
     /// Where spans go; once set, the watch is on for good.
     #[cfg(feature = "otlp")]
     spans: std::sync::OnceLock<crate::otlp::Spans>,
 }
 
-/// What is known of a message at one of its steps.
+/// The known facts about a message at one of its steps.
 #[derive(Clone, Copy, Debug)]
 struct Known<'a> {
     origin: Origin,
@@ -128,7 +128,8 @@ impl Watch {
         (self.publisher.lock()).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whose message the broker routes from now on; `None` for its own. Only while there is a trace.
+    /// Sets the publisher of the messages that the broker routes from now on; `None` for the broker's own. Only while
+    /// there is a trace.
     pub(crate) fn set_publisher(&self, name: Option<&str>) {
         *self.publisher() = name.map(Box::from);
     }
@@ -165,7 +166,7 @@ impl Watch {
         self.set_publisher(None);
     }
 
-    /// Begins a trace of the shard `from`, with so many events in a second.
+    /// Begins a trace of the shard `from`, with at most `most_per_s` events in a second.
     pub(crate) fn begin(&self, from: usize, number: u64, subject: Subject, most_per_s: u32) {
         let origin = subject.client.as_deref();
         self.traces().push(Trace {
@@ -193,7 +194,7 @@ impl Watch {
         is_on
     }
 
-    /// Takes what was gathered.
+    /// Takes the gathered events.
     pub(crate) fn take(&self) -> Vec<Events> {
         let mut traces = self.traces();
         let full = traces.iter_mut();
@@ -336,7 +337,7 @@ impl RoadWatcher for Eye {
     }
 }
 
-/// The payload of a message, or what fits of it: text, or base64.
+/// The payload of a message, or the part of it that fits: text, or base64.
 pub(crate) fn add_payload(line: &mut Value, payload: &[u8], maximum_bytes: usize) {
     let shown = &payload[..payload.len().min(maximum_bytes)];
     let is_cut = shown.len() < payload.len();

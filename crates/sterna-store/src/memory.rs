@@ -8,8 +8,8 @@ use sterna_broker::{Appended, Committed, Frame, Full, Message, ReadAnswer, ReadR
 /// Keeps the log and the records in memory, for as long as a handle on it exists. Clones are handles
 /// on the same state: each shard gets one.
 ///
-/// For tests: brokers can be taken down and rebuilt from it, with other shards if need be. What it holds is
-/// not bounded but by what readers need.
+/// For tests: brokers can be taken down and rebuilt from it, with other shards if need be. Only the needs of
+/// readers bound its size.
 #[derive(Default, Debug)]
 pub struct MemoryStore {
     state: Arc<Mutex<State>>,

@@ -17,8 +17,8 @@ pub struct ShardStore {
 }
 
 impl ShardStore {
-    /// The store of a handle. Where the records cannot be read at the start, `failure` gets the reason: the
-    /// broker is not to go on then, since it knows of nothing.
+    /// The store of a handle. Where the records cannot be read at the start, `failure` gets the reason. The broker
+    /// must not go on then, since it has no records.
     #[must_use]
     pub fn new(handle: Handle, failure: Arc<OnceLock<String>>) -> Self {
         Self {

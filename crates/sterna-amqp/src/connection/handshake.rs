@@ -1,5 +1,5 @@
-//! From the first byte to the open: protocol headers, the SASL layer (AMQP 1.0, part 2, sections
-//! 2.2 and 2.4; part 5, section 5.3).
+//! From the first byte to the open: protocol headers and the SASL layer. See AMQP 1.0, part 2,
+//! sections 2.2 and 2.4, and part 5, section 5.3.
 
 use bytes::BytesMut;
 

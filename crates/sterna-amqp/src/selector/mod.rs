@@ -1,7 +1,7 @@
 //! Selectors: the language of `apache.org:selector-filter:string`, over header, properties and
 //! application properties of a message. It is that of JMS (JMS 2.0, section 3.8.1).
 //!
-//! A name is an application property, with two exceptions: JMS's headers (`JMSPriority`,
+//! A name is an application property, with two exceptions. They are JMS's headers (`JMSPriority`,
 //! `JMSMessageID`, …), and names that begin with `amqp.` (`amqp.priority`, `amqp.subject`, …). See
 //! [`MessageFields`].
 

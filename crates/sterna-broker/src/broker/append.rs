@@ -1,4 +1,4 @@
-//! What goes to the store, and how far that has come.
+//! Appends to the store, and how far they have come.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub(super) enum NextName {
 }
 
 impl<P: DoorState> Broker<P> {
-    /// The token of this shard's last append; zero where there was none. What was told to the broker
-    /// before is kept as soon as [`committed`](Self::committed) has come so far.
+    /// The token of this shard's last append; zero where there was none. Everything that the broker was told before
+    /// is kept as soon as [`committed`](Self::committed) has come so far.
     #[must_use]
     pub const fn token(&self) -> u64 {
         self.token
@@ -106,7 +106,7 @@ impl<P: DoorState> Broker<P> {
         debug_assert!(appended.is_ok(), "a store takes records");
     }
 
-    // What front doors keep.
+    // Records that front doors keep.
 
     /// Keeps a record of a session, by a key that the front door chooses. Nothing is kept of a session that
     /// ends with its connection.
@@ -146,23 +146,24 @@ impl<P: DoorState> Broker<P> {
             .unwrap_or_default()
     }
 
-    /// Names the message that the session publishes next by its packet identifier, and by how many such messages
-    /// the session has published: where it is sent again to another node of a cluster, it is the same one.
+    /// Names the message that the session publishes next, by its packet identifier and by the number of such
+    /// messages from the session. So when it is sent again to another node of a cluster, it is the same message.
     pub fn name_next(&mut self, session: SessionKey, packet_id: u16) {
         let name = NextName::Counted(session, packet_id);
         self.next_name = self.peers.is_some().then_some(name);
     }
 
-    /// As [`name_next`](Self::name_next), and has the message go by the log of a cluster, whoever wants it: so the record
-    /// that goes with it ([`keep_with_next`](Self::keep_with_next)) is kept for sure.
+    /// As [`name_next`](Self::name_next), and has the message go by the log of a cluster, also where nobody wants
+    /// it. So the record that goes with it ([`keep_with_next`](Self::keep_with_next)) is kept for sure.
     pub fn log_next(&mut self, session: SessionKey, number: u16) {
         let name = NextName::Logged(session, number);
         self.next_name = self.peers.is_some().then_some(name);
     }
 
-    /// Names the message that is published next, and has it go by the log of a cluster, whoever wants it: so one append
-    /// decides whether it was published, whichever node tries. The entry tells of a record of the whole cluster, its key and
-    /// value, which is kept behind it ([`keep_shared`](Self::keep_shared)); `None` where there is no such record.
+    /// Names the message that is published next, and has it go by the log of a cluster, also where nobody wants it.
+    /// So one append decides whether it was published, whichever node tries. `record` is the key and value of a
+    /// record of the whole cluster. The entry tells of it, and it is kept behind the entry
+    /// ([`keep_shared`](Self::keep_shared)). `None` where there is no such record.
     pub fn name_next_as(&mut self, once: Once, record: Option<(&[u8], &[u8])>) {
         if self.peers.is_some() {
             let settles = record.map(|(key, value)| Settles::Shared {
@@ -173,7 +174,7 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Whether the message that is published next goes by the log of a cluster, whoever wants it.
+    /// Whether the message that is published next goes by the log of a cluster in any case.
     pub(super) const fn is_next_for_log(&self) -> bool {
         matches!(
             self.next_name,

@@ -88,7 +88,7 @@ impl<P> Queues<P> {
                 .nodes
                 .entry(node)
                 .and_then(|entry| entry.message.as_ref());
-            // Who has no room now, and would take it.
+            // Whether a member that has no room now would take it.
             let is_starved = is_refused
                 && message.is_some_and(|message| {
                     group.members.iter().any(|(id, member)| {

@@ -52,7 +52,7 @@ pub(super) struct Far {
     was_unsure: bool,
     attendances: u64,
     pub(super) letters: Vec<GroupLetter>,
-    /// What this node tells itself.
+    /// Words of this node to itself.
     words: VecDeque<(Arc<str>, Word)>,
     pub(super) told: VecDeque<RootTold>,
     /// Roots with something that is to be kept before they go on.
@@ -93,11 +93,11 @@ impl Far {
 }
 
 impl<P: DoorState> Broker<P> {
-    // What the caller does.
+    // Calls for the caller.
 
-    /// Tells which process this is, and which others may be sure of what they have: `None` where that is not known.
-    /// What those have that are not among them is given to others. `linger_ms` is the time in which the members of
-    /// a node that is gone come to other nodes. To be called on all shards.
+    /// Tells which process this is, and which others may be sure of their messages: `None` where that is not known.
+    /// Messages of all other processes are given to others. `linger_ms` is the time in which the members of a node
+    /// that is gone come to other nodes. To be called on all shards.
     pub fn set_roll(&mut self, now_ms: u64, own: Peer, sure: Option<Vec<Peer>>, linger_ms: u64) {
         self.far.own = Some(own);
         let before = std::mem::replace(&mut self.far.sure, sure).unwrap_or_default();
@@ -148,7 +148,7 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// What groups have for other nodes, in order. To be called at the end of a turn.
+    /// The letters of groups for other nodes, in order. To be called at the end of a turn.
     pub fn take_group_letters(&mut self) -> Vec<GroupLetter> {
         if self.queues.branches.reporting.is_empty()
             && self.far.giving.is_empty()
@@ -189,7 +189,7 @@ impl<P: DoorState> Broker<P> {
         true
     }
 
-    /// Letters of a node did not arrive. What it and this node say of what members hold is told anew.
+    /// Letters of a node did not arrive. It and this node tell each other anew which messages their members hold.
     pub fn group_letters_missed(&mut self, now_ms: u64, node: &str) {
         let attends = self.queues.branches.iter().filter(|(_, branch)| {
             let owner = branch.owner.as_ref();
@@ -282,7 +282,7 @@ impl<P: DoorState> Broker<P> {
                 attendance,
                 messages,
             } => {
-                // What it does not take it does not hold: it says so when it attends anew.
+                // It does not hold messages that it does not take: it says so when it attends anew.
                 if self.is_own_attendance(group, from, epoch, attendance) && !self.is_unsure() {
                     self.given(now_ms, group, messages);
                 }
@@ -627,7 +627,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Takes messages of groups from a session that others have by now. What was sent to its client settles nothing.
+    /// Takes messages of groups from a session that others have by now. Those that were sent to its client settle
+    /// nothing.
     fn revoke(&mut self, slot: u32, groups: &[u32], void: &[u64]) {
         let is_void = |entry: &Entry| {
             groups.contains(&entry.group) && void.contains(&entry.position) && !entry.is_owned

@@ -1,9 +1,9 @@
 //! Writing cursors, and telling the store what of the log nobody needs any more.
 //!
-//! A cursor may not pass a message that is still on its way from another shard. So each shard has a
-//! *watermark*: the position before which nothing of the others is under way to it. It asks them when it
-//! writes cursors; letters between two shards keep their order, so an answer comes after what was sent
-//! before it.
+//! A cursor may not pass a message that is still on its way from another shard. So each shard has a *watermark*:
+//! the position before which no message of the others is under way to it. It asks the other shards when it writes
+//! cursors. Letters between two shards keep their order, so an answer comes after everything that was sent before
+//! it.
 
 use super::Broker;
 use crate::api::DoorState;
@@ -89,7 +89,7 @@ impl<P> Queues<P> {
             }
         });
         self.nodes.each(ledger, |entry| {
-            // What was handed over has a record of its own.
+            // Messages that were handed over have a record of their own.
             if entry.own_position() != 0 && entry.message.is_some() {
                 sent.push(entry.position);
             }
@@ -140,7 +140,7 @@ impl<P> Queues<P> {
                     cursor = Some(log.write(reader.cursor.from, &group.tail));
                     reader.needed = reader.needed.min(log.needed());
                 } else if !std::mem::replace(&mut log.is_changed, true) {
-                    // What is settled is to be kept, also where nothing changes after it.
+                    // Settled positions are to be kept, also where nothing changes after this.
                     self.changed_groups.push(id);
                 }
             }
@@ -268,7 +268,7 @@ impl<P: DoorState> Broker<P> {
         let mut survey = if let Some(survey) = self.surveys.under_way.take() {
             survey
         } else {
-            // What the last one found is told when the cursors that it saw are on the disk.
+            // The result of the last survey is told when the cursors that it saw are on the disk.
             if let Some((lowest, token)) = self.surveys.done
                 && queues.store.committed().synced >= token
             {

@@ -16,8 +16,8 @@ use crate::queue_rules::{DeadLetter, QueueRules};
 use crate::queues::Dead;
 
 impl<P: DoorState> Broker<P> {
-    /// Subscribes a session to a shared subscription whose queue is kept, and gives that queue its rules,
-    /// in place of those that it had.
+    /// Subscribes a session to a shared subscription whose queue is kept. The queue gets its rules, in place of
+    /// those that it had.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe); then the rules are as they were.

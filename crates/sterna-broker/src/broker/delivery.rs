@@ -60,8 +60,8 @@ impl<P: DoorState> Broker<P> {
         Some((session.consumer()?, session.key(slot)))
     }
 
-    /// The next message of a session's queue, so that the front door can see whether its window allows it; expired
-    /// ones are dropped on the way. `None` where nothing can be sent now.
+    /// The next message of a session's queue, so that the front door can see whether its window allows it. Expired
+    /// messages are dropped on the way. `None` where nothing can be sent now.
     pub fn next(&mut self, now_ms: u64, session: SessionKey) -> Option<Next<'_, P>> {
         let slot = session.slot;
         self.queues.active_mut(session)?;
@@ -108,9 +108,9 @@ impl<P: DoorState> Broker<P> {
 
     /// Ends a delivery. False for an unknown tag.
     ///
-    /// [`Outcome::Released`] puts it in front of its queue: of several, release the latest first to
-    /// keep their order. (A shared subscription's queue keeps it whatever comes first.) What was
-    /// handed over can't be released: that counts as accepted.
+    /// [`Outcome::Released`] puts it in front of its queue. Release the latest of several first to keep their
+    /// order; a shared subscription's queue keeps it in any case. A message that was handed over can't be released:
+    /// that counts as accepted.
     pub fn settle(&mut self, now_ms: u64, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
         let Some(node) = self.find_sent(session, tag) else {
             return false;
@@ -120,9 +120,8 @@ impl<P: DoorState> Broker<P> {
         is_known
     }
 
-    /// As [`settle`](Self::settle). Once the append that this makes is kept, a message of the log that is
-    /// not given back is never delivered again, also after a crash. What a receiver settles second may be
-    /// told then.
+    /// As [`settle`](Self::settle). Once this call's append is kept, a message of the log that is not given back is
+    /// never delivered again. That holds after a crash, too. A receiver that settles second may be told then.
     pub fn settle_for_good(
         &mut self,
         now_ms: u64,
@@ -367,8 +366,8 @@ impl<P: DoorState> Broker<P> {
         true
     }
 
-    /// What was sent and not settled, in the order it was sent: what to send again on resume, and
-    /// at no other time. [MQTT-4.4.0-1] [MQTT-4.6.0-1]
+    /// Messages that were sent and not settled, in the order they were sent. They are to be sent again on resume,
+    /// and at no other time. [MQTT-4.4.0-1] [MQTT-4.6.0-1]
     #[must_use]
     pub fn unacknowledged(&self, session: SessionKey) -> Vec<Unacknowledged> {
         let queues = &self.queues;

@@ -20,8 +20,8 @@ impl<P: DoorState> Broker<P> {
     /// what groups have not assigned. Messages beyond it that are assigned and still pending go back, the
     /// last ones first. Those on their way from another shard go back when they arrive.
     ///
-    /// A session in several groups has its credit divided among them; where there is less than one
-    /// for each, some have to wait for more.
+    /// The credit of a session in several groups is divided among them. Where there is less than one for each, some
+    /// have to wait for more.
     ///
     /// While the session holds more than [`Limits::queued_bytes`](crate::Limits::queued_bytes), pending
     /// and unsettled, groups assign nothing more.
@@ -75,7 +75,7 @@ impl<P: DoorState> Broker<P> {
         let Some(demand) = session.demand_mut() else {
             return;
         };
-        // What a group has assigned it no longer counts itself. Half has to be free before it goes on.
+        // A group no longer counts messages that it has assigned. Half has to be free before it goes on.
         let is_above = |bytes| held_bytes > bytes;
         demand.is_full = is_above(most_bytes) || (demand.is_full && is_above(most_bytes / 2));
         let outstanding = demand.outstanding();
@@ -156,7 +156,7 @@ impl<P: DoorState> Broker<P> {
         let mut excess = demand.outstanding().saturating_sub(demand.grantable());
         let mut recalls = Vec::new();
         for share in &demand.shares {
-            // Who was asked already will answer; then it is looked at again.
+            // A group that was asked already will answer; then it is looked at again.
             let unassigned = share.outstanding - share.pending;
             let limit = unassigned.min(excess);
             if limit > 0 && share.recalls == 0 {
@@ -200,7 +200,7 @@ impl<P: DoorState> Broker<P> {
         );
     }
 
-    /// Takes up to so many messages of groups, those that came last, out of a session's queue.
+    /// Takes up to `count` messages of groups, those that came last, out of a session's queue.
     fn latest_of_groups(&mut self, slot: u32, count: u32) -> Vec<(u32, Returned)> {
         let queues = &mut self.queues;
         let mut taken = Vec::new();
@@ -238,7 +238,7 @@ impl<P: DoorState> Broker<P> {
             limit,
             from,
         } = recall;
-        // Who is no member any more has nothing left to assign.
+        // For a session that is no member any more, the group has nothing left to assign.
         let mut taken = limit;
         self.queues.branches.touch(group);
         if let Some(known) = self

@@ -62,7 +62,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Another root has the queue: places in it are others, so who is in the midst of it has come to the end.
+    /// Another root has the queue, and the places in it are others. So a browser in the midst of it has come to the
+    /// end.
     pub(super) fn end_looks(&mut self, name: &Arc<str>) {
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;

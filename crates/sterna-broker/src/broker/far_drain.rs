@@ -1,5 +1,5 @@
-//! Consumers of a queue of the cluster that take back what they had said they take (AMQP drain), where the queue is on another
-//! node. They are answered behind all that its root had given them.
+//! Consumers of a queue of the cluster that take back credit (AMQP drain), where the queue is on another node. They
+//! are answered behind all messages that its root had given them.
 
 use std::sync::Arc;
 

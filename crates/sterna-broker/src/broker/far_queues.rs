@@ -25,13 +25,13 @@ use crate::store::Share;
 /// The key of the record that a root is a queue's, among the records of its session.
 const QUEUE_KEY: &[u8] = b"queue";
 
-/// After so many times `group_seek_interval_ms` nodes are told again that a queue is full.
+/// Nodes are told again that a queue is full after this number of `group_seek_interval_ms`.
 const SAY_FULL_INTERVALS: u64 = 2;
 
-/// After so many a queue is not full any more, where nobody has said so again.
+/// A queue is not full any more after this number of intervals, where nobody has said so again.
 const FULL_INTERVALS: u64 = 10;
 
-/// Who has a queue of a cluster.
+/// The owner of a queue of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueOwner(Option<Arc<str>>);
 
@@ -44,10 +44,11 @@ impl QueueOwner {
 }
 
 impl<P: DoorState> Broker<P> {
-    // What the caller does.
+    // Calls for the caller.
 
-    /// Has a queue on this node of a cluster, and gives it its rules, in place of those that it had. Where a node has its
-    /// root, it is that queue; otherwise this one may get it. To be called on any shard.
+    /// Has a queue on this node of a cluster, and gives it its rules, in place of those that it had. Where a node
+    /// has the root of that queue, it is the same queue; otherwise this node may get the root. To be called on any
+    /// shard.
     ///
     /// # Errors
     /// [`SubscribeError::InvalidFilter`] where it is no shared subscription, or one that stays on its node.
@@ -105,8 +106,8 @@ impl<P: DoorState> Broker<P> {
         std::mem::take(&mut self.far.found)
     }
 
-    /// Who has a queue as a whole, by its whole filter. `None` where it is no queue of a cluster, or another shard is its
-    /// home.
+    /// The owner of a queue as a whole, by its whole filter. `None` where it is no queue of a cluster, or another
+    /// shard is its home.
     #[must_use]
     pub fn queue_owner(&self, filter: &str) -> Option<QueueOwner> {
         let branch = self.queues.branches.get(filter)?;
@@ -114,7 +115,7 @@ impl<P: DoorState> Broker<P> {
         (branch.is_queue).then(|| QueueOwner(owner.map(|owner| Arc::clone(&owner.peer.node))))
     }
 
-    // What is known of queues.
+    // Known queues.
 
     /// A letter tells that a group is a queue.
     pub(super) fn queue_is_found(&mut self, name: &Arc<str>) {
@@ -241,8 +242,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Makes the root of a group that of a queue, which it is from now on. What it has given is with its branches as after
-    /// the death of its node.
+    /// Makes the root of a group that of a queue, which it is from now on. The messages that it has given are with
+    /// its branches as after the death of its node.
     pub(super) fn become_queue(&mut self, now_ms: u64, group: &Arc<str>) {
         let Some(root) = self.roots.get_mut(group) else {
             return;
@@ -423,7 +424,7 @@ impl<P: DoorState> Broker<P> {
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
-        // What it has refused it may take by now.
+        // It may by now take messages that it has refused.
         group.remove_member(member);
         let flags = RouteFlags::of(&SubscribeOptions {
             qos: Qos::ExactlyOnce,

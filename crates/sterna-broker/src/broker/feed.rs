@@ -12,14 +12,14 @@ use crate::route::topics_of_shared;
 use crate::store::{ReadAnswer, ReadRequest};
 use crate::window::{Look, Reading};
 
-/// Who asks the store for messages of a group: no session has these slots.
+/// The numbers by which groups ask the store for messages: no session has these slots.
 const FOR_QUEUE: u64 = GROUP_OWNER as u64;
 const FOR_LOOK: u64 = NIL as u64;
 
-/// Time after which a group asks again for what the store has not written yet.
+/// Time after which a group asks again for messages that the store has not written yet.
 const STALLED_MS: u64 = 5;
 
-/// What was asked for.
+/// The messages that were asked for.
 enum Found {
     /// It is in memory still: messages with their positions, and the position up to which they are.
     Here(Vec<(u64, Arc<Message>)>, u64),
@@ -111,7 +111,7 @@ impl<P: DoorState> Broker<P> {
         }
         group.look = Some(Box::new(look));
         self.browse_again(now_ms, browses);
-        // What nobody waits for any more does not stay.
+        // Messages that nobody waits for any more do not stay.
         if let Some(group) = self.queues.groups.get_mut(&id)
             && let Some(look) = &mut group.look
         {

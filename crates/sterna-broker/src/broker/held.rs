@@ -1,12 +1,11 @@
-//! What may not leave before the store has it.
+//! Messages that may not leave before the store has them.
 //!
-//! A message of QoS 2 comes once, also to a session that outlives the process. So it leaves when the store
-//! has it: otherwise the process could end in between. Its publisher would send it again, and the session
-//! would get it twice. Or another message would get its place in the log, and with that its packet
-//! identifier. A message that a group has assigned is claimed first: a record says whose alone it is.
-//! [MQTT-4.8.2-5]
+//! A message of QoS 2 comes once, also to a session that outlives the process. So it leaves when the store has it:
+//! otherwise the process could end in between. Its publisher would send it again, and the session would get it
+//! twice. Or another message would get its place in the log, and with that its packet identifier. A message that a
+//! group has assigned is claimed first, by a record that names the session whose alone it is. [MQTT-4.8.2-5]
 //!
-//! What follows in the queue of the session waits, too: its order is kept. No other session waits.
+//! Later messages in the queue of the session wait, too, because its order is kept. No other session waits.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -45,7 +44,7 @@ fn is_unclaimed(entry: &Entry) -> bool {
 }
 
 impl<P: DoorState> Broker<P> {
-    /// Sets how far a message of QoS 2 has to have come in the store before it is sent to a session that
+    /// Sets how far a message of QoS 2 has to have come in the store. It is not sent before to a session that
     /// outlives its connection.
     pub fn set_keeping(&mut self, keeping: Keeping) {
         self.held.keeping = keeping;

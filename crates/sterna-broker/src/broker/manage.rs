@@ -100,8 +100,8 @@ pub struct QueueChange {
     pub left: usize,
     /// Whether a message could not go where it was to go: it stays, and those behind it.
     pub is_refused: bool,
-    /// Whether the next message is being read in the log: the call is to be repeated, with what is left of its
-    /// limit, after [`poll_store`](Broker::poll_store).
+    /// Whether the next message is being read in the log. The call is then to be repeated after
+    /// [`poll_store`](Broker::poll_store), with the rest of its limit.
     pub is_reading: bool,
 }
 
@@ -162,7 +162,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Subscriptions of all sessions of this shard that are as wished: up to `limit`, of at most `slots` places of
-    /// sessions from `from` on, and in the first one behind the filter `behind`.
+    /// sessions. The first place is `from`, where only filters behind `behind` count.
     #[must_use]
     pub fn subscriptions_within(
         &self,
@@ -214,8 +214,8 @@ impl<P: DoorState> Broker<P> {
         self.index.reach(topic, &self.queues.limits)
     }
 
-    /// Retained messages whose topics match a filter, in an order of the broker's: up to `limit` after the
-    /// first `skip`, and whether there are more. `None` for an invalid filter.
+    /// Retained messages whose topics match a filter, in an order of the broker's. The page has up to `limit` after
+    /// the first `skip`, and tells whether there are more. `None` for an invalid filter.
     #[must_use]
     pub fn retained_page(
         &self,
@@ -239,7 +239,7 @@ impl<P: DoorState> Broker<P> {
         self.queues.groups.contains_key(&group).then_some(group)
     }
 
-    /// What the queue of a shared subscription holds, by its whole filter; `None` where it is not on this
+    /// The contents of the queue of a shared subscription, by its whole filter. `None` where it is not on this
     /// shard.
     #[must_use]
     pub fn queue_info(&mut self, filter: &str) -> Option<QueueInfo> {
@@ -257,11 +257,11 @@ impl<P: DoorState> Broker<P> {
         })
     }
 
-    /// Messages that wait in the queue of a shared subscription, in the order of their delivery: up to
-    /// `limit` behind the place `after`, and whether there are more. Nothing is taken. `None` where the
+    /// Messages that wait in the queue of a shared subscription, in the order of their delivery. There are up to
+    /// `limit` behind the place `after`; the flag tells whether there are more. Nothing is taken. `None` where the
     /// queue is not on this shard.
     ///
-    /// None, but more: what follows is being read in the log. To be asked again after
+    /// No messages, but more to come: the next are being read in the log. To be asked again after
     /// [`poll_store`](Self::poll_store).
     #[must_use]
     pub fn peek_queue(
@@ -281,7 +281,8 @@ impl<P: DoorState> Broker<P> {
         Some(self.peeked(id, page))
     }
 
-    /// How many connected consumers a queue has that so many members attend: in a cluster they are branches.
+    /// The number of connected consumers of a queue that `attending` members attend: in a cluster these are
+    /// branches.
     fn consumers_of(&self, filter: &str, attending: usize) -> usize {
         self.roots.get(filter).map_or(attending, |root| {
             let members = root.attendees.values();
@@ -317,9 +318,9 @@ impl<P: DoorState> Broker<P> {
         Some(self.changed_queue(now_ms, id, messages, false, false))
     }
 
-    /// Routes up to `limit` messages that wait in the queue of a shared subscription as `make` makes them
-    /// anew, and removes each that was taken. It ends at the first that `make` refuses, or that no queue or
-    /// not every kept one takes. `None` where the queue is not on this shard.
+    /// Routes up to `limit` messages that wait in the queue of a shared subscription as `make` makes them anew. It
+    /// removes each message that was taken. It ends at the first message that `make` refuses, or that no queue
+    /// takes, or not every kept one. `None` where the queue is not on this shard.
     ///
     /// After a crash in between a message may be in both queues.
     pub fn move_queue(
@@ -332,7 +333,7 @@ impl<P: DoorState> Broker<P> {
         let id = self.group_here(filter)?;
         let mut messages = 0;
         let mut is_refused = false;
-        // What comes back to this queue by its filter is not moved again.
+        // Messages that come back to this queue by its filter are not moved again.
         let most = limit.min(self.queues.groups.get(&id)?.waiting());
         let mut is_reading = false;
         while messages < most {

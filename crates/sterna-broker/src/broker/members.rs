@@ -37,7 +37,7 @@ impl<P: DoorState> Broker<P> {
         if groups.is_empty() {
             return;
         }
-        // What it holds from before takes up its window.
+        // Messages that it holds from before take up its window.
         let mut held: FxHashMap<u32, u32> = FxHashMap::default();
         let session = &self.queues.sessions[slot];
         let mut node = session.ledger.first();

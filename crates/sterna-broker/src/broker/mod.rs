@@ -195,7 +195,7 @@ impl<P: DoorState> Broker<P> {
         &self.queues.limits
     }
 
-    /// What all shards share.
+    /// The state that all shards share.
     #[must_use]
     pub const fn directory(&self) -> &Arc<Directory> {
         &self.directory
@@ -219,14 +219,14 @@ impl<P: DoorState> Broker<P> {
         Some(&mut self.queues.attended_mut(session)?.protocol)
     }
 
-    /// What a session's queue holds.
+    /// The contents of a session's queue.
     #[must_use]
     pub fn queue(&self, session: SessionKey) -> Option<QueueState> {
         let session = self.queues.attended(session)?;
         Some(self.queue_state(session))
     }
 
-    /// About the memory that a session's queue and ledger take, in bytes: bodies that it shares with others
+    /// About the memory that a session's queue and ledger take, in bytes. Bodies that it shares with others are
     /// included. 0 for an outdated key.
     #[must_use]
     pub fn held_bytes(&self, session: SessionKey) -> u64 {
@@ -257,7 +257,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Mail from another shard.
     pub fn mail(&mut self, now_ms: u64, mail: Mail<P>) {
-        // Whatever routes the sender knew of, this shard must know of them too.
+        // This shard must know all routes that the sender knew of.
         self.catch_up();
         self.handle(now_ms, mail.0);
         self.finish(now_ms);
@@ -281,7 +281,7 @@ impl<P: DoorState> Broker<P> {
             }
             Letter::CatchUp => {} // done by `mail`
             Letter::AskMark { from: asker } => {
-                // What the asker has settled here is written before it removes its own records of that.
+                // Positions that the asker has settled here are written before it removes its own records of them.
                 self.write_cursors();
                 let (from, position) = (self.shard, self.queues.store.next_position());
                 self.send(asker, Letter::Mark { from, position });
@@ -361,8 +361,8 @@ impl<P: DoorState> Broker<P> {
         self.outbox.push((ShardId(shard), Mail(letter)));
     }
 
-    /// What is left to do at the end of every call: the letters to this shard itself, and what
-    /// groups can dispatch.
+    /// Does the work that is left at the end of every call: letters to this shard itself, and messages that groups
+    /// dispatch.
     fn finish(&mut self, now_ms: u64) {
         let queues = &self.queues;
         // One branch, for every message comes by here twice and mostly nothing is left.
@@ -436,7 +436,7 @@ impl<P: DoorState> Broker<P> {
         self.gauge.set_entries(self.queues.counters.entry_bytes());
     }
 
-    /// What the front door needs to know, in order.
+    /// The next event for the front door, in order.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -471,8 +471,8 @@ impl<P: DoorState> Broker<P> {
 
     /// Changes routes, for all shards. Returns also the log's length after the change.
     ///
-    /// With a store this is done under the lock that gives positions out, so that it is decided for each
-    /// message by which routes it goes.
+    /// With a store this is done under the lock that gives positions out. So for each message it is decided by
+    /// which routes it goes.
     fn edit_log<R>(&mut self, edit: impl FnOnce(&mut Log) -> R) -> (R, u64) {
         let directory = Arc::clone(&self.directory);
         let appends = self.queues.is_durable.then(|| directory.appends());
@@ -539,7 +539,7 @@ impl<P: DoorState> Broker<P> {
         self.queues.road = watcher;
     }
 
-    /// What was counted.
+    /// The counters of this shard.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.report();
@@ -549,14 +549,14 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// What was counted, without a copy; [`Counters::sessions`] is not in it.
+    /// The counters of this shard, without a copy; [`Counters::sessions`] is not in it.
     #[must_use]
     pub const fn own_counters(&self) -> &Counters {
         &self.queues.counters
     }
 
-    /// Whether some subscription lies below `$SYS/sterna/clients/`. What nobody reads there needs
-    /// not be gathered.
+    /// Whether some subscription lies below `$SYS/sterna/clients/`. Figures that nobody reads there need not be
+    /// gathered.
     #[must_use]
     pub fn is_inspected(&mut self) -> bool {
         self.catch_up();

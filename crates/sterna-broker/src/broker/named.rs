@@ -1,4 +1,4 @@
-//! Sessions by name, for whoever doesn't read their queues: they may be connected or away.
+//! Sessions by name, for callers that don't read their queues: they may be connected or away.
 //!
 //! [`Directory::shard_of`](crate::Directory::shard_of) says which shard to ask. There, a session that
 //! is on its way from or to another shard is not found, and the caller tries again later.
@@ -16,8 +16,7 @@ impl<P: DoorState> Broker<P> {
         session.into_iter().flat_map(filters)
     }
 
-    /// What this shard knows of a session, and the filters that it subscribes to, in no particular
-    /// order.
+    /// The facts that this shard knows of a session, and the filters that it subscribes to, in no particular order.
     #[must_use]
     pub fn session_named(&self, client_id: &str) -> Option<(SessionInfo, Vec<Arc<str>>)> {
         let look = |session: &_| (self.info(session), filters(session).cloned().collect());
@@ -45,8 +44,8 @@ impl<P: DoorState> Broker<P> {
         Some(value)
     }
 
-    /// The key of a session of this shard that has a consumer, with which everything can be done that
-    /// the consumer's front door can do.
+    /// The key of a session of this shard that has a consumer. With it, everything can be done that the consumer's
+    /// front door can do.
     #[must_use]
     pub fn key_named(&self, client_id: &str) -> Option<SessionKey> {
         let slot = self.active_slot(client_id)?;

@@ -204,7 +204,7 @@ impl<P: DoorState> Broker<P> {
         };
         let key = self.seat(slot, request);
         if !present {
-            // What was here before has ended.
+            // The session that was here before has ended.
             return Ok(self.begin_new(slot, key, true));
         }
         self.tell_will(slot);
@@ -235,8 +235,8 @@ impl<P: DoorState> Broker<P> {
         let session = &mut self.queues.sessions[slot];
         let attendance = self.directory.next_opening();
         if session.rare.as_ref().is_some_and(|rare| rare.discard) {
-            // What comes is dropped, but messages may still be on their way to it. They must not
-            // reach the new session, so it is another, and waits like one of another shard.
+            // The coming session is dropped, but messages may still be on their way to it. They must not reach the
+            // new session, so it is another, and waits like one of another shard.
             let client_id = Arc::clone(&session.client_id);
             let vacant = self.queues.sessions.vacant_slot();
             let new = Owner {
@@ -421,7 +421,7 @@ impl<P: DoorState> Broker<P> {
             session.expiry_s = expiry_s;
         }
         if session.state == State::Claiming {
-            // What comes becomes a session that is away, or ends at once.
+            // The coming session becomes one that is away, or ends at once.
             let discard = session.expiry_s == 0;
             session.set_consumer(None);
             session.rare_mut().discard |= discard;
@@ -536,7 +536,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Takes a session's consumer away: what can't wait is dropped, given back or published.
+    /// Takes a session's consumer away. Messages that can't wait are dropped or given back; its will may be
+    /// published.
     fn disconnect(&mut self, now_ms: u64, slot: u32, will: WillFate) {
         let queues = &mut self.queues;
         let session = &mut queues.sessions[slot];
@@ -544,7 +545,7 @@ impl<P: DoorState> Broker<P> {
         session.set_consumer(None);
         session.end_demand();
         if let Some(reader) = &mut session.reader {
-            // What the store answers comes to nobody; the next consumer asks again.
+            // The store's answers come to nobody; the next consumer asks again.
             reader.interrupt();
         }
         queues.counters.sessions_connected -= 1;
@@ -603,7 +604,7 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// What follows when a session's consumer is gone and no other has come.
+    /// Sees to a session whose consumer is gone, where no other has come.
     fn leave(&mut self, now_ms: u64, slot: u32) {
         let session = &mut self.queues.sessions[slot];
         match session.expiry_s {

@@ -27,7 +27,7 @@ impl<P: DoorState> Broker<P> {
         Some(&mut self.peers.as_mut()?.owned)
     }
 
-    /// What became of sessions since the last call, in order. To be called at the end of a turn.
+    /// Changes of sessions since the last call, in order. To be called at the end of a turn.
     pub fn take_ownership(&mut self) -> Vec<Ownership> {
         self.release_due_wills();
         self.owned()
@@ -144,8 +144,9 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Tells of this shard's sessions again, for the engine's records of them are lost: of those in up to `places`
-    /// places behind the first `from`, by an [`Ownership::Renew`] each. Where to go on; `None` at the end.
+    /// Tells of this shard's sessions again, for the engine's records of them are lost. It tells of sessions in up
+    /// to `places` places behind the first `from`, by an [`Ownership::Renew`] each. Returns where to go on; `None`
+    /// at the end.
     pub fn renew_sessions(&mut self, now_ms: u64, from: usize, places: usize) -> Option<usize> {
         let end = self.queues.sessions.capacity();
         let until = end.min(from.saturating_add(places));
@@ -155,7 +156,7 @@ impl<P: DoorState> Broker<P> {
             let Some(session) = self.queues.sessions.get(slot) else {
                 continue;
             };
-            // Who waits for its claim is not the engine's yet.
+            // A session that waits for its claim is not the engine's yet.
             if !matches!(session.state, State::Claiming) {
                 let client_id = Arc::clone(&session.client_id);
                 let will = session.will.as_deref().map(encode_will);
@@ -219,7 +220,7 @@ impl<P: DoorState> Broker<P> {
             .as_mut()
             .and_then(|rare| rare.next_claim.take());
         if let Some(claim) = next {
-            // Whoever is next asks by itself.
+            // The next claimer asks by itself.
             self.send(
                 claim.to.shard,
                 Letter::Handover {
@@ -229,7 +230,7 @@ impl<P: DoorState> Broker<P> {
                 },
             );
         }
-        // What came of the claim is the engine's: what another node has kept does not end with it.
+        // The result of the claim is the engine's: state that another node has kept does not end with it.
         let client_id = self.end_here(now_ms, slot);
         self.note(Ownership::Ended { client_id });
     }
@@ -270,8 +271,8 @@ impl<P: DoorState> Broker<P> {
         self.end_for(now_ms, client_id, EvictReason::TakenOver);
     }
 
-    /// What a session has cannot be kept. It ends here as it was kept last, and its client is told why; to be called
-    /// on all shards, as [`lose_session`](Self::lose_session).
+    /// The state of a session cannot be kept. It ends here as it was kept last, and its client is told why. To be
+    /// called on all shards, as [`lose_session`](Self::lose_session).
     pub fn drop_unkept_session(&mut self, now_ms: u64, client_id: &Arc<str>) {
         self.end_for(now_ms, client_id, EvictReason::TooLarge);
     }
@@ -294,7 +295,7 @@ impl<P: DoorState> Broker<P> {
                 .is_some_and(|owned| owned.claimed.contains(&(slot, owner.generation)));
             let state = (self.queues.session(slot, owner.generation)).map(|session| session.state);
             match state {
-                // What was lost has ended already: this is another that is to begin.
+                // The session that was lost has ended already: this is another that is to begin.
                 Some(State::Claiming) if is_claimed => {}
                 Some(State::Claiming) => self.evict_claimer(slot, true, reason),
                 Some(State::Active | State::Moving) => {

@@ -16,7 +16,7 @@ use crate::losses::LossReason;
 use crate::session::BrokerSession;
 use crate::store::{ReadAnswer, ReadRequest};
 
-/// Who asks the store for such messages: no session has this slot.
+/// The reader number for these messages: no session has this slot.
 const FOR_PASSING: u64 = GROUP_OWNER as u64 - 1;
 /// Sessions that are listed in one survey.
 const MOST_LISTED: usize = 1_024;
@@ -38,7 +38,7 @@ pub(super) struct Passing {
     listed: usize,
     /// Whether a cursor has moved since the last survey.
     has_moved: bool,
-    /// What the store was asked for, by slot.
+    /// Sessions for which the store was asked, by slot.
     asked: FxHashMap<u32, Asked>,
 }
 

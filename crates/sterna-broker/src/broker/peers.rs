@@ -112,7 +112,7 @@ impl<P: DoorState> Broker<P> {
         matches.is_some_and(|matches| matches.is_for_queue)
     }
 
-    /// Whether a message is to go to the cluster's log, and that is full, or to a node for which no more can wait.
+    /// Whether a message must go to the cluster's log while that is full, or to a node that is full.
     pub(super) fn is_peers_log_full(&mut self, message: &Message) -> bool {
         let Some(peers) = &self.peers else {
             return false;
@@ -138,7 +138,8 @@ impl<P: DoorState> Broker<P> {
         self.put_into_log(now_ms, message, once, settles.flatten(), 0)
     }
 
-    /// Whether messages that are published together can be one entry of the cluster's log, whoever wants them.
+    /// Whether messages that are published together can be one entry of the cluster's log, whichever nodes want
+    /// them.
     pub(super) fn are_for_peers_log(&mut self, messages: &[Message]) -> bool {
         let takes = |message: &Message| {
             message.qos().is_acknowledged()

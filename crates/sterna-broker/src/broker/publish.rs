@@ -17,14 +17,15 @@ use crate::route::Parcel;
 use crate::store::Full;
 use crate::watch::Step;
 
-/// All shards' messages are summed up every so many publications, and at every large one.
+/// The number of publications after which all shards' messages are summed up; every large one has them summed up,
+/// too.
 const SUM_EVERY: u32 = 64;
 const LARGE_BYTES: usize = 65_536;
 
-/// A turn's letter to another shard has room for so many messages from the start.
+/// The number of messages that a turn's letter to another shard has room for from the start.
 const PARCELS: usize = 8;
 
-/// What comes of a message whose topic is not a topic name.
+/// The result of a message whose topic is not a topic name.
 const NO_TOPIC_NAME: Routed = Routed {
     matched: 0,
     retention: Retention::InvalidTopic,
@@ -39,8 +40,8 @@ struct Part {
 }
 
 impl<P: DoorState> Broker<P> {
-    /// Routes a message to every queue whose subscription it matches, here and on other shards; to
-    /// none where a kept one is full ([`Routed::refused`]).
+    /// Routes a message to every queue whose subscription it matches, here and on other shards. It goes to none
+    /// where a kept queue is full ([`Routed::refused`]).
     ///
     /// The order of one publisher's messages is kept in every queue, across shards as well.
     /// [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT311-4.6.0-5] [MQTT311-4.6.0-6]
@@ -73,9 +74,9 @@ impl<P: DoorState> Broker<P> {
         routed
     }
 
-    /// Routes several messages, which are kept as a whole. It routes none of them ([`Routed::refused`]) if
-    /// a kept queue has no room for its part of them, or the store has none. A message whose topic is not a
-    /// topic name, or that cannot be retained, counts as routed. [`Routed::matched`] is the sum.
+    /// Routes several messages, which are kept as a whole. It routes none of them ([`Routed::refused`]) if a kept
+    /// queue has no room for its part, or the store has none. A message whose topic is not a topic name, or that
+    /// cannot be retained, counts as routed. [`Routed::matched`] is the sum.
     pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
         let before = self.token;
         let (is_shut, is_full) = (self.peers.as_ref()).map_or((false, false), |peers| {
@@ -186,8 +187,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Whether a topic's retained message outlives the process. What the broker says of itself does not: it
-    /// says it again after its start.
+    /// Whether a topic's retained message outlives the process. The broker's messages about itself do not: it
+    /// publishes them again after its start.
     fn keeps_retained(&self, topic: &str) -> bool {
         self.queues.is_durable && self.peers.is_none() && !topic.starts_with("$SYS/")
     }

@@ -31,7 +31,7 @@ const READ_MESSAGES: usize = 1_024;
 /// Bytes of their bodies.
 const READ_BYTES: usize = 8 << 20;
 
-/// What was restored beside sessions, queues and retained messages.
+/// The restored state beside sessions, queues and retained messages.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// Number of sessions of this shard.
@@ -75,7 +75,7 @@ impl StoredOwned {
 struct Loaded {
     sessions: BTreeMap<Box<str>, StoredSession>,
     groups: BTreeMap<Box<str>, GroupRecord>,
-    /// What sessions own of what came from groups.
+    /// Messages of groups that are sessions' alone.
     owned: Vec<(Box<str>, u64)>,
     retained: Vec<Message>,
     restored: Restored,
@@ -292,7 +292,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Removes what is stored of a session that has ended with the broker.
     fn remove_stored(&mut self, client_id: &str, stored: &StoredSession) {
-        // What it took from groups they are yet to know.
+        // Groups are yet to know of the messages that it took from them.
         let is_owned =
             |change: &Change| split_key(&change.key).is_some_and(|(kind, ..)| kind == Kind::Owned);
         for change in stored.removal(client_id) {
@@ -369,7 +369,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     fn limits_of_stored(&self) -> Limits {
-        // What was admitted before stays, also if a limit was lowered since.
+        // Subscriptions that were admitted before stay, also if a limit was lowered since.
         Limits {
             topic_levels: usize::MAX,
             ..self.queues.limits.clone()
@@ -413,7 +413,8 @@ impl<P: DoorState> Broker<P> {
             && record.expires_at_ms.is_none()
             && record.expiry_s != NEVER_EXPIRES_S
         {
-            // Its connection ended with its node: it is away from now on, whoever adopts it after this one.
+            // Its connection ended with its node: it is away from now on, also when another node adopts it after
+            // this one.
             record.expires_at_ms = Some(now_ms + u64::from(record.expiry_s) * 1000);
             let change = records::put(Kind::Session, client_id, &[], record.encode());
             self.queues.changes.push(change);

@@ -20,7 +20,7 @@ use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, State, Subscription};
 
 impl<P: DoorState> Broker<P> {
-    /// Puts rules in force: from now on they are asked. What there is already is judged by
+    /// Puts rules in force: from now on they are asked. Existing sessions and subscriptions are judged by
     /// [`judge`](Self::judge). All shards must be told of the same rules in the same order.
     pub fn set_rights(&mut self, rights: Arc<dyn Rights>) {
         self.rights = Some(rights);
@@ -101,8 +101,8 @@ impl<P: DoorState> Broker<P> {
         self.finish(now_ms);
     }
 
-    /// Judges a session again although the rules are the same: its client has come back, and other things
-    /// may be said of it.
+    /// Judges a session again although the rules are the same. Its client has come back, and other things may be
+    /// said of it.
     pub fn judge_again(&mut self, now_ms: u64, session: SessionKey) {
         let version = self.rights_version;
         if let Some(known) = self.queues.attended_mut(session) {
@@ -139,8 +139,7 @@ impl<P: DoorState> Broker<P> {
         rights.is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
     }
 
-    /// What a session may get of a filter, as a subscription's context keeps it; `None` where that is
-    /// nothing.
+    /// The right of a session to a filter, as a subscription's context keeps it; `None` where it may get nothing.
     pub(super) fn permit(&self, slot: u32, filter: &str) -> Option<Permitted> {
         self.permit_by(slot, filter, |rights, holder, topics, queue| {
             rights.reads(holder, topics, queue)
@@ -201,8 +200,8 @@ impl<P: DoorState> Broker<P> {
         has_lost
     }
 
-    /// Drops messages that a session may not get any more: those that wait for it, and those that were sent
-    /// and not settled. Messages of a shared subscription go back to it.
+    /// Drops messages that a session may not get any more. They wait for it, or were sent and not settled. Messages
+    /// of a shared subscription go back to it.
     fn judge_queue(&mut self, slot: u32) {
         let session = &self.queues.sessions[slot];
         let (mut node, mut sent) = (session.pending.first(), session.ledger.first());

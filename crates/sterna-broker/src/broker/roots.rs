@@ -22,7 +22,7 @@ use crate::store::Committed;
 /// Bytes of messages of a letter, unless one message has more.
 pub(super) const LETTER_BYTES: usize = 65_536;
 
-/// What a branch tells of itself.
+/// The word of a branch about itself.
 #[derive(Debug)]
 pub(super) struct Told<'a> {
     pub(super) attendance: u64,
@@ -389,7 +389,8 @@ impl<P: DoorState> Broker<P> {
         self.list_root(group);
     }
 
-    /// Takes out of what a branch returns what is still to come out of the queue here: that is nobody's when it comes.
+    /// Takes messages out of `returned` that are still to come out of the queue here. They are nobody's when they
+    /// come.
     fn return_early(&mut self, group: &str, from: &Peer, returned: &mut Vec<Back>) {
         let Some(root) = self.roots.get_mut(group) else {
             return;
@@ -491,7 +492,7 @@ impl<P: DoorState> Broker<P> {
             let Some(node) = self.queues.find_sent(slot, tag) else {
                 continue;
             };
-            // What came back before it, and goes before it.
+            // Messages that came back before it, and go before it.
             let queues = &mut self.queues;
             let mut ahead = List::default();
             loop {
@@ -551,7 +552,7 @@ impl<P: DoorState> Broker<P> {
         self.take_back_to_root(now_ms, group, returned);
         self.unseat_branch(group, peer);
         self.keep_root(group);
-        // What is here may have waited for what this one has to say.
+        // Messages that are here may have waited for the word of this one.
         self.list_root(group);
     }
 

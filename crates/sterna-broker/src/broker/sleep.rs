@@ -59,8 +59,8 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Notes a subscription of a session that reads the log: what was published before it ended, at the
-    /// position `until`, and was not sent, is still the session's.
+    /// Notes a subscription of a session that reads the log. It ended at the position `until`; messages that were
+    /// published before and not sent are still the session's.
     pub(crate) fn note_past(
         &mut self,
         slot: u32,
@@ -176,7 +176,7 @@ impl<P: DoorState> Broker<P> {
             messages: limits.queued_messages,
             bytes: limits.queued_bytes,
         };
-        // What waits for a group is in the log, which has its own limit.
+        // Messages that wait for a group are in the log, which has its own limit.
         let is_root = self.queues.sessions[slot].is_root();
         if let Some(reader) = &mut self.queues.sessions[slot].reader
             && reader.awake_from.is_none()
@@ -287,7 +287,7 @@ impl<P: DoorState> Broker<P> {
         self.replay(now_ms, slot, messages, answer.next);
         let after = (self.queues.sessions[slot].reader.as_ref()).map(|reader| reader.next);
         if before == after && self.queues.sessions[slot].pending.is_empty() {
-            // What comes next is not written yet.
+            // The next message is not written yet.
             self.stalled.push(slot);
             self.stalled_until_ms = now_ms + STALLED_MS;
         } else {
@@ -295,8 +295,7 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Queues what a session is to get of messages of the log, up to the position `end`; false where its
-    /// queue is full before.
+    /// Queues a session's messages of the log, up to the position `end`; false where its queue is full before.
     fn replay(
         &mut self,
         now_ms: u64,
@@ -352,7 +351,7 @@ impl<P: DoorState> Broker<P> {
             let is_counted = *position < count.until
                 && !message.is_expired(now_ms)
                 && reader.is_some_and(|reader| {
-                    // What lies before the cursor was in its queue or sent before.
+                    // Messages before the cursor were in its queue or sent before.
                     *position >= reader.cursor.from && reader.cursor.wants(*position).is_some()
                 });
             if is_counted && !self.targets_of(slot, *position, message).is_empty() {
@@ -402,7 +401,7 @@ impl<P: DoorState> Broker<P> {
         }
         if let Some(reader) = &mut session.reader
             && let Some(allowance) = &mut reader.allowance
-            // What lies before the cursor was in its queue or sent before.
+            // Messages before the cursor were in its queue or sent before.
             && (reader.cursor.from..allowance.until).contains(&position)
         {
             if allowance.messages == 0 || body_bytes > allowance.bytes {

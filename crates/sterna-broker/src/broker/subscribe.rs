@@ -136,7 +136,7 @@ impl<P: DoorState> Broker<P> {
         let old = session.subscriptions.get(&**filter).cloned();
         let old_flags = old.as_ref().map(|known| known.flags);
         let sleeps = self.is_asleep(slot);
-        // What a store has was admitted before, whatever the limit was then.
+        // Subscriptions that a store has were admitted before, whatever the limit was then.
         let member_limit = match since {
             Some(_) => usize::MAX,
             None => self.queues.limits.group_members,
@@ -193,7 +193,7 @@ impl<P: DoorState> Broker<P> {
         let reader = self.queues.sessions[slot].reader.as_ref();
         let known_since = reader.map_or(0, |reader| reader.since(filter));
         let since = match &old {
-            // What it has not got yet was published by the old options.
+            // Messages that it has not got yet were published under the old options.
             Some(old) if old.stored(0) != subscription.stored(0) => position,
             Some(_) => known_since,
             None => since.unwrap_or(position),

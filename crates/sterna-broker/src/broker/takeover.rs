@@ -1,13 +1,12 @@
 //! Moving a session from one shard to another, in order and without loss.
 //!
-//! A consumer connects on shard K; the session is on shard J. K registers itself as the owner and sends J a
-//! claim. J evicts its consumer and writes the session's new place into the route log. From then on,
-//! whoever publishes on a shard that has read so far sends to K, where deliveries wait behind what is to
-//! come. Whoever hasn't read so far still sends to J. So J sends every other shard a fence, and a shard
-//! answers when it has read the log. Mail between two shards keeps its order: all that a shard had sent to
-//! J is there before its answer. When all have answered, J hands the session over, and K puts what it
-//! brings in front of what waited. Per publisher, the order is kept: the older messages went to J, the
-//! younger to K.
+//! A consumer connects on shard K; the session is on shard J. K registers itself as the owner and sends J a claim.
+//! J evicts its consumer and writes the session's new place into the route log. From then on, a shard that has read
+//! so far sends messages to K. There, deliveries wait behind those that are to come. A shard that hasn't read so
+//! far still sends to J. So J sends every other shard a fence, and a shard answers when it has read the log. Mail
+//! between two shards keeps its order: all that a shard had sent to J is there before its answer. When all have
+//! answered, J hands the session over. K puts the deliveries that come with it in front of those that waited. Per
+//! publisher, the order is kept: the older messages went to J, the younger to K.
 //!
 //! The fence is sent also if there is nothing to hand over. It then keeps the order of the client's own
 //! publications: those through J before those through K.
@@ -30,7 +29,7 @@ pub(super) struct Fence {
     slot: Option<u32>,
 }
 
-/// What comes for a session that waits.
+/// The arrival that a waiting session waits for.
 pub(super) enum Arrival<P> {
     /// From another shard, what it had; `None` where it has ended there.
     Moved(Option<Box<Moved<P>>>),
@@ -151,7 +150,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Takes a session out of this shard.
     fn extract(&mut self, slot: u32) -> Moved<P> {
-        // What it has settled here is written here, before records of that are removed.
+        // Settled positions are written here, before records of them are removed.
         self.queues.write_cursor(slot);
         let mut session = self.queues.sessions.remove(slot);
         self.queues
@@ -279,7 +278,7 @@ impl<P: DoorState> Broker<P> {
             queues.counters.subscribed(subscription.group);
             session.subscriptions.insert(filter, subscription, hashing);
         }
-        // What has waited here was tagged from one on; it follows what was tagged there.
+        // Messages that have waited here were tagged from one on; they follow those that were tagged there.
         let mut node = session.pending.first();
         session.next_sequence = state.next_sequence;
         session.is_stored = state.is_stored;
@@ -314,7 +313,7 @@ impl<P: DoorState> Broker<P> {
             queues.fall_behind(slot, position);
         }
         if self.is_asleep(slot) {
-            // What has waited here would go before what it has yet to read.
+            // Messages that have waited here would go before those it has yet to read.
             self.drop_logged(slot);
         }
     }

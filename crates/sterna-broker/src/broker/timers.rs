@@ -1,4 +1,4 @@
-//! What time does: wills, the end of sessions, the expiry of messages.
+//! The work of timers: wills, the end of sessions, the expiry of messages.
 
 use super::Broker;
 use crate::api::DoorState;

@@ -19,9 +19,9 @@ use crate::route::RouteUpdate;
 use crate::session::State;
 
 impl<P: DoorState> Broker<P> {
-    /// Removes a subscription; false where there was none. What is queued because of it stays; what
-    /// of a shared subscription was not yet sent goes to its other members. [MQTT-3.10.4-1]
-    /// [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT311-3.10.4-3]
+    /// Removes a subscription; false where there was none. Messages that are queued because of it stay. Messages of
+    /// a shared subscription that were not yet sent go to its other members. [MQTT-3.10.4-1] [MQTT-3.10.4-2]
+    /// [MQTT-3.10.4-3] [MQTT311-3.10.4-3]
     pub fn unsubscribe(&mut self, now_ms: u64, session: SessionKey, filter: &str) -> bool {
         if self.queues.active_mut(session).is_none() {
             return false;
@@ -31,10 +31,10 @@ impl<P: DoorState> Broker<P> {
         existed
     }
 
-    /// Ends the subscriptions of all sessions on all shards whose filter is exactly this one, and the
-    /// shared ones, of whichever name, to it. Those of sessions that other shards have end when
-    /// the mail arrives. Each consumer is told ([`Event::Unsubscribed`]). Returns how many
-    /// sessions and shared subscriptions had it.
+    /// Ends the subscriptions of all sessions on all shards whose filter is exactly this one. It also ends shared
+    /// subscriptions to this filter, whatever their share names are. Subscriptions of sessions on other shards end
+    /// when the mail arrives. Each consumer is told ([`Event::Unsubscribed`]). Returns how many sessions and shared
+    /// subscriptions had the filter.
     ///
     /// Kept queues ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)) stay, with all their
     /// members: they are there for their own sake, and lose nothing because a topic ends. A filter

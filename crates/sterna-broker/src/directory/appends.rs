@@ -15,7 +15,7 @@ const MOST_MESSAGES: usize = 1_024;
 /// Bytes of their bodies.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Appends of messages are looked through for those that are kept at least every so many.
+/// The least number of noted appends of messages at which they are looked through for those that are kept.
 const LOOK_EVERY: usize = 256;
 
 /// See the module.
@@ -54,7 +54,7 @@ impl Appends {
     /// Enters a message at the end of the log.
     pub(crate) fn came_by(&mut self, position: u64, message: &Arc<Message>) {
         if self.latest.is_empty() {
-            // What is before it is the store's.
+            // Messages before it are in the store only.
             self.first = position;
         }
         debug_assert!(
@@ -99,8 +99,8 @@ impl Appends {
         }
     }
 
-    /// The append that is to be kept before the message of a position is, where all up to the token `reached`
-    /// are; `None` where the message is kept.
+    /// The append that is to be kept before the message of a position is. All appends up to the token `reached` are
+    /// kept. `None` where the message is kept.
     pub(crate) fn keeps(&mut self, position: u64, reached: u64) -> Option<u64> {
         self.forget_kept(reached);
         let behind = self.unkept.partition_point(|&(_, first)| first <= position);

@@ -8,12 +8,12 @@ use super::locked;
 use crate::hash::KeyedState;
 use crate::route::topics_of_shared;
 
-/// What was said of a queue last.
+/// The last word on a queue.
 #[derive(Debug)]
 struct Said {
-    /// Of whom.
+    /// The epoch of the root that said it.
     epoch: u64,
-    /// Until when it is full.
+    /// The time until which the queue is full.
     until_ms: u64,
 }
 
@@ -32,7 +32,7 @@ impl FullQueues {
         }
     }
 
-    /// Notes until when a queue is full, or with zero that it has room. What was said before by a later root stays.
+    /// Notes until when a queue is full, or with zero that it has room. An earlier word of a later root stays.
     pub(super) fn set(&self, filter: &Arc<str>, epoch: u64, until_ms: u64) {
         let mut known = locked(&self.known);
         if known.get(filter).is_some_and(|said| said.epoch > epoch) {

@@ -9,7 +9,7 @@ use crate::nodes::NIL;
 use crate::queue_rules::QueueRules;
 use crate::route::{RouteFlags, RouteUpdate};
 
-/// What the log knows of a shared subscription.
+/// The log's record of a shared subscription.
 #[derive(Debug)]
 struct GroupRecord {
     id: u32,
@@ -25,7 +25,7 @@ struct GroupRecord {
 }
 
 impl GroupRecord {
-    /// What all shards are told of its queue.
+    /// The update to all shards about its queue.
     fn kept(&mut self, filter: &Arc<str>) -> RouteUpdate {
         let is_kept = self.keepers > 0;
         RouteUpdate::Kept {
@@ -91,9 +91,9 @@ impl Log {
         self.free_ids.push(id);
     }
 
-    /// Counts a new member of a group, unless it has as many as may be. Returns the group's number.
-    /// Those aren't used again (within four billion): messages that a session got from a group may
-    /// outlive it, and must not end up in another.
+    /// Counts a new member of a group, unless it has as many as may be. Returns the group's number. Numbers aren't
+    /// used again (within four billion), since messages from a group may outlive it. They must not end up in
+    /// another.
     pub(crate) fn join_group(&mut self, filter: &Arc<str>, limit: usize) -> Option<u32> {
         if let Some(record) = self.groups.get_mut(filter) {
             if record.members >= limit {
@@ -124,8 +124,8 @@ impl Log {
         (self.groups.get(filter)).is_some_and(|record| record.keepers > 0)
     }
 
-    /// Counts a member whose options change from `old` to `new` among those that keep the group's
-    /// queue, and those that outlive their connection. `None` stands for no member.
+    /// Counts a member whose options change from `old` to `new`. It counts among those that keep the group's queue,
+    /// and among those that outlive their connection. `None` stands for no member.
     pub(crate) fn keep_group(
         &mut self,
         filter: &Arc<str>,

@@ -1,7 +1,7 @@
-//! What all shards share.
+//! The state that all shards share.
 //!
-//! It has three things, each behind a short lock: the log of route updates that every shard's index
-//! follows, the retained messages, and the registry. That knows which shard has which client's session.
+//! It has three things, each behind a short lock. They are the log of route updates that every shard's index
+//! follows, the retained messages, and the registry. The registry knows which shard has which client's session.
 
 mod appends;
 mod full_queues;
@@ -92,8 +92,8 @@ fn add_within(counter: &AtomicUsize, amount: usize, limit: usize) -> bool {
 }
 
 impl Directory {
-    /// A directory for so many shards. `hash_seed` keys the hash tables that clients' strings go
-    /// into; it should be random, except where a run must be repeatable.
+    /// A directory for this number of shards. `hash_seed` keys the hash tables that clients' strings go into; it
+    /// should be random, except where a run must be repeatable.
     #[must_use]
     pub fn new(shards: u16, limits: Limits, hash_seed: u64) -> Arc<Self> {
         let shards = shards.max(1);
@@ -183,13 +183,13 @@ impl Directory {
         (sessions, self.packed_subscriptions.load(Ordering::Relaxed))
     }
 
-    /// Counts a session of so many subscriptions that was packed.
+    /// Counts a session that was packed, with its number of subscriptions.
     pub(crate) fn add_packed(&self, subscriptions: usize) {
         self.packed_sessions.fetch_add(1, Ordering::Relaxed);
         (self.packed_subscriptions).fetch_add(subscriptions, Ordering::Relaxed);
     }
 
-    /// Counts a session of so many subscriptions that was unpacked.
+    /// Counts a session that was unpacked, with its number of subscriptions.
     pub(crate) fn remove_packed(&self, subscriptions: usize) {
         self.packed_sessions.fetch_sub(1, Ordering::Relaxed);
         (self.packed_subscriptions).fetch_sub(subscriptions, Ordering::Relaxed);
@@ -263,7 +263,7 @@ impl Directory {
             .wrapping_add(1)
     }
 
-    /// The end of the log. Who holds it may take the other locks, never the other way round.
+    /// The end of the log. A holder of it may take the other locks, never the other way round.
     pub(crate) fn appends(&self) -> MutexGuard<'_, Appends> {
         locked(&self.appends)
     }
@@ -320,8 +320,8 @@ impl Directory {
         (retention, head)
     }
 
-    /// Sets or clears the retained messages of topics, if `keep` does not fail: what became of each, and the route log's
-    /// length then. Nobody reads a retained message meanwhile.
+    /// Sets or clears the retained messages of topics, if `keep` does not fail. Returns the result of each, and the
+    /// route log's length then. Nobody reads a retained message meanwhile.
     ///
     /// # Errors
     /// That of `keep`; then all is as it was before.
@@ -413,8 +413,8 @@ impl Directory {
 
     // The registry and the counts that have limits.
 
-    /// Registers a shard as the owner of a client's session, which belongs to a user; a new one only where
-    /// that user has fewer than this number.
+    /// Registers a shard as the owner of a client's session, which belongs to a user. A new session is only
+    /// registered where that user has fewer than this number.
     pub(crate) fn claim(
         &self,
         client_id: &str,
@@ -445,7 +445,7 @@ impl Directory {
         is_removed
     }
 
-    /// Whether there is memory for a newcomer. What a store has is admitted always.
+    /// Whether there is memory for a newcomer. Sessions and subscriptions that a store has are admitted always.
     fn admits(&self, admission: Admission) -> bool {
         admission != Admission::Limited || self.pressure() < Pressure::Refuse
     }

@@ -16,7 +16,7 @@ pub(crate) struct Owner {
     pub(crate) generation: u32,
 }
 
-/// What a claim found.
+/// The result of a claim.
 #[derive(Debug)]
 pub(crate) enum Claimed {
     /// The shard itself has the session; nothing was changed.
@@ -122,7 +122,7 @@ impl Users {
     }
 }
 
-/// Whose session it is to be.
+/// The owner of the new session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owned<'a> {
     /// `None` for clients without a name, who are one user.

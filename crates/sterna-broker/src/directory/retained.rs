@@ -25,7 +25,7 @@ pub(crate) struct Kept {
 pub(crate) struct Retained {
     topics: LevelTree<Kept>,
     bytes: usize,
-    /// What long topics take beside them.
+    /// The bytes of long topics, beside those of the messages.
     topic_bytes: usize,
     /// Those that expire: when, and their serial number; the topic is the message's.
     expiries: BTreeMap<(u64, u64), Arc<Message>>,
@@ -111,7 +111,7 @@ impl Retained {
         Retention::Stored
     }
 
-    /// What a topic has.
+    /// The retained message of a topic.
     pub(crate) fn get(&self, topic: &str) -> Option<Kept> {
         self.topics.get(topic).cloned()
     }

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Back, Looking, Peer};
 use crate::mail::Recall;
 
-/// Whose root a branch attends.
+/// The owner of the root that a branch attends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Owner {
     pub(crate) peer: Peer,
@@ -43,14 +43,14 @@ pub(crate) struct Branch {
     pub(crate) told: u64,
     /// Messages of the log that are with members, or on their way to them.
     pub(crate) held: BTreeSet<u64>,
-    /// What the root is to be told.
+    /// Messages to tell the root of: settled ones, and those that members have returned.
     pub(crate) settled: Vec<u64>,
     pub(crate) returned: Vec<Back>,
     /// Whether members have refused messages since it attended.
     pub(crate) has_refused: bool,
     /// Whether others had no room for one of them.
     pub(crate) is_starved: bool,
-    /// When it gives back what clients have that are no members any more; 0 where there is none.
+    /// When it gives back the messages of clients that are no members any more; 0 where there are none.
     pub(crate) gives_up_at_ms: u64,
     /// When it looks for a root, while it has none.
     pub(crate) seek_at_ms: u64,

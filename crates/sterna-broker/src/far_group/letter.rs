@@ -1,4 +1,4 @@
-//! What roots and branches say to each other, and its form between nodes.
+//! Letters between roots and branches, and their form between nodes.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ pub(crate) struct Back {
     pub(crate) changed: Option<Arc<Message>>,
 }
 
-/// What somebody looks at in a queue, and who.
+/// The browser of a queue, and the place it has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Looking {
     pub(crate) address: Address,
@@ -99,7 +99,7 @@ pub(crate) struct Looking {
     pub(crate) after: Option<u64>,
 }
 
-/// What roots and branches say. Of a queue they say it in letters of their own, which older nodes cannot read.
+/// Words of roots and branches. Those about a queue go in letters of their own, which older nodes cannot read.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
     /// To all: who has the root?
@@ -108,7 +108,7 @@ pub(crate) enum Word {
     Hello { epoch: u64 },
     /// To all: whether the queue has no room for what is published.
     Full { epoch: u64, is_full: bool },
-    /// A branch's member looks at a queue, and takes so many messages.
+    /// A branch's member looks at a queue, and takes at most `limit` messages.
     Look {
         epoch: u64,
         looking: Looking,
@@ -126,7 +126,7 @@ pub(crate) enum Word {
         attendance: u64,
         number: u64,
     },
-    /// What it sees; where it is to go on, if there is more.
+    /// The messages that a browser sees, and where it goes on if there are more.
     Seen {
         epoch: u64,
         looking: Looking,
@@ -692,7 +692,7 @@ mod tests {
         }
     }
 
-    /// What is written of any bytes that are a letter stays as it is.
+    /// Bytes that can be read as a letter are written in a form that stays as it is.
     #[test]
     fn bytes_that_are_read_as_a_letter_are_written_in_one_form() {
         let mut read = 0;

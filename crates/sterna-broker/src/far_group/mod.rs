@@ -1,23 +1,24 @@
 //! Shared subscriptions whose members are on several nodes of a cluster.
 //!
-//! Such a group has a *branch* on each node with members, and one *root* in the cluster. The root is a session without a
-//! client, which subscribes to the group's topics. So it has what each session has that outlives its connection: one
-//! node owns it, with a fencing epoch. It reads the cluster's log, and what it has not settled is kept. When its node is
-//! gone, another one has it.
+//! A group of a cluster has a *branch* on each node with members, and one *root* in the cluster. The root is a
+//! session without a client, which subscribes to the group's topics. So it has all that a session has when it
+//! outlives its connection. One node owns it, with a fencing epoch. It reads the cluster's log, and its unsettled
+//! messages are kept. When its node is gone, another one has it.
 //!
-//! The root gives each message to one branch, and a branch to one of its members, by the queue that a group has on one
-//! node. A branch says up to which number of messages it takes, as a receiver of AMQP does. What its members do not
-//! take it returns at once, so nothing waits in it.
+//! The root gives each message to one branch. The branch gives it to one of its members, by the queue that a group
+//! has on one node. A branch says up to which number of messages it takes, as a receiver of AMQP does. It returns
+//! at once the messages that its members do not take, so nothing waits in it.
 //!
-//! Between the two, messages have the names that the log gives them: their positions. A branch that hears of another
-//! root, or was not sure that its node is in the cluster, *attends* anew, and tells which messages its members hold. The
-//! root answers which of them have been given to others meanwhile. A new root gives nothing before it has heard from all
-//! branches that its predecessor had given messages to, or nobody on their nodes can be sure of anything any more.
+//! Between the two, messages have the names that the log gives them: their positions. A branch *attends* anew when
+//! it hears of another root, or was not sure that its node is in the cluster. It then tells which messages its
+//! members hold, and the root answers which of them have been given to others meanwhile. A new root first waits for
+//! the branches that its predecessor had given messages to. It gives nothing before it has heard from each of them,
+//! or their processes are no longer sure of anything.
 //!
-//! A queue of AMQP is such a group, whose root has a queue as a group has on one node: with its order, its priorities,
-//! what is not due, its dead letters and its limits. The session of the root brings it what comes by in the log, and its
-//! members are the branches. What members do not take, or reject, goes back to it, because it alone knows the queue as
-//! a whole. Each node that knows the queue has a branch, also without a member.
+//! A queue of AMQP is such a group. Its root has a queue as a group has on one node. That has an order, priorities,
+//! messages that are not due, dead letters and limits. The session of the root brings it the messages of the log,
+//! and its members are the branches. Messages that members do not take, or reject, go back to the root, because it
+//! alone knows the queue as a whole. Each node that knows the queue has a branch, also without a member.
 //!
 //! Letters between nodes arrive in order and once, or their node is gone ([`GroupLetter`]).
 
@@ -40,7 +41,7 @@ use crate::api::ConsumerId;
 /// other protocols' sessions begin with those of their protocols.
 pub(crate) const ROOT: char = '\0';
 
-/// Who reads the queues of roots' sessions.
+/// The consumer of the queues of roots' sessions.
 pub(crate) const ROOT_CONSUMER: ConsumerId = ConsumerId(u64::MAX - 1);
 
 /// The longest filter of a shared subscription in a cluster: each letter about it has it.

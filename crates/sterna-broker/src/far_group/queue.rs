@@ -1,4 +1,4 @@
-//! What the root of a queue has beside that of another group.
+//! The state that the root of a queue has beside that of another group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl QueueRoot {
     }
 }
 
-/// What the session of a root knows of its queue.
+/// The state of a queue in the session of its root.
 #[derive(Debug)]
 pub(crate) struct RootQueue {
     /// The number of the queue among the groups of the shard.

@@ -17,15 +17,15 @@ pub(crate) struct Attendee {
     /// Messages it was given in this attendance, and how many it takes.
     pub(crate) given: u64,
     pub(crate) most: u64,
-    /// What is to be kept before it may be given anything.
+    /// The append that is to be kept before it may be given anything.
     pub(crate) token: u64,
     pub(crate) is_welcome: bool,
-    /// What it holds, as it says, and others have.
+    /// Messages that it says it holds, and that others have.
     pub(crate) void: Vec<u64>,
-    /// What its members do not take, and what of it they may not get.
+    /// Messages that its members do not take, and those of them that its members may not get.
     pub(crate) refused: FxHashSet<u64>,
     pub(crate) forbidden: FxHashSet<u64>,
-    /// What it is given in this turn.
+    /// The messages that it is given in this turn.
     pub(crate) giving: Vec<Given>,
     /// Of a queue: members that are connected.
     pub(crate) members: u32,
@@ -48,11 +48,12 @@ pub(crate) struct Root {
     pub(crate) awaited: BTreeSet<Peer>,
     /// Tags of messages that are out, and who has them, by position.
     pub(crate) out: FxHashMap<u64, (u64, Peer)>,
-    /// Who has messages that are still to come out of the queue here, by position.
+    /// The branches that have messages which are still to come out of the queue here, by position.
     pub(crate) claimed: FxHashMap<u64, Peer>,
     /// Messages that are still to come out of the queue here, and are settled.
     pub(crate) settled_early: FxHashSet<u64>,
-    /// Of a queue: what branches have given back that is still to come out of the queue here, by position.
+    /// Of a queue: messages that branches have given back and that are still to come out of the queue here, by
+    /// position.
     pub(crate) returned_early: FxHashMap<u64, Back>,
     /// Tags of messages that no branch takes, by position.
     pub(crate) parked: FxHashMap<u64, u64>,
@@ -131,14 +132,14 @@ impl Root {
         self.ghosts.is_empty() && all.all(|attendee| attendee.forbidden.contains(&position))
     }
 
-    /// Forgets what a branch says it has of what is still to come out of the queue here. What it has given back of that
-    /// stays so.
+    /// Forgets a branch's claims to messages that are still to come out of the queue here. Messages that it has
+    /// given back stay so.
     pub(crate) fn disclaim(&mut self, peer: &Peer) {
         let returned = &self.returned_early;
         (self.claimed).retain(|position, who| who != peer || returned.contains_key(position));
     }
 
-    /// Positions of what a branch has, the highest first.
+    /// Positions of a branch's messages, the highest first.
     pub(crate) fn out_with(&self, peer: &Peer) -> Vec<u64> {
         let out = self.out.iter().filter(|(_, (_, who))| who == peer);
         let mut positions: Vec<u64> = out.map(|(&position, _)| position).collect();
@@ -147,11 +148,11 @@ impl Root {
     }
 }
 
-/// What is kept of a root.
+/// The kept record of a root.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct RootRecord {
     pub(crate) epoch: u64,
-    /// Who may have messages.
+    /// The branches that may have messages.
     pub(crate) peers: BTreeSet<Peer>,
 }
 

@@ -1,9 +1,10 @@
 //! A message as a store keeps it.
 //!
-//! One byte of flags, then integers of seven bits a byte: when it was published, when it expires (after
-//! that, in milliseconds), and the lengths of topic, properties, payload and native form. Then the
-//! publisher (8 bytes, the lowest first), and the parts themselves. A payload that lies in the native form
-//! is not repeated: its start there is among the integers.
+//! One byte of flags is first, then integers of seven bits a byte. They are the time of publication, and the time
+//! from there to expiry in milliseconds. The lengths of topic, properties, payload and native form follow. The
+//! length of the native form has its format in front, in one byte. Then come the publisher (8 bytes, the lowest
+//! first), and the parts themselves. A payload that lies in the native form is not repeated: its start there is the
+//! last of the integers.
 
 use bytes::Bytes;
 

@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Cursor = b'c',
     /// A delivery that is the session's alone, by its position.
     Owned = b'o',
-    /// What the front door keeps of a session, by its own key.
+    /// A front door's record of a session, by its own key.
     Door = b'd',
     /// A session's will that is delayed.
     Will = b'w',
@@ -36,9 +36,9 @@ pub(crate) enum Kind {
     Group = b'q',
     /// A topic's retained message.
     Retained = b'r',
-    /// What the front doors keep of the node.
+    /// A record of the front doors for the node.
     Node = b'n',
-    /// What the front doors keep of a whole cluster.
+    /// A record of the front doors for a whole cluster.
     Shared = b'k',
 }
 
@@ -86,7 +86,7 @@ pub fn name_of(key: &[u8]) -> Option<&str> {
     }
 }
 
-/// What tells a record of a whole cluster from others, by its key; `None` for a record of something else.
+/// The part of the key that tells a record of a whole cluster from others; `None` for a record of something else.
 #[must_use]
 pub fn shared_of(key: &[u8]) -> Option<&[u8]> {
     match split_key(key)? {

@@ -118,7 +118,7 @@ impl Link {
         End::Wanted
     }
 
-    /// Whether the server hung up on what came right behind the CONNECT, without a word.
+    /// Whether the server hung up without a word, because of packets right behind the CONNECT.
     pub(super) fn is_unanswered(&self, end: &End) -> bool {
         self.connection.has_sent_early()
             && !self.connection.is_closed()
@@ -521,7 +521,7 @@ impl link::Link<Driver> for Link {
         match moved {
             Ok(moved) => Ok(progress | moved),
             Err(error) => {
-                // What is still to be said to a server that broke the protocol or was refused.
+                // The last packet to a server that broke the protocol or was refused still leaves.
                 let _ = self.carrier.write(cx);
                 Err(error.into())
             }

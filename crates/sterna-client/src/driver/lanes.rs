@@ -269,8 +269,8 @@ impl Link {
                 {
                     return Some(lane);
                 }
-                // The end of others makes room, as soon as the server says so; where it allows none
-                // at all, control has to do.
+                // The end of other lanes makes room, as soon as the server says so. A server that
+                // allows none leaves only control.
                 (self.carrier.opened == 1).then_some(Lane::CONTROL)
             }
             Streams::Priority if message.is_bulk() => {

@@ -54,7 +54,8 @@ impl Link {
         while driver.requests.len() < crate::client::QUEUED_REQUESTS && !driver.wants_to_end() {
             match driver.inlets.requests.poll_recv(cx) {
                 Poll::Ready(request) => {
-                    // Without a handle left: what was handed over is sent, then it is over.
+                    // Without a handle left, the requests that were handed over are sent, and then
+                    // the connection ends.
                     driver
                         .requests
                         .push_back(request.unwrap_or_else(Request::last));
@@ -67,8 +68,8 @@ impl Link {
         }
         while let Some(request) = driver.requests.pop_front() {
             if matches!(request, Request::Disconnect { .. }) {
-                // After everything that was handed over before it, and not before the server has
-                // answered: only then is it known whether it took anything.
+                // The end comes after everything that was handed over before it, and after the
+                // server's answer. Only then is it known whether the server took anything.
                 self.take_publications(driver, cx, progress);
                 let all_sent = !driver.has_work() && self.connection.is_connected();
                 if all_sent {
@@ -133,7 +134,7 @@ impl Link {
         }
     }
 
-    /// Whether a message that must not hold up others would take what the others need.
+    /// Whether a message that must not hold up others would take the room that they need.
     fn takes_too_much(&self, driver: &Driver, message: &Publish) -> bool {
         let window = usize::from(self.connection.limits().receive_maximum);
         driver.options.streams == Streams::Priority

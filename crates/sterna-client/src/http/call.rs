@@ -91,7 +91,7 @@ impl Lines {
 fn fields(method: Method, content: Option<&Bytes>) -> Fields {
     let mut fields = Fields::new();
     if method != Method::Get {
-        // What a page of another origin in a browser cannot send.
+        // A page of another origin in a browser cannot send this field.
         fields.push(("sterna-request", b"1".to_vec()));
     }
     if content.is_some() {

@@ -194,7 +194,7 @@ impl Inner {
     /// Sends a request until it is answered, and gives the answer of success.
     ///
     /// # Errors
-    /// The broker's problem, and what keeps the request from being answered.
+    /// The broker's problem, or the reason that keeps the request from being answered.
     pub(super) async fn execute(self: &Arc<Self>, request: &Request) -> Result<Response, Error> {
         self.execute_after(&mut Failures::default(), request).await
     }
@@ -215,7 +215,7 @@ impl Inner {
             let error = match self.try_once(request, &mut attempt).await {
                 Ok(response) if response.status < 400 => return Ok(response),
                 Ok(response) if self.again_differently(&response, &mut attempt) => continue,
-                // The broker is still about what was sent before.
+                // The broker is still at work on an earlier attempt.
                 Ok(response) if response.status == 409 && attempt.key.is_some() => {
                     Failed::Busy(problem(response).await)
                 }

@@ -46,7 +46,7 @@ pub struct LinkOptions {
     /// read, and publications, which then have an `Idempotency-Key`.
     ///
     /// A third party that records these packets can send them to the server again. That does no
-    /// harm where a ticket works only once, as on a Sterna broker. Such a broker also keeps early
+    /// harm where a ticket works only once, as on a Sterna broker. A Sterna broker also keeps early
     /// data until the handshake is complete. Turn it off for servers that don't protect themselves.
     pub early_data: bool,
 }

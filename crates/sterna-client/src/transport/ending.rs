@@ -22,8 +22,8 @@ const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_millis(250);
 /// Bytes of a stream that are counted together.
 const MARK_BYTES: u64 = 4 << 10;
-/// More bytes than this are not under way on one stream: what was written before has been acknowledged.
-/// Systems keep at most 4 MiB of a TCP connection, and QUIC keeps its send window.
+/// More bytes than this are not under way on one stream: earlier bytes have been acknowledged. Systems keep at most 4
+/// MiB of a TCP connection, and QUIC keeps its send window.
 const WINDOW_BYTES: u64 = 8 << 20;
 
 /// Messages without a confirmation at the end of a connection. They were written, and may have
@@ -185,8 +185,8 @@ pub(crate) async fn finish(
     let mut grace = Box::pin(tokio::time::sleep(GRACE));
     let mut is_shut = false;
     poll_fn(|cx| {
-        // The server closes when it has read the last packet. To close before it does could reset the
-        // connection and take that packet away from it; so could anything that comes behind the packet.
+        // The server closes when it has read the last packet. To close earlier could reset the connection, and the
+        // packet would be lost. Bytes behind the packet could do the same.
         if !is_shut && grace.as_mut().poll(cx).is_ready() {
             // A peer that has closed takes no end; the read tells.
             is_shut = control.poll_shutdown(cx).is_ready();

@@ -9,7 +9,7 @@ use crate::url::Url;
 /// Most servers that are remembered; the oldest are forgotten first.
 const MAX_SERVERS: usize = 256;
 
-/// A server as the URL names it, and what is known of it.
+/// A server as the URL names it, and the memory of it.
 type Entry<T> = ((String, u16), T);
 
 /// Facts about each server, by host and port.

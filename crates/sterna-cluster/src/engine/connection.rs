@@ -68,8 +68,7 @@ pub(super) async fn connect(
         .map_err(|error| format!("cluster: {error}"))
 }
 
-/// The time before another attempt to connect: it doubles, and servers that ended together are not asked
-/// together, because nodes begin at different times.
+/// The time before another attempt to connect. It doubles with each attempt, from 50 ms up to `most_ms`.
 fn backoff(attempts: usize, most_ms: u64) -> Duration {
     let doublings = attempts.saturating_sub(1).min(16) as u32;
     Duration::from_millis((50_u64 << doublings).min(most_ms))
@@ -133,7 +132,7 @@ impl Core {
         self.enter().await?;
         let payload = self.client.max_payload();
         let overhead = HEADER_BYTES + wire::RECORD_OVERHEAD_BYTES + wire::BATCH_OVERHEAD_BYTES;
-        // What is in the log may have to go to a member of a group.
+        // A message of the log may have to go to a member of a group, in a letter.
         let overhead = overhead + sterna_broker::LETTER_OVERHEAD_BYTES;
         (self.gate).set_largest_body_bytes(payload.saturating_sub(overhead) as u64);
         Ok(())

@@ -21,8 +21,8 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Time for which NATS keeps a position that nobody reads from.
 const INACTIVE: Duration = Duration::from_secs(30);
 
-/// A stream that is followed. The position is in the memory of one server of NATS: when that is gone, `next`
-/// fails, and the caller follows anew from what it had last.
+/// A stream that is followed. The position is in the memory of one server of NATS. When that server is gone, `next`
+/// fails, and the caller follows anew from its last position.
 pub(super) struct Following {
     messages: pull::Stream,
     /// Messages that were there when this began.

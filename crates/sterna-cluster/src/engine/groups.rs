@@ -14,7 +14,7 @@ use crate::wire::{EncodedRun, Kind};
 /// Time in which sessions of a node that is gone are another's, beyond its absence.
 const LINGER_MS: u64 = 15_000;
 
-/// What shards were told last: which process this is, and which others may be sure of something.
+/// The last roll that shards were told: this process, and the others that may be sure of their sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Roll {
     own: Peer,
@@ -93,7 +93,7 @@ impl Core {
     pub(super) fn tell_roll(self: &Rc<Self>, now_ms: u64) {
         let roll = {
             let owners = self.owners.borrow();
-            // Who is not sure itself knows nothing new of others.
+            // A node that is not sure itself knows nothing new of others.
             if !owners.is_sure(now_ms) {
                 return;
             }

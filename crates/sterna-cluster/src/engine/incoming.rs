@@ -119,8 +119,8 @@ impl Core {
         }
     }
 
-    /// Hands a run over in slices. After an outage there is much at once, and a reader who keeps up with its
-    /// publishers need not keep up with that: where its queue is half full, the next slice comes later.
+    /// Hands a run over in slices. After an outage there are many messages at once. They may be too many for a
+    /// reader that keeps up with its publishers. So where its queue is half full, the next slice comes later.
     async fn deliver(&self, pace: &mut Pace, shard: usize, mut messages: Vec<Message>) {
         while !messages.is_empty() {
             let rest = messages.split_off(messages.len().min(SLICE));
@@ -237,7 +237,7 @@ enum Place {
     Next,
     /// It came before.
     Repeated,
-    /// So many are missing before it.
+    /// N batches are missing before it.
     AfterMissing(u64),
 }
 

@@ -14,7 +14,8 @@ use crate::owners::WriteError;
 /// How often is looked whether something is to be told that could wait.
 const LATER: Duration = Duration::from_millis(500);
 
-/// Time for which NATS keeps that a filter is no longer wanted. Who was cut off for longer sends for nothing.
+/// Time for which NATS keeps that a filter is no longer wanted. A node that was cut off for longer sends messages
+/// for nothing.
 const ENDED: Duration = Duration::from_secs(3_600);
 
 impl Core {

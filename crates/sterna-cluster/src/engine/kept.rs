@@ -1,9 +1,9 @@
-//! What sessions have that outlive their connections, but for their messages: one entry of a stream for each session,
-//! which its owner writes as a whole.
+//! The state of sessions that outlive their connections, but for their messages. Each session has one entry of a
+//! stream, which its owner writes as a whole.
 //!
-//! An entry is written by compare-and-set on its sequence number, and has the epoch of its writer's ownership. A new
-//! owner writes it first of all, as it found it. So what an earlier owner still has on its way comes to nothing: that
-//! finds a higher epoch, and gives up.
+//! An entry is written by compare-and-set on its sequence number, and has the epoch of its writer's ownership. A
+//! new owner writes it first of all, as it found it. So a late write of an earlier owner comes to nothing: it finds
+//! a higher epoch, and gives up.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -35,14 +35,14 @@ const LENGTHS_BYTES: usize = 2 * 5;
 
 type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// What is kept of a session of this node.
+/// The kept state of a session of this node.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     records: Records,
     /// The epoch of this node's ownership, and the last sequence number that is known.
     epoch: u64,
     sequence: u64,
-    /// What waits for the next write.
+    /// The parts of turns that wait for the next write.
     parts: Vec<Part>,
     is_changed: bool,
     is_writing: bool,
@@ -84,7 +84,7 @@ impl Core {
                 let kept = match all.entry(name) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(place) => {
-                        // What another node has by now is that node's to keep.
+                        // The records of a session that another node has by now are that node's to keep.
                         let Some(epoch) = owners.epoch(name) else {
                             continue;
                         };
@@ -240,7 +240,7 @@ impl Core {
         true
     }
 
-    /// Has nothing more of a session. Who waits for its records waits no longer.
+    /// Forgets the kept state of a session. Parts that wait for its records wait no longer.
     fn forget_kept(&self, key: Key) -> Option<Kept> {
         let mut kept = self.kept.borrow_mut().remove(&key)?;
         for part in std::mem::take(&mut kept.parts) {
@@ -249,8 +249,8 @@ impl Core {
         Some(kept)
     }
 
-    /// No shard has a session any more that is this node's. Where it was ended because it could not be kept, or not be
-    /// restored, it is brought to a shard as one that is away.
+    /// No shard has this session of this node any more. A session that ended because it could not be kept or
+    /// restored is brought to a shard as one that is away.
     fn put_aside(&self, key: Key, kept: Option<&Kept>) {
         let unrestored = self.unrestored.borrow_mut().remove(&key);
         let too_large = kept.filter(|kept| kept.is_too_large);
@@ -294,7 +294,7 @@ impl Core {
 
     /// Writes everything again that this node keeps, for NATS has lost it.
     pub(super) async fn keep_all_again(self: &Rc<Self>) {
-        // Who has which session is said first, if that is lost, too.
+        // The sessions' owners are written first, if their records are lost, too.
         let mut retry = Retry::new();
         while let Err(why) = self.look_at_stream(SESSIONS).await {
             tracing::debug!(why, "sessions' records are looked for");
@@ -331,12 +331,12 @@ impl Core {
     /// Takes over what is kept of a session that is this node's now: its records. `None` where the session is
     /// another's by then. `will` is the record of its will, if none is kept that waits.
     async fn take_kept(self: &Rc<Self>, key: Key, will: Option<Record>) -> Option<Vec<Record>> {
-        // What this node had handed over of an earlier ownership must not be taken for news of this one.
+        // Records that this node had handed over in an earlier ownership must not be taken for news of this one.
         self.is_handed_over().await;
         let mut retry = Retry::new();
         loop {
             let epoch = self.owners.borrow().epoch(key)?;
-            // What this node had of it is written first: NATS is who knows.
+            // This node's own writes of it are done first: only NATS has the records that count.
             let is_writing = (self.kept.borrow().get(&key)).is_some_and(|kept| kept.is_writing);
             // A write that waits for the session's record waits for this.
             if is_writing && !self.owners.borrow().is_forgotten(key) {
@@ -350,7 +350,7 @@ impl Core {
                     if before > epoch && self.epoch_of_kept(key, before).await.is_some() {
                         return None;
                     }
-                    // What its earlier owner has seen of the log is to come by here first, and what it has appended.
+                    // The log has to come by here as far as the earlier owner has seen it, with its own entries.
                     self.know_tail().await;
                     // Its earlier owner may have died before it wrote the last of them.
                     self.amend(key, before, &mut records);
@@ -378,8 +378,8 @@ impl Core {
         }
     }
 
-    /// Brings a session that was claimed what is kept of it. Its client is refused where NATS does not have it in time;
-    /// then the session is this node's as one that is away.
+    /// Gives a session that was claimed its kept state. Where NATS does not have it in time, the client is refused.
+    /// The session is then this node's as one that is away.
     pub(super) async fn restore_session(
         self: Rc<Self>,
         (shard, session): (usize, sterna_broker::SessionKey),

@@ -1,7 +1,7 @@
-//! What must arrive at a node: it is appended to the node's inbox, one batch after the other.
+//! Lanes for messages that must arrive at a node. They are appended to the node's inbox, one batch after the other.
 //!
-//! A batch is tried until NATS has it, and the next one is not begun before: so the inbox has all of them in
-//! their order. NATS leaves out a batch that it has already, and the node at the other end does, too.
+//! A batch is tried until NATS has it, or the node is gone. The next batch begins only after that, so the inbox has
+//! all of them in their order. NATS leaves out a batch that it has already, and so does the node at the other end.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub(super) struct Parcel {
     pub(super) _charge: Option<Rc<Charge>>,
 }
 
-/// What waits for one node's inbox.
+/// Parcels that wait for one node's inbox.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     waiting: RefCell<VecDeque<Parcel>>,
@@ -113,8 +113,8 @@ impl Core {
         }
     }
 
-    /// Appends a batch to a node's inbox, and tries until it is there. False where the node is gone: nobody
-    /// is left there whom it is for.
+    /// Appends a batch to a node's inbox, and tries until it is there. False where the node is gone: nobody is left
+    /// there to receive it.
     async fn append(&self, number: usize, serial: u64, payload: Bytes) -> bool {
         let mut retry = Retry::new();
         let mut has_failed = false;

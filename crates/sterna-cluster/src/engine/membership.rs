@@ -37,7 +37,7 @@ impl Core {
         let mut last_ms = self.now_ms();
         loop {
             let is_connected = self.status.is_connected();
-            // Who was cut off, or stood still, has heard nobody meanwhile.
+            // A node that was cut off, or stood still, has heard nobody meanwhile.
             let stood_still = self.now_ms() - last_ms > self.settings.lease_ms / 2;
             if (is_connected && !was_connected) || stood_still {
                 self.table.borrow_mut().reconnected(self.now_ms());
@@ -97,7 +97,7 @@ impl Core {
             tracing::debug!(node, line, "a node says what this one does not understand");
             return;
         };
-        // Who does not state what it reads is of the first version.
+        // A node that does not state its versions reads the first one.
         let reads = words
             .next()
             .map_or(FIRST, |text| Versions::parse(text).unwrap_or(FIRST));
@@ -246,7 +246,7 @@ impl Core {
                             "another process joined the cluster with this node's name: this one takes no \
                              part any more"
                         );
-                        // What it would say, read or remove now belongs to the other.
+                        // Everything this process would say, read or remove now belongs to the other.
                         self.stopping.notify_one();
                     }
                 }

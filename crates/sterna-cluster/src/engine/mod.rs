@@ -74,7 +74,7 @@ pub struct Running {
     thread: JoinHandle<()>,
 }
 
-/// What all tasks share.
+/// State that all tasks share.
 struct Core {
     settings: Settings,
     client: Client,
@@ -102,12 +102,12 @@ struct Core {
     regions: regions::Regions,
     /// Retained messages of this node that have not come back, by topic.
     unechoed: RefCell<HashMap<Box<str>, u32>>,
-    /// What this node's readers want, and what of it is not told yet.
+    /// Filters of this node's readers. Those in `untold` are still to be told to other nodes.
     own: RefCell<HashMap<Arc<str>, Interest>>,
-    /// What shards know of other processes.
+    /// Other processes, as shards know them.
     roll: RefCell<Option<groups::Roll>>,
     untold: RefCell<Vec<Arc<str>>>,
-    /// What is to be told later, and when, in milliseconds since the start.
+    /// Filters that are to be told later, each with its time in milliseconds since the start.
     told_later: RefCell<VecDeque<(u64, Arc<str>)>>,
     untold_arrived: Notify,
     incarnation: Cell<u64>,
@@ -175,8 +175,7 @@ impl Engine {
         Asker::new(Arc::clone(&self.inbound))
     }
 
-    /// What a shard's broker has as its store. `wake` has the shard look at its acknowledgements in its
-    /// next turn.
+    /// The store of a shard's broker. `wake` has the shard look at its acknowledgements in its next turn.
     ///
     /// # Panics
     /// Where there is no such shard.
@@ -310,8 +309,8 @@ impl Running {
         self.inbound.post(FromShard::Drain);
     }
 
-    /// Tells other nodes that this one leaves, and ends the thread. What still waits for NATS is lost; who
-    /// published it has no acknowledgement. Waits up to `within`.
+    /// Tells other nodes that this one leaves, and ends the thread. Messages that still wait for NATS are lost, and
+    /// their publishers get no acknowledgement. Waits up to `within`.
     pub fn stop(self, within: Duration) {
         self.inbound.post(FromShard::Stop);
         let until = Instant::now() + within;
@@ -330,7 +329,7 @@ impl Core {
         // Shards are heard from the start: nothing may pile up unseen.
         self.spawn(Rc::clone(&self).take_from_shards());
         self.spawn(Rc::clone(&self).run_owners());
-        // What leaves the region is known before NATS is there.
+        // The topics that leave the region are known before NATS is there.
         (self.table.borrow_mut()).export(self.settings.exported());
         self.tell_changes();
         let core = Rc::clone(&self);
@@ -396,8 +395,8 @@ impl Core {
         self.shards.borrow_mut().post(shard % shards, letter);
     }
 
-    /// Opens or shuts the gate as things are. A short trouble does not shut it: NATS elects another leader, or
-    /// another server is connected, and publishers wait for their acknowledgements meanwhile.
+    /// Opens or shuts the gate as the state of NATS demands. A short trouble does not shut it: NATS elects another
+    /// leader, or another server is connected. Publishers wait for their acknowledgements meanwhile.
     fn look_at_gate(&self) {
         let version = self.table.borrow().version();
         self.gate.set_logs_together(version >= wire::TOGETHER);

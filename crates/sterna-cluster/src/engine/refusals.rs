@@ -1,4 +1,4 @@
-//! What NATS refuses this node, told to operators once.
+//! Refusals of NATS that this node tells operators once.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};

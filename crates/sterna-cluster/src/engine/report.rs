@@ -33,13 +33,13 @@ impl Core {
             let Ok(word) = serde_json::to_vec(&self.word()) else {
                 return;
             };
-            // Who asks gives up by itself.
+            // The node that asks gives up by itself.
             let _ = self.client.publish(reply, word.into()).await;
         };
         self.hear_each(ASK, answer).await;
     }
 
-    /// What this node says of itself.
+    /// This node's report on itself.
     fn word(&self) -> NodeWord {
         let status = &self.status;
         let nats = self.client.server_info();

@@ -144,7 +144,7 @@ impl Core {
             return;
         };
         let mut retry = Retry::new();
-        // Whoever has written since has it.
+        // On a conflict, another process has written since, and has the key.
         while self.put_request(key, mine.sequence, Vec::new(), OVER).await
             == Err(WriteError::Unknown)
         {
@@ -185,7 +185,7 @@ impl Core {
                 Ok(_) => return,
                 Err(WriteError::Unknown) => {}
                 Err(WriteError::Conflict) => match self.get_request(key).await {
-                    // It is done, by whoever was told the same round.
+                    // It is done, by a process that was told the same round.
                     Ok((_, Some(found))) if found.is_done || found.round != mine.round => return,
                     // NATS may have lost it, or another has begun it again: what both publish is the same.
                     Ok((sequence, _)) => expected = sequence,

@@ -1,7 +1,8 @@
 //! Retained messages: all nodes agree on them by the order in which NATS has them.
 //!
-//! A node retains its own at once, and hands it to NATS. It retains another node's when that comes by, unless
-//! one of its own for that topic is still on its way: that will come later in NATS' order, and stays.
+//! A node retains its own messages at once, and hands them to NATS. It retains another node's message when that
+//! comes by, unless an own message for that topic is still on its way. The own message comes later in NATS' order,
+//! and stays.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -28,13 +29,14 @@ use crate::port::ToShard;
 use crate::subject;
 use crate::wire::{self, EncodedRun};
 
-/// Time for which NATS keeps that a topic has no retained message. Who was cut off for longer still has it.
+/// Time for which NATS keeps that a topic has no retained message. A node that was cut off for longer still has the
+/// message.
 pub(super) const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// The longest subject; a server takes lines of 4,096 bytes by default.
 const LONGEST_SUBJECT: usize = 2_048;
 
-/// Who set it: node and incarnation.
+/// The node that set the message, with its incarnation.
 const SOURCE: &str = "Sterna-Source";
 /// It is delivered to nobody.
 pub(super) const QUIET: &str = "Sterna-Quiet";
@@ -155,7 +157,7 @@ impl Core {
             None => "retained.>",
         };
         let mut messages = self.follow(RETAINED, Some(filter), start).await?;
-        // What is there already is news to nobody but this node.
+        // Messages that are there already are news to this node only.
         let knows_all = self.status.knows_retained.load(Ordering::Acquire);
         let mut old = if knows_all { 0 } else { messages.waiting };
         if old == 0 {
@@ -193,7 +195,7 @@ impl Core {
         let header = |name: &str| headers.and_then(|headers| headers.get(name));
         let runs = match wire::read(payload) {
             Ok(runs) => runs,
-            // What a server says of a subject whose time is over has no payload.
+            // A server's notice that a subject's time is over has no payload.
             Err(_) if payload.is_empty() => return,
             Err(error) => {
                 let source = header(SOURCE).map_or("", async_nats::HeaderValue::as_str);
@@ -233,8 +235,8 @@ impl Core {
             .flatten()
     }
 
-    /// The shard that a retained message goes to. Those of regions come by in any order of their times, so one shard
-    /// has all of a topic: another might overtake it.
+    /// The shard that a retained message goes to. Messages of several regions come by in any order of their times.
+    /// So one shard has all of a topic: with two shards, one message might overtake another.
     fn shard_for(&self, topic: &str, publishers: u16) -> usize {
         if self.settings.crosses(topic) {
             usize::from(key_of(topic)[0])
@@ -243,7 +245,8 @@ impl Core {
         }
     }
 
-    /// What to do with it where other regions have one for its topic, too.
+    /// The way to apply a retained message where other regions have one for its topic, too. `what` is the way
+    /// without regions.
     fn among_regions(
         self: &Rc<Self>,
         region: Option<&str>,
@@ -254,7 +257,7 @@ impl Core {
         let topic = message.topic();
         let Some(here) = (self.settings.region.as_ref()).filter(|_| self.settings.crosses(topic))
         else {
-            // What came when it was configured otherwise.
+            // It came while the settings were others.
             return what.filter(|_| region.is_none());
         };
         let standing = self
@@ -318,7 +321,7 @@ impl Core {
     }
 }
 
-/// What to do with a retained message that comes by; `None` for nothing.
+/// The way to apply a retained message that comes by; `None` where it is ignored.
 fn what_to_do(
     unechoed: &mut HashMap<Box<str>, u32>,
     topic: &str,

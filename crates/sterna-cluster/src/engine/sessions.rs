@@ -139,7 +139,7 @@ impl Core {
         drop(owners);
         let lapses = self.fence.lapses();
         let is_awaited = self.fence.open_until(until_ms);
-        // Who was not sure is to find out what is still its own.
+        // Shards that were not sure are to find out which sessions are still this node's.
         if is_awaited || self.fence.lapses() != lapses {
             for shard in 0..self.settings.shards {
                 self.post(shard, ToShard::Committed);
@@ -198,7 +198,7 @@ impl Core {
                     let subject = core.settings.subject(&format!("ended.{node}"));
                     let own = (&core.settings.node, core.incarnation.get());
                     let line = format!("{FORM} {} {} {} {epoch}", own.0, own.1, hex(key));
-                    // Who waits for it waits no longer than for a lease.
+                    // The new owner waits for this no longer than for a lease.
                     let _ = core.client.publish(subject, line.into()).await;
                 });
             }
@@ -389,7 +389,7 @@ impl Core {
         let start_sequence = if let Some(next) = *next {
             next
         } else {
-            // What was before this start is looked at where it is asked for.
+            // Records from before this start are read where they are asked for.
             let stream = self.settings.stream(SESSIONS);
             let mut stream = (self.jetstream.get_stream(stream).await).map_err(said)?;
             stream.info().await.map_err(said)?.state.last_sequence + 1

@@ -1,13 +1,13 @@
 //! This cluster's streams in NATS: making them, and making them again where NATS has lost them.
 //!
 //! NATS loses a stream when most of its servers come back without their data, or when somebody deletes it. The
-//! first node that notices makes all that are missing, and each node writes again what it knows: what its readers
-//! want, retained messages, its sessions' records, and what it keeps of them. What was in an inbox or in the log is
-//! lost.
+//! first node that notices makes all that are missing. Each node writes again everything it knows: the filters of
+//! its readers, retained messages, its sessions' records, and their kept state. Messages that were in an inbox or
+//! in the log are lost.
 //!
-//! The first sequence number of a stream is the time of its making in microseconds. So numbers are higher than in
-//! the stream before it, and incarnations, epochs, cursors and places to read on from go on: nobody's place is ahead
-//! of a new stream, and none in the old one is taken for one in the new.
+//! The first sequence number of a stream is the time of its making in microseconds. So its numbers are higher than
+//! those of the stream before it, and incarnations, epochs, cursors and reading positions go on. No position is
+//! ahead of a new stream, and no position in the old stream is taken for one in the new.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use super::regions::OUT;
 use super::{Core, regions};
 use crate::port::{ToShard, Told};
 
-/// What nodes want.
+/// Filters that nodes want.
 pub(super) const NODES: &str = "NODES";
 /// Nodes' inboxes.
 pub(super) const INBOX: &str = "INBOX";
@@ -32,7 +32,7 @@ pub(super) const INBOX: &str = "INBOX";
 pub(super) const RETAINED: &str = "RETAINED";
 /// Messages that somebody wants who outlives a connection.
 pub(super) const LOG: &str = "LOG";
-/// What is kept of sessions.
+/// The kept state of sessions and of requests.
 pub(super) const KEPT: &str = "KEPT";
 /// Sessions' records, and nodes' marks.
 pub(super) const SESSIONS: &str = "SESSIONS";
@@ -50,7 +50,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The pause after something is told again, and before all is told once more because something was missed.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(300));
 
-/// What is known of one stream.
+/// The facts known of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// When it was made, in nanoseconds since the Unix epoch by NATS' clock: another stream of the name has another.
@@ -67,15 +67,15 @@ impl Known {
     }
 }
 
-/// What is known of all streams.
+/// The facts known of all streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     known: RefCell<HashMap<String, Rc<Known>>>,
     /// Shards that tell something again.
     telling: Cell<usize>,
-    /// Whether what is kept of sessions is to be written again.
+    /// Whether the kept state of sessions is to be written again.
     is_kept_lost: Cell<bool>,
-    /// What is known of others' filters is to be told again.
+    /// Notified when other nodes' filters are to be told again.
     pub(super) is_interest_lost: Notify,
 }
 
@@ -111,7 +111,7 @@ impl Core {
         Ok(())
     }
 
-    /// What is there, or what is made where there is nothing.
+    /// Gets a stream, or makes it where there is none.
     async fn make_stream(&self, config: stream::Config) -> Result<Info, String> {
         let name = config.name.clone();
         let made = match self.jetstream.get_or_create_stream(config).await {
@@ -313,8 +313,8 @@ impl Core {
         (self.status.tells_again).store(telling > 0, Ordering::Release);
     }
 
-    /// A shard has told some of what was lost. It goes on when that is with NATS, and begins again as long as
-    /// sessions are missing: they may have moved to another shard meanwhile.
+    /// A shard has told again some of the lost state. It goes on when NATS has that part. It begins again as long
+    /// as sessions are missing, which may have moved to another shard meanwhile.
     pub(super) async fn told_again(self: Rc<Self>, shard: usize, told: Told, next: Option<Told>) {
         tokio::time::sleep(PAUSES.0).await;
         let next = match told {

@@ -1,5 +1,5 @@
-//! What comes from NATS and cannot be read. All is counted; the log has the first of each interval, because who
-//! publishes there could fill a disk with it.
+//! Messages from NATS that cannot be read. All are counted. The log has only the first of each interval, because a
+//! publisher of many could fill a disk with lines.
 
 use std::cell::Cell;
 use std::fmt::Display;

@@ -19,7 +19,7 @@ pub(super) struct Claim<S> {
     pub(super) may_be_written: bool,
     /// The epoch in which the earlier owner says that it has ended the session.
     pub(super) ended_in: Option<u64>,
-    /// What it was written over, where nobody knows whether it was written.
+    /// The sequence number it was written over, where nobody knows whether it was written.
     pub(super) unsure_over: Option<u64>,
     /// The record before, until its will is taken care of.
     pub(super) previous: Option<(u64, Record)>,
@@ -28,7 +28,7 @@ pub(super) struct Claim<S> {
 }
 
 impl<S> Claim<S> {
-    /// What becomes of the session where nobody waits for the claim any more.
+    /// The next operation on the session where nobody waits for the claim any more.
     fn what_is_left(&self) -> Op<S> {
         let client_id = Arc::clone(&self.request.client_id);
         if self.goes_on {
@@ -264,8 +264,8 @@ impl<S: Copy> Owners<S> {
         self.give_up(now_ms, key);
     }
 
-    /// Ends the session of a claim that was let in. One that has ended, or made room for another, is left alone: a
-    /// shard knows a client's session by the client, and would end the other.
+    /// Ends the session of a claim that was let in. A session that has ended, or made room for another, is left
+    /// alone. A shard knows it by the client only, and would end the other.
     fn end_let_in(&mut self, key: Key) {
         let Some(work) = self.work.get_mut(&key) else {
             return;
@@ -278,7 +278,7 @@ impl<S: Copy> Owners<S> {
         }
     }
 
-    /// A claim came to nothing. What this node had of the session before is released.
+    /// A claim came to nothing. The session that this node held before is released.
     pub(super) fn give_up(&mut self, now_ms: u64, key: Key) {
         if self.held.contains_key(&key)
             && let Some(work) = self.work.get_mut(&key)

@@ -36,7 +36,8 @@ impl Fence {
         self.now_ms() >= self.until_ms.load(Ordering::SeqCst)
     }
 
-    /// How often it was opened after it had been shut: who has not looked meanwhile knows by this that it was.
+    /// How often it was opened after it had been shut. A caller that has not looked meanwhile learns from it that
+    /// it was shut.
     #[must_use]
     pub fn lapses(&self) -> u64 {
         self.lapses.load(Ordering::SeqCst)

@@ -1,23 +1,24 @@
 //! Which node has a client's session: one at a time in the cluster.
 //!
-//! Each session has a record in one stream, the last of its subject. Who wants the session writes its name there,
-//! by compare-and-set on the record's sequence number, which is the *epoch* of its ownership. Every node follows
-//! the stream. So the one that lost a session is told by the new owner's record, ends it, and says so; the new
-//! owner begins after that.
+//! Each session has a record in one stream, the last of its subject. A node that wants the session writes its name
+//! there, by compare-and-set on the record's sequence number. The sequence number of its record is the *epoch* of
+//! its ownership. Every node follows the stream. So the new owner's record tells the old owner, which ends the
+//! session and says so. The new owner begins after that.
 //!
 //! A node that cannot be told (it stands still, or is cut off) ends nothing. Therefore each node writes *marks*
-//! into the same stream. A mark that comes by says that the node has seen all that was written before it, and so
-//! it is sure of its sessions for the *lease* from the time at which it wrote the mark. After that its *fence* is
-//! shut: it acknowledges nothing for sessions that outlive their connections. A new owner that gets no answer
-//! waits for the lease of the earlier one, and a part of it more, because clocks do not run alike.
+//! into the same stream. A mark that comes by says that the node has seen everything that was written before it. So
+//! the node is sure of its sessions for the *lease* from the time at which it wrote the mark. After that its
+//! *fence* is shut: it acknowledges nothing for sessions that outlive their connections. A new owner that gets no
+//! answer waits for the lease of the earlier owner. It adds a part of the lease, because clocks do not run alike.
 //!
-//! The will is in the record, and belongs to whoever owns that: its owner takes it out by compare-and-set before
-//! it publishes it. The records of a node that is gone are taken over by another node, which publishes the wills.
+//! The will is in the record, and belongs to the record's owner. The owner takes the will out by compare-and-set
+//! before it publishes it. The records of a node that is gone are taken over by another node, which publishes the
+//! wills.
 //!
 //! Where NATS has lost the stream, another is made with sequence numbers above all before. Each node writes the
-//! records of its sessions again, with the epoch of its ownership: of two that have one session, the later epoch
-//! stays. A node is not sure of its sessions before that is done, nor as long as somebody who does not know of
-//! the loss may be sure of one of them.
+//! records of its sessions again, with the epoch of its ownership. Where two nodes have one session, the later
+//! epoch stays. A node is not sure of its sessions before that is done. Nor is it sure while a node that does not
+//! know of the loss may be sure of one.
 //!
 //! No input or output here, and time is an argument: [`Owners::take_actions`] says what is to be done.
 
@@ -69,7 +70,7 @@ pub enum Refusal {
 /// A session is wanted.
 #[derive(Clone, Debug)]
 pub struct Request<S> {
-    /// Who is to have the answer.
+    /// The session that waits for the answer.
     pub session: S,
     /// The client identifier.
     pub client_id: Arc<str>,
@@ -85,7 +86,7 @@ pub struct Request<S> {
     pub if_free: bool,
 }
 
-/// What is to be done.
+/// An action that the engine is to do.
 #[derive(Clone, Debug)]
 pub enum Action<S> {
     /// Read the last record of a key: [`Owners::was_read`].
@@ -123,7 +124,7 @@ pub enum Action<S> {
     },
     /// A claim is settled.
     Settled {
-        /// Who is to have the answer.
+        /// The session that waits for the answer.
         session: S,
         /// The key.
         key: Key,
@@ -171,7 +172,7 @@ pub enum Begin {
     Kept(Arc<str>),
 }
 
-/// What a mark says.
+/// The statement of a mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     /// Its process is here.
@@ -243,7 +244,7 @@ pub struct Owners<S> {
     last_mark_ms: u64,
     /// How far the stream had come at which times, the oldest first.
     passed: VecDeque<(u64, u64)>,
-    /// What was written up to here was written so long ago that no earlier owner is sure any more.
+    /// The position up to which records are so old that no earlier owner is sure any more.
     old_to: u64,
     /// When the first own mark was seen.
     began_ms: Option<u64>,
@@ -386,7 +387,7 @@ impl<S: Copy> Owners<S> {
         Some(if is_forgotten { 0 } else { held.epoch })
     }
 
-    /// What is to be done, in order.
+    /// The actions to do, in order.
     pub fn take_actions(&mut self) -> Vec<Action<S>> {
         std::mem::take(&mut self.actions)
     }
@@ -525,7 +526,7 @@ impl<S: Copy> Owners<S> {
         }
         self.began_ms.get_or_insert(now_ms);
         if self.sure_until_ms <= now_ms {
-            // Who was cut off has heard nobody meanwhile: silence counts from now on.
+            // A node that was cut off has heard nobody meanwhile: silence counts from now on.
             for known in self.nodes.values_mut() {
                 known.seen_ms = now_ms;
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The version that this node writes, and the only one that it reads.
 const VERSION: u8 = 1;
 
-/// Whom the record is of, in few bytes: the digest of the client identifier.
+/// The session of a record, in few bytes: the digest of the client identifier.
 pub type Key = [u8; 16];
 
 /// A process: a node's name, and a number that is higher after each of its starts.
@@ -23,7 +23,7 @@ pub struct Process {
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Who has the session, or had it last.
+    /// The process that has the session, or had it last.
     pub owner: Process,
     /// Whether the session has ended.
     pub is_over: bool,

@@ -123,7 +123,7 @@ impl<S: Copy> Owners<S> {
                     begun.is_gone && (known.has_left || known.seen_ms + absence_ms <= now_ms);
                 if known.incarnation == begun.incarnation {
                     known.has_leftovers = false;
-                    // What a process has left that lived then, and has died since, is still to be looked at.
+                    // Records of a process that lived then, and has died since, are still to be looked at.
                     known.is_swept |= is_gone;
                 }
                 self.swept.push(Process {

@@ -1,4 +1,4 @@
-//! What is under way for each session: claims, changes of wills, releases, one after the other.
+//! The operations under way for each session: claims, changes of wills, releases, one after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl<S: Copy> Owners<S> {
         if self.unwritten(key).is_some() {
             return self.give_up(now_ms, key);
         }
-        // It has ended, whoever is to have it now.
+        // It has ended, whichever node is to have it now.
         self.has_ended(now_ms, key);
         self.enqueue(now_ms, key, Op::Release(client_id));
     }
@@ -200,7 +200,7 @@ impl<S: Copy> Owners<S> {
                     will,
                 });
             }
-            // Who took the session takes care of its will.
+            // The process that took the session takes care of its will.
             (
                 Op::SetWill(..)
                 | Op::PublishWill(..)
@@ -380,7 +380,7 @@ impl<S: Copy> Owners<S> {
                 self.write(key, last);
             }
             Some(0) if last == 0 => self.write(key, 0),
-            // What was read may be older than what is there.
+            // The record that was read may be older than the one there.
             Some(expected) if last <= expected && last != 0 => self.write(key, expected),
             // Somebody else has it: a loss is noticed when that comes by. Or it is gone altogether.
             _ => {
@@ -431,7 +431,7 @@ impl<S: Copy> Owners<S> {
             let is_overtaken = work.foreign > sequence;
             self.inherit_will(key);
             if is_overtaken {
-                // What was written has been written over, and will not come by.
+                // Another record has been written over it, so it will not come by.
                 self.refuse_overtaken(now_ms, key);
             }
             return;
@@ -444,7 +444,7 @@ impl<S: Copy> Owners<S> {
             return;
         };
         if is_forgotten && work.expected != 0 {
-            // Whose record was written over may be sure of it.
+            // The owner whose record was written over may still be sure of the session.
             self.lost_until_ms = now_ms + self.terms.grace_ms();
         }
         if let Some(held) = self.held.get_mut(&key) {

@@ -133,7 +133,7 @@ pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
 ///
 /// # Errors
 ///
-/// If the padding is longer than 7 bits or has other bits than ones, and if EOS stands in the text
+/// If the padding is longer than 7 bits or has other bits than ones. Also if EOS stands in the text
 /// (RFC 7541, section 5.2).
 pub(super) fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     // The high `held` bits of `window` are the next ones.

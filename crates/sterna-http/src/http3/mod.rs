@@ -24,8 +24,8 @@ pub const NO_ERROR: u64 = ErrorCode::H3_NO_ERROR.0;
 /// The application error code of an end that is the server's own fault.
 pub const INTERNAL_ERROR: u64 = ErrorCode::H3_INTERNAL_ERROR.0;
 
-/// High watermarks that may be queued before the client is read no more: answers that it does not take
-/// are not added to.
+/// Number of high watermarks that may be queued before the client is read no more. A client that takes no answers gets
+/// no more of them.
 const PAUSE_SHARE: usize = 2;
 
 /// A connection of HTTP/3.
@@ -62,7 +62,7 @@ pub(crate) struct Carrier {
     close_code: Option<ErrorCode>,
 }
 
-/// What is kept of a stream.
+/// The state of a stream.
 #[derive(Debug)]
 enum Stream {
     /// A request whose head is not complete.
@@ -96,7 +96,7 @@ struct Asked {
     sent: Sent,
 }
 
-/// What was sent on a stream, and what of it was not taken when that was last asked.
+/// The bytes sent on a stream, and those of them that were not taken at the last look.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     bytes: u64,
@@ -139,7 +139,7 @@ impl Carrier {
         } = settings;
         let of_engine = sterna_h3::Limits {
             max_field_section_bytes: limits.max_fields_bytes,
-            // What is above it and not out of all measure gets a problem for an answer.
+            // A field section above the limit gets a problem for an answer, up to twice the limit.
             max_refused_section_bytes: limits.max_fields_bytes.saturating_mul(2),
             max_requests: limits.max_requests,
             max_resets: limits.max_resets,
@@ -260,7 +260,7 @@ impl Carrier {
         of_streams.into_iter().chain(self.connect_deadline_ms).min()
     }
 
-    /// Early data can no longer be a replay, nor what began in it.
+    /// Early data can no longer be a replay, nor can requests that began in it.
     pub(crate) const fn confirmed(&mut self) {
         self.is_confirmed = true;
     }
@@ -271,7 +271,8 @@ impl Carrier {
         app.writable(self);
     }
 
-    /// Refuses what is coming, lets the application end what is open, and ends the connection.
+    /// Refuses incomplete requests, lets the application end open responses, and ends the
+    /// connection.
     pub(crate) fn stop(&mut self, app: &mut dyn Application) {
         if self.close_code.is_some() {
             return;

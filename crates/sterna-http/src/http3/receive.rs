@@ -169,8 +169,7 @@ impl Carrier {
                 app.turned_away(&code.to_string(), detail);
                 self.close_code = Some(code);
             }
-            // What the client's settings allow the engine knows; the others are for clients, or ask for
-            // nothing.
+            // The engine itself keeps to the client's settings. The other events are for clients, or ask for nothing.
             _ => {}
         }
     }

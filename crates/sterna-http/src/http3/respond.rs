@@ -142,7 +142,7 @@ impl Responses for Carrier {
                 sent.taken_bytes(emptied)
             }
             Some(Stream::Session) => {
-                // What is delivered comes on the server's stream; answers on others are no part of it.
+                // Deliveries leave on the server's unidirectional stream; answers on other streams do not count.
                 let streams = (self.streams.iter())
                     .filter(|(number, _)| !StreamId(**number).is_bidirectional());
                 let of_session = streams.filter_map(|(_, stream)| match stream {
@@ -228,7 +228,7 @@ impl Responses for Carrier {
 }
 
 impl Carrier {
-    /// What was sent of a response that is open.
+    /// The sent bytes of a response that is open.
     fn open(&mut self, id: ExchangeId) -> Option<&mut Sent> {
         match self.streams.get_mut(&id.0) {
             Some(Stream::Asked(asked)) if asked.is_open => Some(&mut asked.sent),
@@ -236,7 +236,7 @@ impl Carrier {
         }
     }
 
-    /// What was sent on a stream of a session.
+    /// The sent bytes of a stream of a session.
     fn session_stream(&mut self, of: ExchangeId, stream: u64) -> Option<&mut Sent> {
         match self.streams.get_mut(&stream) {
             Some(Stream::OfSession { session, sent }) if *session == of.0 => Some(sent),

@@ -31,7 +31,7 @@ use executor::{Executor, Flag, Tasks};
 use pipe::{End, Pipe};
 use service::{Answer, Hall, Service, Told};
 
-/// What a client of HTTP/2 says first (RFC 9113, section 3.4).
+/// The first bytes of a client of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Windows of HTTP/2, as QUIC has them by default.
@@ -44,7 +44,7 @@ const REST_MS: u64 = 1_000;
 /// Time in which the given number of resets comes back.
 const RESET_WINDOW_MS: u64 = 10_000;
 
-/// What is answered to a head that comes too slowly.
+/// The answer to a head that comes too slowly.
 const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
@@ -85,7 +85,7 @@ pub(crate) struct Carrier {
     is_over: bool,
 }
 
-/// The library, by what the client speaks.
+/// The library, by the version that the client speaks.
 enum Engine {
     /// The version is still open. Has the bytes received so far.
     Unknown(Vec<u8>),
@@ -157,7 +157,7 @@ impl Carrier {
 
     fn http1(&self) -> Engine {
         let limits = &self.limits;
-        // What is above the limits and not out of all measure gets a problem for an answer.
+        // A head above the limits gets a problem for an answer, up to twice the limits.
         let head_bytes = 2 * (limits.max_fields_bytes as usize + limits.max_target_bytes as usize);
         let mut builder = http1::Builder::new();
         builder
@@ -253,7 +253,7 @@ impl Carrier {
         self.head_deadline_ms.get_or_insert(deadline_ms);
     }
 
-    /// The client has ended its side: what is not answered by now it does not wait for.
+    /// The client has ended its side: it does not wait for answers that are missing now.
     pub(crate) fn finished(&mut self, app: &mut dyn Application) {
         self.is_ending = matches!(self.engine, Engine::Http1(_)) && self.is_answering();
         if self.is_ending {

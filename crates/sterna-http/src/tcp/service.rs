@@ -21,18 +21,18 @@ use rustc_hash::FxHashMap;
 use crate::exchange::{ExchangeId, Refusal};
 use crate::limits::Limits;
 
-/// What a field counts for beside its bytes, as in HTTP/3 (RFC 9114, section 4.2.2).
+/// Bytes that a field counts for beside its own, as in HTTP/3 (RFC 9114, section 4.2.2).
 const FIELD_OVERHEAD_BYTES: usize = 32;
 
-/// Most bytes that the library is given at once. It keeps what it is given, whatever the client takes.
+/// Most bytes that the library is given at once. It keeps them even if the client takes nothing.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// What the carrier and the library's futures share.
+/// The state that the carrier and the library's futures share.
 #[derive(Debug)]
 pub(super) struct Hall {
     pub(super) limits: Arc<Limits>,
     pub(super) now_ms: u64,
-    /// What the application is to be told, in order.
+    /// Reports for the application, in order.
     pub(super) told: VecDeque<Told>,
     /// Requests that are not answered in full.
     pub(super) answers: FxHashMap<u64, Rc<RefCell<Answer>>>,
@@ -53,8 +53,8 @@ pub(super) struct Hall {
 }
 
 impl Hall {
-    /// Whether the responses that wait for the library are as large as they may be; the application is
-    /// told when they no longer are.
+    /// Whether the responses that wait for the library are as large as they may be. The application is told when they
+    /// are smaller again.
     pub(super) fn is_full(&mut self) -> bool {
         self.is_full = self.queued_bytes.get() >= self.limits.high_watermark_bytes;
         self.is_full
@@ -241,7 +241,7 @@ async fn serve(
     Ok(response)
 }
 
-/// What is wrong with a request whose content has not come.
+/// The fault of a request whose content has not come; `None` if it has none.
 fn check(head: &Parts, content: &Incoming, limits: &Limits) -> Option<Refusal> {
     let target_bytes = (head.uri.path_and_query()).map_or(0, |target| target.as_str().len());
     if target_bytes > limits.max_target_bytes as usize {

@@ -5,8 +5,8 @@ use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-/// CPU pressure above which times are not to be trusted, in percent of the last ten seconds in
-/// which a task waited for a core.
+/// CPU pressure above which times are not to be trusted. It is the part of the last ten seconds in which
+/// a task waited for a core, in percent.
 const BUSY_PRESSURE_PERCENT: f64 = 20.0;
 
 /// Other load of this machine.

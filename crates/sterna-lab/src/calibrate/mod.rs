@@ -1,8 +1,8 @@
 //! Accuracy of the emulator on this machine, now: its settings against its behaviour.
 //!
 //! Each row is a link of its own with datagrams of the lab's own. The lab's experiments rely on the
-//! tolerances: rates within 2 %, delays within 1 ms for 95 % of the packets, losses within chance,
-//! order kept.
+//! tolerances. Rates are right within 2 %, delays within 1 ms for 95 % of the packets, and losses within
+//! chance. Packets keep their order.
 
 mod machine;
 mod probe;

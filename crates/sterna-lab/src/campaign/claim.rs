@@ -150,7 +150,7 @@ struct CheckText {
     reason: Option<String>,
 }
 
-/// What a metric's name may end in, behind a dot: statistics of all values in the cells.
+/// Statistics of all values in the cells. A metric's name may end in one of them, behind a dot.
 pub const STATISTICS: [&str; 9] = [
     "mean", "sd", "rsd", "p50", "p95", "p99", "run_max", "max", "count",
 ];

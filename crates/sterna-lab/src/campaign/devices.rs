@@ -69,9 +69,9 @@ impl ForeignDevice {
 }
 
 impl Campaign {
-    /// The same campaign with further transports: each one with a device's scheme is measured with that
-    /// device, too, on the same links with the same losses. Transports with authentication, with many
-    /// streams, and with datagrams remain with this program's device.
+    /// The same campaign with further transports. Each transport with a device's scheme is measured with
+    /// that device, too, on the same links with the same losses. Transports with authentication, many
+    /// streams, datagrams or a foreign broker remain with this program's device.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ mod tests {
             twin.device.as_ref().unwrap().program(),
             Path::new("/opt/quic-go")
         );
-        // What a report makes of the name alone has the same transports.
+        // The name alone, as reports write it, gives the same transports.
         let again = find().with_devices(&["mqtt+quic=quic-go".into()]).unwrap();
         assert_eq!(again.grid("connect"), campaign.grid("connect"));
         let error = find().with_devices(&["amqps=x".into()]).unwrap_err();

@@ -153,7 +153,7 @@ impl Campaign {
         }))
     }
 
-    /// The same campaign with further transports: each transport that a foreign broker serves is
+    /// The same campaign with further transports. Each transport that a foreign broker serves is
     /// measured there, too, on the same links with the same losses.
     ///
     /// # Errors

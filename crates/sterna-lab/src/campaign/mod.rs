@@ -1,7 +1,7 @@
 //! Campaigns: experiments, their repetitions and their comparisons, in one file.
 //!
-//! A campaign names its transports, then grids of cells (link, loss, transport, QoS, length,
-//! interval), each with a workload and a number of repetitions. Figures and the paper's claims
+//! A campaign names its transports, then grids of cells. A cell has a link, loss, transport, QoS, length
+//! and interval; a grid has a workload and a number of repetitions. Figures and the paper's claims
 //! follow. The lab knows a paper only by its file, and the measuring program knows no campaigns. A
 //! further protocol is a further workload, a further paper a further file.
 
@@ -111,7 +111,7 @@ pub struct Campaign {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {
-    /// What is compared.
+    /// The subject of the comparison, for people.
     pub title: String,
     /// Where samples come from.
     pub grid: String,
@@ -164,8 +164,8 @@ impl Campaign {
         Some(text)
     }
 
-    /// The campaign of a file. If the built-in campaign of that name makes the same runs, its
-    /// present figures, claims and notes are used: they may be better.
+    /// The campaign of a file. If the built-in campaign of that name makes the same runs, it is returned
+    /// instead. Its present figures, claims and notes may be better.
     ///
     /// # Errors
     ///

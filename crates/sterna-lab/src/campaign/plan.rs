@@ -14,7 +14,7 @@ const OVERHEAD_S: f64 = 0.001;
 const START_S: f64 = 0.5;
 /// Approximate bytes of a connection besides its messages.
 const CONNECTION_BYTES: f64 = 3_000.0;
-/// Part of the CPU time of a message that one takes which waits for the one before: nobody listens beside
+/// CPU time of a message in stop-and-wait, as a part of that in other workloads. Nobody listens beside
 /// the broker, and nothing queues.
 const STOP_AND_WAIT_SHARE: f64 = 0.35;
 /// Until the devices of a fleet notice that their broker had no power, and their waits are over.

@@ -6,7 +6,7 @@ use super::{Campaign, ForeignDevice, Transport};
 
 /// Schemes that a program beside this project serves, as device and as gateway.
 const SCHEMES: [&str; 2] = ["coap", "coaps"];
-/// What such a gateway speaks to the broker, on the broker's host.
+/// Scheme by which the gateway of a rival connects to the broker, on the broker's host.
 const BEHIND: &str = "mqtt";
 
 impl Transport {
@@ -37,7 +37,7 @@ impl Transport {
         self.scheme.strip_suffix('s').unwrap_or(&self.scheme)
     }
 
-    /// What a rival has of this program's settings.
+    /// Checks that a rival has no settings but resumption, QoS and its device.
     pub(super) fn check_rival(&self) -> Result<(), String> {
         if !self.is_rival() {
             return Ok(());

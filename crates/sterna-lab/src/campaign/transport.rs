@@ -45,8 +45,8 @@ pub struct Transport {
     pub streams: Option<String>,
     /// Whether messages of QoS 0 travel in QUIC datagrams.
     pub datagrams: bool,
-    /// Whether a client waits for an answer to each of SASL, open, begin and attach, as many do,
-    /// instead of sending all at once (AMQP).
+    /// Whether a client waits for an answer to each of SASL, open, begin and attach, as many clients do.
+    /// Without this it sends all of them at once (AMQP).
     pub step_by_step: bool,
     /// Settings of QUIC, on both sides.
     pub quic: BTreeMap<String, String>,
@@ -126,10 +126,10 @@ impl Transport {
         !self.datagrams
     }
 
-    /// The scheme by which the subscriber beside the broker connects. It is TLS on TCP, whatever is
-    /// measured: the last leg must be the same for all, and QUIC's congestion control, which the broker
-    /// has in common with the device's, is not made for the loopback device. A foreign broker serves the
-    /// measured scheme, and perhaps nothing else.
+    /// The scheme by which the subscriber beside the broker connects. It is TLS on TCP, because the last
+    /// leg must be the same for all measured transports. QUIC would not do: its congestion control,
+    /// common to this connection and the device's, is not made for the loopback device. A foreign broker
+    /// serves the measured scheme, and perhaps nothing else.
     #[must_use]
     pub fn scheme_beside(&self) -> &str {
         match self.scheme.as_str() {

@@ -127,7 +127,7 @@ fn note_fate(site: &Site, name: &str, stamp: Stamp, fate: Result<Outcome, Error>
     }
 }
 
-/// What a receiver receives from.
+/// The source of a receiver.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     /// A durable subscription of its own.
@@ -199,7 +199,8 @@ impl Receives {
     }
 }
 
-/// Takes what comes. What is exactly once has come when its settlement stands: before that it may come again.
+/// Takes deliveries. A message of an exactly-once receiver counts when its settlement stands: before
+/// that it may come again.
 async fn receive(
     site: &Site,
     name: &str,
@@ -283,7 +284,8 @@ impl Transacts {
                     Err(error) => break error,
                 }
             };
-            // What is posted on the next connection belongs to no transaction there, and ends the link.
+            // A message that is posted on the next connection belongs to no transaction there, and
+            // ends the link.
             if !matches!(&error, Error::Detached(Some(remote)) if remote.condition == UNKNOWN_ID) {
                 let text = format!("a transaction of {}: {error}", self.name);
                 site.complain(Promise::Serving, AMQP, &self.name, text);

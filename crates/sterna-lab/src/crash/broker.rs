@@ -16,14 +16,14 @@ use super::Durability;
 use super::gate::Carrier;
 use crate::link::Random;
 
-/// Ports are chosen from here, below those that Linux gives to outgoing connections: a connection of another
-/// program must not have the port between two lives.
+/// Range of the broker's ports, below those that Linux gives to outgoing connections. No connection of
+/// another program must take the port between two lives.
 const PORTS: std::ops::Range<u64> = 10_000..32_000;
-/// How many ports are tried before there is none.
+/// Most ports that are tried before there is none.
 const MAX_ATTEMPTS: u32 = 1_000;
-/// How often is looked whether the broker is ready.
+/// Interval of checks whether the broker is ready.
 const POLL: Duration = Duration::from_millis(5);
-/// The last lines of the broker's log that are told when it failed.
+/// Last lines of the broker's log that are shown when it failed.
 const LOG_LINES: usize = 15;
 
 /// A listener of the broker.

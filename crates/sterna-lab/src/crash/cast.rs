@@ -1,4 +1,4 @@
-//! Who takes part: publishers and readers of all protocols and transports.
+//! The clients that take part: publishers and readers of all protocols and transports.
 
 use sterna_client::{QoS, Streams, Version};
 

@@ -24,12 +24,12 @@ const MAX_FLOWS: usize = 64;
 const DATAGRAM_BYTES: usize = 65_536;
 /// Bytes of a stream that pass at once.
 const PIECE_BYTES: usize = 8_192;
-/// How late bytes and datagrams may be in [`Weather::Disturbed`], in milliseconds.
+/// Bound of the delay of bytes and datagrams in [`Weather::Disturbed`], in milliseconds.
 const LATE_MS: u64 = 40;
-/// How long the broker keeps the other half of a half-open connection after that weather.
+/// The time that the broker keeps the other half of a half-open connection after that weather.
 const HALF_OPEN: Duration = Duration::from_millis(1_500);
 
-/// What a gate is before.
+/// The carrier of the listener behind a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
     /// Nothing notices a changed byte.
@@ -128,7 +128,8 @@ impl Way {
         }
     }
 
-    /// What becomes of a datagram: how often it passes, and how late; it may be changed.
+    /// The fate of a datagram: the number of its copies that pass, and their delay in milliseconds. The
+    /// datagram may be changed.
     fn fate(&self, random: &mut Random, is_answer: bool, datagram: &mut [u8]) -> (usize, u64) {
         match self.weather() {
             Weather::Clear | Weather::Moved(_) => (1, 0),

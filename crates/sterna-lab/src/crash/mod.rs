@@ -1,9 +1,9 @@
 //! The crash test: a broker dies under load, and the test compares its acknowledgements with what clients find.
 //!
-//! Publishers and readers of all protocols talk to a broker in a process of its own. At moments chosen by a
-//! seed it gets SIGKILL and starts again on the same directory; clients reconnect by themselves. Every few
-//! kills publishers pause, readers read the rest, and the ledger lists all messages that are lost, doubled,
-//! out of order or torn. The test knows nothing of the broker's inside.
+//! Publishers and readers of all protocols talk to a broker in a process of its own. At moments chosen
+//! by a seed it gets SIGKILL and starts again on the same directory; clients reconnect by themselves.
+//! Every few kills, publishers pause and readers read the rest. Then the ledger lists all messages that
+//! are lost, doubled, out of order or torn. The test knows nothing of the broker's inside.
 //!
 //! A seed gives a similar run and not the same one: it does not control how processes are scheduled.
 
@@ -26,7 +26,7 @@ use std::str::FromStr;
 pub use report::Report;
 pub use run::run;
 
-/// What the broker is told to promise (`store.durability`).
+/// The durability that the broker is configured with, in `[store]` or for each listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Acknowledge after the disk has it.
@@ -90,7 +90,7 @@ impl FromStr for Durability {
     }
 }
 
-/// What is done. Where the broker lives on, it must break no promise, whatever it keeps.
+/// The kind of fault. Where the broker lives on, it must break no promise, whatever it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// The broker is killed.
@@ -102,17 +102,17 @@ pub enum Doing {
     Faults,
 }
 
-/// What to do.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The program `sterna`.
     pub program: PathBuf,
-    /// How often it is done.
+    /// The number of faults, of the kind that `doing` names.
     pub kills: u32,
-    /// From which the run is made.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// What the broker is told to promise.
+    /// The promise that the broker is configured with.
     pub durability: Durability,
-    /// What is done to the broker, or between it and its clients.
+    /// The fault of the broker, or of the way between it and its clients.
     pub doing: Doing,
 }

@@ -207,7 +207,7 @@ impl Subscriber {
 }
 
 impl Dialect {
-    /// What a subscriber is in the ledger.
+    /// The description of a subscriber in the ledger.
     pub(super) fn reading(self, is_ordered: bool) -> Reading {
         Reading {
             protocol: MQTT,

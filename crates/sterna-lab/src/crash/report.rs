@@ -1,4 +1,4 @@
-//! What a run has found, as a text.
+//! Findings of a run, as a text.
 
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::{Doing, Settings};
 /// Most violations that are printed.
 const MAX_PRINTED: usize = 30;
 
-/// What a run has found.
+/// Findings of a run.
 #[derive(Debug)]
 pub struct Report {
     text: String,
@@ -41,7 +41,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What is counted beside the ledger.
+/// Counts that the ledger does not keep.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) kills: u32,

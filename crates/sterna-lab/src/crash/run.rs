@@ -17,17 +17,17 @@ use crate::link::Random;
 
 /// Longest time until a broker listens, whatever it has to recover.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// Longest time until everything that was sent is acknowledged, once nothing new is.
+/// Longest time until everything that was sent is acknowledged, once publishers send nothing new.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// Longest time until the acknowledgement comes with which the broker is to end.
+/// Longest time until the acknowledgement comes at which the broker is to end.
 const ALARM_LIMIT: Duration = Duration::from_secs(5);
-/// What has not come when nothing has come for so long is lost.
+/// Longest silence of all readers while messages are missing. After it these messages count as lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(12);
-/// How long is waited for second copies when everything has come.
+/// The time for second copies to come, once everything has come.
 const AFTERWARDS: Duration = Duration::from_millis(300);
-/// How often is looked whether something has come.
+/// Interval of checks whether something has come.
 const POLL: Duration = Duration::from_millis(25);
-/// How long the load of a run without kills lasts.
+/// The time of load in a run without kills.
 const UNDISTURBED: Duration = Duration::from_secs(3);
 /// Longest cut, in milliseconds: connections over QUIC outlive short ones.
 const LONGEST_CUT_MS: u64 = 1_500;
@@ -37,11 +37,12 @@ const MAX_KILLS_TOGETHER: u64 = 8;
 /// When a broker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// Under load, so long after it listens.
+    /// Under load, this long after it listens.
     Loaded(Duration),
-    /// So long after its start, whatever it does then.
+    /// This long after its start, whatever it does then.
     Starting(Duration),
-    /// With an acknowledgement under load, after so many others: what was acknowledged a moment ago must be kept.
+    /// With an acknowledgement under load, after this number of others. The message acknowledged a
+    /// moment ago must be kept.
     Acknowledged(u64),
     /// When all that was sent is acknowledged, and nothing more is sent.
     Resting,
@@ -61,11 +62,11 @@ impl Moment {
     }
 }
 
-/// Kills a broker as often as the settings say; `progress` is told a line now and then.
+/// Kills a broker as often as the settings say. `progress` gets a line now and then.
 ///
 /// # Errors
-/// When the run could not be made: no program, no folder, no ports, or clients that cannot subscribe. What the
-/// broker does wrong is in the report.
+/// When the run could not be made: no program, no folder, no ports, or clients that cannot subscribe.
+/// Broken promises of the broker are no error; the report has them.
 pub fn run(settings: &Settings, progress: fn(&str)) -> Result<Report, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -152,7 +153,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// Waits until something is so, as long as an answer may take.
+    /// Waits until a condition holds, as long as an answer may take.
     async fn wait(&self, is_so: impl Fn(&Self) -> bool) -> Result<(), ()> {
         let started = Instant::now();
         while !is_so(self) {
@@ -164,7 +165,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// Makes all kills and comparisons. An error is that the broker does not start again.
+    /// Makes all kills and comparisons. An error says that the broker does not start again.
     async fn kill_all(&mut self) -> Result<(), String> {
         if self.settings.kills == 0 {
             self.site.set_phase(Phase::Load);

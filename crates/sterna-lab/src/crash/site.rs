@@ -1,4 +1,5 @@
-//! What all clients of a run share: the ledger, the phase of the run, and the way to the broker.
+//! The site that all clients of a run share: the ledger, the phase of the run, and the way to the
+//! broker.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,25 +15,26 @@ use super::gate::Gate;
 use super::weather::Weather;
 use crate::link::Random;
 
-/// How soon clients come back.
+/// Pauses before clients reconnect.
 pub(super) const RECONNECT: Backoff = Backoff {
     min: Duration::from_millis(10),
     max: Duration::from_millis(150),
     max_attempts: None,
 };
-/// How long a client waits for a connection before it tries again. A busy machine may be slow: it must not serve an
-/// attempt that was given up, which would take the session from the next. Connections end at once with a broker that is
-/// killed, and those that the weather has silenced by the time that silence is a loss.
+/// The time that a client waits for a connection before it tries again. A busy machine may be slow. It
+/// must not serve an attempt that was given up, which would take the session from the next. Connections
+/// to a killed broker end at once. Connections that the weather has silenced end before their silence
+/// counts as a loss.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
-/// Settings of QUIC: a client that hears nothing for so long takes its connection for lost, since a broker
-/// that was killed says nothing.
+/// Settings of QUIC. A client that hears nothing for the idle timeout takes its connection for lost,
+/// since a killed broker says nothing.
 const QUIC: [(&str, &str); 3] = [
     ("initial_rtt_ms", "50"),
     ("idle_timeout_ms", "800"),
     ("keep_alive_interval_ms", "200"),
 ];
 
-/// What clients do at the moment.
+/// Activity of the clients at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Everybody acts.
@@ -43,21 +45,21 @@ pub(super) enum Phase {
     Drain,
 }
 
-/// How a client is there.
+/// Presence of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Habit {
     /// Always.
     Stays,
-    /// Comes and goes: for up to so many milliseconds each.
+    /// Comes and goes. Each stay and each absence is random, up to these times.
     Wanders { here_ms: u64, away_ms: u64 },
-    /// It comes for the drains only.
+    /// Comes for the drains only.
     Sleeps,
 }
 
 struct Inner {
     ledger: Mutex<Ledger>,
     phase: watch::Sender<Phase>,
-    /// What is over all gates.
+    /// The weather at all gates.
     weather: watch::Sender<Weather>,
     addresses: Addresses,
     fingerprint: Fingerprint,
@@ -92,7 +94,7 @@ impl Site {
         self.0.phase.send_replace(phase);
     }
 
-    /// Disturbs everybody's way to the broker, or ends that.
+    /// Sets the weather on all clients' ways to the broker; [`Weather::Clear`] ends a fault.
     pub(super) fn set_weather(&self, weather: Weather) {
         self.0.weather.send_replace(weather);
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::link::Random;
 
-/// What happens to everything that passes a gate.
+/// The weather at the gates: treatment of everything that passes one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Weather {
     /// Everything passes.

@@ -153,8 +153,8 @@ impl Lateness {
         let _ = self.0.add(&other.0);
     }
 
-    /// All packets but one of a thousand were no later than this, in microseconds; of fewer than a
-    /// thousand packets it is the latest.
+    /// The lateness that all packets but one of a thousand did not exceed, in microseconds. Of fewer
+    /// than a thousand packets it is that of the latest.
     #[must_use]
     pub fn p999_us(&self) -> f64 {
         self.0.value_at_quantile(0.999) as f64 / 1e3

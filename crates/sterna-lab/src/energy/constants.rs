@@ -8,9 +8,10 @@ use super::radio::{Cellular, Radio, Wifi};
 /// The supply that all papers and models use, in volts.
 pub const SUPPLY_V: f64 = 3.0;
 
-/// WiFi of ns-3 3.37's `WifiRadioEnergyModel`, whose currents are those of Halperin and others,
-/// "Demystifying 802.11n power consumption" (HotPower 2010): transmitting 380 mA, receiving 313 mA,
-/// idle and clear-channel assessment 273 mA, asleep 33 mA. Airtime of 802.11a at 54 Mbit/s.
+/// WiFi of ns-3 3.37's `WifiRadioEnergyModel`. The currents are those of Halperin and others,
+/// "Demystifying 802.11n power consumption" (HotPower 2010). Transmitting takes 380 mA, receiving
+/// 313 mA, idle and clear-channel assessment 273 mA, sleep 33 mA. Airtime is that of 802.11a at
+/// 54 Mbit/s.
 const WIFI: Wifi = Wifi {
     tx_a: 0.380,
     rx_a: 0.313,
@@ -24,17 +25,17 @@ const WIFI: Wifi = Wifi {
 /// choice.
 const WIFI_POWER_SAVE_S: f64 = 0.1;
 
-/// Power classes of 3GPP TR 45.820, section 5.4 (NB-IoT's reference device): transmitting 545 mW at
-/// 23 dBm, receiving 90 mW, light sleep 3 mW, deep sleep 0.015 mW.
+/// Power classes of 3GPP TR 45.820, section 5.4 (NB-IoT's reference device). Transmitting at 23 dBm
+/// takes 545 mW, receiving 90 mW, light sleep 3 mW, deep sleep 0.015 mW.
 ///
-/// Timers and set-up as in github.com/peteryej/LoRaWAN-NBIoTEnergyModels (config.py). They are 200
-/// ms of listening after a packet, DRX of 5 ms in 2.048 s, release after 10 s, 50 bytes of RRC
-/// messages (7 and 13 up, 20 and 10 down), and 54 ms of the network's time.
+/// Timers and set-up as in github.com/peteryej/LoRaWAN-NBIoTEnergyModels (config.py). The device listens
+/// for 200 ms after a packet, then for 5 ms in each 2.048 s (DRX). It is released after 10 s. Set-up
+/// takes 50 bytes of RRC messages (7 and 13 up, 20 and 10 down), and 54 ms of the network's time.
 ///
-/// Release assistance: the connection of an nRF9160 on NB-IoT took 1.47 s with it, and 12 s without
-/// (Røstad, "IoT Protocol Stack Current Optimizations for the nRF9160 SiP", NTNU 2020, section 5.0.9).
-/// Active timer: 8 s, as in the measurements of github.com/boaks/zephyr-coaps-client. Networks set
-/// all of these.
+/// Release assistance: the connection of an nRF9160 on NB-IoT took 1.47 s with it, and 12 s without. The
+/// source is Røstad, "IoT Protocol Stack Current Optimizations for the nRF9160 SiP", NTNU 2020, section
+/// 5.0.9. Active timer: 8 s, as in the measurements of github.com/boaks/zephyr-coaps-client. Networks
+/// set all of these.
 const REFERENCE: Cellular = Cellular {
     tx_w: 0.545,
     rx_w: 0.090,
@@ -53,8 +54,8 @@ const REFERENCE: Cellular = Cellular {
     setup_wait_s: 0.054,
 };
 
-/// A module: M5311 (NB-IoT) as the data of docs.m5stack.com/module/nb-iot give it, at 3 V:
-/// transmitting 167 mA at 23 dBm, receiving 54 mA, idle with DRX of 1.28 s 0.4 mA, PSM 3 uA.
+/// A module: M5311 (NB-IoT), with the data of docs.m5stack.com/module/nb-iot at 3 V. Transmitting at
+/// 23 dBm takes 167 mA, receiving 54 mA, idle with DRX of 1.28 s 0.4 mA, PSM 3 uA.
 const MODULE: Cellular = Cellular {
     tx_w: 0.167 * SUPPLY_V,
     rx_w: 0.054 * SUPPLY_V,
@@ -73,13 +74,13 @@ const MEASURED_LTE_M: Cellular = Cellular {
     ..REFERENCE
 };
 
-/// An nRF9160 on NB-IoT, from the same page. Waking up costs 0.055 mWh (0.198 J), with the active
-/// timer of 8 s. An exchange of 200 and 200 bytes in 1.5 s, released by assistance after 1 s, costs
+/// An nRF9160 on NB-IoT, from the same page. Waking up costs 0.055 mWh (0.198 J), with the active timer
+/// of 8 s. An exchange of 200 and 200 bytes takes 1.5 s, and assistance releases it after 1 s. It costs
 /// 0.076 mWh (0.274 J) in all. The remaining 76 mJ are 7 mJ of airtime by the reference, and 2.5 s
-/// connected at 28 mW. No power of sleep is given there; the rest is as in the reference.
+/// connected at 28 mW. The page gives no power of sleep; the rest is as in the reference.
 ///
-/// Other networks are dearer: without assistance Røstad's tail took 395 mC instead of 28 (3.7 V), that
-/// is 129 mW for 10.5 s.
+/// Other networks are dearer: without assistance Røstad's tail took 395 mC instead of 28 mC at 3.7 V.
+/// That is 129 mW for 10.5 s.
 const MEASURED_NB_IOT: Cellular = Cellular {
     wake_j: Some(0.198),
     connected_w: Some(0.028),
@@ -153,8 +154,9 @@ pub const RV_TERMS: usize = 10;
 
 /// Bytes around a message in one QUIC packet on a connection that is up.
 ///
-/// IPv4 and UDP 28, short header with a connection identifier of 8 and a packet number of 2 bytes 11, tag 16, STREAM frame 3
-/// (RFC 9000, sections 17.3.1 and 19.8; RFC 9001, section 5.3).
+/// IPv4 and UDP take 28 bytes. The short header takes 11, with a connection identifier of 8 and a packet
+/// number of 2 bytes. The tag takes 16, and the STREAM frame 3. See RFC 9000, sections 17.3.1 and 19.8,
+/// and RFC 9001, section 5.3.
 pub const QUIC_AROUND_MESSAGE_BYTES: u32 = 58;
 /// A QUIC packet with an acknowledgement only: the same without a STREAM frame, and an ACK frame of 5.
 pub const QUIC_ACKNOWLEDGEMENT_BYTES: u32 = 60;

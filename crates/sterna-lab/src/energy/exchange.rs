@@ -22,8 +22,8 @@ const ICMPV6: u8 = 58;
 const ICMP_HEADER_BYTES: usize = 8;
 
 impl FlowPacket {
-    /// The client's port in an IP packet with TCP or UDP, or in the packet that ICMP answers, which
-    /// went the other way; 0 where there is none.
+    /// The client's port in an IP packet with TCP or UDP. An ICMP message has the port of the packet
+    /// that it answers, which went the other way. 0 where there is none.
     #[must_use]
     pub fn client_port(packet: &[u8], is_sent: bool) -> u16 {
         let first = packet.first().copied().unwrap_or(0);

@@ -54,8 +54,8 @@ fn a_message_every_ten_minutes_costs_what_a_sum_by_hand_says() {
     assert_is(&period, State::Rx, 0.003_780, 0.340_2);
     // 0.2 s at 90 mW after either packet.
     assert_is(&period, State::Listen, 0.4, 36.0);
-    // Looks of 5 ms at 90 mW every 2.048 s beside 3 mW are 3.219 73 mW: 2 - 0.009 862 - 0.2 s between
-    // the packets, and 10 - 0.2 s after the second.
+    // Looks of 5 ms at 90 mW every 2.048 s beside 3 mW are 3.219 73 mW. They last
+    // 2 - 0.009 862 - 0.2 s between the packets, and 10 - 0.2 s after the second.
     assert_is(&period, State::Connected, 11.590_138, 37.317_1);
     // 20 bytes up, 30 down, 54 ms of listening.
     assert_is(&period, State::Wake, 0.056_896, 5.578_5);
@@ -77,7 +77,7 @@ fn release_assistance_ends_the_tail_of_the_last_packet_alone() {
         ..CONDITIONS
     };
     let period = period(&radio(0), &exchange(), 600.0, &conditions, 0.0);
-    // The answer comes after 2 s, and finds the connection; then it is released after 1.47 s, of which
+    // The answer comes after 2 s, and finds the connection. The release follows 1.47 s later, after
     // 1.27 s without listening.
     assert_is(&period, State::Listen, 0.4, 36.0);
     assert_is(&period, State::Connected, 3.060_138, 9.852_8);
@@ -93,7 +93,8 @@ fn extended_drx_costs_a_paging_window_in_each_cycle() {
         ..CONDITIONS
     };
     let period = period(&radio(0), &exchange(), 600.0, &conditions, 0.0);
-    // 2.56 s at 3 mW and two looks of 5 ms at 90 mW in 81.92 s are 104.736 uW, beside 15 uW.
+    // A cycle of 81.92 s has 2.56 s at 3 mW and two looks of 5 ms at 90 mW. That is 104.736 uW,
+    // beside 15 uW.
     assert_is(&period, State::Sleep, 579.939_3, 69.439_8);
 }
 
@@ -143,7 +144,7 @@ fn exchanges_are_those_of_a_connection_or_between_two_messages() {
         exchanges.iter().map(times).collect()
     };
     assert_eq!(at(&by_connection(&packets)), [[0.0, 1.5], [0.0, 2.0]]);
-    // What came before the first message and after the last one is of none.
+    // Packets before the first message, and after the last one, belong to no exchange.
     assert_eq!(at(&by_time(&packets, &[1.5, 2.2, 4.0])), [[0.0], [0.0]]);
     assert!(by_time(&packets, &[1.5]).is_empty());
 }

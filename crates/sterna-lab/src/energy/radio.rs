@@ -192,7 +192,7 @@ impl Radio {
             });
             return segments;
         }
-        // What is late at the period's end is late at its start, too.
+        // The period repeats, so lateness at its end is lateness at its start.
         let late_s = self.course(packets, period_s, conditions, 0.0, &mut segments);
         if late_s > 0.0 {
             segments.clear();

@@ -14,8 +14,8 @@ fn chain(pipes: &[PipeSettings]) -> LinkSettings {
     links.fold(first, LinkSettings::followed_by)
 }
 
-/// Packets at these distances; what arrives of them, by a caller that looks at every moment that the link names,
-/// or only now and then.
+/// Sends packets at these distances, and returns the deliveries. A punctual caller looks at every moment
+/// that the link names, another one only now and then.
 fn deliveries(
     settings: &LinkSettings,
     seed: u64,
@@ -156,7 +156,7 @@ proptest! {
             counters.delivered_packets + counters.dropped.total()
         );
         prop_assert_eq!(link.in_flight_packets(direction), 0);
-        // What leaves a hop enters the next one.
+        // A packet that leaves a hop enters the next one.
         let mut hops = link.hop_counters(direction);
         if direction == Direction::Down {
             hops.reverse();

@@ -37,8 +37,8 @@ impl LossProcess {
         }
     }
 
-    /// Whether the next packet is lost. Each packet takes two random numbers in any kind, so a
-    /// change of the kind during a run does not shift those of later packets.
+    /// Whether the next packet is lost. Each packet takes two random numbers with any kind of loss. A
+    /// change of the kind during a run therefore does not shift the numbers of later packets.
     pub(super) fn next(&mut self) -> bool {
         let (first, second) = (self.random.unit(), self.random.unit());
         match &self.kind {

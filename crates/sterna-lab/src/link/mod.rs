@@ -38,15 +38,14 @@
 //!
 //! # Several hops
 //!
-//! A link may have further ones behind it. A packet that has passed a hop enters the next one at that very
-//! moment, so delays add up to the nanosecond, however late the caller is.
+//! A link may have further hops behind it. A packet that has passed a hop enters the next one at that
+//! very moment. Delays add up to the nanosecond, however late the caller is.
 //!
 //! # Randomness
 //!
-//! Each kind of decision has a random stream of its own, made from seed, direction and kind. Each
-//! packet takes the same number of values from it. So decision *k* belongs to packet *k*: two
-//! transports over links with one seed meet the same losses at the same packets, with any other
-//! settings.
+//! Each kind of decision has a random stream of its own, made from seed, direction and kind. Each packet
+//! takes the same number of values from it, so decision *k* belongs to packet *k*. Two transports over
+//! links with one seed meet the same losses at the same packets, with any other settings.
 
 mod counters;
 #[cfg(test)]

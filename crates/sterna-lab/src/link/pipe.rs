@@ -353,8 +353,8 @@ impl<P: Packet> Pipe<P> {
             && self.waiting_bytes.saturating_add(wire_bytes) <= self.queue_limit_bytes
     }
 
-    /// Puts a packet through the queue and the transmitter; returns the time at which its last bit
-    /// has left, or `None` if the queue is full.
+    /// Puts a packet through the queue and the transmitter. Returns the time at which its last bit has
+    /// left, or `None` if the queue is full.
     fn transmit(&mut self, now_ns: u64, wire_bytes: u64) -> Option<u64> {
         self.start_waiting(now_ns);
         let start_ns = self.start_ns(now_ns);

@@ -19,8 +19,8 @@ const MAX_OVERHEAD_BYTES: u32 = 1_000;
 const MAX_PATTERN_PACKETS: usize = 1_000_000;
 /// Most times that a schedule takes a link down.
 const MAX_INTERVALS: usize = 10_000;
-/// Least packets of full size in a queue that is set as a multiple of the bandwidth-delay product,
-/// so that a short link does not drop packets that come in a pair.
+/// Least packets of full size in a queue whose length is a multiple of the bandwidth-delay product. A
+/// short link then does not drop packets that come in a pair.
 const MIN_BDP_QUEUE_PACKETS: u64 = 2;
 
 /// Most hops of a link.
@@ -192,8 +192,8 @@ pub struct PipeSettings {
     pub jitter_reorders: bool,
     /// Room for packets that wait for the transmitter. Without a rate no packet waits.
     pub queue: Queue,
-    /// Bytes of each packet on the link beyond its own, up to 1000: 14 for Ethernet's header as
-    /// netem counts it, 2 for PPP as ns-3 does.
+    /// Bytes on the link that each packet has beyond its own, up to 1000. Ethernet's header is 14 as
+    /// netem counts it, PPP is 2 as in ns-3.
     pub overhead_bytes: u32,
     /// Which packets are lost.
     pub loss: Loss,
@@ -382,8 +382,8 @@ pub enum Jitter {
         /// The standard deviation.
         deviation_ns: u64,
     },
-    /// By a Pareto distribution (Lomax, shape 3) on top of the delay: mostly little, rarely much,
-    /// never more than 50 times the mean.
+    /// By a Pareto distribution (Lomax, shape 3) on top of the delay. The addition is mostly little,
+    /// rarely much, and never more than 50 times the mean.
     Pareto {
         /// Mean of the addition.
         mean_ns: u64,

@@ -1,11 +1,11 @@
 //! Delivery traces: a link whose transmitter works at recorded moments, instead of at a rate.
 //!
-//! The format is Mahimahi's: a line of text for each moment at which the link carried a packet of the
-//! longest size, in whole milliseconds from the start, not falling. After its last moment the trace
-//! begins again. An unused moment is lost, and a long packet uses several.
+//! The format is Mahimahi's. Each line of text is a moment at which the link carried a packet of the
+//! longest size. It is in whole milliseconds from the start, and never falls. After its last moment the
+//! trace begins again. An unused moment is lost, and a long packet uses several.
 //!
-//! One line may be before the others, which Mahimahi does not know: `# 125 bytes` says how much a moment
-//! carries. Links exist whose blocks are shorter than a packet.
+//! One line may be before the others, which Mahimahi does not know: `# 125 bytes` is the number of bytes
+//! that a moment carries. Links exist whose blocks are shorter than a packet.
 
 mod cellular;
 #[cfg(test)]
@@ -34,7 +34,7 @@ const NS_PER_MS: u64 = 1_000_000;
 pub struct Trace {
     /// Since the start, rising or equal; the last one is the period.
     at_ms: Arc<[u64]>,
-    /// What each of them carries.
+    /// Bytes that each moment carries.
     opportunity_bytes: u64,
 }
 
@@ -138,7 +138,7 @@ fn length(line: &str) -> Option<u64> {
 }
 
 impl Serialize for Trace {
-    /// What describes it; the moments would be longer than a report.
+    /// The description of the trace, without its moments, which would be longer than a report.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("Trace", 4)?;
         fields.serialize_field("opportunities", &self.at_ms.len())?;
@@ -149,7 +149,7 @@ impl Serialize for Trace {
     }
 }
 
-/// How far a transmitter has used its trace.
+/// The progress of a transmitter in its trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     /// The number of the moment in use.

@@ -15,8 +15,8 @@ pub const PACKED: &str = "samples.jsonl.gz";
 
 /// Copies a campaign's results to another folder, with compressed samples. Returns the bytes there.
 ///
-/// The same samples give the same bytes, line by line in the same order: every value of a report can be
-/// made of them again.
+/// The same samples give the same bytes. Their lines stay in the same order, so every value of a report
+/// can be made of them again.
 ///
 /// # Errors
 ///

@@ -24,8 +24,8 @@ const SERVER_NAME: &str = "localhost";
 const CERTIFICATE: &str = "development-certificate.pem";
 const KEY: &str = "development-key.pem";
 const AUTHORITY: &str = "development-ca.pem";
-/// How long brokers wait for a handshake, and then for CONNECT, in milliseconds: with any transport as long
-/// as devices try. What is slow is a result, and no failure.
+/// The time that brokers wait for a handshake, and then for CONNECT, in milliseconds. With any transport
+/// it is as long as devices try. A slow handshake is a result, and no failure.
 const PATIENCE_MS: &str = "60000";
 /// Longest start of a program on a busy machine.
 pub(super) const START_LIMIT: Duration = Duration::from_secs(30);
@@ -334,8 +334,8 @@ impl Broker {
     }
 }
 
-/// Starts what takes early data over TCP, or a rival's protocol, in front of a listener without TLS;
-/// returns its port as well.
+/// Starts a gateway in front of a listener without TLS, for early data over TCP or for a rival's
+/// protocol. Returns its port as well.
 fn start_gateway(
     setting: &Setting<'_>,
     site: &Site,

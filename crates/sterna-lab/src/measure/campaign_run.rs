@@ -136,8 +136,8 @@ impl Outcome {
     }
 }
 
-/// Runs campaigns until they are done or `stop` is set: all of them by one schedule, so that short runs
-/// of one fill the waiting of long runs of another. Returns an outcome for each.
+/// Runs campaigns until they are done or `stop` is set. One schedule has the runs of all, so that short
+/// runs of one campaign fill the waiting of long runs of another. Returns an outcome for each.
 ///
 /// # Errors
 ///
@@ -201,7 +201,7 @@ pub fn execute(
     Ok(parts.iter().map(outcome).collect())
 }
 
-/// What all campaigns of a command have in common.
+/// Settings that all campaigns of a command have in common.
 #[derive(Clone, Copy)]
 struct Surroundings<'a> {
     machine: &'a Machine,
@@ -373,16 +373,16 @@ pub fn predict(
     })
 }
 
-/// What campaigns will take.
+/// Predicted number and time of runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Prediction {
     /// Runs in all.
     pub runs: usize,
-    /// Those of them beside which no other may run.
+    /// Runs beside which no other may run.
     pub alone: usize,
-    /// Time of these.
+    /// Time of the runs that run alone.
     pub alone_time: Duration,
-    /// Time of all.
+    /// Time of all runs.
     pub time: Duration,
 }
 

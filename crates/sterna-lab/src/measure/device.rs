@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::process::Process;
 
-/// Each message starts with its number (4 bytes) and the moment when it was handed over (8 bytes,
-/// nanoseconds of the monotonic clock), both with the most significant byte first.
+/// Shortest message. It starts with its number (4 bytes) and the moment when it was handed over
+/// (8 bytes, nanoseconds of the monotonic clock). Both have the most significant byte first.
 pub const MIN_PAYLOAD_BYTES: u32 = 12;
 
 /// Role of a device.
@@ -209,7 +209,7 @@ pub struct Measured {
     pub congestion: Option<String>,
 }
 
-/// What a gateway says of its connections at the end.
+/// A gateway's report of its connections at the end.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct EarlyConnections {
     /// Connections.

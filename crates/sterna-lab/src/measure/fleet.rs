@@ -1,7 +1,7 @@
 //! A fleet's run: its phases, what each costs, and a power cut of the broker.
 //!
-//! The device says `finished` after each phase, and waits for `go` before the next one: all have connected,
-//! all messages have left, all are back after the power cut.
+//! The device says `finished` after each phase, and waits for `go` before the next one. At the ends of
+//! the phases all have connected, all messages have left, and all are back after the power cut.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -143,8 +143,8 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// The broker is without power for a while, if that is wanted. What it had in memory is gone, and its
-    /// host says nothing to anybody.
+    /// The broker is without power for a while, if that is wanted. Its memory is lost, and its host
+    /// sends nothing to anybody.
     pub(super) fn power_cut(
         &mut self,
         setting: &Setting<'_>,

@@ -1,9 +1,8 @@
 //! The actual negotiation of TLS and QUIC, read off the link.
 //!
-//! A server's ServerHello names its cipher and group. On TCP it is in clear. In QUIC it is in an
-//! Initial packet. Its keys follow from the identifier that the client chose first (RFC 9001,
-//! section 5.2), so any observer on the path can read it. So this works for any client and any
-//! server, with any settings.
+//! A server's ServerHello names its cipher and group. On TCP it is in clear. In QUIC it is in an Initial
+//! packet, whose keys follow from the client's first identifier (RFC 9001, section 5.2). Any observer on
+//! the path can therefore read it, with any client and any server, with any settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -154,7 +154,7 @@ struct Answer {
     air: Option<Air>,
 }
 
-/// What stations and access point did on the air since the start, where that is WiFi.
+/// Activity of stations and access point on the air since the start, where that is WiFi.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
 pub(super) struct Air {
     /// Frames with data, each try.
@@ -170,7 +170,8 @@ pub(super) struct Air {
 }
 
 impl Air {
-    /// What was done since an earlier look, by the names of metrics.
+    /// Activity since an earlier look, by the names of metrics. The longest queue is that since the
+    /// start.
     pub(super) fn since(&self, before: &Self) -> [(&'static str, f64); 5] {
         let frames = (self.frames - before.frames) as f64;
         let rate_sum_bps = self.rate_sum_bps - before.rate_sum_bps;
@@ -221,7 +222,7 @@ pub(super) struct Seen {
     pub(super) late: Late,
     /// Energy of the client's radio since ns-3 started.
     pub(super) energy_j: Option<f64>,
-    /// What was on its air.
+    /// Activity on its air, where that is WiFi.
     pub(super) air: Option<Air>,
     /// Part of the time that it was late by more than a millisecond, in percent.
     pub(super) late_percent: f64,

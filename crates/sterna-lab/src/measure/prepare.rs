@@ -1,4 +1,4 @@
-//! What is looked at before anything is measured: the links, the brokers and their settings.
+//! Checks before anything is measured: the links, the brokers and their settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;

@@ -14,7 +14,7 @@ const ENTRY_BYTES: usize = 56;
 /// The type of a segment that is loaded.
 const PT_LOAD: u64 = 1;
 
-/// What rustc leaves in the section `.comment` of a program, before its version.
+/// Text that rustc leaves in the section `.comment` of a program, before its version.
 const COMPILER_MARK: &[u8] = b"rustc version ";
 
 /// Which build of a program was measured.

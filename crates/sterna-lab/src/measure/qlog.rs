@@ -142,9 +142,8 @@ struct Header {
 /// Reads a trace event by event.
 ///
 /// The library reports sent and lost packets, and bytes in flight at each change. Bytes that are no
-/// longer in flight and were not lost were acknowledged, or are no longer waited for. Examples of
-/// the latter are a probe for a larger MTU without an answer, packets of the handshake, and those
-/// before a change of address.
+/// longer in flight and were not lost were acknowledged, or are no longer waited for. Examples are an
+/// unanswered probe for a larger MTU, packets of the handshake, and packets before a change of address.
 fn follow(trace: impl io::BufRead) -> Result<Vec<Moment>, String> {
     let mut moments = Vec::new();
     let mut now = Moment::default();

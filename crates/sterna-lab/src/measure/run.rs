@@ -287,7 +287,7 @@ fn measure(
     Ok(())
 }
 
-/// What a reliable transport has not delivered.
+/// The reason why a run is incomplete: messages that a reliable transport has not delivered.
 fn loss(run: &Run, sample: &Sample) -> Option<String> {
     let asked = f64::from(run.workload.messages * run.workload.connections);
     let arrived = asked * sample.metrics.get("arrived_ratio")?;
@@ -413,7 +413,7 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
     }
 }
 
-/// What the subscriber beside the broker gets to do. It connects as devices of all transports do.
+/// The task of the subscriber beside the broker. It connects as devices of all transports do.
 fn subscriber(run: &Run, url: String, broker: &Broker) -> Task {
     let credentials = match broker.credentials() {
         Credentials::Password { user, password, .. } => Credentials::Password {

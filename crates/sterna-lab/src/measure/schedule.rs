@@ -6,9 +6,8 @@ use std::time::Duration;
 use crate::calibrate::Machine;
 use crate::campaign::Run;
 
-/// Messages a second that a core may serve with broker, device and link: a seventh of its limit at
-/// half a millisecond each, so that no program waits long for a core. Unoptimised programs take
-/// more.
+/// Messages a second that a core may serve with broker, device and link. It is a seventh of its limit at
+/// half a millisecond each, so that no program waits long for a core. Unoptimised programs take more.
 const MESSAGES_PER_S_AND_CORE: f64 = if cfg!(debug_assertions) { 150.0 } else { 300.0 };
 /// Time between two starts side by side, on one core, so that starting programs do not make the
 /// packets of others late. Namespaces, a broker, devices and their handshakes take 0.15 s of a core.
@@ -18,7 +17,7 @@ const START_EVERY: Duration = Duration::from_millis(400);
 pub(super) const MAX_JOBS: usize = 400;
 /// Fewest runs at once, unless fewer were asked for, however busy the machine turns out to be.
 const MIN_JOBS: f64 = 64.0;
-/// What is left of the runs at once when one has to be repeated: they take turns for the cores.
+/// Part of the runs at once that is left when one has to be repeated: they take turns for the cores.
 const AFTER_REPETITION: f64 = 0.995;
 /// Runs at once that come back with each good one.
 const AFTER_GOOD: f64 = 0.5;
@@ -92,7 +91,7 @@ impl Schedule {
         }
     }
 
-    /// Whether it is time for another run, so long after the start of the last one.
+    /// Whether it is time for another run, this long after the start of the last one.
     pub(super) fn may_start(&self, since_last: Option<Duration>) -> bool {
         self.running == 0 || since_last.is_none_or(|since| since >= self.capacity.start_every)
     }
@@ -128,8 +127,8 @@ impl Schedule {
         self.jobs = (self.jobs + AFTER_GOOD).min(self.capacity.jobs as f64);
     }
 
-    /// An ended run is to be repeated: last of those that run alone, or in the order of the others, of which fewer
-    /// run at once from now on.
+    /// An ended run is to be repeated. It comes last of those that run alone, or in the order of the
+    /// others. Of those, fewer run at once from now on.
     pub(super) fn again(&mut self, runs: &[Run], index: usize) {
         if runs[index].alone {
             self.alone.insert(0, index);
@@ -231,7 +230,7 @@ mod tests {
         Plan::new(&campaign, true, 1, &[]).unwrap().runs
     }
 
-    /// Of a machine with so many cores and enough memory.
+    /// Of a machine with this number of cores and enough memory.
     fn of(cores: usize, jobs: Option<usize>) -> Capacity {
         let machine = Machine {
             cores,

@@ -77,7 +77,8 @@ pub(super) struct Passed {
     pub(super) down: Counters,
     /// Energy of the client's radio since the start, where ns-3 counts it.
     pub(super) energy_j: Option<f64>,
-    /// What was on the air, and the part of the time that it was late, where ns-3 counts it.
+    /// Activity on the air, and the part of the time that ns-3 was late, in percent; only where ns-3
+    /// counts it.
     pub(super) air: Option<(Air, f64)>,
 }
 
@@ -437,7 +438,7 @@ pub(super) struct Timeline {
     thread: JoinHandle<Noted>,
 }
 
-/// What a time line has noted.
+/// Notes of a time line.
 #[derive(Debug)]
 struct Noted {
     packets: Vec<FlowPacket>,

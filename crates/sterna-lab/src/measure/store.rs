@@ -114,8 +114,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the folder has results that are not to be resumed, or of another campaign, version, seed
-    /// or length; or if it cannot be written.
+    /// If the folder has results that are not to be resumed, or results of another campaign or with
+    /// other settings. If the folder cannot be written. The settings are versions, campaign file, seed,
+    /// length, emulator, builds, and the sets of brokers and devices.
     pub fn open(
         folder: &Path,
         manifest: &Manifest,

@@ -7,14 +7,12 @@ use super::site::SiteReport;
 
 /// Allowed lateness of 99 % of the packets.
 const MAX_LATE_P99_US: f64 = 1_000.0;
-/// Allowed lateness of all packets but one of a thousand; a tenth of the round trip is allowed,
-/// too. One stall of the machine does not spoil a run of many minutes; in a short one it is the
-/// latest packet.
+/// Allowed lateness of all packets but one of a thousand. A tenth of the round trip is allowed, too. One
+/// stall of the machine does not spoil a run of many minutes; in a short one it is the latest packet.
 const MAX_LATE_US: f64 = 5_000.0;
-/// Allowed lateness of a device with 99 % of its messages; a tenth of the round trip, or a
-/// hundredth of the interval between messages, is allowed, too. Timers of programs have a grain of
-/// a millisecond. A delay counts from the hand-over of a message, so lateness changes only the
-/// intervals.
+/// Allowed lateness of a device with 99 % of its messages. A tenth of the round trip, or a hundredth of
+/// the interval between messages, is allowed, too. Timers of programs have a grain of a millisecond. A
+/// delay counts from the hand-over of a message, so lateness changes only the intervals.
 const MAX_DEVICE_LATE_P99_MS: f64 = 3.0;
 /// CPU pressure that only programs with real-time priority stand.
 const MAX_PRESSURE_PERCENT: f64 = 60.0;

@@ -32,13 +32,13 @@ pub const SERVER_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 
 const MIN_MTU_BYTES_V6: u32 = 1280;
 /// The name of the device in either namespace.
 pub const DEVICE: &str = "link0";
-/// Packets that wait in the kernel until the emulator reads them. The default of 500 is filled by 4
-/// ms of a gigabit link, and more would be lost uncounted.
+/// Packets that wait in the kernel until the emulator reads them. Within 4 ms a gigabit link fills the
+/// default of 500, and further packets would be lost uncounted.
 const DEVICE_QUEUE_PACKETS: u32 = 20_000;
 
-/// Settings of the kernel that each namespace gets: no router solicitations, which would count as
-/// packets of the experiment, and no memory of earlier connections, which TCP would have over QUIC; but
-/// Fast Open for clients that ask for it (1), by all listeners (2 and 0x400).
+/// Settings of the kernel that each namespace gets. IPv6 is off, since router solicitations would count
+/// as packets of the experiment. TCP has no memory of earlier connections, which it would have over
+/// QUIC. Fast Open is on for clients that ask for it (1), and for all listeners (2 and 0x400).
 const SYSTEM_SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_fastopen", "1027"),
     ("net/ipv6/conf/all/disable_ipv6", "1"),
@@ -46,8 +46,9 @@ const SYSTEM_SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_no_metrics_save", "1"),
 ];
 
-/// The same of a device that has IPv6: no address but the one that it is given, no wait until nobody else
-/// answers to that (RFC 4862, section 5.4), and no packets that ask for routers or announce anything.
+/// The same for a device that has IPv6. It has no address but the given one, and does not wait until
+/// nobody else answers to that (RFC 4862, section 5.4). It sends no packets that ask for routers or
+/// announce anything.
 const DEVICE_SETTINGS_V6: [(&str, &str); 6] = [
     ("addr_gen_mode", "1"),
     ("accept_dad", "0"),

@@ -222,8 +222,8 @@ impl Netlink {
         Ok(false)
     }
 
-    /// Whether packets to an address would come to this host. The kernel makes that route to a new address of
-    /// IPv6 some time after it has the address, and drops packets until then.
+    /// Whether packets to an address would come to this host. The kernel makes the route to a new IPv6
+    /// address some time after the address. Until then it drops packets.
     pub(crate) fn is_own(&mut self, address: IpAddr) -> io::Result<bool> {
         let (octets, family) = octets(address);
         let message = Message::new(RTM_GETROUTE, 0)
@@ -237,8 +237,9 @@ impl Netlink {
         }
     }
 
-    /// Gives a device an address, without a network around it: the kernel would make a route to such a
-    /// network, which would win over ours and know no congestion control. It can be used at once.
+    /// Gives a device an address, without a network around it. The kernel would make a route to that
+    /// network, which would win over ours and know no congestion control. An IPv6 address does not wait
+    /// for duplicate address detection.
     pub(crate) fn address(&mut self, index: i32, address: IpAddr) -> io::Result<()> {
         let (octets, family) = octets(address);
         let prefix_bits = octets.len() as u8 * 8;
@@ -251,7 +252,7 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// Tells a device of Ethernet for ever which address another one has there.
+    /// Tells a device of Ethernet the address that another one has there, for ever.
     pub(crate) fn neighbour(
         &mut self,
         index: i32,
@@ -269,9 +270,9 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// Sends everything that has no other way through a device. TCP that goes there uses the congestion
-    /// control when one is given, whatever the system's default is and programs ask for, and waits no
-    /// longer than `rto_min_ms` allows before it sends again.
+    /// Sends everything that has no other way through a device. TCP over this route uses the given
+    /// congestion control, if any, whatever the system's default is and programs ask for. `rto_min_ms`
+    /// is the least time after which TCP sends again.
     pub(crate) fn default_route(
         &mut self,
         index: i32,

@@ -5,8 +5,8 @@
 //!
 //! # Limits
 //!
-//! - UDP: datagrams are delayed, lost, limited in rate as on the link, each with headers of IP and UDP
-//!   that aren't there. Path-MTU and congestion marks are not.
+//! - UDP: datagrams are delayed, lost and limited in rate as on the link. Each counts with headers of IP
+//!   and UDP that aren't there. Path-MTU and congestion marks are missing.
 //! - TCP: there are two connections, one on each side, and the bytes between them are delayed and
 //!   limited in rate. Nothing is lost, so TCP's recovery is not seen, nor its congestion control or
 //!   its acknowledgements. A connection opens at once; its first bytes are taken a round trip later.

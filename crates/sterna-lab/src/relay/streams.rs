@@ -38,9 +38,9 @@ struct Half {
     arrived: VecDeque<u8>,
     /// The sender has said that nothing more comes.
     has_ended: bool,
-    /// So has the link.
+    /// The link has passed this end on.
     end_has_arrived: bool,
-    /// So has the receiver heard.
+    /// The receiver has heard of it.
     end_is_told: bool,
     /// Events for which the receiver's socket is watched.
     wants_write: bool,

@@ -9,7 +9,7 @@ use super::values::{Cell, Table, Term, Terms};
 /// A row of the table.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// What is compared, and in which cell.
+    /// The comparison's title and its cell.
     pub(super) what: String,
     /// TCP's best way, by its label.
     pub(super) tcp: String,

@@ -23,7 +23,7 @@ const MAX_SHOWN_CHANGE: f64 = 10.0;
 /// Part of the pairs of neighbours and others that must go the same way to make a trend.
 const TREND_PAIRS: f64 = 0.7;
 
-/// What a check has found.
+/// Findings of a check.
 #[derive(Default)]
 pub(super) struct Found {
     /// For people.
@@ -36,8 +36,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Adds a row. With runs in its cells that failed or lost messages it does not agree: without these
-    /// its transport looks better than it is.
+    /// Adds a row. It does not agree where runs in its cells failed or lost messages: without them its
+    /// transport looks better than it is.
     fn push(&mut self, table: &Table<'_>, mut row: Row) {
         row.unsuccessful = row
             .terms
@@ -79,9 +79,9 @@ pub struct Row {
     pub number: usize,
     /// Its cell, in words; empty where there is only one.
     pub cell: String,
-    /// What is made of the terms: `value` is the first, `difference` the first less the second,
-    /// `rise` the second less the first, less the fourth less the third, and `change` the last by the
-    /// first, less 1.
+    /// The calculation from the terms. `value` is the first. `difference` is the first less the second.
+    /// `rise` is the second less the first, less the rise from the third to the fourth. `change` is the
+    /// last by the first, less 1.
     pub made: &'static str,
     /// The values that it is made of.
     pub terms: Vec<Recipe>,
@@ -99,7 +99,7 @@ pub struct Row {
     pub least: Option<f64>,
     /// Of a value: not more than this.
     pub most: Option<f64>,
-    /// What the interval says.
+    /// The verdict by the interval.
     pub agreement: Agreement,
 }
 
@@ -142,9 +142,9 @@ pub struct Recipe {
     pub against: Option<Filter>,
     /// How much less than `against`, instead of the ratio to it.
     pub difference: bool,
-    /// What the ratio takes away, in percent, instead of the ratio.
+    /// Reduction instead of the ratio: 1 less the ratio, in percent.
     pub reduction: bool,
-    /// What is taken off in the end.
+    /// Subtracted in the end.
     pub minus: f64,
 }
 
@@ -165,7 +165,7 @@ impl Recipe {
     }
 }
 
-/// What one part of a claim comes to.
+/// Findings of one part of a claim.
 pub(super) fn look(check: &Check, table: &Table<'_>) -> Found {
     match check {
         Check::Stated { .. } => Found::default(),
@@ -200,8 +200,8 @@ pub(super) fn look(check: &Check, table: &Table<'_>) -> Found {
     }
 }
 
-/// All combinations of the values of some axes that a claim is about: those of transports that it names,
-/// or all but those of other brokers and devices.
+/// All combinations of the values of some axes that a claim is about. Its transports are those that it
+/// names, or all but those of other brokers and devices.
 fn claimed(table: &Table<'_>, source: &Source, axes: &[Axis], fixed: &Filter) -> Vec<Cell> {
     let is_meant = |name: &String| match source.transports.as_slice() {
         [] => !is_foreign(name),
@@ -399,7 +399,7 @@ fn order(
     found
 }
 
-/// What an order compares: two values, or the first and the last along an axis of each.
+/// The sources that an order compares: two values, or the first and the last along an axis of each.
 fn sides(
     table: &Table<'_>,
     source: &Source,
@@ -531,8 +531,9 @@ impl Way {
     }
 }
 
-/// Whether values go where they should, by the intervals of their changes: from the first to the last
-/// for a rise or a fall, of all pairs for what is flat or unclear.
+/// Whether values go where they should, by the intervals of their changes. For a rise or a fall this is
+/// the change from the first to the last. For a flat or unclear trend these are the changes of all
+/// pairs.
 fn follows(terms: &Terms<'_>, last: usize, expect: Trend, within: f64) -> Agreement {
     let change =
         |first: usize, second: usize| terms.estimate(|values| values[second] / values[first] - 1.0);

@@ -12,7 +12,7 @@ use super::values::Table;
 /// Exceptions that are named one by one; of more only their number is said.
 const MAX_EXCEPTIONS: usize = 4;
 
-/// What the runs say to a claim, judged by 95 % intervals.
+/// Agreement of the runs with a claim, judged by 95 % intervals.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Agreement {
@@ -103,7 +103,7 @@ fn answer(claim: &Claim, table: &Table<'_>) -> Answer {
     let missed = !found.missing.is_empty();
     let verdict = match &claim.untested {
         Some(_) => Agreement::NotTested,
-        // What was not measured could have been otherwise.
+        // A value that was not measured could have been otherwise.
         None => Agreement::of_all(
             found
                 .rows

@@ -8,7 +8,7 @@ use super::values::{Table, at};
 
 /// Most series of a panel; more are divided among several.
 const MAX_SERIES: usize = 8;
-/// What metrics are, for the vertical axis. A name that is not here stands for itself.
+/// Words for metrics at the vertical axis. A name that is not here stands for itself.
 const NAMES: [(&str, &str); 29] = [
     ("allocated_besides_bytes", "allocated, without the largest"),
     ("allocated_bytes", "allocated"),
@@ -128,7 +128,7 @@ fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
     }
 }
 
-/// What stands at the vertical axis: what it is, and its unit.
+/// The title of the vertical axis: the quantity and its unit.
 fn y_title(figure: &Figure) -> String {
     let (metric, statistic) = figure
         .metric

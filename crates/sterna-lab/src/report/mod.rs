@@ -1,8 +1,8 @@
 //! Results of a campaign's samples: figures in the papers' forms, claims with verdicts, pages.
 //!
-//! Only sound samples count. Those out of tolerance are listed, and shown in figures and claims only if
-//! it is asked for, and then it is said. Runs that failed or lost messages are listed, and no claim
-//! about their cells agrees: leaving them out flatters their transport.
+//! Only sound samples count. Those out of tolerance are listed; figures and claims use them only on
+//! request, and then say so. Runs that failed or lost messages are listed, and no claim about their
+//! cells agrees: leaving them out flatters their transport.
 
 mod best;
 mod checks;

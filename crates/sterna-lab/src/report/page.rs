@@ -35,7 +35,7 @@ const FORMS: &str = "Boxes: quartiles, dot at the median, whiskers at the 5th an
 
 /// The heading of the table of bests.
 const BEST: &str = "Each transport at its best";
-/// What it shows.
+/// The explanation of that table.
 const BEST_MEANS: &str = "Of all ways to use TCP that were measured the one with the lowest value, the same of QUIC, and QUIC's \
                           value by TCP's. Where the interval of the ratio holds 1, neither is faster.";
 /// Its columns.

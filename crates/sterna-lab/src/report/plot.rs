@@ -28,8 +28,8 @@ const TOP: f64 = 26.0;
 const BOTTOM: f64 = 52.0;
 /// Of a line of the title.
 const TITLE_HEIGHT: f64 = 20.0;
-/// How wide a character of the title is in the widest of usual fonts (DejaVu Sans Bold), in the mean: readers'
-/// fonts differ, and what is too wide is cut off.
+/// Mean width of a character of the title in the widest of usual fonts (DejaVu Sans Bold). Readers'
+/// fonts differ, and text that is too wide is cut off.
 const TITLE_CHARACTER_WIDTH: f64 = 10.0;
 /// Of a line of the legend.
 const LEGEND_HEIGHT: f64 = 24.0;
@@ -37,7 +37,7 @@ const LEGEND_HEIGHT: f64 = 24.0;
 const MAX_WIDTH: f64 = 1080.0;
 /// Points outside of the whiskers that are drawn of one box: the farthest ones.
 const MAX_OUTLIERS: usize = 60;
-/// How wide a character is in the widest of usual fonts (DejaVu Sans), in the mean.
+/// Mean width of a character in the widest of usual fonts (DejaVu Sans).
 const CHARACTER_WIDTH: f64 = 6.8;
 /// Of a line of the vertical axis' title.
 const LINE_HEIGHT: f64 = 13.0;
@@ -46,7 +46,7 @@ const LINE_HEIGHT: f64 = 13.0;
 #[derive(Clone, Debug)]
 pub(super) struct Picture {
     pub(super) title: String,
-    /// What stands at the vertical axis: what it is, and its unit.
+    /// The title of the vertical axis: the quantity and its unit.
     pub(super) y_title: String,
     /// Title at the horizontal axis.
     pub(super) x_title: String,
@@ -425,8 +425,8 @@ impl Panel {
 /// Most characters of a category's name in one line.
 const LONG: f64 = 16.0;
 
-/// A text in one line, or in two where it has more characters than that: divided at the blank next to its
-/// middle.
+/// A text in one line, or in two where it has more than `most` characters. It is divided at the blank
+/// next to its middle.
 fn in_lines(name: &str, most: f64) -> Vec<&str> {
     let middle = name.len() / 2;
     let blanks = name.match_indices(' ').map(|(at, _)| at);

@@ -18,7 +18,7 @@ const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recompute.py")
 const REPETITIONS: u32 = 6;
 /// Most bytes of samples in the repository.
 const MOST_SHIPPED_BYTES: u64 = 20_000_000;
-/// Of so many samples one is missing, one unsound, and one incomplete.
+/// Of this number of samples one is missing, one unsound, and one incomplete.
 const GAP: u64 = 101;
 
 /// A Python with numpy: that of the path, or the system's. `None` where there is neither.
@@ -73,7 +73,7 @@ fn wanted(campaign: &Campaign) -> (BTreeSet<String>, BTreeSet<String>) {
             Some((name, _)) => series.insert(name.to_owned()),
         };
     }
-    // What has one value a run is no series, though its largest be asked for.
+    // A metric with one value a run is no series, though a claim ask for its largest.
     series.retain(|name| !metrics.contains(name));
     (metrics, series)
 }
@@ -242,7 +242,7 @@ fn in_brackets(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// What a page cites, each with its values: `(row ID: VALUES)`, ``(best `ID`: VALUES)``, and the rows
+/// Citations in a page, each with its values: `(row ID: VALUES)`, ``(best `ID`: VALUES)``, and the rows
 /// `| ID | … | VALUES |` of tables with a column "ours".
 fn cited(page: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
@@ -356,7 +356,7 @@ fn packed_samples_are_read_like_the_others() {
         fs::read_to_string(files.unwrap().rows).unwrap()
     };
     assert!(rows(&plain) == rows(&packed));
-    // What is cut off is no campaign with fewer samples.
+    // Samples that are cut off are no campaign with fewer samples.
     let cut = fs::read(packed.join(PACKED)).unwrap();
     fs::write(packed.join(PACKED), &cut[..cut.len() / 2]).unwrap();
     assert!(Collection::read(&packed, false).is_err());

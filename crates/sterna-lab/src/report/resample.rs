@@ -1,8 +1,8 @@
 //! How sure a value is: repetitions are drawn again, with replacement, as they were.
 //!
-//! What a repetition is drawn with is all its runs: the transports that are compared, which met the
-//! same losses, and every message of a run, whose delays are not independent of each other. So a ratio
-//! is one of pairs, and the number of messages makes no interval narrow.
+//! A repetition is drawn with all its runs: the transports that are compared, which met the same losses.
+//! It is drawn with every message of a run, too, since their delays are not independent of each other. A
+//! ratio is therefore one of pairs, and the number of messages makes no interval narrow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,17 @@ use super::statistics::{Estimate, tail};
 
 /// How often the repetitions are drawn anew.
 const RESAMPLES: usize = 10_000;
-/// Of up to so many repetitions each possible draw is made once, which are fewer: 1716 of 7. The ends
-/// of an interval of few repetitions are among the rarest draws, and chance need not decide on them.
+/// Up to this number of repetitions, each possible draw is made once; these are fewer than `RESAMPLES`:
+/// 1716 of 7. The ends of an interval of few repetitions are among the rarest draws, and chance need not
+/// decide on them.
 const MAX_EXACT_REPETITIONS: usize = 7;
-/// Of fewer repetitions even the widest interval that draws can give is no 95 % interval: all of them
-/// are on one side of the truth once in `2^(1 - N)`.
+/// Fewest repetitions that have an interval. All N repetitions are on one side of the true median with a
+/// probability of `2^(1 - N)`, so that the widest interval of 5 draws covers 94 %. The page of the lab says so.
 pub(super) const MIN_REPETITIONS: usize = 5;
 /// From which the draws come, so that a report made twice is the same.
 const SEED: u64 = 0x1ab;
 
-/// What is made of all values of some runs.
+/// A statistic of all values of some runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Statistic {
     Mean,
@@ -46,7 +47,7 @@ pub(super) struct Quantity {
     pub(super) repetitions: BTreeMap<u32, Vec<Vec<f64>>>,
 }
 
-/// What a repetition adds to a statistic, worked out once for all draws.
+/// The contribution of each repetition to a statistic, worked out once for all draws.
 enum Prepared {
     /// For each repetition: number of values, their sum and the sum of their squares, less `center`.
     Moments {
@@ -234,8 +235,8 @@ impl Resamples {
         })
     }
 
-    /// What is made of the quantities' values, with its interval; `None` where it is no number, as a
-    /// ratio to nothing is.
+    /// A value that `combine` makes of the quantities' values, with its interval. `None` where it is no
+    /// number, as a ratio to nothing is.
     pub(super) fn estimate(&self, combine: impl Fn(&[f64]) -> f64) -> Option<Estimate> {
         let value = combine(&self.measured);
         if !value.is_finite() {

@@ -102,8 +102,8 @@ fn student(degrees: usize) -> f64 {
     }
 }
 
-/// The part of a normal distribution below `-deviations`: `erfc(x / √2) / 2`, with a relative error
-/// below 2e-7 (Press et al., Numerical Recipes, section 6.2, `erfcc`).
+/// The part of a normal distribution below `-deviations`, which is `erfc(x / √2) / 2`. The relative
+/// error is below 2e-7 (Press et al., Numerical Recipes, section 6.2, `erfcc`).
 fn lower_tail(deviations: f64) -> f64 {
     const TERMS: [f64; 10] = [
         -1.265_512_23,
@@ -123,11 +123,11 @@ fn lower_tail(deviations: f64) -> f64 {
     t * (-z).mul_add(z, sum).exp() / 2.0
 }
 
-/// Which part of the resamples of N repetitions lies below a 95 % interval, and which above it.
+/// The part of the resamples of N repetitions that lies below a 95 % interval, and the part above it.
 ///
-/// Of many repetitions it is 2.5 %. Of few, resamples vary less than the repetitions do, and the
-/// interval is made wider by as much as Student's is (Hesterberg 2015, "What Teachers Should Know
-/// About the Bootstrap": the expanded percentile interval).
+/// For many repetitions it is 2.5 %. For few, resamples vary less than the repetitions do, and the
+/// interval is made wider by as much as Student's is. This is the expanded percentile interval of
+/// Hesterberg 2015, "What Teachers Should Know About the Bootstrap".
 pub(super) fn tail(repetitions: usize) -> f64 {
     let count = repetitions as f64;
     lower_tail((count / (count - 1.0)).sqrt() * student(repetitions - 1))

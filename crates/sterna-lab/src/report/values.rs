@@ -88,9 +88,9 @@ impl<'a> Table<'a> {
             .collect()
     }
 
-    /// What a name means in these cells, by repetition: a metric of each run (`total_s`), a statistic
-    /// of the values of a series (`delay_ms.p95`), or of a metric's values (`total_s.max`). `None` of a
-    /// statistic that there is not.
+    /// The quantity that a name means in these cells, by repetition. It is a metric of each run
+    /// (`total_s`), or a statistic. A statistic is of the values of a series (`delay_ms.p95`), or of a
+    /// metric's values (`total_s.max`). `None` for an unknown statistic.
     fn quantity(&self, grid: &str, filter: &Filter, name: &str) -> Option<Quantity> {
         let (name, statistic) = match name.split_once('.') {
             Some((name, statistic)) => (name, statistic_named(statistic)?),
@@ -118,8 +118,8 @@ impl<'a> Table<'a> {
         Resamples::of(&[quantity])?.estimate(|values| values[0])
     }
 
-    /// The same of the samples that pass the first filter, by that of those that pass the second, both of
-    /// the same repetitions.
+    /// The ratio of two values: that of the samples that pass the first filter, by that of the second.
+    /// Both are of the same repetitions.
     pub(super) fn ratio(&self, grid: &str, both: &[Filter; 2], name: &str) -> Option<Estimate> {
         let quantities = [
             self.quantity(grid, &both[0], name)?,
@@ -128,7 +128,7 @@ impl<'a> Table<'a> {
         Resamples::of(&quantities)?.estimate(|values| values[0] / values[1])
     }
 
-    /// What a claim looks at in one cell; `None` where a metric's statistic is unknown.
+    /// The term that a claim looks at in one cell; `None` where a metric's statistic is unknown.
     pub(super) fn term(
         &self,
         source: &Source,
@@ -195,7 +195,7 @@ pub(super) struct Term {
     is_difference: bool,
     /// The ratio as what it takes away, in percent.
     is_reduction: bool,
-    /// What is taken off.
+    /// Subtracted in the end.
     minus: f64,
 }
 
@@ -246,7 +246,7 @@ impl<'a> Terms<'a> {
         Some(Self { terms, resamples })
     }
 
-    /// What is made of the terms' values; `None` where it is no number.
+    /// A value that `combine` makes of the terms' values; `None` where it is no number.
     pub(super) fn estimate(&self, combine: impl Fn(&[f64]) -> f64) -> Option<Estimate> {
         self.resamples.estimate(|values| {
             let mut rest = values;

@@ -87,9 +87,8 @@ impl Connection {
         if !qos.is_acknowledged() {
             return self.is_connected();
         }
-        // [MQTT-4.9.0-2] [MQTT-4.9.0-3] nothing else is ever held back
-        // The span keeps a client that never acknowledges one message, and all others, from
-        // growing the session without end.
+        // [MQTT-4.9.0-2] [MQTT-4.9.0-3] nothing else is ever held back. The span keeps a client
+        // that acknowledges all messages but one from growing the session without end.
         self.has_quota(session)
             && !session.has_resends()
             && session.span() < 4 * usize::from(self.send_quota) + 64

@@ -114,9 +114,8 @@ impl Incoming {
         Some(state & ACKNOWLEDGED != 0)
     }
 
-    /// The entry of an identifier on a lane. It is the lane's own, or else one of an earlier connection or
-    /// of a lost lane, or else one of another lane. Clients that publish on unidirectional streams release
-    /// on another lane.
+    /// The entry of an identifier on a lane. The lane's own comes first, then one of an earlier connection or of a lost
+    /// lane, then one of another lane. Clients that publish on unidirectional streams release on another lane.
     fn find(&self, lane: Lane, packet_id: PacketId) -> Option<(u16, u64)> {
         let id = packet_id.get();
         let own = (id, lane.0);
@@ -156,7 +155,7 @@ impl Incoming {
         assert_eq!(in_flight, self.in_flight as usize, "received and in flight");
     }
 
-    /// What an earlier connection received and did not release.
+    /// The identifiers that an earlier connection received and did not release.
     pub(super) fn of_earlier(ids: impl Iterator<Item = PacketId>) -> Self {
         let ids = ids.map(|id| ((id.get(), EARLIER), ACKNOWLEDGED)).collect();
         Self { ids, in_flight: 0 }

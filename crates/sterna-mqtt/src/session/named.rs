@@ -9,7 +9,7 @@ use crate::PacketId;
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct Named {
     ids: BTreeMap<PacketId, NamedSlot>,
-    /// What is to be sent again, in order; some of it may be acknowledged meanwhile.
+    /// Identifiers of messages to be sent again, in order; some may be acknowledged meanwhile.
     resends: VecDeque<PacketId>,
     /// Ascending slots that were dropped since the first of these identifiers was taken.
     pub(super) dropped: u64,
@@ -17,7 +17,7 @@ pub(super) struct Named {
     taken: u64,
 }
 
-/// What an identifier is used for.
+/// The use of an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NamedSlot {
     pub(super) tag: u64,
@@ -26,7 +26,7 @@ pub(super) struct NamedSlot {
     pub(super) sent: bool,
     /// Counts against the receiver's Receive Maximum.
     pub(super) in_flight: bool,
-    /// Its place in the order of sending: behind so many ascending slots, and its number among its own.
+    /// Its place in the order of sending: the number of ascending slots before it, and its number among its own.
     place: (u64, u64),
 }
 

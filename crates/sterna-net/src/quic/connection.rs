@@ -51,7 +51,7 @@ pub(super) struct Shared {
     pub(super) refusals: Refusals,
     /// Bytes of early data of all connections in their handshake.
     pub(super) early_bytes: usize,
-    /// What connections hold that are not read.
+    /// Bytes of all connections that have come and are not read.
     pub(super) unread_bytes: u64,
 }
 
@@ -345,8 +345,8 @@ impl Connected {
         due
     }
 
-    /// Notices that the peer sends from another address, or that the library returned to the old
-    /// one because the new one proved nothing.
+    /// Notices that the peer sends from another address. Also notices that the library returned to
+    /// the old one because the new one proved nothing.
     fn notice_address(&mut self, shared: &Shared, before: SocketAddr) {
         let peer = self.quic.remote_address();
         if peer == before {

@@ -1,9 +1,9 @@
 //! Connection identifiers that carry the owner of the connection: the shard, and the node where one is named.
 //!
-//! A byte of the identifier modulo the number of shards is the shard's index. So the kernel (a BPF program on
-//! the sockets' group) or a sibling can steer a packet to its owner after the peer's address changed. Without a
-//! node that byte is the first. With one, the identifier has the plaintext form of
-//! draft-ietf-quic-load-balancers-21, and a balancer steers by it:
+//! A byte of the identifier modulo the number of shards is the shard's index. So a packet reaches its owner after the
+//! peer's address changed. The kernel (a BPF program on the sockets' group) or a sibling steers it. Without a node that
+//! byte is the first. With one, the identifier has the plaintext form of draft-ietf-quic-load-balancers-21, and a
+//! balancer steers by it:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -159,8 +159,8 @@ impl ConnectionIdGenerator for ShardConnectionIds {
         ConnectionId::new(&id[..FIRST_AND_NONCE_BYTES + name.len()])
     }
 
-    /// Refuses identifiers of other shards and nodes: a stray packet must not cause a stateless reset,
-    /// which would end a healthy connection of a sibling.
+    /// Refuses identifiers of other shards and nodes. A stray packet must not cause a stateless reset, which would end
+    /// a healthy connection of a sibling.
     fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
         let owner = id
             .get(shard_offset(self.server_id.as_ref()))
@@ -232,8 +232,8 @@ mod tests {
         }
     }
 
-    /// draft-ietf-quic-load-balancers-21, sections 3.1 and 5.2: the config rotation in the three most
-    /// significant bits, the server ID from the second byte on, and a nonce of at least four bytes.
+    /// draft-ietf-quic-load-balancers-21, sections 3.1 and 5.2: the three most significant bits are the config
+    /// rotation. The server ID begins at the second byte, and the nonce has at least four bytes.
     #[test]
     fn identifiers_of_a_node_have_the_plain_form_of_the_draft() {
         for rotation in 0..=ServerId::HIGHEST_ROTATION {

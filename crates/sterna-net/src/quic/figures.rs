@@ -157,10 +157,10 @@ impl Figures {
 impl Moving {
     /// A peer that has left the address that the handler knows.
     ///
-    /// A path challenge goes to the new address even if less has come from there than that takes (RFC 9000, section
-    /// 8.2.1). But all that has gone to addresses without a proof keeps to the limit of section 8: three times what
-    /// the peer has sent, from wherever. Who answers earns more than the next challenge costs; who forges addresses
-    /// soon has nothing left.
+    /// A path challenge goes to the new address even if fewer bytes came from there than it takes (RFC 9000, section
+    /// 8.2.1). But all bytes to addresses without a proof keep to the limit of section 8. It is three times the bytes
+    /// that the peer has sent, from any address. An answer earns more than the next challenge costs. A peer that forges
+    /// addresses soon has nothing left.
     pub(super) fn from(known: SocketAddr, quic: &Connection, figures: &Figures) -> Self {
         let stats = quic.stats();
         let received_bytes = stats.udp_rx.bytes + u64::from(figures.first_bytes);

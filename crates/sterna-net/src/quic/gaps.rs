@@ -1,15 +1,15 @@
-//! What the library keeps behind gaps: stream data that has come and cannot be read, because bytes before it are
-//! missing.
+//! Stream data that the library keeps behind gaps: it cannot be read, because bytes before it are missing.
 //!
 //! The library does not tell how much that is. It says [`quinn_proto::StreamEvent::Readable`] once for each frame. So
-//! where nothing is to be read, the bytes of the datagrams that no reading explains are charged to the stream. What the
-//! stream gives later pays it back. A frame that repeats earlier bytes is charged, too, until the stream goes on.
+//! where nothing is to be read, the bytes of the datagrams that no reading explains are charged to the stream. Later
+//! bytes of the stream pay the charge back. A frame that repeats earlier bytes is charged, too, until the stream goes
+//! on.
 
 use std::collections::BTreeMap;
 
 use quinn_proto::StreamId;
 
-/// What the library needs for a frame beside its bytes.
+/// Bytes that the library needs for a frame beside the frame's own.
 const FRAME_BYTES: u32 = 80;
 
 /// Most bytes of a datagram around the data of one frame: headers, tag, an acknowledgement.
@@ -25,7 +25,7 @@ pub(super) struct Gaps {
     charged: BTreeMap<StreamId, u32>,
     /// The sum of them.
     bytes: u32,
-    /// What of it is in the count of all connections.
+    /// The part of `bytes` that the count of all connections includes.
     counted_bytes: u32,
     /// Datagrams since the last settlement, and their bytes that no reading has explained.
     datagrams: u32,
@@ -60,7 +60,7 @@ impl Gaps {
         self.unexplained_bytes = self.unexplained_bytes.saturating_add(bytes);
     }
 
-    /// A stream was read, and gave so many bytes.
+    /// A stream was read, and gave N bytes.
     pub(super) fn read(&mut self, stream: StreamId, bytes: usize) {
         if bytes == 0 {
             let times = self.empty.map_or(0, |(_, times)| times);
@@ -112,8 +112,8 @@ impl Gaps {
     }
 }
 
-/// The most that one end can make the other keep behind gaps, with a window of so many bytes: a frame of one byte at
-/// every second one.
+/// The most bytes that one end can make the other keep behind gaps, with a window of this size. The worst case is a
+/// frame of one byte at every second byte.
 pub(super) const fn most_bytes(window_bytes: u32) -> u32 {
     (window_bytes / 2).saturating_mul(FRAME_BYTES)
 }
@@ -164,7 +164,7 @@ mod tests {
         }
         gaps.settle(u32::MAX);
         assert_eq!(gaps.bytes(), 0);
-        // What another stream gives explains its part alone, and pays nothing back.
+        // The bytes of another stream explain their own part alone, and pay nothing back.
         gaps.arrived(1_200);
         gaps.read(stream(0), 200);
         gaps.read(stream(1), 0);

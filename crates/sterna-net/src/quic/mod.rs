@@ -1,8 +1,8 @@
 //! QUIC without sockets, clocks or tasks: datagrams and time in, events and datagrams out.
 //!
 //! A [`Driver`] is one QUIC listener on one shard. The shard's loop gives it the datagrams of its
-//! UDP socket ([`Driver::datagram`]) and the time ([`Driver::timeout`]), and hands its events to
-//! the handler ([`Driver::poll_event`]). At the end of the turn the loop sends the output
+//! UDP socket ([`Driver::datagram`]) and the time ([`Driver::timeout`]). It hands the driver's
+//! events to the handler ([`Driver::poll_event`]). At the end of the turn the loop sends the output
 //! ([`Driver::transmit`]). Calls do not block. Work is proportional to the connections with events,
 //! not to all connections.
 //!

@@ -5,8 +5,9 @@
 //! library in one write. That is a copy of their exact size, so no spare capacity is held until the
 //! acknowledgement.
 //!
-//! All copies are counted from the call that queues them until the peer has acknowledged them. Then the
-//! library drops its last share of a [`Copied`]. What is queued without a copy is its owner's.
+//! All copies are counted from the call that queues them until the peer has acknowledged them. Then the library drops
+//! its last share of a [`Copied`]. Bytes that are queued without a copy belong to their owner, and are not counted
+//! here.
 
 use std::collections::VecDeque;
 use std::mem;

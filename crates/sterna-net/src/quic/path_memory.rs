@@ -1,9 +1,9 @@
 //! A connection's memory of its path, kept beside the ticket that the client returns with.
 //!
-//! The TLS library issues and takes tickets deep inside the processing of a packet, from one store
-//! for all connections, and reports neither. So [`PathSessions`], which stands before that store,
-//! leaves a note on the thread. A handshake's messages are processed in one call, without other
-//! work in it.
+//! The TLS library issues and takes tickets deep inside the processing of a packet, and reports
+//! neither. Its store is one for all connections. So [`PathSessions`], which stands before that
+//! store, leaves a note on the thread. A handshake's messages are processed in one call, without
+//! other work in it.
 
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError, RwLock};

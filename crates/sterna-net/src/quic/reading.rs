@@ -1,4 +1,4 @@
-//! Reading of streams, and the count of what is not read.
+//! Reading of streams, and the count of bytes that are not read.
 
 use quinn_proto::{ReadError, StreamId};
 
@@ -68,7 +68,7 @@ impl Connected {
 
     /// Stops or resumes reading; returns whether there is something to read.
     pub(super) fn pause(&mut self, shared: &mut Shared, paused: bool) -> bool {
-        // What has ended holds nothing.
+        // A connection that has ended holds nothing.
         self.paused = paused && self.is_usable();
         if !self.paused {
             self.forget_unread(shared);
@@ -76,8 +76,8 @@ impl Connected {
         !paused && !self.readable.is_empty()
     }
 
-    /// While nothing is read, counts a datagram of this length. What of it are no bytes of streams is counted as if
-    /// it were: the library tells no more.
+    /// While nothing is read, counts a datagram of this length. Its bytes outside of streams are counted, too: the
+    /// library does not tell them apart.
     pub(super) fn note_unread(&mut self, shared: &mut Shared, length: usize) {
         if self.paused {
             let room = shared.config.settings.receive_window_bytes - self.unread_bytes;
@@ -87,7 +87,7 @@ impl Connected {
         }
     }
 
-    /// All that could be read was read: counts what waits behind gaps, and with it all that is unread.
+    /// All that could be read was read: counts the bytes behind gaps, and with them all unread bytes.
     pub(super) fn settle_unread(&mut self, shared: &mut Shared) {
         if !self.paused && self.is_usable() {
             let window_bytes = shared.config.settings.receive_window_bytes;

@@ -32,7 +32,7 @@ pub(super) enum Phase {
     Dead,
 }
 
-/// What the system has said of the peer's side of a connection.
+/// The system's reports about the peer's side of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Hangup {
     /// Nothing.
@@ -75,7 +75,7 @@ pub(super) enum Pushed {
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
 pub(super) struct Connection {
-    /// One of its address's; `None` while it is not known for whom a balancer connects.
+    /// One of its address's; `None` while a balancer's client is not known.
     pub(super) place: Option<Place>,
     /// The received part of a balancer's header, until that is complete.
     pub(super) header: Option<Box<PartialHeader>>,
@@ -435,8 +435,8 @@ fn gather<'a>(
     }
 }
 
-/// The plaintext of the next records. It is the first piece if it fills them or is alone, otherwise
-/// several pieces joined: a record costs more than a copy.
+/// The plaintext of the next records: the first piece if it fills them or is alone, otherwise
+/// several pieces joined. A record costs more than a copy.
 fn join<'a>(slices: &'a [IoSlice<'_>], joined: &'a mut Vec<u8>) -> &'a [u8] {
     let first: &[u8] = slices.first().map_or(&[], |slice| slice);
     if slices.len() <= 1 || first.len() >= RECORD_BYTES {

@@ -33,8 +33,8 @@ impl<H: Handler> Shard<H> {
         }
         let room = &mut self.scratch.read[PARTIAL_ROOM..];
         let read = connection.socket.read(room);
-        // What was posted before the peer sent this goes first: an answer of another shard may have told the
-        // peer of it.
+        // Letters posted before the peer sent these bytes go first: another shard's answer may have told the peer of
+        // them.
         self.mail();
         let Some(connection) = self.core.connections.get_mut(id) else {
             return;

@@ -28,7 +28,7 @@ impl<H: Handler> Shard<H> {
                 udp.driver.timeout(now);
             }
         }
-        // What was posted before the peers sent this goes first.
+        // Letters posted before the peers sent these datagrams go first.
         self.mail();
         self.drain_quic();
     }

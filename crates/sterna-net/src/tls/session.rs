@@ -10,8 +10,8 @@ use rustls::{Error, HandshakeKind, ServerConfig};
 use crate::outbox::Pool;
 
 /// Room that a caller of [`TlsSession::receive`] leaves in front of the read bytes, for earlier
-/// incomplete records. A handshake message has at most 64 KiB. One in so many records that they do
-/// not fit here is refused.
+/// incomplete records. A handshake message has at most 64 KiB. A message in more records than fit
+/// here is refused.
 pub(crate) const PARTIAL_ROOM: usize = 72 * 1024;
 /// Most plaintext encrypted at once: four full records.
 pub(crate) const ROUND_BYTES: usize = 4 * 16 * 1024;

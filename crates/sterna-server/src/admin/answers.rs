@@ -1,4 +1,4 @@
-//! What becomes of the answers of shards, and how the API writes it.
+//! The use of shards' answers, and the form in which the API writes them.
 
 use std::fmt::Write as _;
 
@@ -184,7 +184,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Shards have done what was asked for, or have not found it.
+    /// Shards have made a change, or have not found its object.
     pub(super) fn found_change(
         &self,
         out: &mut dyn Responses,
@@ -354,7 +354,7 @@ impl Done {
 const JSON: (&str, &[u8]) = ("content-type", b"application/json");
 /// No cache may keep an answer.
 const NOT_STORED: (&str, &[u8]) = ("cache-control", b"no-store");
-/// A browser takes it for what it says that it is.
+/// A browser takes the content for the media type that it names.
 const NO_SNIFFING: (&str, &[u8]) = ("x-content-type-options", b"nosniff");
 
 /// The value of a single thing, with its entity tag.
@@ -384,7 +384,7 @@ pub(super) fn give(
     etag: &str,
 ) {
     let tag = ("etag", etag.as_bytes());
-    // Whoever keeps it has to ask whether it is still so.
+    // A cache that keeps the content has to ask whether it is still valid.
     let fresh: (&str, &[u8]) = ("cache-control", b"private, no-cache");
     if condition.has(etag) {
         return respond(out, id, &None, 304, &[tag, fresh], Content::Empty);
@@ -442,7 +442,7 @@ fn elsewhere(answers: &[Answer]) -> Option<Trouble> {
     })
 }
 
-/// Queues with what the shards that have them say.
+/// Queues, with the accounts of the shards that have them.
 fn described(queues: Vec<(Box<str>, String)>, parts: Vec<(usize, Value)>) -> Vec<Value> {
     let mut known: Vec<Option<Value>> = queues.iter().map(|_| None).collect();
     for (at, value) in parts {

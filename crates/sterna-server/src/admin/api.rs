@@ -1,4 +1,4 @@
-//! Requests of the admin API: what is asked of which shard, and what becomes of the answers.
+//! Requests of the admin API: the questions to shards, and the use of their answers.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ use crate::sys::Process;
 /// Entries of a page where nothing else is asked for.
 const DEFAULT_PAGE: u32 = 100;
 
-/// A page of what several shards have in places: where it is so far.
+/// The state of a page of things that several shards have in places.
 #[derive(Debug)]
 pub(super) struct Paging {
     pub(super) items: Vec<Value>,
@@ -35,20 +35,20 @@ pub(super) struct Paging {
     pub(super) scan: usize,
     /// Places that are still looked at for this page, where one turn is not enough.
     pub(super) left: usize,
-    /// What is left of the first place begins behind this.
+    /// The filter behind which the rest of the first place begins.
     pub(super) behind: Option<Box<str>>,
     list: List,
-    /// The first so far, of a list in an order.
+    /// The first entries so far, of a list in an order.
     pub(super) best: Option<Best<Value>>,
 }
 
-/// What is listed by places.
+/// The things that are listed by places.
 #[derive(Debug)]
 enum List {
     Clients(Whose),
     Ranked(Whose, RankBy, Option<Rank>),
     Sessions,
-    /// Of all sessions; those that get messages of a topic, those of a filter.
+    /// Subscriptions of all sessions: those that get messages of a topic, those of a filter.
     Subscriptions(Option<Box<str>>, Option<Box<str>>),
 }
 
@@ -65,7 +65,7 @@ pub(super) enum Whole {
     Queue(Vec<(Box<str>, String)>),
 }
 
-/// What a client is told once it is kept.
+/// An answer to a client that waits until its effect is kept.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(super) id: ExchangeId,
@@ -161,7 +161,7 @@ impl Desk<'_, '_> {
         done.map(|()| true)
     }
 
-    /// A sender whose role does not reach. Its login is good, so what is refused is the action.
+    /// The role of a sender does not reach. The login is good, so the action is refused.
     fn not_allowed(&self, change: &Change, wanted: Role) -> Trouble {
         let user = change.user.as_deref();
         if user.is_none() && self.cx.policy.has_users() {
@@ -182,7 +182,7 @@ impl Desk<'_, '_> {
         Trouble::new(Kind::Forbidden, detail)
     }
 
-    /// Does what is asked for.
+    /// Does the requested operation.
     fn operate(
         &mut self,
         out: &mut dyn Responses,
@@ -388,7 +388,7 @@ impl Desk<'_, '_> {
         queue.ok_or_else(|| missing(Kind::NoQueue))
     }
 
-    /// Asks shards for a page of what they have in places, one after the other.
+    /// Asks shards, one after the other, for a page of the things that they have in places.
     fn list(
         &mut self,
         id: ExchangeId,
@@ -563,7 +563,7 @@ impl Desk<'_, '_> {
 }
 
 impl Paging {
-    /// What the shard is asked for, from a place on.
+    /// The question to the shard, from a place on.
     pub(super) fn query(&self, from: usize) -> Query {
         let window = Window {
             from,

@@ -1,4 +1,4 @@
-//! What operators change: messages, sessions, and the process.
+//! Changes by operators: messages, sessions, and the process.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -30,7 +30,7 @@ pub(super) struct Change {
     pub(super) action: &'static str,
     pub(super) target: String,
     pub(super) user: Option<String>,
-    /// None for a sender without one, who is refused.
+    /// `None` for a sender without a role, who is refused.
     pub(super) role: Option<Role>,
 }
 
@@ -90,7 +90,7 @@ impl Desk<'_, '_> {
     ) -> Result<(), Trouble> {
         let wanted: Move = content(request)?;
         let most = self.cx.policy.admin.maximum_changes;
-        // Whoever asks does not know the setting.
+        // The sender does not know the setting, so a higher limit is lowered to it.
         let limit = wanted.limit.unwrap_or(most).min(most);
         if limit == 0 {
             let detail = "limit is a number from 1 on".to_owned();

@@ -1,4 +1,4 @@
-//! One connection's requests: `/metrics`, `/healthz`, `/readyz`, the page, and who may send those of the
+//! One connection's requests: `/metrics`, `/healthz`, `/readyz`, the page, and the rights of senders to use the
 //! API.
 
 use std::ops::Range;
@@ -45,7 +45,7 @@ enum Resource {
     Api,
 }
 
-/// What becomes of the answers of shards.
+/// The use of the shards' answers.
 #[derive(Debug)]
 pub(super) enum Purpose {
     Ready,
@@ -57,7 +57,7 @@ pub(super) enum Purpose {
     Whole(Whole, Condition),
     /// One thing; the problem where there is none.
     One(Condition, Kind),
-    /// How the cluster is.
+    /// The state of the cluster.
     Cluster(Condition),
     /// A change; the problem where there is nothing to change.
     Change(Change, Kind),
@@ -119,7 +119,7 @@ impl Desk<'_, '_> {
         let head = &request.head;
         let resource = Resource::of(head.target());
         self.admit_host(head)?;
-        // What anybody may read, any page may lead to.
+        // Any page may lead to a public resource.
         if resource != Some(Resource::Page) {
             Self::admit_origin(head)?;
         }
@@ -166,7 +166,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// What holds for the listener of the connection.
+    /// The policy of the connection's listener.
     fn listener(&self) -> ListenerPolicy {
         let info = self.cx.net.info(self.connection);
         (self.cx.policy).listener(info.map_or(0, |info| info.listener))
@@ -211,7 +211,7 @@ impl Desk<'_, '_> {
         })
     }
 
-    /// Who sends a request; `None` where that is not known yet.
+    /// The sender of a request; `None` where the sender is not known yet.
     pub(super) fn sender(&mut self, head: &Head) -> Result<Option<Identity>, Trouble> {
         self.admin.claims += 1;
         let claim = self.admin.claims;

@@ -1,4 +1,4 @@
-//! What a shard answers to a query of the admin API.
+//! A shard's answers to queries of the admin API.
 
 use serde_json::{Value, json};
 use sterna_broker::{ConsumerId, Message, QueueChange, SessionInfo, SubscriptionInfo, Wish};
@@ -14,7 +14,7 @@ use crate::mail::ranking::Best;
 use crate::mqtt;
 use crate::session::protocol_of;
 
-/// A shard, for one query. Each query is bounded by what it asks for.
+/// A shard, for one query. The terms of each query bound its work.
 pub(crate) struct Floor<'a, 'b> {
     pub(crate) mqtt: &'a mut mqtt::Door,
     pub(crate) amqp: &'a mut amqp::Door,
@@ -215,7 +215,7 @@ impl Floor<'_, '_> {
         Found::Part(items.collect(), next)
     }
 
-    /// What the door of a connection shows of it.
+    /// The view of a connection, as its door shows it.
     fn view(&self, id: ConnectionId) -> Option<ClientView<'_>> {
         let broker = &*self.cx.broker;
         (self.mqtt.view(broker, id))

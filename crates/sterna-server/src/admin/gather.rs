@@ -7,7 +7,7 @@ use sterna_net::ConnectionId;
 
 use crate::mail::admin::Answer;
 
-/// A request that waits for shards. `P` is what it is to become.
+/// A request that waits for shards. `P` is the purpose of their answers.
 #[derive(Debug)]
 struct Gather<P> {
     number: u64,

@@ -1,9 +1,9 @@
 //! The front door of operators: metrics, health and the admin API, by HTTP, on listeners of their own.
 //!
-//! `desk.rs` takes requests, and says who may send them. `routes.rs` is the table of the API, `api.rs` does
-//! what a route is for, and `openapi.rs` describes the table. What is known to other shards only, the shard
-//! of the connection asks by letter (`gather.rs`); `floor.rs` answers there. `trace.rs`
-//! passes on what shards see of messages (`watch.rs` of the crate).
+//! `desk.rs` takes requests, and checks the rights of their senders. `routes.rs` is the table of the API,
+//! `api.rs` does the work of a route, and `openapi.rs` describes the table. For facts that only other shards
+//! know, the connection's shard asks them by letter (`gather.rs`); `floor.rs` answers there. `trace.rs` passes on
+//! the events that shards see of messages (`watch.rs` of the crate).
 
 mod answers;
 mod api;
@@ -50,7 +50,7 @@ pub(crate) type Door = door::Door<Admin>;
 #[derive(Debug)]
 pub(crate) struct Admin {
     date: Date,
-    /// Of the connections since the last reload that changed them.
+    /// The limits of connections since the last reload that changed them.
     limits: Option<Arc<Limits>>,
     gathers: Gathers<Purpose>,
     traces: Traces,
@@ -73,7 +73,7 @@ pub(crate) struct Connection {
     credentials: Credentials,
     /// Requests that wait for the verdict on a password.
     held: Vec<Request>,
-    /// What the client is told once it is kept.
+    /// Answers that wait until their effects are kept.
     promises: Promises<Done>,
     /// Deadline of this connection's entry among the timers; older entries are void.
     timer_ms: u64,
@@ -269,7 +269,7 @@ impl Door {
         });
     }
 
-    /// What was queued towards a client has left.
+    /// The queue towards a client has room again.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
         self.with_connection(cx, connection, |carrier, desk| carrier.writable(desk));
     }

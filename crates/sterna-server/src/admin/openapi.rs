@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(paths.len(), ROUTES.len());
     }
 
-    /// What changes something needs more than the least role, and a read has nothing to send.
+    /// A change needs more than the least role, and a read has nothing to send.
     #[test]
     fn changes_need_a_role() {
         for route in ROUTES {

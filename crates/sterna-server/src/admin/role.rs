@@ -1,4 +1,4 @@
-//! What an operator may do.
+//! The rights of operators.
 
 use crate::authorization::Subject;
 use crate::config::ANONYMOUS;
@@ -10,7 +10,7 @@ use crate::policy::Policy;
 pub(super) enum Role {
     /// Reads everything but the contents of messages.
     Viewer,
-    /// Reads messages, and changes what is in the broker.
+    /// Reads messages, and changes the state of the broker.
     Operator,
     /// Gives orders to the process.
     Admin,

@@ -13,10 +13,10 @@ use super::parameters::{
 use super::role::Role;
 use crate::http::{ProblemKind as Kind, Trouble};
 
-/// What every path begins with.
+/// The prefix of every path.
 pub(super) const PREFIX: &str = "/admin/v1";
 
-/// What a route does.
+/// The operation of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     OpenApi,
@@ -474,7 +474,7 @@ fn decode(text: &str) -> Option<Cow<'_, str>> {
     percent::decode_text(text.as_bytes())
 }
 
-/// The part of a path that varies; `None` where a template is another's, and an empty text where it has no
+/// The part of a path that varies. `None` where the template does not match, and an empty text where it has no
 /// such part.
 fn argument<'p>(template: &str, path: &'p str) -> Option<&'p str> {
     let Some((before, rest)) = template.split_once('{') else {
@@ -674,7 +674,7 @@ mod tests {
         };
         assert_eq!(limit(""), Ok(50));
         assert_eq!(limit("?limit=7"), Ok(7));
-        // Whoever asks does not know the setting.
+        // The sender does not know the setting, so a higher limit is lowered to it.
         assert_eq!(limit("?limit=51"), Ok(50));
         for wrong in [
             "?limit=0",

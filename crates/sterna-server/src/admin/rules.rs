@@ -1,4 +1,4 @@
-//! The rules in force as the API shows them, and what they decide.
+//! The rules in force as the API shows them, and their decisions.
 
 use std::str::FromStr;
 
@@ -22,7 +22,7 @@ pub(super) fn rules_value(rules: &Rules) -> Value {
     })
 }
 
-/// What becomes of an action, and which rule decides.
+/// The decision on an action, and the rule that decides.
 ///
 /// # Errors
 /// A parameter is missing or wrong.
@@ -90,7 +90,7 @@ fn transport(name: &str) -> Result<TransportName, Trouble> {
     })
 }
 
-/// What decides; rules are counted from 1, as in `sterna acl explain`.
+/// The reason of a decision; rules are counted from 1, as in `sterna acl explain`.
 fn reason_value(reason: Reason) -> Value {
     let (by, rule) = match reason {
         Reason::Rule(at) => ("rule", Some(at + 1)),

@@ -24,13 +24,13 @@ pub(super) struct Tracing {
     number: u64,
     pub(super) connection: ConnectionId,
     exchange: ExchangeId,
-    /// Who looks.
+    /// The operator who looks.
     identity: Identity,
     /// Events that did not reach the operator.
     lost: u64,
-    /// When it is told that the trace goes on, or found not to read.
+    /// The time at which the operator is told that the trace goes on, or is found not to read.
     next_ms: u64,
-    /// Since when there is no room.
+    /// The time since which there is no room.
     full_since_ms: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a client is told once it is kept.
+//! Answers to clients that wait until their effects are kept.
 
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf};
@@ -10,14 +10,14 @@ use super::target::AttachingTarget;
 use crate::context::Context;
 use crate::door::StepOutput;
 
-/// What a client is told once it is kept.
+/// An answer to a client that waits until its effect is kept.
 #[derive(Debug)]
 pub(crate) enum Acknowledgement {
-    /// Nothing: a settled delivery only has its place among what waits, so that its sender is paced.
+    /// Nothing: a settled delivery only has its place among the waiting answers, so that its sender is paced.
     Nothing,
     /// Deliveries from the client are accepted.
     Accepted(Accepted),
-    /// What became of one delivery from the client.
+    /// The outcome of one delivery from the client.
     Disposed {
         session: SessionId,
         delivery_id: u32,
@@ -43,8 +43,8 @@ pub(crate) enum Acknowledgement {
 }
 
 impl Door {
-    /// Decides what is not told any more, and notes it for suspended links. So an accepted message is not
-    /// sent again.
+    /// Decides answers that are not sent any more, and notes them for suspended links. So an accepted message is
+    /// not sent again.
     pub(super) fn decide_untold(client: &mut Client) {
         let mut nowhere = StepOutput::default();
         for acknowledgement in client.promises.take() {
@@ -63,7 +63,7 @@ impl Door {
         }
     }
 
-    /// Writes what is kept now.
+    /// Writes an answer whose effect is kept now.
     pub(super) fn write_acknowledgement(
         &mut self,
         cx: &mut Context<'_>,
@@ -115,7 +115,7 @@ impl Door {
         self.renew_credits(cx, client);
     }
 
-    /// Gives links more credit that had less than they could have had.
+    /// Gives more credit to links that had less than they could have had.
     fn renew_credits(&mut self, cx: &Context<'_>, client: &mut Client) {
         if std::mem::take(&mut client.is_starved) {
             let links: Vec<LinkId> = client.targets.keys().copied().collect();

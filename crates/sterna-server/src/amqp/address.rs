@@ -9,7 +9,7 @@ use crate::session::amqp::{DYNAMIC, QUEUE_LEVEL, topic_of_queue};
 /// Before the name of a queue.
 const QUEUE_PREFIX: &str = "queue://";
 
-/// What an address names.
+/// The node that an address names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Node {
     /// A topic, or in a source a filter.
@@ -177,7 +177,8 @@ fn unescape(text: &str) -> Result<String, AddressError> {
     String::from_utf8(bytes).map_err(|_| BAD_ESCAPE)
 }
 
-/// A name as one level of a topic, or the name of a share: what those cannot have is percent-encoded.
+/// A name as one level of a topic, or as the name of a share. Characters that those cannot have are
+/// percent-encoded.
 pub(super) fn share_name(text: &str) -> String {
     let mut name = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,5 +1,4 @@
-//! Links and messages about which a rule asks: they wait for the webhook, and what follows waits behind
-//! them.
+//! Links and messages about which a rule asks: they wait for the webhook, and later input waits behind them.
 
 use std::borrow::Cow;
 
@@ -42,7 +41,7 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
             of_transfer(config, client, frame.channel(), &transfer, payload)
                 .map(|topic| (ActionName::Publish, topic))
         }
-        // The engine says what is wrong with it.
+        // The engine reports its fault.
         _ => None,
     };
     let Some((action, topic)) = question else {
@@ -71,7 +70,7 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
     waits
 }
 
-/// What a link is for.
+/// The action that a link is for, and its topic or filter.
 fn of_attach(config: &Amqp, attach: &Attach<'_>) -> Option<(ActionName, Cow<'static, str>)> {
     let node = |address: Option<&Value<'_>>, kind: Option<Kind>, end: End| {
         Node::parse(address?.as_text()?, kind, end, config)
@@ -90,7 +89,7 @@ fn of_attach(config: &Amqp, attach: &Attach<'_>) -> Option<(ActionName, Cow<'sta
         kind_of(&source.capabilities),
         End::Source,
     )?;
-    // Rules are about topics: of a shared subscription that is what follows the share name.
+    // Rules are about topics. The topics of a shared subscription follow the share name.
     let filter = sterna_mqtt::topic::Filter::parse(&topics)
         .ok()?
         .filter
@@ -98,13 +97,13 @@ fn of_attach(config: &Amqp, attach: &Attach<'_>) -> Option<(ActionName, Cow<'sta
     Some((ActionName::Subscribe, filter.into()))
 }
 
-/// What rules may ask of a message, as far as its first frame says: one of these it is.
+/// The kinds that a message may be of, as far as its first frame says: one of these is its kind.
 fn kinds_of(transfer: &Transfer<'_>, payload: &[u8], is_early: bool) -> Vec<MessageKind> {
     let qos: &[Qos] = match (transfer.settled, transfer.rcv_settle_mode) {
         (Some(true), _) => &[Qos::AtMostOnce],
         (_, Some(ReceiverSettleMode::First)) => &[Qos::AtLeastOnce],
         (_, Some(ReceiverSettleMode::Second)) => &[Qos::ExactlyOnce],
-        // The link says it.
+        // The link says which.
         (_, None) => &[Qos::AtLeastOnce, Qos::ExactlyOnce],
     };
     let retain = MessageView::parse(payload).map(|view| sterna_mapping::is_to_be_retained(&view));

@@ -56,9 +56,9 @@ pub(crate) struct Wanted {
     /// The user that the source belongs to.
     user: Option<Box<str>>,
     expiry: Expiry,
-    /// What the client has not settled; `None` where it tells nothing of that.
+    /// Deliveries that the client has not settled; `None` where it tells nothing of them.
     told: Option<Vec<Told>>,
-    /// Whether there is more than it tells.
+    /// Whether the client has more unsettled deliveries than it tells.
     is_incomplete: bool,
     /// The append by which its session was opened; 0 for none.
     token: u64,
@@ -227,7 +227,7 @@ impl Door {
         Ok(())
     }
 
-    /// What an attach asks for, checked.
+    /// The checked terms of an attach.
     fn wanted(
         &self,
         cx: &mut Context<'_>,
@@ -332,7 +332,7 @@ impl Door {
                 Node::Queue(_) if !wanted.browses => DistributionMode::Move,
                 _ => DistributionMode::Copy,
             }),
-            // What is not settled is sent again after a restart, in no state that the client has told.
+            // Unsettled deliveries are sent again after a restart, without the states that the client has told.
             durable: if wanted.expiry.outlives_connection() && cx.broker.is_durable() {
                 TerminusDurability::Configuration
             } else {
@@ -396,7 +396,7 @@ impl Door {
         let (prepared, token) = cx.appended(|cx| prepare(cx, id, source, session, present, wanted));
         match prepared {
             Ok(attaching) => {
-                // What earlier connections have settled is kept first: what comes now builds on it.
+                // The effects of earlier connections are kept first, since this one builds on them.
                 let token = if attaching.present {
                     cx.broker.token()
                 } else {
@@ -478,7 +478,7 @@ impl Door {
         source.parked = true;
         outgoing::unpark(cx, source);
         self.handle_rest(cx, client);
-        // Credit has come before, perhaps, and what is to be sent again waits in no queue.
+        // Credit may have come before, and deliveries to be sent again wait in no queue.
         self.resume(cx, client, link);
     }
 
@@ -504,7 +504,7 @@ pub(crate) struct Attaching {
     wanted: Wanted,
 }
 
-/// Finds out what a source is attached to, and subscribes.
+/// Finds out the node that a source is attached to, and subscribes.
 fn prepare(
     cx: &mut Context<'_>,
     connection: ConnectionId,
@@ -534,7 +534,7 @@ fn prepare(
         (Some(asked), Some(known)) if asked.filter == known.filter => asked,
         (Some(asked), _) => {
             if present {
-                // It is another source now: what waits is for the one before.
+                // It is another source now: the waiting messages are for the one before.
                 cx.broker.close(now_ms, session, ended_after(0));
                 let opened = open_session(cx, &wanted, source.consumer, true)?;
                 let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
@@ -576,13 +576,13 @@ fn prepare(
     })
 }
 
-/// Whether deliveries are named by their places in the log: those of a receiver that settles second, and whose
-/// source outlives its connection.
+/// Whether deliveries are named by their places in the log. The receiver must settle second, and the source must
+/// outlive its connection.
 fn names_places(wanted: &Wanted) -> bool {
     wanted.rcv_settle_mode == ReceiverSettleMode::Second && wanted.expiry.outlives_connection()
 }
 
-/// What a session's link was attached with before; also over a restart.
+/// The terms with which a session's link was attached before; also over a restart.
 fn known_terminus(cx: &mut Context<'_>, session: SessionKey) -> Option<Terminus> {
     if let Some(SessionState::Amqp(terminus)) = cx.broker.protocol(session) {
         return terminus.as_deref().cloned();
@@ -603,7 +603,7 @@ fn subscription(
     if !capabilities.contains(capability::SHARED) || sterna_mqtt::topic::is_shared(&topics) {
         return Some(topics);
     }
-    // JMS clients tell the links of one shared subscription apart by what follows.
+    // JMS clients tell the links of one shared subscription apart by the text behind `|`.
     let name = link_name.split('|').next().unwrap_or(link_name);
     let name = if capabilities.contains(capability::GLOBAL) {
         share_name(name)
@@ -719,7 +719,7 @@ pub(super) const fn cluster_away() -> (Condition, &'static str) {
     )
 }
 
-/// Lets a session look at what waits in a queue.
+/// Lets a session look at the messages that wait in a queue.
 fn browse(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<(), Refusal> {
     let browsed = cx.broker.browse(cx.net.now_ms(), session, filter);
     browsed.map_err(|_| refusal(Condition::NOT_FOUND, "the queue is gone"))

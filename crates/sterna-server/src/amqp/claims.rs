@@ -1,5 +1,5 @@
-//! Clients' sending links on which deliveries come exactly once, in a cluster: each is a session of the broker, which has
-//! one owner in the cluster and keeps what was taken.
+//! Clients' sending links on which deliveries come exactly once, in a cluster. Each link is a session of the
+//! broker. The session has one owner in the cluster, and keeps the deliveries that were taken.
 
 use sterna_amqp::connection::LinkId;
 use sterna_broker::{ConsumerId, EvictReason, OpenError, OpenSession, Opened, SessionKey};
@@ -14,7 +14,7 @@ use crate::context::Context;
 /// The key of the record that a link's session has from its beginning.
 const BEGUN: &[u8] = b"e";
 
-/// The session that a link is.
+/// The session of a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     consumer: u64,
@@ -114,7 +114,7 @@ impl Door {
         }
     }
 
-    /// Takes up what is kept of a link, if it comes from another node or is new.
+    /// Takes up the kept deliveries of a link, if it comes from another node or is new.
     fn target_claimed(&self, cx: &mut Context<'_>, client: &Client, link: LinkId, present: bool) {
         let Some(target) = client.targets.get(&link) else {
             return;

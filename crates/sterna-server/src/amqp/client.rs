@@ -38,21 +38,21 @@ pub(crate) struct Client {
     pub(super) sessions: Vec<(SessionId, Lane)>,
     /// Streams to be finished when everything is written.
     pub(super) finishing: Vec<StreamId>,
-    /// What arrived while a decision was awaited, in order of arrival.
+    /// Input that arrived while a decision was awaited, in order of arrival.
     pub(super) held: Vec<Held>,
-    /// What becomes of early data.
+    /// The state of the client's early data.
     pub(super) early: Early,
-    /// Whether something that it wants to do waits for the webhook.
+    /// Whether an action of the client waits for the webhook.
     pub(super) asking: Asking,
-    /// What was said of its last topics.
+    /// The rules' decisions on its last topics.
     pub(super) known_topics: KnownTopics,
     /// Deadline of this connection's entry among the timers; older entries are void.
     pub(super) timer_ms: u64,
     /// The client's container-id, once known.
     pub(super) container: Box<str>,
-    /// Who it is; `None` before its SASL layer has shown that, or its open where it has none.
+    /// The client's identity; `None` until its SASL layer has shown it, or its open where there is no such layer.
     pub(super) identity: Option<Identity>,
-    /// Who publishes, for receivers that do not want what came over their own connection.
+    /// The client as a publisher, for receivers that do not want messages of their own connection.
     pub(super) origin: Origin,
     /// Links on which the client receives.
     pub(super) sources: Links<Box<SourceLink>>,
@@ -63,13 +63,13 @@ pub(crate) struct Client {
     pub(super) transactions: Transactions,
     /// Whether the connection is traced.
     pub(super) traced: bool,
-    /// What the transport is closed with.
+    /// The code with which the transport is closed.
     pub(super) close_code: u64,
     /// Deliveries that are accepted and whose disposition is yet to be written.
     pub(super) accepted: Option<Accepted>,
-    /// What it is told once it is kept.
+    /// Answers that wait until their effects are kept.
     pub(super) promises: Promises<Acknowledgement>,
-    /// Whether it is not read because too much of that waits, or memory is short.
+    /// Whether the client is not read because too many answers wait, or memory is short.
     pub(super) is_paced: bool,
     pub(super) sips: Sips,
     /// Whether a link has less credit than it could have, because deliveries are not settled.
@@ -150,9 +150,9 @@ pub(super) enum SourceState {
 pub(super) enum Drain {
     /// None was asked for.
     No,
-    /// What other shards have assigned may be on its way.
+    /// Messages that other shards have assigned may be on their way.
     Asked,
-    /// Nothing is on its way: what is queued is all.
+    /// Nothing is on its way: the queued messages are all.
     Ready,
 }
 
@@ -182,9 +182,9 @@ impl Expiry {
 #[derive(Debug)]
 pub(super) struct Sending {
     pub(super) delivery: Delivery,
-    /// What goes before the end of the message's body.
+    /// The bytes that are sent before the tail of the message's body.
     pub(super) head: Bytes,
-    /// Bytes at the end of the message's body that belong to it.
+    /// Bytes at the end of the message's body that belong to the delivery.
     pub(super) tail_bytes: usize,
     /// Bytes sent so far.
     pub(super) sent_bytes: usize,
@@ -195,9 +195,9 @@ pub(super) struct Sending {
 pub(super) struct TargetLink {
     pub(super) name: Box<str>,
     pub(super) node: Target,
-    /// Where its receiver settles second: what was taken.
+    /// The deliveries taken on the link, where its receiver settles second.
     pub(super) exact: Option<ExactLink>,
-    /// In a cluster, the session that it is.
+    /// The link's session, in a cluster.
     pub(super) claim: Option<Claim>,
     /// Its attach, while the link is still attached elsewhere.
     pub(super) waiting: Option<Box<AttachingTarget>>,
@@ -220,9 +220,9 @@ pub(super) enum Target {
 
 /// A link without its texts, with the engine's part of it.
 const LINK_BYTES: usize = 1_000;
-/// An unsettled delivery, in the engine and in what is remembered of its link.
+/// An unsettled delivery, in the engine and in the state that is remembered of its link.
 const DELIVERY_BYTES: usize = 200;
-/// What a byte of a selector takes when it is read: `a OR a OR …` is the worst.
+/// Bytes that one byte of a selector takes when it is read: `a OR a OR …` is the worst case.
 const SELECTOR_FACTOR: usize = 12;
 
 /// A link that takes some bytes, always as many.
@@ -332,7 +332,7 @@ impl Client {
         framers.sum::<usize>() + held_bytes(&self.held) + self.engine.assembling_bytes()
     }
 
-    /// Bytes that are kept of the client: what has partly arrived, its links, its unsettled deliveries, and its open
+    /// Bytes that are kept of the client: input that has partly arrived, links, unsettled deliveries, and open
     /// transactions.
     pub(super) fn kept_bytes(&self) -> usize {
         let suspended = self.suspended.iter().map(|(_, source)| source.bytes());
@@ -374,7 +374,7 @@ impl Client {
         }
     }
 
-    /// Who it is for what is remembered of it.
+    /// The owner of the state that is remembered of the client.
     pub(super) fn owner(&self) -> Owner<'_> {
         self.identity
             .as_ref()

@@ -57,7 +57,7 @@ impl Door {
                 let links = &self.service.registry.exact;
                 forget(cx, links.detach(exact, remembered_ms, now_ms, most));
             }
-            // At another node nobody would know of these, and here nobody of what has become of them there.
+            // Another node would not know of these, and this node would not know their outcome there.
             let is_alone = !cx.broker.is_in_cluster();
             if is_alone && !closed && !unsettled.is_empty() && timeout_s > 0 {
                 let deadline_ms = cx.net.now_ms() + u64::from(timeout_s) * 1000;
@@ -75,7 +75,7 @@ impl Door {
         let Some(mut source) = client.sources.remove(link) else {
             return;
         };
-        // What was being sent is among what was sent and not settled.
+        // The message that was being sent is among those sent and not settled.
         source.sending = None;
         source.resuming.clear();
         let ended = matches!(client.state, State::Ended);
@@ -211,7 +211,7 @@ impl Door {
         }
     }
 
-    /// What a link received from has ended, for everybody or because the rules allow it no more.
+    /// The subscription of a receiving link has ended, for everybody or because the rules allow it no more.
     pub(crate) fn unsubscribed(
         &mut self,
         cx: &mut Context<'_>,

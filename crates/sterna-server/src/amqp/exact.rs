@@ -1,15 +1,15 @@
 //! Clients' sending links on which deliveries come exactly once (receiver settle mode second).
 //!
-//! What is taken on such a link is remembered until the sender has settled it. It is remembered by the
-//! link's name, not by its connection. So the link that comes next, on any shard, tells the sender what was
-//! taken. A link has one owner at a time. When it is attached anew, the one before takes nothing any more,
-//! although its connection may live on, with deliveries that are read later.
+//! Deliveries taken on such a link are remembered until the sender has settled them. They are remembered by the
+//! link's name, not by its connection. So the next link of that name, on any shard, tells the sender which
+//! deliveries were taken. A link has one owner at a time. When a link is attached anew, its earlier attachment
+//! takes nothing any more. The earlier connection may live on, with deliveries that are read later.
 //!
-//! For a sender that wants its target to keep the unsettled state, the store has a record of each delivery, in one frame with the
-//! message. Then the same holds over a restart.
+//! For a sender that wants its target to keep the unsettled state, the store has a record of each delivery. The
+//! record is in one frame with the message. So the same holds over a restart.
 //!
-//! In a cluster the link is a session of the broker, too (`claims.rs`), which has the records. So the same holds at every
-//! node, and a link has one owner in the cluster.
+//! In a cluster the link is also a session of the broker (`claims.rs`), which has the records. So the same holds
+//! at every node, and a link has one owner in the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -33,12 +33,12 @@ pub(super) struct ExactLinks(Mutex<Links>);
 #[derive(Debug, Default)]
 struct Links {
     known: FxHashMap<LinkKey, Arc<Mutex<Taken>>>,
-    /// Of those that are attached nowhere, by the time at which they are forgotten.
+    /// Links that are attached nowhere, by the time at which they are forgotten.
     deadlines: BTreeMap<(u64, u64), LinkKey>,
     next: u64,
 }
 
-/// What was taken on a link.
+/// The deliveries taken on a link.
 #[derive(Debug, Default)]
 struct Taken {
     /// The number of the attachment that may take more; 0 for none.
@@ -52,20 +52,20 @@ struct Taken {
 #[derive(Debug)]
 struct Delivery {
     tag: DeliveryTag,
-    /// Its number in the session of the owner; `None` until that has taken it up again.
+    /// Its number in the owner's session; `None` until the owner has taken it up again.
     id: Option<u32>,
     state: DeliveryStateBuf,
     is_recorded: bool,
 }
 
-/// Who has a record of what was taken on a link.
+/// The keeper of the records of deliveries taken on a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Recorded {
-    /// Nobody.
+    /// None: there are no records.
     Nowhere,
     /// The node.
     OnNode,
-    /// The session that the link is in a cluster.
+    /// The link's session in a cluster.
     InSession,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct ExactLink {
 #[derive(Debug)]
 pub(super) struct Stolen;
 
-/// What became of a delivery: its state, the append that it waits for, and whatever the caller goes on with.
+/// The decision on a delivery: its state, the append that it waits for, and a result for the caller.
 pub(super) struct Decided<R> {
     pub(super) state: DeliveryStateBuf,
     pub(super) token: u64,
@@ -90,7 +90,7 @@ pub(super) struct Decided<R> {
 }
 
 impl Taken {
-    /// Forgets all deliveries; the keys of their records.
+    /// Forgets all deliveries. Returns the keys under which the node has their records.
     fn clear(&mut self, key: &LinkKey) -> Forgotten {
         let deliveries = std::mem::take(&mut self.deliveries);
         let recorded = deliveries.iter().filter(|delivery| delivery.is_recorded);
@@ -134,8 +134,8 @@ impl Links {
 }
 
 impl ExactLinks {
-    /// Attaches a link, taking it from where it was attached before: the link, what is unsettled of it, and the
-    /// append that keeps that.
+    /// Attaches a link, and takes it from where it was attached before. Returns the link, its unsettled
+    /// deliveries, the append that keeps them, and the keys of records to forget.
     pub(super) fn attach(
         &self,
         key: LinkKey,
@@ -174,8 +174,8 @@ impl ExactLinks {
         (link, unsettled, token, forgotten)
     }
 
-    /// A link is attached no longer. What is unsettled of it is remembered until `deadline_ms`; `None` forgets
-    /// it at once. Beyond `most` links the ones that would be forgotten first are forgotten now.
+    /// A link is attached no longer. Its unsettled deliveries are remembered until `deadline_ms`; `None` forgets
+    /// them at once. Beyond `most` links, those that would be forgotten first are forgotten now.
     pub(super) fn detach(
         &self,
         link: &ExactLink,
@@ -202,7 +202,8 @@ impl ExactLinks {
         }
     }
 
-    /// Another node had a link, or nobody: what was taken is what the link's session has records of.
+    /// Replaces the deliveries of a link that another node had, or nobody: the records of the link's session name
+    /// them.
     pub(super) fn replace<'a>(&self, key: &LinkKey, records: impl Iterator<Item = &'a [u8]>) {
         let mut links = lock(&self.0);
         let taken = Arc::clone(links.known.entry(key.clone()).or_default());
@@ -246,7 +247,7 @@ impl ExactLinks {
 }
 
 impl ExactLink {
-    /// Takes a delivery, and remembers what becomes of it. Nobody else attaches the link meanwhile.
+    /// Takes a delivery, and remembers its outcome. Nobody else attaches the link meanwhile.
     ///
     /// # Errors
     /// [`Stolen`]: then it must not be taken.
@@ -311,7 +312,7 @@ impl ExactLink {
         }
     }
 
-    /// The sender has settled the deliveries that are meant; the keys of their records.
+    /// The sender has settled the deliveries that are meant. Returns the keys of their records.
     fn settle(&self, is_meant: impl Fn(&Delivery) -> bool) -> Forgotten {
         let mut taken = lock(&self.taken);
         if taken.owner != self.number {
@@ -334,7 +335,7 @@ impl ExactLink {
         self.settle(|known| known.tag == *tag)
     }
 
-    /// The sender has nothing left of what was taken before.
+    /// The sender has none of the earlier deliveries left.
     pub(super) fn settled_all(&self) -> Forgotten {
         self.settle(|_| true)
     }

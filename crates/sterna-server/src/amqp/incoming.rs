@@ -114,7 +114,7 @@ impl Door {
         taken.ok()
     }
 
-    /// Tells the client what became of its delivery, once that is kept.
+    /// Tells the client the outcome of its delivery, once the outcome is kept.
     pub(super) fn conclude(
         &mut self,
         cx: &mut Context<'_>,
@@ -268,7 +268,7 @@ impl Door {
         });
     }
 
-    /// Writes the disposition of what is accepted, once that is kept.
+    /// Writes the disposition of accepted deliveries, once they are kept.
     pub(super) fn write_accepted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         if let Some(accepted) = client.accepted.take() {
             let promise = accepted.promise;
@@ -320,8 +320,8 @@ impl Door {
         );
     }
 
-    /// Gives a link its credit again, when half of it is used. Credit and what is unsettled together
-    /// never exceed the limit on unsettled deliveries: whoever keeps to its credit keeps to that, too.
+    /// Gives a link its credit again, when half of it is used. Credit and unsettled deliveries together never
+    /// exceed the limit on unsettled deliveries. So a client that keeps to its credit keeps to that limit, too.
     pub(super) fn renew_credit(&mut self, cx: &Context<'_>, client: &mut Client, link: LinkId) {
         if !client.targets.contains_key(&link) {
             return;
@@ -342,7 +342,7 @@ impl Door {
     }
 }
 
-/// The annotations by which JMS clients say what kind of node `to` and `reply-to` name.
+/// The annotations by which JMS clients name the kind of node of `to` and `reply-to`.
 const JMS_DESTINATION: &str = "x-opt-jms-dest";
 const JMS_REPLY_TO: &str = "x-opt-jms-reply-to";
 
@@ -367,8 +367,8 @@ pub(super) fn rejected(condition: Condition, detail: &str) -> DeliveryState<'_> 
     }))
 }
 
-/// Routes a message of a listener's client, by the name of its container. What it tells the client waits for
-/// the promise.
+/// Routes a message of a listener's client, by the name of its container. The answer to the client waits for the
+/// promise.
 fn publish(
     cx: &mut Context<'_>,
     (listener, container): (u16, &str),

@@ -1,11 +1,12 @@
 //! The front door of AMQP 1.0: between the engine's words and the broker's.
 //!
-//! `security.rs` decides who gets in, `attach.rs` and `target.rs` where links lead, `incoming.rs` carries
-//! messages to the broker, `outgoing.rs` messages to the client and its outcomes back, `transactions.rs`
-//! holds both until a discharge, `acknowledge.rs` tells the client what is kept, `end.rs` ends links,
-//! sessions and connections. `exact.rs` remembers what was taken exactly once, `stealing.rs` ends links that
-//! come back elsewhere, `recovery.rs` goes on with what was sent. `address.rs` reads addresses, `queues.rs` makes queues, `registry.rs` is what
-//! all shards know.
+//! `security.rs` decides which clients get in. `attach.rs` and `target.rs` decide where links lead. `incoming.rs`
+//! carries messages to the broker. `outgoing.rs` carries messages to the client, and its outcomes back.
+//! `transactions.rs` holds both until a discharge. `acknowledge.rs` sends answers whose effects are kept.
+//! `end.rs` ends links, sessions and connections. `exact.rs` remembers deliveries that are taken exactly once.
+//! `stealing.rs` ends links that come back elsewhere. `recovery.rs` goes on with deliveries that were sent
+//! before. `address.rs` reads addresses, `queues.rs` makes queues, and `registry.rs` is the state that all shards
+//! share.
 
 mod acknowledge;
 mod address;
@@ -67,11 +68,11 @@ mod code {
 /// The front door of one shard.
 pub(crate) type Door = door::Door<Amqp>;
 
-/// What the door keeps beside its clients.
+/// The door's state beside its clients.
 #[derive(Debug)]
 pub(crate) struct Amqp {
     registry: Arc<Registry>,
-    /// Where the links are that the broker knows as consumers.
+    /// The connection and the link of each consumer that the broker knows.
     consumers: FxHashMap<u64, (ConnectionId, LinkId)>,
     next_consumer: u64,
 }
@@ -280,8 +281,8 @@ impl Door {
         Self::open_for(service, high_watermark_bytes)
     }
 
-    /// Links on which clients receive, each of which is a connected session of the broker; and the
-    /// clients themselves.
+    /// Links that are connected sessions of the broker, and the clients themselves. These are the links on which
+    /// clients receive, and in a cluster also links on which they send exactly once.
     pub(crate) fn links_and_clients(&self) -> (usize, usize) {
         (self.service.consumers.len(), self.clients.len())
     }
@@ -310,7 +311,7 @@ impl Door {
         self.with_client(cx, connection, |_, _, client| client.early = Early::Over);
     }
 
-    /// What was queued towards a client has left.
+    /// The queue towards a client has room again.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
         self.with_client(cx, connection, |door, cx, client| {
             door.resume_all(cx, client, |_| true);
@@ -381,7 +382,7 @@ impl Door {
     ) {
         self.counts.messages_received += 1;
         if !unit.is_transfer() {
-            // An answer to what comes now must not overtake what was accepted before.
+            // An answer to the frame that comes now must not overtake earlier accepted deliveries.
             self.write_accepted(cx, client);
         }
         match client.engine.receive(lane, unit, now_ms, &mut self.out) {
@@ -392,8 +393,8 @@ impl Door {
         self.handle_rest(cx, client);
     }
 
-    /// Handles what else follows from a frame or a command. Deliveries that go back to their queues go
-    /// back together, the latest first, so that their order is kept.
+    /// Handles the further events of a frame or a command. Deliveries that go back to their queues go back
+    /// together, the latest first, so that their order is kept.
     fn handle_rest(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let mut returned = Vec::new();
         while let Some(event) = client.engine.next_event() {
@@ -489,7 +490,7 @@ impl Door {
         let mut most = cx.policy.amqp.maximum_held_bytes as usize;
         let is_frame = client.asking.is_waiting() || client.sips.is_waiting();
         if is_frame {
-            // What waits is a whole frame.
+            // The waiting input is a whole frame.
             most += client.engine.max_frame_bytes();
         }
         if held_bytes(&client.held) > most {
@@ -506,7 +507,7 @@ impl Door {
         }
     }
 
-    /// Handles what was kept, if it can be handled now.
+    /// Handles the held input, if it can be handled now.
     fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let ready = |held: &Held| client.accepts(held.stream());
         if !client.held.first().is_some_and(ready) {
@@ -521,7 +522,7 @@ impl Door {
         }
     }
 
-    /// Tells the operator what a client did wrong; the client has been told by the engine.
+    /// Tells the operator about a client's violation; the engine has told the client.
     fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
         log_end(
             cx.net,
@@ -537,8 +538,7 @@ impl Door {
     }
 }
 
-/// A line for the operator about a link, session or connection that is ended because of what the
-/// client did.
+/// A line for the operator about a link, session or connection that is ended because of its client.
 fn log_end(net: &dyn Network, client: &Client, condition: &str, detail: &str) {
     let peer = net.info(client.id).map(|info| info.peer);
     tracing::warn!(
@@ -550,13 +550,13 @@ fn log_end(net: &dyn Network, client: &Client, condition: &str, detail: &str) {
     );
 }
 
-/// The bits of a [`ConsumerId`] that tell a link from other consumers. Two tell it from an MQTT client,
-/// whose lower half is a slot of the transport's tables of connections: bit 31 is QUIC's, and no table
-/// of byte streams has 2^30. The highest tells it from a subscription of HTTP.
+/// The bits of a [`ConsumerId`] that tell a link from other consumers. Two bits tell it from an MQTT client,
+/// whose lower half is a slot of the transport's tables of connections. Bit 31 of a slot is QUIC's, and no table
+/// of byte streams has 2^30 slots. The highest bit tells a link from a subscription of HTTP.
 const KIND_BITS: u64 = 1 << 63 | 0b11 << NUMBER_BITS;
-/// What they are for a link.
+/// The values of these bits for a link.
 const LINK: u64 = 0b01 << NUMBER_BITS;
-/// Bits below them.
+/// Bits below the lower two.
 const NUMBER_BITS: u32 = 30;
 
 /// The number of anchors, each of which is attended only while it is made.
@@ -601,7 +601,7 @@ fn engine_limits(policy: &Policy, is_quic: bool) -> Limits {
     }
 }
 
-/// What an error says of another broker (part 2, section 2.8.16).
+/// The information of an error that names another broker (part 2, section 2.8.16).
 fn redirect((host, port): (&str, u16)) -> Encoded {
     Encoded::build(|out| {
         let mut map = MapWriter::new(out);

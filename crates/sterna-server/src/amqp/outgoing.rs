@@ -1,4 +1,4 @@
-//! Messages on their way to clients, and what becomes of them.
+//! Messages on their way to clients, and their outcomes.
 
 use bytes::BytesMut;
 use sterna_amqp::connection::{Connection, LinkId, SessionId};
@@ -23,7 +23,7 @@ use crate::metrics::DropReason;
 /// Messages taken from one queue before the next ready session has its turn.
 const MESSAGES_PER_TURN: usize = 256;
 
-/// What a client has told of a delivery.
+/// A client's disposition of one delivery.
 #[derive(Debug)]
 pub(super) struct Disposed {
     pub(super) link: LinkId,
@@ -51,11 +51,11 @@ pub(super) fn unpark(cx: &mut Context<'_>, source: &mut SourceLink) {
     }
 }
 
-/// What the broker is told of an outcome.
+/// The broker's outcome for an outcome of AMQP.
 pub(super) fn broker_outcome(outcome: &Outcome<'_>) -> broker::Outcome {
     match outcome {
         Outcome::Accepted => broker::Outcome::Accepted,
-        // The reason code of MQTT 5.0 for whatever went wrong.
+        // The reason code of MQTT 5.0 for an unspecified error.
         Outcome::Rejected(_) => broker::Outcome::Rejected(0x80),
         Outcome::Modified(modified) if modified.undeliverable_here => {
             broker::Outcome::Undeliverable
@@ -116,7 +116,7 @@ pub(super) const fn is_returning(outcome: broker::Outcome) -> bool {
 }
 
 impl Door {
-    /// Sends what waits for a session, as far as its link's credit and the transport allow.
+    /// Sends messages that wait for a session, as far as its link's credit and the transport allow.
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,
@@ -169,8 +169,8 @@ impl Door {
         self.resume(cx, client, link);
     }
 
-    /// Grants the queues that a link reads what its receiver takes, but no more than may be unsettled. A
-    /// queue no longer counts messages that it has given away.
+    /// Grants the messages that its receiver takes to the queues that a link reads, but no more than may be
+    /// unsettled. A queue no longer counts messages that it has given away.
     fn ask(
         cx: &mut Context<'_>,
         engine: &Connection,
@@ -289,7 +289,7 @@ impl Door {
         }
     }
 
-    /// What has become of a delivery from before the link was suspended.
+    /// Settles or resumes a delivery from before the link was suspended.
     pub(super) fn recover(
         cx: &mut Context<'_>,
         client: &mut Client,
@@ -298,7 +298,7 @@ impl Door {
         recovery: Recovery,
     ) {
         let Some(source) = client.sources.get_mut(link) else {
-            // A target's deliveries were published before: what is left is for the engines.
+            // A target's deliveries were published before: the rest is for the engines.
             let target = client.targets.get(&link);
             if let Some(exact) = target.and_then(|target| target.exact.as_ref()) {
                 match recovery {
@@ -334,7 +334,7 @@ impl Door {
         }
     }
 
-    /// A client has told what becomes of a delivery.
+    /// A client has told the state of a delivery.
     pub(super) fn disposed(
         &mut self,
         cx: &mut Context<'_>,
@@ -344,7 +344,7 @@ impl Door {
     ) {
         let link = disposed.link;
         let Some(source) = client.sources.get(&link) else {
-            // A sender has settled what its receiver settles second: there is room for another.
+            // A sender has settled a delivery that its receiver settles second: there is room for another.
             let target = client.targets.get(&link);
             if let Some(exact) = target.and_then(|target| target.exact.as_ref())
                 && disposed.settled
@@ -405,7 +405,7 @@ impl Door {
     }
 }
 
-/// What one step of a pump has done.
+/// The result of one step of a pump.
 enum Step {
     /// A message has been sent, or its last part.
     Sent { payload_bytes: u64 },

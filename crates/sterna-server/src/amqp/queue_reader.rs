@@ -1,4 +1,5 @@
-//! What queues read from messages, whichever protocol they came by.
+//! The reader of queued messages, whichever protocol they came by: priority, delivery time, and the form of dead
+//! letters.
 
 use bytes::{Bytes, BytesMut};
 use sterna_amqp::messaging::{MessageView, MessageWriter, SectionKind, Sections};

@@ -61,8 +61,9 @@ impl Door {
         }
     }
 
-    /// Has queues that other nodes of the cluster have, too, by their shared subscriptions: what is published to them, and
-    /// members of them, are known here. A queue with a filter of its own is known by the configuration alone.
+    /// Makes the queues that other nodes of the cluster have, by their shared subscriptions. So messages
+    /// published to them, and their members, are known here. A queue with a filter of its own is known by the
+    /// configuration alone.
     pub(crate) fn queues_found(&self, cx: &mut Context<'_>, subscriptions: &[Arc<str>]) {
         let now_ms = cx.net.now_ms();
         for subscription in subscriptions {

@@ -1,8 +1,8 @@
 //! Receivers' links that are attached again: which deliveries of before are settled, and which go on.
 //!
-//! Where a receiver settles second, the delivery-tag of a message of the log is its place there, the same after a
-//! restart. So a client that tells
-//! which deliveries it has taken is understood by a broker that has sent none of them.
+//! Where a receiver settles second, the delivery-tag of a message in the log is the message's place there. The
+//! place is the same after a restart. So a broker that has sent none of the deliveries understands which of them
+//! a client has taken.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,11 +21,12 @@ pub(super) struct DeliveryName {
     len: usize,
 }
 
-/// What the tag of a message of the log begins with. Others have the broker's number, without it.
+/// The first byte of the tag of a message in the log. Other tags have the broker's number, without this byte.
 const PLACE: u8 = b'p';
 
 impl DeliveryName {
-    /// Of a message of the log its place, which is the same after a restart; of others the broker's number.
+    /// The name of a delivery. A message in the log is named by its place, which is the same after a restart.
+    /// Other messages are named by the broker's number.
     pub(super) fn of(broker_tag: u64, place: u64) -> Self {
         let mut bytes = [PLACE; 1 + size_of::<u64>()];
         if place == 0 {
@@ -52,11 +53,11 @@ impl DeliveryName {
     }
 }
 
-/// What a client tells of a delivery that it has not settled.
+/// A client's account of a delivery that it has not settled.
 #[derive(Debug)]
 pub(super) struct Told {
     tag: DeliveryTag,
-    /// What it has decided; `None` for nothing yet.
+    /// The client's decision; `None` for none yet.
     decided: Option<(DeliveryStateBuf, Outcome)>,
 }
 
@@ -112,14 +113,15 @@ pub(super) fn settle_told(
     cx.broker.settle_places(session, &places);
 }
 
-/// The delivery-tag of what was sent.
+/// The delivery-tag of a sent message.
 fn name_of(entry: &Unacknowledged, names_places: bool) -> Option<DeliveryTag> {
     let place = if names_places { entry.position() } else { 0 };
     DeliveryTag::new(DeliveryName::of(entry.tag(), place).as_bytes())
 }
 
-/// What is unsettled of a session whose link is attached again, if the client has told what it has of it. Where
-/// that is incomplete, so is this: the client must not take for settled what it has not told.
+/// The unsettled deliveries of a session whose link is attached again, if the client has told its own. The answer
+/// to an incomplete account is incomplete, too: the client must not take deliveries for settled that it has not
+/// told.
 pub(super) fn take_up(
     cx: &mut Context<'_>,
     session: SessionKey,
@@ -141,8 +143,8 @@ pub(super) fn take_up(
         !entry.is_handed_over()
     });
     let Some(told) = told else {
-        // The client has nothing left of them: they go back to the queue, the latest first. That they failed
-        // was counted when the connection ended.
+        // The client has none of them left: they go back to the queue, the latest first. Their failure was
+        // counted when the connection ended.
         for entry in ledger.iter().rev() {
             cx.broker
                 .settle(now_ms, session, entry.tag(), Outcome::Released);
@@ -169,7 +171,7 @@ pub(super) fn take_up(
         let state = match state {
             // It waits in the queue again, since a restart: the client is to forget it.
             _ if waits => None,
-            // A client that tells all takes what is absent for settled.
+            // A client that tells all takes absent deliveries for settled.
             _ if !is_incomplete => return None,
             state => Some(state.unwrap_or(DeliveryStateBuf::Accepted)),
         };

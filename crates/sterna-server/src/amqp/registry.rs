@@ -1,4 +1,4 @@
-//! What all shards know of AMQP: queues, and the links of clients that are away.
+//! State of AMQP that all shards share: queues, and the links of clients that are away.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::config::{self, Amqp};
 use crate::mail::amqp::Place;
 use crate::session::amqp::topic_of_queue;
 
-/// What a queue does with messages that receivers do not take, and with priorities.
+/// A queue's rules for messages that receivers do not take, for priorities and for delays.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct DeliveryRules {
     /// Failed deliveries after which a message is a dead letter; `None` for any number.
@@ -61,7 +61,7 @@ pub struct Registry {
 #[derive(Debug, Default)]
 struct Suspended {
     links: FxHashMap<LinkKey, Remembered>,
-    /// By the time at which they are forgotten.
+    /// Links by the time at which they are forgotten.
     deadlines: BTreeMap<(u64, u64), LinkKey>,
     next: u64,
 }
@@ -82,7 +82,7 @@ pub(super) struct LinkKey {
     pub(super) name: Box<str>,
 }
 
-/// What became of a name that is to be a queue's.
+/// The result of a search for a queue by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
     /// There is such a queue.
@@ -96,7 +96,7 @@ pub(super) enum Found {
 /// One queue.
 #[derive(Debug, Default)]
 struct Queue {
-    /// What it takes; `None` for its own topic.
+    /// The filter of its messages; `None` for its own topic.
     filter: Option<Box<str>>,
     rules: DeliveryRules,
     /// Whether it has its anchor.
@@ -135,7 +135,7 @@ impl Registry {
         }
     }
 
-    /// Takes up what a store has kept of clients' links; other records are passed over.
+    /// Takes up the records that a store has kept of clients' links; other records are passed over.
     pub(crate) fn restore<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, now_ms: u64) {
         let remembered_ms = u64::from(self.defaults.suspended_link_timeout_s) * 1000;
         self.exact.restore(keys, now_ms + remembered_ms);
@@ -248,8 +248,8 @@ impl Registry {
         }
     }
 
-    /// Remembers what is unsettled of a link until `deadline_ms`, and the append that keeps it. Beyond `most` links the ones that
-    /// would be forgotten first are forgotten now.
+    /// Remembers a link's unsettled deliveries until `deadline_ms`, and the append that keeps them. Beyond `most`
+    /// links, those that would be forgotten first are forgotten now.
     pub(super) fn suspend(
         &self,
         key: LinkKey,
@@ -273,8 +273,8 @@ impl Registry {
         suspended.links.insert(key, remembered);
     }
 
-    /// What is unsettled of a link that is attached again, and the append that keeps it; nothing if nothing is
-    /// remembered.
+    /// The unsettled deliveries of a link that is attached again, and the append that keeps them. The list is
+    /// empty if nothing is remembered.
     pub(super) fn resume(&self, key: &LinkKey, now_ms: u64) -> (Vec<Unsettled>, u64) {
         let mut suspended = lock(&self.suspended);
         while suspended

@@ -1,4 +1,4 @@
-//! Who gets in: the SASL layer, the open, and what may be done early.
+//! The admission of clients: the SASL layer, the open, and the frames that may be handled early.
 
 use std::borrow::Cow;
 
@@ -30,7 +30,7 @@ const INITIAL_CREDIT: &str = "sterna:initial-credit";
 /// Extensions that the broker offers.
 const CAPABILITIES: [&str; 2] = ["ANONYMOUS-RELAY", "SHARED-SUBS"];
 
-/// What a connection's SASL layer offers: what its listener and its certificate allow.
+/// The offer of a connection's SASL layer, as the listener and the certificate allow.
 pub(super) fn server_options(cx: &Context<'_>, connection: ConnectionId) -> ServerOptions {
     let info = cx.net.info(connection);
     let has_users = cx.policy.users.are_configured();
@@ -143,7 +143,7 @@ impl Door {
     pub(super) fn sasl_response(&mut self, cx: &Context<'_>, client: &mut Client, response: &[u8]) {
         let exchange = match std::mem::replace(&mut client.state, State::New) {
             State::Exchange(exchange) => exchange,
-            // Whatever it answers: the log has the reason already.
+            // The response does not matter: the log has the reason already.
             State::Denied => return self.refuse(client, SaslCode::Auth),
             _ => return self.malformed(cx, client, "no challenge was sent"),
         };
@@ -170,7 +170,7 @@ impl Door {
                     let claimed = pending.claimed();
                     match pending.decided(&cx.policy.users, &cx.policy.webhook, outcome) {
                         Ok(identity) => door.admit(cx, client, identity, None),
-                        // Who shows a token names nobody.
+                        // A client that shows a token names no user.
                         Err(refusal)
                             if claimed.user().is_none() && door.deny_token(cx, client, refusal) => {
                         }
@@ -335,7 +335,7 @@ impl Door {
     ) {
         log_end(cx.net, client, condition.as_str(), detail);
         client.close_code = code::VIOLATION;
-        // What is closed already needs no other close.
+        // A closed connection needs no other close.
         let _ = client
             .engine
             .close(Some(Error::new(condition, detail)), &mut self.out);

@@ -43,11 +43,11 @@ pub(crate) struct AttachingTarget {
     target: Option<Encoded>,
     unsettled: Vec<Unsettled>,
     recover: bool,
-    /// Whether what is taken has a record until it is settled.
+    /// Whether a delivery that is taken has a record until it is settled.
     is_recorded: bool,
 }
 
-/// Whether a sender wants its target to keep what is not settled.
+/// Whether a sender wants its target to keep unsettled deliveries.
 fn keeps_unsettled(attach: &Attach<'_>) -> bool {
     let target = attach.target.as_ref().and_then(TargetArchetype::node);
     target.is_some_and(|target| target.durable == TerminusDurability::UnsettledState)
@@ -131,7 +131,7 @@ impl Door {
         Ok(())
     }
 
-    /// Takes up what is known of a link, and answers its attach once that is kept.
+    /// Takes up the known state of a link, and answers its attach once that state is kept.
     pub(super) fn finish_target(
         &mut self,
         cx: &mut Context<'_>,
@@ -183,7 +183,7 @@ impl Door {
         if let Some(target) = client.targets.get_mut(link) {
             target.exact = exact;
         }
-        // The answer tells what became of earlier deliveries.
+        // The answer tells the outcomes of earlier deliveries.
         let promise = Promise::on(cx, client.listener).at(token);
         let attached = Acknowledgement::AttachedTarget(link, attaching);
         self.acknowledge(cx, client, promise, attached);

@@ -1,4 +1,4 @@
-//! Transactions (AMQP 1.0, part 4): what is posted and retired waits for the discharge, and then takes
+//! Transactions (AMQP 1.0, part 4): posted messages and retired deliveries wait for the discharge, and then take
 //! effect together.
 
 use rustc_hash::FxHashMap;
@@ -35,7 +35,7 @@ struct Transaction {
     coordinator: LinkId,
     posted: Vec<Message>,
     posted_bytes: u64,
-    /// What the strictest of the posted messages asks for.
+    /// The promise of the strictest posted message.
     promise: Promise,
     retired: Vec<Retired>,
 }
@@ -149,7 +149,7 @@ impl Door {
             Self::roll_back(cx, client, transaction);
             return Ok(Vec::new());
         }
-        // What cannot take effect as a whole does not at all.
+        // A transaction takes effect as a whole or not at all.
         let gone = transaction
             .retired
             .iter()
@@ -167,8 +167,8 @@ impl Door {
             let detail = "the rules do not allow any more to publish what the transaction posts";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
-        // What is taken is kept with what is posted. Otherwise a crash could come in between, and what was taken would
-        // come again and be posted twice.
+        // Retired deliveries are kept together with the posted messages. Otherwise a crash could come in between.
+        // Then the deliveries would come again, and their messages would be posted twice.
         for retired in transaction
             .retired
             .iter()
@@ -216,8 +216,8 @@ impl Door {
         Ok(settled)
     }
 
-    /// Undoes what waits: nothing is published, and what its receiver has settled already goes back to
-    /// its queue. What it has not settled is as before.
+    /// Undoes a transaction: nothing is published, and deliveries that their receiver has settled already go back
+    /// to their queue. Deliveries that it has not settled are as before.
     fn roll_back(cx: &mut Context<'_>, client: &Client, transaction: Transaction) {
         tracing::debug!(
             client = &*client.container,

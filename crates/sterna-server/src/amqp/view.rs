@@ -1,4 +1,4 @@
-//! What operators see of AMQP clients, and the end of one by their hand.
+//! The operators' view of AMQP clients, and the end of a client by an operator.
 
 use sterna_amqp::Condition;
 use sterna_amqp::performatives::Error;
@@ -13,7 +13,7 @@ use crate::inspect::ClientView;
 use crate::session::SessionState;
 
 impl Door {
-    /// What there is to see of a client.
+    /// The operators' view of a client; `None` where the client is gone.
     pub(crate) fn view(
         &self,
         broker: &Broker<SessionState>,

@@ -1,4 +1,4 @@
-//! What the webhook has said about single actions.
+//! The webhook's answers about single actions.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,11 +23,12 @@ pub(crate) struct Answers {
     misses: AtomicU64,
 }
 
-/// Stands for an action, whatever the length of its topic.
+/// The key of an action, of the same size for a topic of any length.
 type Key = [u64; 2];
 
 impl Answers {
-    /// No answers yet: at most so many, those that allow and those that deny for so long.
+    /// An empty table for at most `most` answers. Those that allow and those that deny last for
+    /// `allow` and `deny`.
     pub(crate) fn new(most: usize, allow: Duration, deny: Duration) -> Self {
         Self {
             recent: Mutex::new(Recent::new(most)),

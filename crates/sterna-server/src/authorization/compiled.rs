@@ -17,25 +17,24 @@ pub(super) struct Compiled {
     pub(super) clients: FxHashSet<Box<str>>,
     pub(super) effect: Effect,
     pub(super) is_idempotent: bool,
-    /// What few rules ask beside.
+    /// Further conditions, which few rules have.
     pub(super) conditions: Option<Box<Conditions>>,
     pub(super) durability: Option<Durability>,
     pub(super) patterns: Box<[Pattern]>,
 }
 
-/// Whom a rule is about.
+/// The users that a rule is about.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Users {
     pub(super) anonymous: bool,
-    /// Everybody who has a name.
+    /// Every client with a name.
     pub(super) named: bool,
     pub(super) names: FxHashSet<Box<str>>,
-    /// Groups, for those of whom a token or the webhook says that they belong to one.
+    /// Groups, for clients that belong to one by a token or the webhook.
     pub(super) groups: FxHashSet<Box<str>>,
 }
 
-/// The rules for a client: what was given to it comes before what the configuration says, and after what
-/// is the broker's.
+/// The rules for a client: the broker's own come first, then those given to the client, then the configuration's.
 pub(super) fn all_rules<'a>(
     own: &'a [Compiled],
     rules: &'a [Compiled],
@@ -67,7 +66,7 @@ pub(super) fn deciding<'a>(
 
 pub(super) fn is_about(rule: &Rule, action: ActionName) -> bool {
     if rule.actions.is_empty() {
-        // Who may publish and subscribe may not, for that, take from others what they have.
+        // A right to publish and subscribe is no right to take away what others have.
         return action != ActionName::Delete || rule.effect == Effect::Deny;
     }
     rule.actions.contains(&action)
@@ -124,8 +123,8 @@ impl Compiled {
         }
     }
 
-    /// What becomes of what it fits. A rule that asks lets through what it fits only by what is not known: that
-    /// is asked about as soon as it is known.
+    /// The reading of an action that the rule fits. A rule that asks lets an action through that it fits only by
+    /// unknown facts. The webhook is asked about it as soon as they are known.
     pub(super) fn reading(&self, subject: Subject<'_>, kind: MessageKind) -> Reading {
         match self.effect {
             Effect::Deny => Reading::Refused,
@@ -153,7 +152,7 @@ impl Users {
         groups: FxHashSet::with_hasher(rustc_hash::FxBuildHasher),
     };
 
-    /// The users whom a rule or a limit names.
+    /// The users that a rule or a limit names.
     pub(super) fn of(users: &[String], groups: &[String], config: &Authorization) -> Self {
         if users.is_empty() && groups.is_empty() {
             return Self::EVERYBODY;
@@ -170,7 +169,7 @@ impl Users {
         }
     }
 
-    /// The users whom the configuration calls administrators, by name or by group.
+    /// The users that the configuration calls administrators, by name or by group.
     pub(super) fn admins(config: &Authorization) -> Self {
         let is_nameless = |name: &&String| *name == ANONYMOUS;
         let by_group = match &config.admin_groups[..] {
@@ -188,7 +187,7 @@ impl Users {
         }
     }
 
-    /// Whether a client is one of them, by its name or by what is said of it.
+    /// Whether a client is one of them, by its name or its groups.
     pub(super) fn have(&self, subject: Subject<'_>) -> bool {
         self.has(subject.user) || subject.standing.is_some_and(|own| own.is_of(&self.groups))
     }

@@ -1,9 +1,8 @@
-//! What a rule asks beside names and topics: from where a client speaks, and what is special in a message.
+//! Conditions of a rule beside names and topics: the origin of a client, and special properties of a message.
 //!
-//! What is not known speaks for the client. A rule that allows fits, and one that denies does not. One that
-//! asks the webhook lets it through. The origin of a session is unknown from a restart until its client
-//! comes back, and is asked for then. The message is unknown when a link is attached, and each message is
-//! asked about later.
+//! Unknown facts speak for the client. A rule that allows fits, and one that denies does not. One that asks the webhook
+//! lets the action through. The origin of a session is unknown from a restart until its client comes back, and is asked
+//! for then. The message is unknown when a link is attached, and each message is asked about later.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! What decides about a client's action, told by the code that decides.
+//! The explanation of a decision about a client's action, by the code that decides.
 
 use super::{By, Compiled, MessageKind, Reading, Rules, Subject};
 use crate::config::ActionName;
@@ -19,7 +19,7 @@ pub struct Decision {
 pub enum Reason {
     /// A rule of the configuration, counted from 0.
     Rule(usize),
-    /// A rule of the broker: what `authorization.admins` may do, and nobody else.
+    /// A rule of the broker: only `authorization.admins` may do this.
     Administrators,
     /// `authorization.default_allow`: no rule fits.
     Default,
@@ -77,7 +77,7 @@ impl Rules {
                 denied_in_part.push(Reason::from(rule));
             }),
         };
-        // What is refused in the end is refused whole.
+        // An action that is refused in the end is refused as a whole.
         if reading == Reading::Refused {
             denied_in_part.clear();
         }

@@ -1,4 +1,4 @@
-//! What the rules, and the webhook, have said of the topics that a client published to last. A device publishes to
+//! Decisions of the rules, and of the webhook, about the topics that a client published to last. A device publishes to
 //! few topics, so a message costs a comparison instead of all rules and two digests.
 
 use std::ptr;
@@ -14,8 +14,8 @@ const LONGEST_BYTES: usize = 256;
 /// After this time the webhook's answer is looked up again, in milliseconds.
 const ASKED_MS: u64 = 1_000;
 
-/// See the module. It belongs to one connection, whose client's name does not change. What was said from one address
-/// is to be [forgotten](Self::forget) when the client comes from another.
+/// See the module. It belongs to one connection, whose client's name does not change. Decisions for one address are to
+/// be [forgotten](Self::forget) when the client comes from another.
 #[derive(Debug, Default)]
 pub(crate) struct KnownTopics {
     kept: Option<Box<Kept>>,
@@ -23,7 +23,7 @@ pub(crate) struct KnownTopics {
 
 #[derive(Debug)]
 struct Kept {
-    /// What it was said by, and of whom. With anything else of this, nothing is known.
+    /// The rules that decided, and the client. With any other of these, nothing is known.
     rules: u64,
     user: Option<Arc<str>>,
     standing: Option<Arc<Standing>>,
@@ -40,19 +40,19 @@ struct Topic {
     is_allowed: bool,
 }
 
-/// Who a client is, as it can be kept.
+/// The identity of a client, as it can be kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Owner<'a> {
     /// The user's name, if it has one.
     pub(crate) user: Option<&'a Arc<str>>,
-    /// What is said of it beside the name.
+    /// The authority's groups and rules for it, beside the name.
     pub(crate) standing: Option<&'a Arc<Standing>>,
 }
 
 impl Kept {
     #[inline]
     fn is_about(&self, rules: &Rules, owner: Owner<'_>) -> bool {
-        // What is kept cannot be given to others, so the same place is the same thing.
+        // Memory that is kept cannot be given to others, so the same place is the same value.
         let place = |user: Option<&Arc<str>>| user.map_or(ptr::null(), |user| user.as_ptr());
         let standing = |own: Option<&Arc<Standing>>| own.map_or(ptr::null(), Arc::as_ptr);
         self.rules == rules.lists.number
@@ -164,7 +164,7 @@ impl Rules {
         said.0
     }
 
-    /// What the rules look at in a message, as a number.
+    /// The properties of a message that the rules look at, as a number.
     #[inline]
     fn seen(&self, kind: MessageKind) -> u8 {
         if self.lists.look_at_messages {

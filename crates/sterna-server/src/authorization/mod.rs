@@ -1,12 +1,12 @@
-//! Who may publish and subscribe where: an ordered list of rules, the first that fits decides.
+//! Rights to publish and subscribe: an ordered list of rules, the first that fits decides.
 //!
 //! The rules are taken apart when they are loaded, one list for each action; to ask them allocates
 //! nothing. A topic name is decided by the first rule with a filter that matches it. So is a
 //! subscription, by what it would deliver:
 //!
 //! - a rule that allows it must cover the whole filter, and a rule that denies the whole refuses it;
-//! - a rule that denies only some of its topics leaves it standing. Each topic is then decided by its
-//!   name when it is delivered, so the subscriber gets what it could subscribe to by name.
+//! - a rule that denies only some of its topics leaves it standing. Each topic is then decided by its name at the
+//!   delivery. So the subscriber gets what it could subscribe to by name.
 //!
 //! A rule that asks leaves the decision to the webhook, which the front door asks before it acts
 //! (`Rules::asks`). The rules know its answers of late; without one, it is a no.
@@ -37,7 +37,7 @@ use crate::config::{ActionName, Authorization, Durability, Effect, Limit, Rule};
 
 /// Topics of the server.
 const SERVER_TOPICS: &str = "$SYS/";
-/// What is told of single clients.
+/// Topics about single clients.
 const CLIENT_TOPICS: &str = "$SYS/sterna/#";
 /// Where bridges of Mosquitto tell whether they are connected.
 const BRIDGE_STATES: &str = "$SYS/broker/connection/+/state";
@@ -72,7 +72,7 @@ pub enum Reading {
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     lists: Arc<Lists>,
-    /// What the webhook has said of late, where there is one.
+    /// The webhook's latest answers; `None` without a webhook.
     answers: Option<Arc<Answers>>,
 }
 
@@ -82,7 +82,7 @@ struct Lists {
     /// Tells them from others, also from those that were made of the same configuration.
     number: u64,
     default_allow: bool,
-    /// Whether a rule says what acknowledgements wait for.
+    /// Whether a rule sets the durability that acknowledgements wait for.
     has_durability: bool,
     publish: Box<[Compiled]>,
     subscribe: Box<[Compiled]>,
@@ -252,7 +252,7 @@ impl Rules {
         }
     }
 
-    /// Whether what was let through when it came may still be published, by a will.
+    /// Whether a message that was let through when it came may still be published, by a will.
     pub(crate) fn may_publish_still(
         &self,
         subject: Subject<'_>,
@@ -427,7 +427,7 @@ impl Rules {
     }
 }
 
-/// What decides.
+/// The source of a decision.
 #[derive(Clone, Copy, Debug)]
 enum By<'a> {
     Rule(&'a Compiled),
@@ -439,7 +439,7 @@ enum By<'a> {
     Nothing,
 }
 
-/// What is allowed wholly, or refused.
+/// The reading of an action that is allowed wholly, or refused.
 const fn whole(is_allowed: bool) -> Reading {
     if is_allowed {
         Reading::Whole

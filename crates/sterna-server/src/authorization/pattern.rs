@@ -83,7 +83,7 @@ impl Pattern {
     }
 }
 
-/// What a level asks of the client's names.
+/// A level's demand on the client's names.
 trait Fit {
     /// Whether the level can be filled in for a client.
     fn is_fit(&self, subject: Subject<'_>) -> bool;
@@ -129,8 +129,8 @@ impl Text {
 }
 
 impl Part {
-    /// What stands there for a client. A name that would be more than a part of one level, or that
-    /// makes a topic of the server's, stands nowhere.
+    /// The text of the part for a client. `None` if the name is missing, would be more than a part
+    /// of one level, or makes a topic of the server's.
     fn text<'a>(&'a self, subject: Subject<'a>) -> Option<&'a str> {
         let name = match self {
             Self::Plain(text) => return Some(text),
@@ -244,7 +244,7 @@ mod tests {
                 .collect();
             let expected = filled.is_some_and(|levels| matches(&levels.join("/"), &topic));
             prop_assert_eq!(pattern.allows(subject, &topic), expected);
-            // What is allowed is denied too where the same rule denies.
+            // A topic that the pattern allows is denied by it, too, where the rule denies.
             prop_assert!(!expected || pattern.denies(subject, &topic));
             prop_assert_eq!(pattern.denies(subject, &topic), pattern.touches(subject, &topic));
         }

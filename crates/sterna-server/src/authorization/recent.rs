@@ -1,10 +1,10 @@
-//! What was said lately: a table whose entries end, and of which the oldest give way.
+//! A table of recent answers: its entries end, and the oldest give way.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Entries by key, at most so many, each until a time.
+/// Entries by key: a limited number, each until a time.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V, T> {
     entries: HashMap<K, Entry<V, T>>,

@@ -1,4 +1,4 @@
-//! What an authority has said of a client beside its name: groups, and rules of its own.
+//! An authority's words on a client beside its name: groups, and rules of the client's own.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -152,7 +152,7 @@ impl Amqp {
         (!host.is_empty()).then_some((host, port))
     }
 
-    /// What is wrong with the settings, each a sentence that names one.
+    /// The faults of the settings, each a sentence that names one setting.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.server_reference.is_some() && self.redirect().is_none() {

@@ -3,8 +3,8 @@
 use super::Config;
 
 impl Config {
-    /// What a reload would put in force: this configuration, but with everything that cannot change at
-    /// run time as it is in `old`. The second value names what differs there.
+    /// The configuration that a reload would put in force: this one, with the settings of `old` that cannot change at
+    /// run time. The second value names those that differ.
     #[must_use]
     pub(crate) fn after(&self, old: &Self) -> (Self, Vec<&'static str>) {
         let mut next = self.clone();
@@ -34,7 +34,7 @@ impl Config {
         next.amqp.take_queues_of(&old.amqp);
         keep("network", self.network != old.network);
         next.network.clone_from(&old.network);
-        // What the transports have announced stays true.
+        // The transports' announcements must stay true.
         keep("mqtt.datagrams", self.mqtt.datagrams != old.mqtt.datagrams);
         next.mqtt.datagrams = old.mqtt.datagrams;
         keep("quic", self.quic != old.quic);
@@ -84,8 +84,8 @@ impl Config {
         (next, unchanged)
     }
 
-    /// What this configuration, which has the listeners of `old`, would open that `old` keeps shut, and
-    /// does not say that it means. Each is a sentence.
+    /// The accesses that `old` keeps shut and this configuration would open without a setting that says so. Each is a
+    /// sentence. This configuration has the listeners of `old`.
     #[must_use]
     pub(crate) fn weaker_than(&self, old: &Self) -> Vec<String> {
         let mut problems = Vec::new();

@@ -36,7 +36,7 @@ pub struct Cluster {
     /// Speak to servers beyond loopback without TLS.
     pub allow_plaintext_beyond_loopback: bool,
     /// Number of copies that NATS keeps of retained messages and of each message that waits for a
-    /// node. 1 to 5, and at most the number of servers.
+    /// node. Between 1 and 5, and at most the number of servers.
     pub replicas: u8,
     /// Time without a word of a node after which it gets no messages of QoS 0, in milliseconds.
     pub lease_ms: u64,
@@ -86,7 +86,7 @@ pub struct Cluster {
     pub remote_regions: Vec<RemoteRegion>,
     /// Bytes of messages that may wait in NATS for other regions.
     pub maximum_region_bytes: u64,
-    /// Whether the oldest messages go or publishers are refused when so much waits.
+    /// Whether the oldest messages go or publishers are refused when that many bytes wait.
     pub region_full: RegionFull,
 }
 
@@ -108,7 +108,7 @@ pub enum RegionFull {
     /// The oldest messages go, and other regions miss them.
     #[default]
     DiscardOldest,
-    /// Publishers of QoS 1 and 2 of what crosses are refused at seven eighths, and QoS 0 does not cross.
+    /// Publishers of crossing messages of QoS 1 and 2 are refused at seven eighths, and QoS 0 does not cross.
     Refuse,
 }
 
@@ -190,7 +190,7 @@ impl Cluster {
         }
     }
 
-    /// What is wrong with the settings, each a sentence that names one.
+    /// The faults of the settings, each a sentence that names one setting.
     pub(super) fn problems(&self, config: &Config) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.is_on() {
@@ -289,7 +289,7 @@ impl Cluster {
         problems
     }
 
-    /// What is wrong with the settings of shared subscriptions.
+    /// The faults of the settings of shared subscriptions.
     fn group_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !(1..=MAX_BRANCH_MESSAGES).contains(&self.maximum_branch_messages) {
@@ -311,7 +311,7 @@ impl Cluster {
         problems
     }
 
-    /// What is wrong with the settings of regions.
+    /// The faults of the settings of regions.
     fn region_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let names = "1 to 32 letters, digits, `-` and `_`";
@@ -372,7 +372,7 @@ impl Cluster {
         problems
     }
 
-    /// What a cluster does not keep yet, and a configuration would promise.
+    /// The promises of a configuration that a cluster does not keep yet.
     fn promises(config: &Config) -> Vec<String> {
         let mut problems = Vec::new();
         if config.store.enabled {

@@ -1,4 +1,4 @@
-//! What other hosts could do with a configuration, and each of it needs a word of its own.
+//! Accesses that a configuration opens to other hosts: each needs a setting of its own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,8 +9,8 @@ use super::{
 };
 
 impl Config {
-    /// What is wrong with the listeners: their URLs, and what they would open to other hosts without
-    /// the setting that says that it is meant.
+    /// The faults of the listeners: wrong URLs, and accesses for other hosts without the setting that says that they
+    /// are meant.
     pub(super) fn exposure_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut reachable = Vec::new();
@@ -157,7 +157,7 @@ impl Config {
         files.filter_map(of_file).collect()
     }
 
-    /// Whether clients show what nobody else may see: passwords or tokens.
+    /// Whether clients show secrets: passwords or tokens.
     pub(crate) const fn has_secrets(&self) -> bool {
         self.authentication.has_secrets() || self.webhook.authentication_url.is_some()
     }
@@ -176,7 +176,7 @@ impl Config {
 }
 
 impl Authorization {
-    /// Whether what no other rule names is denied.
+    /// Whether actions that no other rule names are denied.
     pub(super) fn is_closed(&self) -> bool {
         match self.rules.iter().find(|rule| rule.is_about_everything()) {
             Some(last) => last.effect == Effect::Deny,

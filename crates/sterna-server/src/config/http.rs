@@ -133,7 +133,7 @@ impl Default for Http {
 }
 
 impl Http {
-    /// What is wrong with the settings, each a sentence that names one.
+    /// The faults of the settings, each a sentence that names one setting.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, value) in [

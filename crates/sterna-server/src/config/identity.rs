@@ -1,4 +1,4 @@
-//! Passwords, what wrong ones cost, and whose client identifiers are.
+//! Passwords, the cost of wrong ones, and the users of client identifiers.
 
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ pub struct ClientIds {
     pub patterns: Vec<String>,
 }
 
-/// What is wrong with these settings, each a sentence that names one.
+/// The faults of these settings, each a sentence that names one setting.
 pub(super) fn problems(
     passwords: &Passwords,
     guessing: &Guessing,

@@ -1,4 +1,4 @@
-//! What clients of some users may use at most.
+//! The limits of clients of some users.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +63,7 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// What is wrong with it.
+    /// Its fault, in words; `None` without one.
     pub(super) fn problem(&self) -> Option<&'static str> {
         if self.burst_s == 0 || self.debt_s == 0 {
             return Some("burst_s and debt_s are at least 1");

@@ -43,23 +43,23 @@ pub enum Scheme {
     Mqtt,
     /// `mqtts`, `tls`, `ssl`: MQTT on TLS.
     Mqtts,
-    /// `ws`: WebSocket. What a client speaks it says by subprotocol.
+    /// `ws`: WebSocket. The subprotocol names the client's protocol.
     Ws,
     /// `wss`: WebSocket on TLS.
     Wss,
-    /// `mqtt+quic`, `quic`: QUIC, on the port of MQTT. What a client speaks it says by ALPN.
+    /// `mqtt+quic`, `quic`: QUIC, on the port of MQTT. ALPN names the client's protocol.
     MqttQuic,
     /// `amqp`: AMQP on TCP.
     Amqp,
     /// `amqps`: AMQP on TLS.
     Amqps,
-    /// `amqp+quic`: QUIC, on the port of AMQP. What a client speaks it says by ALPN.
+    /// `amqp+quic`: QUIC, on the port of AMQP. ALPN names the client's protocol.
     AmqpQuic,
     /// `http`: HTTP/1.1 and HTTP/2 on TCP.
     Http,
     /// `https`: HTTP/2 and HTTP/1.1 on TLS.
     Https,
-    /// `h3`: QUIC, on the port of HTTP. What a client speaks it says by ALPN.
+    /// `h3`: QUIC, on the port of HTTP. ALPN names the client's protocol.
     H3,
     /// `admin`: metrics and health, by HTTP on TCP.
     Admin,

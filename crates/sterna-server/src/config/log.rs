@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a level may be.
+/// The values of a level.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 /// The log.

@@ -109,7 +109,7 @@ impl Broker {
         ]
     }
 
-    /// What is wrong with the settings of memory, each a sentence that names one.
+    /// The faults of the settings of memory, each a sentence that names one setting.
     pub(super) fn memory_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if let MemoryCeiling::Bytes(bytes) = self.memory_ceiling

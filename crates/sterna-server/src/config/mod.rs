@@ -330,10 +330,9 @@ impl Config {
     }
 }
 
-/// The data directory of a broker that was not told otherwise: what systemd gives a service, else a place
-/// below the user's own.
+/// The default data directory: the one that systemd gives a service, else a place below the user's own.
 fn usual_directory(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, String> {
-    // A relative path would be another directory wherever the broker is started.
+    // A relative path would be another directory in each folder where the broker is started.
     let absolute = |name| {
         variable(name)
             .map(PathBuf::from)
@@ -371,17 +370,18 @@ pub struct Listener {
     /// Effect of early data on this listener; overrides `quic.early_data`.
     pub early_data: Option<EarlyData>,
     /// Keep alive told to every client of this listener instead of its own, in seconds; overrides
-    /// `mqtt.server_keep_alive_s`. 0 turns keep alive off: the transport alone says who lives.
+    /// `mqtt.server_keep_alive_s`. With 0 there is no keep alive: the transport alone tells whether
+    /// a client lives.
     pub server_keep_alive_s: Option<u16>,
-    /// The profile of QUIC's settings here; overrides `quic.profile`. What `[quic]` changes about a
-    /// profile it changes about this one too.
+    /// The profile of QUIC's settings here; overrides `quic.profile`. Changes of `[quic]` to a
+    /// profile hold for this one, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
     /// Durability for which acknowledgements to clients of this listener wait; overrides
     /// `store.durability`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
-    /// Balancers that connect here for clients, and nobody else.
+    /// Balancers: only they connect here, for their clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<ProxyProtocol>,
 }
@@ -394,12 +394,12 @@ pub enum EarlyData {
     /// Early data is refused; clients send it again after the handshake.
     #[default]
     Off,
-    /// What a replay cannot harm is done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE and PINGREQ. So is
-    /// PUBLISH of QoS 1 and 2 from clients with a name of their own, by which a repetition is known.
-    /// PUBLISH of QoS 0 is, if the rule that allows it says `idempotent`.
+    /// Requests that a replay cannot harm are done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE and PINGREQ. So is PUBLISH
+    /// of QoS 1 and 2 from clients with a name of their own, by which a repetition is known. So is PUBLISH of QoS 0 if
+    /// the rule that allows it says `idempotent`.
     Idempotent,
     /// Everything is done at once. Tickets work once, so a replay can only succeed instead of the
-    /// original, and the client then repeats what was refused.
+    /// original, and the client then repeats the refused requests.
     All,
 }
 
@@ -465,7 +465,7 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// Whether files or an issuer know clients by what nobody else may see: passwords or tokens.
+    /// Whether files or an issuer know clients by secrets: passwords or tokens.
     const fn has_secrets(&self) -> bool {
         self.password_file.is_some() || self.token_file.is_some() || self.jwt.is_configured()
     }

@@ -91,7 +91,7 @@ impl Network {
 }
 
 impl Listener {
-    /// What is wrong with its balancers.
+    /// The fault of its balancers, in words; `None` without one.
     pub(super) fn proxy_protocol_problem(&self) -> Option<String> {
         let proxy = self.proxy_protocol.as_ref()?;
         let url = self.url.parse::<ListenerUrl>().ok()?;

@@ -1,4 +1,4 @@
-//! QUIC: a profile, what differs from it, and the broker's own limits.
+//! QUIC: a profile, the settings that differ from it, and the broker's own limits.
 
 use std::fmt::Display;
 use std::fs;
@@ -10,8 +10,8 @@ use sterna_quic::{Overrides, Settings};
 
 use super::{Config, EarlyData, Listener};
 
-/// Idle timeout without a profile and without a word about it, in milliseconds: what MQTT clients
-/// that ping every minute never notice.
+/// Idle timeout without a profile and without a setting of its own, in milliseconds. MQTT clients
+/// that ping every minute never notice it.
 const IDLE_TIMEOUT_MS: u64 = 120_000;
 
 /// QUIC's own settings.
@@ -58,7 +58,7 @@ impl Default for Quic {
 const MIN_SECRET_BYTES: usize = 32;
 
 impl Quic {
-    /// What connection identifiers name this node by; `None` where it has no server ID.
+    /// This node's name in connection identifiers; `None` where it has no server ID.
     ///
     /// # Errors
     /// A sentence that names the setting.
@@ -103,7 +103,7 @@ fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Config {
-    /// What is wrong with the settings of QUIC on any of the listeners.
+    /// The faults of the settings of QUIC on any of the listeners.
     pub(super) fn quic_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         problems.extend(self.quic.named_server().err());
@@ -129,7 +129,7 @@ impl Config {
         overrides.profile = listener.profile.or(overrides.profile);
         let mut settings = overrides.settings();
         if overrides.profile.is_none() {
-            // Without a profile, what was so before there were any.
+            // Without a profile, the values from before there were profiles.
             if overrides.idle_timeout_ms.is_none() {
                 settings.idle_timeout_ms = IDLE_TIMEOUT_MS;
             }

@@ -1,4 +1,4 @@
-//! What each setting is. The one table is `docs/configuration.md`, which is part of the program: names,
+//! The description of each setting. The one table is `docs/configuration.md`, which is part of the program. Names,
 //! defaults and sentences are read from it, and types are asked of [`Config`] itself.
 
 use std::fmt::{self, Write as _};
@@ -125,7 +125,7 @@ impl Setting {
         })
     }
 
-    /// What the broker says to a value: `None` if it may be set.
+    /// The broker's refusal of a value; `None` if it may be set.
     fn refusal(&self, value: &str) -> Option<String> {
         let text = format!("{}{} = {value}\n", self.header(), self.key);
         parse("", &text).err().map(|error| error.to_string())
@@ -247,7 +247,7 @@ pub fn settings() -> Vec<Setting> {
             }
         }
     }
-    // What has keys of its own is a section.
+    // A setting with keys of its own is a section.
     let sections: Vec<String> = settings.iter().map(|it| it.section.clone()).collect();
     settings.retain(|it| !sections.contains(&it.name()));
     settings

@@ -1,14 +1,14 @@
-//! What the broker keeps over a restart, and when it is kept.
+//! The state that the broker keeps over a restart, and the time at which it is kept.
 
 use serde::{Deserialize, Serialize};
 
-/// What an acknowledgement waits for.
+/// The durability that an acknowledgement waits for.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Deserialize, Serialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// Nothing: it leaves at once. What it acknowledges is written soon after.
+    /// Nothing: it leaves at once. The acknowledged message is written soon after.
     Memory,
     /// The kernel has it, so that it survives the end of the process. It is synced every
     /// `store.sync_interval_ms`.
@@ -19,7 +19,8 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// What is to come once waits for: the disk, also where other acknowledgements wait for the kernel only.
+    /// The durability of messages that come once: the disk, also where other acknowledgements wait for the kernel only.
+    /// `memory` is left as it is.
     #[must_use]
     pub(crate) const fn for_once(self) -> Self {
         match self {
@@ -98,7 +99,7 @@ const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
 impl Store {
-    /// What is wrong with the settings, each a sentence that names one.
+    /// The faults of the settings, each a sentence that names one setting.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, value) in [

@@ -1,4 +1,4 @@
-//! The section `webhook`: a service that says who clients are and what they may do.
+//! The section `webhook`: a service that knows the identities and rights of clients.
 
 use std::path::PathBuf;
 

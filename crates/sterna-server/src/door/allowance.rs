@@ -1,4 +1,4 @@
-//! What a client may use, by who it is: its seat among its user's connections, and how fast it may publish.
+//! The allowance of a client: its seat among its user's connections, and its rate of publishing.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ pub(crate) struct Allowance {
     limit: Arc<Limit>,
     seat: Seat,
     lease: Lease,
-    /// Until when the client itself is not read, in milliseconds: its part of what its user owes.
+    /// The time until which the client itself is not read, in milliseconds: its part of its user's debt.
     until_ms: u64,
-    /// It has published, or wanted to.
+    /// Whether it has published, or wanted to.
     has_begun: bool,
-    /// Its first message waits for what its user owes.
+    /// Whether its first message waits for its user's debt.
     waits: bool,
     /// The last moment to look again that the door was told, in milliseconds.
     wake_ms: u64,
@@ -38,12 +38,12 @@ impl TooManyConnections {
 }
 
 impl Allowance {
-    /// What a client of this name may use; `None` for any amount. `before` is what it had until now on its
+    /// The allowance of a client of this name; `None` for any amount. `before` is the allowance until now on its
     /// connection.
     ///
     /// # Errors
-    /// Its user has as many connections as it may, and the client is not in already (`is_in`). One that had a seat
-    /// of the same user keeps it.
+    /// Its user has as many connections as it may, and the client is not in already (`is_in`). A client with a
+    /// seat of the same user keeps it.
     pub(crate) fn of(
         cx: &Context<'_>,
         identity: &Identity,
@@ -77,7 +77,7 @@ impl Allowance {
         })))
     }
 
-    /// Another limit is in force: nobody waits longer than the user's debt lasts by it.
+    /// Another limit is in force: the client waits no longer than its user's debt lasts by that limit.
     fn change(&mut self, limit: &Arc<Limit>, now_ms: u64) {
         self.rest();
         let (pace, rates) = (self.seat.pace(), Rates::of(limit));
@@ -92,8 +92,8 @@ impl Allowance {
         self.waits &= self.until_ms > now_ms;
     }
 
-    /// Whether a message has to wait, and what follows behind it: it is the first of its connection, and its user
-    /// owes. A client cannot escape its pause by a new connection.
+    /// Whether a message, and the input behind it, has to wait. It does if it is the first of its connection, and
+    /// its user has a debt. A client cannot escape its pause by a new connection.
     fn must_wait(&mut self, now_ms: u64) -> bool {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         if is_first && self.limit.exceeded == Exceeded::Pause {
@@ -103,16 +103,16 @@ impl Allowance {
         self.waits
     }
 
-    /// Whether it is what this client may use by the rules in force.
+    /// Whether it is the allowance of this client by the rules in force.
     fn is_for(&self, cx: &Context<'_>, identity: &Identity) -> bool {
         let limit = limit_of(cx, identity);
         self.seat.user() == identity.user()
             && limit.is_some_and(|limit| Arc::ptr_eq(limit, &self.limit))
     }
 
-    /// Whether a message may be published. A client that cannot be told of a refusal (`is_told`) is not read
-    /// for a while instead. What was read already counts as a debt, of which a connection makes half at most: the
-    /// rest is for the user's other connections.
+    /// Whether a message may be published. A client that cannot be told of a refusal (`is_told`) is not read for
+    /// a while instead. Input that was read already counts as a debt. A connection that is paused adds to the
+    /// debt up to half its limit: the rest is for the user's other connections.
     fn takes(&mut self, now_ms: u64, bytes: usize, is_told: bool) -> bool {
         let bytes = bytes as u64;
         if self.lease.pays(now_ms, bytes) {
@@ -150,7 +150,7 @@ impl Allowance {
         is_within
     }
 
-    /// Gives back what was taken in advance: another user of the connection has its turn.
+    /// Gives back the bytes that were lent in advance: another user of the connection has its turn.
     pub(crate) fn rest(&mut self) {
         let rates = self.rates();
         (self.seat.pace()).give_back(&rates, &mut self.lease);
@@ -161,12 +161,12 @@ impl Allowance {
         Rates::of(&self.limit)
     }
 
-    /// The user whose it is.
+    /// The user of the allowance.
     pub(crate) fn user(&self) -> Option<&str> {
         self.seat.user()
     }
 
-    /// Until when the client is not to be read, in milliseconds.
+    /// The time until which the client is not to be read, in milliseconds.
     pub(crate) fn paused_until_ms(&self, now_ms: u64) -> Option<u64> {
         Some(self.until_ms).filter(|until_ms| *until_ms > now_ms)
     }
@@ -188,8 +188,8 @@ fn limit_of<'a>(cx: &Context<'a>, identity: &Identity) -> Option<&'a Arc<Limit>>
 }
 
 impl Sips {
-    /// What a client may use from now on, by who it is. One with a `name` takes the seat of an older connection of
-    /// that name.
+    /// Sets the allowance of a client from now on, by its identity. A client with a `name` takes the seat of an
+    /// older connection of that name.
     ///
     /// # Errors
     /// Its user has as many connections as it may.
@@ -239,8 +239,8 @@ impl Sips {
         Ok(())
     }
 
-    /// Puts another user's allowance in the place of the one in force, which it returns: a connection can be of
-    /// several users in turn.
+    /// Replaces the allowance in force by another user's, and returns the former. A connection can be of several
+    /// users in turn.
     pub(crate) fn swap(&mut self, allowance: Option<Box<Allowance>>) -> Option<Box<Allowance>> {
         std::mem::replace(&mut self.allowance, allowance)
     }
@@ -274,7 +274,7 @@ impl Sips {
         (self.allowance.as_ref()).is_none_or(|own| own.takes_will(cx.net.now_ms(), bytes))
     }
 
-    /// Whether the message that comes now has to wait, and what follows behind it. Nothing of it is done before.
+    /// Whether the message that comes now, and the input behind it, has to wait. Nothing of it is done before.
     pub(crate) fn must_wait(&mut self, cx: &Context<'_>, protocol: Protocol) -> bool {
         let Some(allowance) = &mut self.allowance else {
             return false;
@@ -301,20 +301,20 @@ impl Sips {
         }
     }
 
-    /// Reads a client again that published too fast by limits that are not in force any more. Its next message says
-    /// who it is, and pays what its user owes.
+    /// Reads a client again that published too fast by limits that are not in force any more. Its next message
+    /// shows its user, and pays that user's debt.
     pub(crate) fn read_again(&mut self) {
         if let Some(allowance) = &mut self.allowance {
             (allowance.until_ms, allowance.waits) = (0, false);
         }
     }
 
-    /// Until when the client is not read because it has published too fast, in milliseconds.
+    /// The time until which the client is not read because it has published too fast, in milliseconds.
     pub(crate) fn paused_until_ms(&self, now_ms: u64) -> Option<u64> {
         self.allowance.as_ref()?.paused_until_ms(now_ms)
     }
 
-    /// When the client is to be looked at again because of that, if the door does not know.
+    /// The time to look at the client again because of that, if the door does not know it.
     pub(super) fn next_look_ms(&mut self, now_ms: u64) -> Option<u64> {
         let allowance = self.allowance.as_mut()?;
         let until_ms = allowance.paused_until_ms(now_ms)?;

@@ -1,4 +1,4 @@
-//! What a client wants to do waits for the webhook's word.
+//! Actions of a client that wait for the webhook's answer.
 
 use sterna_net::ConnectionId;
 
@@ -8,10 +8,10 @@ use crate::context::Context;
 use crate::identity::{Access, WebhookTicket};
 use crate::mail::Mail;
 
-/// Questions for one packet or request; what is not answered then is refused.
+/// Most questions for one packet or request. The rules refuse an action that is not asked about.
 const MAXIMUM_QUESTIONS: u8 = 64;
 
-/// Whether the webhook is being asked, and how often it was since something was last let through.
+/// The question to the webhook under way, and the number of questions since an action was last let through.
 #[derive(Debug, Default)]
 pub(crate) struct Asking {
     ticket: Option<Box<WebhookTicket>>,
@@ -29,8 +29,9 @@ impl Asking {
         self.ticket.take().is_some()
     }
 
-    /// Whether an action has to wait: a rule asks, and nothing is known of it lately. `kind` is that of a message
-    /// that is published. The letter with the answer carries `number`. What cannot be asked now is refused by the rules.
+    /// Whether an action has to wait: a rule asks, and there is no recent answer. `kind` is that of a message
+    /// that is published. The letter with the answer carries `number`. The rules refuse an action that cannot be
+    /// asked about now.
     pub(crate) fn must_wait(
         &mut self,
         cx: &Context<'_>,
@@ -80,7 +81,7 @@ impl Asking {
         self.ticket.is_some()
     }
 
-    /// Something was let through.
+    /// An action was let through.
     pub(crate) const fn passed(&mut self) {
         self.questions = 0;
     }

@@ -1,4 +1,4 @@
-//! What cuts the bytes of each stream of a connection.
+//! The framers that cut the bytes of each stream of a connection.
 
 use sterna_net::StreamId;
 use thin_vec::ThinVec;
@@ -11,8 +11,7 @@ pub(crate) struct Framers<F> {
 }
 
 impl<F: Default> Framers<F> {
-    /// Takes the framer of a stream out while what it cuts is handled; a stream that is not known yet
-    /// gets one.
+    /// Takes out the framer of a stream while its output is handled. A stream that is not known yet gets one.
     pub(crate) fn take(&mut self, stream: StreamId) -> F {
         if stream == StreamId::FIRST {
             return std::mem::take(&mut self.control);

@@ -1,23 +1,23 @@
-//! Input that cannot be looked at yet: what follows an undecided question, and early data that its
-//! listener does not let through.
+//! Input that cannot be looked at yet: input behind an undecided question, and early data that its listener does
+//! not let through.
 
 use sterna_net::{Chunk, StreamId};
 
 use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 
-/// What becomes of early data, which may be a replay until the handshake is complete.
+/// The state of early data, which may be a replay until the handshake is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Early {
     /// Nothing that arrives now can be a replay.
     Over,
-    /// What may be done at once is.
+    /// Early data is done at once where it may be.
     Allowed,
-    /// Something had to wait, and whatever follows waits behind it.
+    /// Some input had to wait, and all later input waits behind it.
     Waiting,
 }
 
-/// What a stream brought before it could be looked at.
+/// A stream's input that came before it could be looked at.
 #[derive(Debug)]
 pub(crate) enum Held {
     /// Bytes.
@@ -34,7 +34,7 @@ impl Held {
     }
 }
 
-/// Heap of what is held; an end of a stream counts as much as its entry.
+/// Heap bytes of held input; an end of a stream counts as much as its entry.
 pub(crate) fn held_bytes(held: &[Held]) -> usize {
     let entries = size_of_val(held);
     held.iter().fold(entries, |sum, held| match held {
@@ -43,8 +43,8 @@ pub(crate) fn held_bytes(held: &[Held]) -> usize {
     })
 }
 
-/// Marks a client whose bytes can be a replay. What its listener does not let through waits until the
-/// handshake has shown that they are none.
+/// Marks a client whose bytes can be a replay. If the listener does not let early data through, the data waits
+/// until the handshake has shown that it is no replay.
 pub(crate) fn note_early(
     cx: &Context<'_>,
     early: &mut Early,

@@ -1,10 +1,10 @@
-//! The front doors: the table of a door's clients, their deadlines, the output of a step, and the guard
-//! around each step. [`Service`] is what a protocol adds.
+//! The front doors: the table of a door's clients, their deadlines, the output of a step, and the guard around
+//! each step. [`Service`] is the part that a protocol adds.
 //!
-//! A step works on one client, which is out of its place meanwhile. A panic in a step ends that client as a
-//! lost connection does: its will is published, and its sessions are away or ended. Nothing that the step
-//! had gathered reaches anybody else. A panic that belongs to no client ends the shard, and so does one in
-//! the end of a client's sessions.
+//! A step works on one client, which is out of its place meanwhile. A panic in a step ends that client like a
+//! lost connection. Its will is published, and its sessions are away or ended. Output that the step had gathered
+//! reaches no other client. A panic that belongs to no client ends the shard, and so does one in the end of a
+//! client's sessions.
 
 mod allowance;
 mod asking;
@@ -41,14 +41,14 @@ pub(crate) use timers::Timers;
 /// The front door of one shard for one service.
 #[derive(Debug)]
 pub(crate) struct Door<S: Service> {
-    /// What the service keeps beside its clients.
+    /// The service's state beside its clients.
     pub(crate) service: S,
     pub(crate) clients: Clients<S::Id, S::Client>,
     pub(crate) timers: Timers<S::Id>,
     /// Clients that are not read for a while, because they publish too fast.
     paused: Timers<S::Id>,
     awaited: Awaited<S::Id>,
-    /// What the step under way has written.
+    /// The output of the step under way.
     pub(crate) out: StepOutput,
     pub(crate) counts: Counts,
     pub(crate) high_watermark_bytes: usize,
@@ -57,17 +57,17 @@ pub(crate) struct Door<S: Service> {
     kept_bytes: u64,
 }
 
-/// What a protocol adds to a door. A client is at the other end of a connection, or of nothing that the
-/// transports know: then it has identifiers of its own.
+/// The part of a door that a protocol adds. A client is at the other end of a connection, or of nothing that the
+/// transports know. In the latter case it has identifiers of its own.
 pub(crate) trait Service: Sized {
-    /// Names a client.
+    /// The identifier of a client.
     type Id: Copy + Eq + Hash + Ord + Debug;
-    /// What is kept of a client.
+    /// The state of a client.
     type Client;
-    /// What a client is told of something that may have to be kept first.
+    /// An answer to a client that may have to wait until its effect is kept.
     type Acknowledgement;
 
-    /// What is kept of a client that comes; `None` if it is gone already.
+    /// The state of a client that comes; `None` if the client is gone already.
     fn greet(door: &mut Door<Self>, cx: &mut Context<'_>, id: Self::Id) -> Option<Self::Client>;
 
     /// Begins a step.
@@ -75,13 +75,13 @@ pub(crate) trait Service: Sized {
         let _ = (door, cx, client);
     }
 
-    /// Ends a step: hands over what it has written, and sets the next deadline.
+    /// Ends a step: hands over its output, and sets the next deadline.
     fn settle(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
 
-    /// What waits until it is kept.
+    /// The answers that wait until their effects are kept.
     fn promises(client: &mut Self::Client) -> &mut Promises<Self::Acknowledgement>;
 
-    /// Tells a client of something that is kept.
+    /// Sends an answer whose effect is kept.
     fn acknowledge(
         door: &mut Door<Self>,
         cx: &mut Context<'_>,
@@ -101,7 +101,7 @@ pub(crate) trait Service: Sized {
     /// A client is gone: ends all that it has in the broker. It may have ended before.
     fn lost(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
 
-    /// Ends what carries a client; because of a fault of the broker's own if `failed`.
+    /// Ends the carrier of a client; because of a fault of the broker's own if `failed`.
     fn hang_up(cx: &mut Context<'_>, id: Self::Id, failed: bool);
 
     /// An administrator ends a client's connection.
@@ -122,14 +122,14 @@ pub(crate) trait Service: Sized {
     /// The name of a client that is connected.
     fn name(client: &Self::Client) -> Option<&str>;
 
-    /// Who a client is, and the deadline of its entry among the timers; older entries are void.
+    /// The identifier of a client, and the deadline of its entry among the timers; older entries are void.
     fn timer(client: &mut Self::Client) -> (Self::Id, &mut u64);
 
-    /// Bytes that are kept of what has partly arrived: packets, messages and requests.
+    /// Bytes that are kept of partly arrived packets, messages and requests.
     fn partial_bytes(client: &Self::Client) -> usize;
 
-    /// Bytes that are kept of a client by the door itself: what has partly arrived, and what else it may make the
-    /// door keep.
+    /// Bytes that the door itself keeps of a client: partly arrived input, and other state that the client can
+    /// make it keep.
     fn kept_bytes(client: &Self::Client) -> usize {
         Self::partial_bytes(client)
     }
@@ -139,19 +139,19 @@ pub(crate) trait Service: Sized {
         let _ = (client, visit);
     }
 
-    /// What the rules have said of the topics that a client publishes to, where that is remembered.
+    /// The rules' decisions on the topics that a client publishes to, where they are remembered.
     fn known_topics(client: &mut Self::Client) -> Option<&mut KnownTopics> {
         let _ = client;
         None
     }
 
-    /// Whether a client is not read because memory is short, and may be for a moment.
+    /// The reading of a client while memory is short, and its allowance.
     fn sips(client: &mut Self::Client) -> &mut Sips;
 
     /// Ends a client because memory is short and it holds more than others.
     fn shed(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
 
-    /// What was counted elsewhere than in the door.
+    /// Counts that are kept elsewhere than in the door.
     fn counts(&self) -> Counts {
         Counts::default()
     }
@@ -184,7 +184,7 @@ impl<S: Service> Door<S> {
         self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = Counts {
             bytes_sent: self.out.sent_bytes,
@@ -215,7 +215,7 @@ impl<S: Service> Door<S> {
         }
     }
 
-    /// Takes a client out of the table for one step, and hands over what the step has written.
+    /// Takes a client out of the table for one step, and hands over the output of the step.
     pub(crate) fn with_client(
         &mut self,
         cx: &mut Context<'_>,
@@ -248,7 +248,7 @@ impl<S: Service> Door<S> {
         }
     }
 
-    /// Tells a client of something once that is kept, behind what waits already.
+    /// Sends an answer once its promise is kept, behind the answers that wait already.
     pub(crate) fn acknowledge(
         &mut self,
         cx: &mut Context<'_>,
@@ -294,7 +294,7 @@ impl<S: Service> Door<S> {
         }
     }
 
-    /// Looks at a client at `deadline_ms`, instead of when it was to be looked at before.
+    /// Looks at a client at `deadline_ms`, instead of at its earlier deadline.
     pub(crate) fn set_timer(&mut self, client: &mut S::Client, deadline_ms: u64) {
         let (id, timer_ms) = S::timer(client);
         *timer_ms = deadline_ms;
@@ -364,8 +364,8 @@ impl<S: Service> Door<S> {
         });
     }
 
-    /// Reads no more of any client, so that what waits for the store comes to an end. New ones are turned
-    /// away.
+    /// Reads no more of any client, so that the answers that wait for the store come to an end. New clients are
+    /// turned away.
     pub(crate) fn stop_reading(&mut self, cx: &mut Context<'_>)
     where
         S: Service<Id = ConnectionId>,
@@ -381,7 +381,7 @@ impl<S: Service> Door<S> {
         self.awaited.is_empty()
     }
 
-    /// Tells every client goodbye; new ones are turned away.
+    /// Tells every client goodbye; new clients are turned away.
     pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
         self.stopping = true;
         self.with_all(cx, S::stop);
@@ -401,8 +401,8 @@ impl<S: Service> Door<S> {
         }
     }
 
-    /// Ends a client in whose step something panicked. What the client itself has may be in disorder, so
-    /// that its sessions are found in the broker. A panic in that is not contained.
+    /// Ends a client in whose step something panicked. The client's own state may be in disorder, so its sessions
+    /// are found in the broker. A panic in their end is not contained.
     #[cold]
     fn fail(
         &mut self,

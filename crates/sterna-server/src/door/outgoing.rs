@@ -1,4 +1,4 @@
-//! What a step writes, gathered per stream and handed to the transport at its end.
+//! The output of a step, gathered per stream and handed to the transport at the step's end.
 
 use bytes::{Bytes, BytesMut};
 use sterna_net::{ConnectionId, Network, StreamId};
@@ -28,7 +28,7 @@ impl sterna_amqp::LaneWriter for StepOutput {
 }
 
 impl StepOutput {
-    /// What is gathered for a stream.
+    /// The output gathered for a stream.
     pub(crate) fn on(&mut self, stream: StreamId) -> &mut BytesMut {
         if stream == StreamId::FIRST {
             return &mut self.control;
@@ -44,7 +44,7 @@ impl StepOutput {
         &mut self.lanes[at].1
     }
 
-    /// Drops what was gathered.
+    /// Drops the gathered output.
     pub(crate) fn clear(&mut self) {
         self.control.clear();
         self.lanes.clear();
@@ -60,7 +60,7 @@ impl StepOutput {
                 .sum::<usize>()
     }
 
-    /// Hands everything over; what is for one of the `mute` streams, on control.
+    /// Hands everything over. Output for one of the `mute` streams goes on the control stream.
     pub(crate) fn flush(
         &mut self,
         net: &mut dyn Network,
@@ -89,7 +89,7 @@ impl StepOutput {
         }
     }
 
-    /// Hands over what was gathered for `datagrams`, which is no stream, as a datagram. One that is too
+    /// Hands over the output gathered for `datagrams`, which is no stream, as a datagram. A datagram that is too
     /// large for the path goes on a stream.
     pub(crate) fn send_datagram(
         &mut self,
@@ -107,7 +107,7 @@ impl StepOutput {
         }
     }
 
-    /// Hands over what was gathered for a stream, and a large payload right behind it without a copy.
+    /// Hands over the output gathered for a stream, and a large payload right behind it without a copy.
     pub(crate) fn append_shared(
         &mut self,
         net: &mut dyn Network,

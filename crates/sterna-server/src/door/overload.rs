@@ -1,8 +1,8 @@
-//! What a door does when memory is short: it does not read clients that publish, and in the last stage ends
-//! those that hold most. It ends them in any stage where memory has been short for long.
+//! The measures of a door when memory is short. It does not read clients that publish. In the last stage it ends
+//! the clients that hold most. When memory has been short for long, it ends them in any stage.
 //!
-//! A client that is not read is read for a moment every second: its PINGREQ is answered, and what it
-//! acknowledges makes room. Its keep-alive stands still otherwise.
+//! A client that is not read is read for a moment every second. Then its PINGREQ is answered, and its
+//! acknowledgements make room. Its keep-alive stands still otherwise.
 
 use sterna_net::ConnectionId;
 
@@ -11,27 +11,27 @@ use crate::context::Context;
 use crate::inspect::Tally;
 use crate::memory::Stage;
 
-/// Bytes that a client may have of what has partly arrived and still be read.
+/// Bytes of partly arrived input that a client may have and still be read.
 const LIGHT_BYTES: usize = 16 << 10;
 
-/// Whether a client is read while memory is short, how fast it may publish, and what it has exchanged.
+/// The reading of a client while memory is short, its allowance, and the counts of its traffic.
 #[derive(Debug, Default)]
 pub(crate) struct Sips {
-    /// It has published since it was read for a moment.
+    /// Whether it has published since it was read for a moment.
     pub(super) publishes: bool,
-    /// It is read until something has come.
+    /// Whether it is read until something has come.
     is_open: bool,
-    /// It is not read because memory is short.
+    /// Whether it is not read because memory is short.
     is_held_back: bool,
-    /// When its connection began, in seconds since the Unix epoch.
+    /// The beginning of its connection, in seconds since the Unix epoch.
     since_s: u32,
-    /// What it may use, if its user has limits.
+    /// Its allowance, if its user has limits.
     pub(super) allowance: Option<Box<Allowance>>,
     pub(crate) tally: Tally,
 }
 
 impl Sips {
-    /// Those of a client that comes now, in milliseconds since the Unix epoch.
+    /// The state of a client that comes at `now_ms`, in milliseconds since the Unix epoch.
     pub(crate) fn begun(now_ms: u64) -> Self {
         Self {
             since_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),
@@ -39,13 +39,13 @@ impl Sips {
         }
     }
 
-    /// When the client's connection began, in milliseconds since the Unix epoch, to the second.
+    /// The beginning of the client's connection, in milliseconds since the Unix epoch, to the second.
     pub(crate) fn since_ms(&self) -> u64 {
         u64::from(self.since_s) * 1000
     }
 
-    /// Whether the client is not to be read; it keeps `partial_bytes` of what has partly arrived. Ends the
-    /// moment in which it was.
+    /// Whether the client is not to be read; it keeps `partial_bytes` of partly arrived input. Ends the moment in
+    /// which it was read.
     pub(crate) fn holds_back(&mut self, cx: &Context<'_>, partial_bytes: usize) -> bool {
         let is_short = cx.memory.stage() >= Stage::PausePublishers;
         self.is_held_back = is_short
@@ -68,13 +68,14 @@ impl Sips {
 }
 
 impl<S: Service<Id = ConnectionId>> Door<S> {
-    /// Memory is as short as the account says, and was not before.
+    /// Memory has become short, or is short no more.
     pub(crate) fn memory_changed(&mut self, cx: &mut Context<'_>) {
         self.with_all(cx, |_, _, _| {});
     }
 
-    /// Reads for a moment who is not read because memory is short. Those that have more than a little of what
-    /// has partly arrived stay unread where messages are dropped already: more of it helps nobody.
+    /// Reads for a moment the clients that are not read because memory is short. From the stage on in which
+    /// messages are dropped, clients with more than a little partly arrived input stay unread. More of that input
+    /// helps nobody.
     pub(crate) fn sip(&mut self, cx: &mut Context<'_>) {
         let is_hard = cx.memory.stage() >= Stage::Drop;
         let ids: Vec<ConnectionId> = self.clients.ids().collect();
@@ -89,8 +90,8 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
         }
     }
 
-    /// The clients that hold more than a little, and their bytes. Bytes that the door keeps of them count, those of
-    /// messages without an acknowledgement and of long filters, and those that are not read.
+    /// The clients that hold more than a little, and their bytes. Bytes that the door keeps of them count, and
+    /// bytes not sent or not read yet. So do the queues, ledgers and filters of their sessions.
     pub(crate) fn heavy(&self, cx: &Context<'_>) -> Vec<(u64, ConnectionId)> {
         let ids = self.clients.ids();
         let weighed = ids.filter_map(|id| {

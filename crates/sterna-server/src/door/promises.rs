@@ -1,8 +1,8 @@
-//! Acknowledgements that wait until the store has what they promise.
+//! Acknowledgements that wait until the store has the appends that they promise.
 //!
-//! Those of one client leave in the order in which they were made: one that waits for nothing waits behind
-//! one that does ([MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]). Nothing else waits with them. When the
-//! client is gone they are dropped, and it sends again what was not acknowledged.
+//! The acknowledgements of one client leave in the order in which they were made. One that waits for nothing
+//! waits behind one that does ([MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]). Nothing else waits with them.
+//! When the client is gone they are dropped, and it sends unacknowledged messages again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,10 +13,10 @@ use crate::authorization::{MessageKind, Subject};
 use crate::config::Durability;
 use crate::context::Context;
 
-/// What an acknowledgement waits for.
+/// The condition that an acknowledgement waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Promise {
-    /// The append that it is about; 0 for none.
+    /// The append that it waits for; 0 for none.
     token: u64,
     durability: Durability,
     /// Whether it is about a session that another node may have by now, where this one is not sure.
@@ -24,7 +24,7 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    /// Waits as a listener says; for nothing yet.
+    /// The promise that a listener asks for; for no append yet.
     pub(crate) fn on(cx: &Context<'_>, listener: u16) -> Self {
         Self {
             token: 0,
@@ -33,7 +33,7 @@ impl Promise {
         }
     }
 
-    /// Waits as a message asks that a client of a listener publishes to a topic; for nothing yet.
+    /// The promise for a message that a client of a listener publishes to a topic; for no append yet.
     pub(crate) fn of_message(
         cx: &Context<'_>,
         listener: u16,
@@ -48,8 +48,9 @@ impl Promise {
         }
     }
 
-    /// Waits so that nothing comes twice, also after a power cut: for the disk, unless the listener waits for
-    /// nothing. Otherwise a peer forgets what it did, and a number that it uses again means something old here.
+    /// The promise for work that must not be done twice, also after a power cut. It waits for the disk, unless
+    /// the listener waits for nothing. Otherwise a peer forgets its work, and a number that it uses again means
+    /// something old here.
     pub(crate) fn once(cx: &Context<'_>, listener: u16) -> Self {
         let own = Self::on(cx, listener);
         Self {
@@ -128,7 +129,7 @@ impl<A> Default for Promises<A> {
     }
 }
 
-/// Entries that an empty queue keeps room for; what is above is given back at once.
+/// Entries that an empty queue keeps room for; more room is given back at once.
 const KEPT_ENTRIES: usize = 32;
 
 impl<A> Promises<A> {
@@ -158,7 +159,7 @@ impl<A> Promises<A> {
         self.0.as_ref().map_or(0, |waiting| waiting.queue.len())
     }
 
-    /// Whether so many wait that the client is not read.
+    /// Whether the client is not read because too many wait.
     pub(crate) fn is_full(&self, cx: &Context<'_>) -> bool {
         self.len() >= cx.policy.waiting_acknowledgements
     }
@@ -198,7 +199,7 @@ impl<A> Promises<A> {
     }
 }
 
-/// The clients of a door whose acknowledgements wait, by what the first of each waits for.
+/// The clients of a door whose acknowledgements wait, by the append that the first of each waits for.
 #[derive(Debug)]
 pub(crate) struct Awaited<I> {
     written: BinaryHeap<Reverse<(u64, I)>>,

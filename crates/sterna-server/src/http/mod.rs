@@ -43,12 +43,12 @@ const EXCESSIVE_LOAD: u64 = 0x107;
 /// The front door of one shard.
 pub(crate) type Door = door::Door<Http>;
 
-/// What the door keeps beside its connections.
+/// The door's state beside its connections.
 #[derive(Debug)]
 pub(crate) struct Http {
     api: Api,
     date: Date,
-    /// Of the connections since the last reload that changed them.
+    /// The limits of connections since the last reload that changed them.
     limits: Option<Arc<Limits>>,
 }
 
@@ -334,7 +334,7 @@ impl Door {
         });
     }
 
-    /// What was queued towards a client has left.
+    /// The queue towards a client has room again.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
         self.with_connection(cx, connection, |carrier, desk| carrier.writable(desk));
     }

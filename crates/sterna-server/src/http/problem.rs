@@ -6,7 +6,7 @@ use bytes::{BufMut as _, BytesMut};
 
 use super::format::json;
 
-/// What every `type` begins with.
+/// The prefix of every `type`.
 const TYPE_PREFIX: &str = "urn:sterna:problem:";
 
 /// Seconds after which to try again where the reason passes by itself.
@@ -14,7 +14,7 @@ const RETRY_AFTER_S: u32 = 1;
 
 macro_rules! problem_kinds {
     ($($(#[$comment:meta])* $kind:ident = $status:literal, $name:literal, $title:literal;)*) => {
-        /// What went wrong: the `type` of a problem.
+        /// The kind of a problem: its `type`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum ProblemKind {
             $($(#[$comment])* $kind,)*
@@ -79,7 +79,7 @@ problem_kinds! {
     Timeout = 408, "timeout", "Too slow";
     /// It is on its way between shards, or being opened.
     SessionBusy = 409, "session-busy", "Session busy";
-    /// Of the admin API: the change does not go with what is there.
+    /// Of the admin API: the change contradicts the present state.
     Conflict = 409, "conflict", "Conflict";
     /// A request with the same key is not answered yet.
     KeyInUse = 409, "key-in-use", "Key in use";
@@ -132,7 +132,7 @@ impl ProblemKind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
     pub(crate) kind: ProblemKind,
-    /// What is wrong with this request. It may quote the request, and nothing else that is secret.
+    /// The explanation for this request. It may quote the request, and nothing else that is secret.
     pub(crate) detail: Cow<'static, str>,
 }
 

@@ -1,4 +1,4 @@
-//! What all shards know of HTTP: topics that were created, and keys of requests that were done.
+//! State of HTTP that all shards share: topics that were created, and keys of requests that were done.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -15,8 +15,8 @@ use crate::config::Http;
 /// Bytes of all topics together, for each topic that there may be.
 const BYTES_PER_TOPIC: usize = 256;
 
-/// Behind short locks, which only requests take that create or delete topics, ask for them, or have a
-/// key.
+/// Topics and keys, behind short locks. Only requests that create, delete or look up topics, or that have a key,
+/// take the locks.
 #[derive(Debug, Default)]
 pub struct Registry {
     topics: Mutex<Topics>,
@@ -31,22 +31,22 @@ struct Topics {
     bytes: usize,
 }
 
-/// What became of a topic that is to be created.
+/// The outcome of a topic's creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Created {
-    /// It was.
+    /// The topic was created.
     New,
-    /// It was there.
+    /// The topic existed already.
     Existed,
-    /// There are as many as there may be.
+    /// The topics are as many, or as long, as the limits allow.
     TooMany,
 }
 
-/// Requests by their keys. What is kept of one does not depend on what its client sent.
+/// Requests by their keys. An entry's size does not depend on what the client sent.
 #[derive(Debug, Default)]
 struct Keys {
     known: HashMap<KeyId, Known>,
-    /// By age.
+    /// Keys by age.
     ages: BTreeMap<u64, KeyId>,
     next: u64,
     /// Keys of requests that were done, and are forgotten.
@@ -63,11 +63,11 @@ struct Known {
     expires_at_ms: u64,
     /// The status, and the append that has kept it; `None` while it is not done.
     done: Option<(u16, u64)>,
-    /// Whose append that is: shards of a cluster's node count their own.
+    /// The shard of that append: each shard of a cluster's node counts its own appends.
     shard: usize,
 }
 
-/// What a request publishes: two that differ in topic, fields or content have another.
+/// A digest of a request's message. Requests that differ in topic, fields or content have different digests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fingerprint([u8; 16]);
 
@@ -76,7 +76,7 @@ impl Fingerprint {
         &self.0
     }
 
-    /// Of the message that a request is. When it came plays no part.
+    /// The fingerprint of a request's message. The time of the request plays no part.
     pub(crate) fn of(message: &Message) -> Self {
         let expiry_ms = message
             .expires_at_ms()
@@ -105,18 +105,18 @@ fn digest(parts: &[&[u8]]) -> [u8; 16] {
     half
 }
 
-/// What is known of a key.
+/// The state of a key when a request with it begins.
 #[derive(Debug)]
 pub(crate) enum Begin {
-    /// Nothing: the request is to be done.
+    /// The key is not known: the request is to be done.
     First(Ticket),
-    /// It was done, with this status, which this append has kept; 0 for none.
+    /// The request was done: its status, and the append that keeps it, 0 for none.
     Replay(u16, u64),
-    /// It was used for something else.
+    /// The key was used for another request.
     Reused,
-    /// The request that has it is not answered yet.
+    /// The earlier request with the key is not answered yet.
     InProgress,
-    /// The cluster does not say.
+    /// The cluster gives no answer.
     Away,
 }
 
@@ -129,12 +129,12 @@ pub(crate) struct Ticket {
     age: u64,
     fingerprint: Fingerprint,
     expires_at_ms: u64,
-    /// What the cluster was told of it.
+    /// The question to the cluster about the key; `None` without a cluster.
     claim: Option<Claim>,
 }
 
 impl Ticket {
-    /// By what the log of a cluster knows the message again, whichever node publishes it.
+    /// The identity by which the log of a cluster recognizes the message, whichever node publishes it.
     pub(crate) fn once(&self) -> Option<Once> {
         let Some(Begun::First(round)) = self.claim.as_ref()?.answer() else {
             return None;
@@ -187,7 +187,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
-    /// The registry of a cluster's node; of one that is alone where there is no way to others.
+    /// The registry of a cluster's node; `None` makes that of a node that is alone.
     #[must_use]
     pub fn of_node(cluster: Option<Asker>) -> Self {
         Self {
@@ -206,8 +206,8 @@ impl Registry {
         self.cluster.is_some()
     }
 
-    /// Asks the cluster about a user's key that is not known here, or that another shard has used: it may not be kept yet.
-    /// `None` where nobody is to be asked.
+    /// Asks the cluster about a user's key that is not known here. Also asks about a key that another shard has
+    /// used, since its record may not be kept yet. `None` where there is nothing to ask.
     pub(crate) fn ask(
         &self,
         config: &Http,
@@ -273,9 +273,9 @@ impl Registry {
         lock(&self.topics).names.contains(topic)
     }
 
-    /// Looks a user's key up, and remembers it for `http.idempotency_window_s` where it is not known. Of
-    /// more than `http.maximum_idempotency_keys` the oldest are forgotten. In a cluster `claim` is what that
-    /// [was asked](Self::ask).
+    /// Looks a user's key up, and remembers it for `http.idempotency_window_s` where it is not known. If there
+    /// are more than `http.maximum_idempotency_keys`, the oldest are forgotten. In a cluster `claim` is the
+    /// question that was [asked](Self::ask).
     pub(crate) fn begin(
         self: &Arc<Self>,
         config: &Http,
@@ -357,8 +357,8 @@ impl Registry {
         forgotten.into_iter().map(key_record).collect()
     }
 
-    /// Takes up what a store has kept; other records are passed over. No key is known for longer than the
-    /// window from now on, also if the clock was set back.
+    /// Takes up the records that a store has kept; other records are passed over. No key is known for longer than
+    /// the window from now on, also if the clock was set back.
     pub(crate) fn restore<'a>(
         &self,
         config: &Http,
@@ -391,9 +391,9 @@ impl Registry {
     }
 }
 
-/// What the keys of records begin with: that of a topic that was created, and that of a request's key.
+/// First byte of the key of the record of a topic that was created.
 const TOPIC_RECORD: u8 = b'c';
-/// See [`TOPIC_RECORD`].
+/// First byte of the key of the record of a request's key.
 const KEY_RECORD: u8 = b'k';
 
 /// The key of the record of a request's key.
@@ -432,7 +432,7 @@ fn key_id(user: Option<&str>, key: &[u8]) -> KeyId {
 }
 
 impl Known {
-    /// What a request of this key and fingerprint is told.
+    /// The answer to a request with this key and fingerprint.
     fn begin(&self, fingerprint: Fingerprint) -> Begin {
         if self.fingerprint != fingerprint {
             return Begin::Reused;
@@ -444,7 +444,7 @@ impl Known {
 }
 
 impl Keys {
-    /// Notes what is known of a key.
+    /// Notes the state of a key.
     fn know(&mut self, id: KeyId, mut known: Known) {
         self.next += 1;
         known.age = self.next;
@@ -545,7 +545,7 @@ mod tests {
             Begin::Replay(204, _)
         ));
         assert!(matches!(begin(Some("ann"), "y", 9_999), Begin::Reused));
-        // Others have keys of their own; and what was not done can be tried again.
+        // Other users have keys of their own, and a request that was not done can be tried again.
         for user in [Some("bob"), Some(""), None] {
             for _ in 0..2 {
                 assert!(
@@ -650,8 +650,8 @@ mod tests {
     }
 
     proptest! {
-        /// However requests come, none is done twice while its key is remembered, and what is
-        /// remembered stays within the limit.
+        /// In whatever order requests come, none is done twice while its key is remembered. The number of
+        /// remembered keys stays within the limit.
         #[test]
         fn keys_are_bounded_and_forgotten_in_order(
             steps in prop::collection::vec((0..12_u8, 0..2_u8, 0..4_000_u64, any::<bool>()), 0..80),

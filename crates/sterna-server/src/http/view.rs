@@ -1,4 +1,4 @@
-//! What operators see of HTTP clients.
+//! The operators' view of HTTP clients.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::inspect::ClientView;
 use crate::session::SessionState;
 
 impl Door {
-    /// What there is to see of a client.
+    /// The operators' view of a client; `None` where the client is gone.
     pub(crate) fn view(
         &self,
         broker: &Broker<SessionState>,
@@ -35,7 +35,8 @@ impl Door {
         Some(view)
     }
 
-    /// Ends what users who are banned have open on a connection, and all of it where it is nobody else's.
+    /// Ends everything that banned users have open on a connection. The connection ends too, where it is of no
+    /// other user.
     pub(crate) fn end_banned(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,5 @@
-//! What a peer has shown in its TLS handshake, whose signature the TLS library has verified.
+//! The certificate or bare key that a peer has shown in its TLS handshake. The TLS library has
+//! verified the handshake's signature.
 
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
@@ -41,7 +42,7 @@ impl Holder {
         Ok(Some(Self { common_name }))
     }
 
-    /// The common name, whatever it is.
+    /// The common name, of any form.
     pub(crate) fn common_name(&self) -> Option<&str> {
         self.common_name.as_deref()
     }
@@ -59,7 +60,7 @@ impl Holder {
     }
 }
 
-/// The common name in the subject of a certificate that the TLS library has verified, whatever its time.
+/// The common name in the subject of a certificate that the TLS library has verified, also of one that has expired.
 pub(crate) fn common_name(certificate: &[u8]) -> Option<String> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     common_name_of(&certificate)

@@ -19,7 +19,7 @@ use super::guesses::{Guesses, Standing, Subject, origin};
 use super::users::{Remembered, Users};
 use crate::config::{Guessing, Passwords};
 
-/// What came of a check.
+/// The result of a check.
 type Outcome = Result<(), Refusal>;
 
 /// A password to check.
@@ -139,9 +139,9 @@ impl Queue {
         (deadline <= now).then(|| self.remove(number))?
     }
 
-    /// Makes room for a check of an address: the latest check of the address that has most gives way, in
-    /// the last lane that has any. It does not if it is no later and its address has no more. The result is
-    /// the check that gave way.
+    /// Makes room for a check of an address. The latest check of the address that has most gives way, in the last lane
+    /// that has any. It stays if its lane is no later and its address has no more checks. The result is the check that
+    /// gave way.
     fn make_room(&mut self, lane: usize, origin: IpAddr) -> Option<Check> {
         for other in (lane..self.lanes.len()).rev() {
             if let Some((most, number)) = self.lanes[other].latest_of_longest() {
@@ -338,7 +338,7 @@ impl Shared {
         let subject = Subject::User(&check.user);
         let (limits, address) = (&check.guessing, check.address);
         let standing = lock(&self.guesses).standing(limits, address, subject, check.now_ms);
-        // What was wrong while this one waited counts against it.
+        // Checks that failed while this one waited count against it.
         if standing == Standing::Slowed {
             return answer.give(Err(Refusal::Slowed));
         }

@@ -13,7 +13,7 @@ pub(crate) fn is_client_id(client_id: &str) -> bool {
     !client_id.chars().any(char::is_control)
 }
 
-/// Whether a user may have a client identifier: without a list every one may have each, with one only
+/// Whether a user may have a client identifier. Without a list every user may have each. With one a user may have only
 /// those that an entry gives it.
 pub(crate) fn may_have_client_id(lists: &[ClientIds], user: Option<&str>, client_id: &str) -> bool {
     lists.is_empty()

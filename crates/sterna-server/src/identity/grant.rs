@@ -1,4 +1,4 @@
-//! What the authority that vouches for a client gives beside the user's name.
+//! The grant of the authority that vouches for a client, beside the user's name.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::config;
 /// Client identifiers that one client may be given.
 const MAXIMUM_CLIENT_IDS: usize = 64;
 
-/// What a signed token or the webhook gives.
+/// The grant of a signed token or of the webhook.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// Until when, in milliseconds since the Unix epoch; `None` for ever.

@@ -1,15 +1,15 @@
-//! What wrong credentials cost their sender, counted over all doors and shards.
+//! The cost of wrong credentials for their sender, counted over all doors and shards.
 //!
 //! Three counts, each with a number of free failures that come back over time:
 //!
-//! - of one address for one user (or one token): beyond it that address waits for that user, twice as
-//!   long after each further failure;
-//! - of one address, whatever it names: the same, except for users who have come in from there;
-//! - for one user, from wherever: then checks from addresses that the user has not come in from wait
-//!   until nobody else does. Nobody is locked out by that, so that nobody can lock a user out.
+//! - of one address for one user (or token): beyond it the address waits for the user. Each further failure doubles the
+//!   wait;
+//! - of one address for any users: the same, except for users who have come in from there;
+//! - for one user, from any address: then checks from addresses where the user never came in wait until no others do.
+//!   Nobody is locked out by that, so that nobody can lock a user out.
 //!
-//! An attempt that is turned away unseen is not a guess and counts nothing. All tables are bounded: where
-//! one is full, what was not asked for longest is forgotten.
+//! An attempt that is turned away unseen is not a guess and counts nothing. All tables are bounded: where one is full,
+//! the entry that was not asked for longest is forgotten.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,16 +19,16 @@ use ring::hmac;
 
 use crate::config::Guessing;
 
-/// Whose credentials an attempt shows.
+/// The owner of the credentials that an attempt shows.
 #[derive(Clone, Copy)]
 pub(crate) enum Subject<'a> {
-    /// A user's.
+    /// A user.
     User(&'a str),
-    /// Those of whoever has this token.
+    /// The bearer of this token.
     Token(&'a [u8]),
 }
 
-/// What is known of an address and a subject.
+/// The standing of an address with a subject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     /// The subject has come in from there.
@@ -52,7 +52,7 @@ pub(crate) fn origin(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A digest of a subject: what is kept of a name does not depend on its length.
+/// A digest of a subject: the memory for a name does not depend on its length.
 type SubjectId = [u8; 16];
 
 /// A table in which each entry takes its place among the young ones when it is used. When those fill
@@ -169,7 +169,7 @@ impl Guesses {
         id
     }
 
-    /// What is known of an attempt before it is looked at.
+    /// The standing of an attempt before it is looked at.
     pub(crate) fn standing(
         &self,
         limits: &Guessing,

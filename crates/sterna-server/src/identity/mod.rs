@@ -35,7 +35,7 @@ pub(crate) use webhook::{
 
 use crate::authorization;
 
-/// What came of a claim that took longer: who it is, or nothing where that is who was claimed.
+/// The outcome of a claim that took longer: the identity, or `None` where the claimed one is right.
 pub(crate) type Outcome = Result<Option<Identity>, Refusal>;
 
 /// Identity of a client: a user or nobody, with the proof that was shown.
@@ -45,9 +45,10 @@ pub struct Identity {
     proof: Proof,
     /// When a token of the file ends, in milliseconds since the Unix epoch.
     until_ms: Option<NonZero<u64>>,
-    /// What a signed token or the webhook gives beside the name.
+    /// The grant of a signed token or of the webhook, beside the name.
     grant: Option<Arc<Grant>>,
-    /// Where clients can have one: what it gives, or nothing.
+    /// Groups and rules of the client; where clients can have them, an empty standing if it has
+    /// none.
     standing: Option<Arc<authorization::Standing>>,
 }
 
@@ -117,7 +118,7 @@ impl Identity {
         }
     }
 
-    /// The same client, of whom more is said.
+    /// The same client, with groups and rules.
     #[cfg(test)]
     pub(crate) fn standing_as(self, standing: Arc<authorization::Standing>) -> Self {
         Self {
@@ -142,7 +143,7 @@ impl Identity {
         self.user.as_deref()
     }
 
-    /// Who it is for what is remembered of it.
+    /// The owner of decisions that are remembered about it.
     pub(crate) fn owner(&self) -> authorization::Owner<'_> {
         authorization::Owner {
             user: self.user.as_ref(),
@@ -155,7 +156,7 @@ impl Identity {
         self.proof
     }
 
-    /// What a signed token gives beside the name.
+    /// The grant of a signed token or of the webhook, beside the name.
     pub(crate) fn grant(&self) -> Option<&Grant> {
         self.grant.as_deref()
     }
@@ -281,7 +282,7 @@ pub(crate) struct Pending {
     by: By,
 }
 
-/// Who looks at a claim.
+/// The authority that looks at a claim.
 #[derive(Debug)]
 enum By {
     /// The checker of passwords, by the records of these users.
@@ -327,7 +328,7 @@ impl Pending {
         self.identity.clone()
     }
 
-    /// Who it is, now that the letter has come, by the users and the webhook of today.
+    /// The identity, now that the letter has come, by the users and the webhook of today.
     ///
     /// # Errors
     /// Why it may not come in, also because the user was removed or changed meanwhile.

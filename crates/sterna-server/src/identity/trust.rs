@@ -18,7 +18,7 @@ type Bytes = Box<[u8]>;
 pub struct Trust {
     /// The public keys of the authorities by their subjects; `None` without authorities.
     authorities: Option<HashMap<Bytes, FxHashSet<Bytes>>>,
-    /// Issuers and serial numbers of what is revoked.
+    /// Issuers and serial numbers of revoked certificates.
     revoked: HashSet<(Bytes, Bytes)>,
     /// The bare keys of clients; `None` without.
     keys: Option<FxHashSet<Bytes>>,
@@ -96,8 +96,8 @@ impl Trust {
             && self.keys == other.keys
     }
 
-    /// Whether a peer may come in with what it has shown in its handshake: a chain in DER, end-entity
-    /// first, a bare key, or nothing.
+    /// Whether a peer may come in with its handshake's credentials: a chain in DER, end-entity first, a bare key, or
+    /// nothing.
     pub(crate) fn admits(&self, chain: &[Bytes]) -> bool {
         self.stands(chain, false)
     }

@@ -118,8 +118,8 @@ impl Users {
         record.verify_password(password)
     }
 
-    /// Makes a record of more iterations for a password that was found right, here and in the file, if
-    /// the record has fewer than `iterations`. In the file it replaces the same record only.
+    /// Makes a record of more iterations for a password that was found right, if the record has fewer than
+    /// `iterations`. It changes here and in the file; in the file it replaces the same record only.
     pub(super) fn raise(&self, user: &str, password: &[u8], iterations: u32) {
         let Some(old) = self.file().get(user).cloned() else {
             return;
@@ -162,7 +162,7 @@ fn read(path: &Path) -> Result<PasswordFile, String> {
 /// Puts a file with a user's new record in the place of the old one, whole, with the same owner and
 /// mode.
 fn replace_record(path: &Path, user: &str, old: &Record, new: &Record) -> io::Result<()> {
-    // What a symbolic link leads to is replaced, not the link.
+    // The target of a symbolic link is replaced, not the link.
     let path = path.canonicalize()?;
     let before = fs::metadata(&path)?;
     let mut file = read(&path).map_err(io::Error::other)?;
@@ -284,8 +284,8 @@ impl Remembered {
         digest
     }
 
-    /// The place and the digest of a password; the user's record is part of it, so that nothing is left
-    /// when that changes.
+    /// The place and the digest of a password. The user's record is part of the digest, so nothing is left when the
+    /// record changes.
     fn entry(&self, users: &Users, user: &str, password: &[u8]) -> Option<([u8; 32], [u8; 32])> {
         let record = users.record_text(user)?;
         let place = self.digest(&[user.as_bytes()]);
@@ -302,11 +302,11 @@ impl Remembered {
             return false;
         };
         let known = self.young.get(&place).or_else(|| self.old.get(&place));
-        // Two digests of a secret key: what their comparison's time tells is of no use.
+        // Two digests by a secret key: the time of their comparison tells nothing of use.
         known == Some(&digest)
     }
 
-    /// Remembers a password that was found right, one for each user and at most so many.
+    /// Remembers a password that was found right: one for each user, and at most `most`.
     pub(super) fn add(&mut self, users: &Users, user: &str, password: &[u8], most: u32) {
         let Some((place, digest)) = self.entry(users, user, password).filter(|_| most > 0) else {
             return;
@@ -349,7 +349,7 @@ pub(super) mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
-        // Nothing is lowered, and what has changed in the file is not overwritten.
+        // No number is lowered, and a record that has changed in the file is not overwritten.
         users.raise("ann", b"secret", 4500);
         assert_eq!(users.record_or_decoy("ann").iterations(), 5000);
         fs::write(&path, "# nobody\n").unwrap();

@@ -37,7 +37,7 @@ pub(crate) enum Body {
     },
     /// To end a trace.
     Unwatch { from: usize, number: u64 },
-    /// What a shard has seen.
+    /// Events that a shard has seen.
     Seen(Events),
 }
 
@@ -50,14 +50,14 @@ pub(crate) enum Answer {
     Figures(Box<Figures>),
     /// To a query of the admin API.
     Found(Found),
-    /// How the cluster is.
+    /// The state of the cluster.
     Report(Box<sterna_cluster::Report>),
-    /// What came of an order to the process: sections of the configuration that stay unchanged, or why
-    /// the order was refused.
+    /// The outcome of an order to the process: sections of the configuration that stay unchanged, or the reason
+    /// of a refusal.
     Obeyed(Result<Vec<&'static str>, String>),
 }
 
-/// What a shard has found, as the API writes it.
+/// The things that a shard has found, as the API writes them.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// It has nothing by that name.
@@ -68,11 +68,11 @@ pub(crate) enum Found {
     One(Value),
     /// Some of many, and where to go on.
     Page(Vec<Value>, Option<u64>),
-    /// Some of many, and where to go on: a place, and what is behind it there.
+    /// Some of many, and where to go on: a place, and the filter there behind which to go on.
     Part(Vec<Value>, Option<(usize, Option<Box<str>>)>),
     /// The first of some in an order, whether there were more, and where to go on.
     Ranked(Vec<(Rank, Value)>, bool, Option<u64>),
-    /// Of the things that were asked for by number: those that the shard has.
+    /// Of the things that were asked for by number, those that the shard has.
     Some(Vec<(usize, Value)>),
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum Ask {
     Query(Query),
 }
 
-/// What the admin API asks of a shard.
+/// A question of the admin API to a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Query {
     /// Connections, from a place on.
@@ -145,7 +145,7 @@ pub(crate) enum Query {
     },
 }
 
-/// Whose connections: those of one name, of one user, or both.
+/// The choice of connections: those of one name, of one user, or both.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Whose {
     pub(crate) name: Option<Box<str>>,

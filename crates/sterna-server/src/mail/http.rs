@@ -8,11 +8,11 @@ use sterna_net::ConnectionId;
 #[derive(Debug)]
 pub struct HttpLetter(pub(crate) Body);
 
-/// Shards that a question about a session is passed on to, if that moves meanwhile.
+/// Shards that a question about a session is passed on to, if the session moves meanwhile.
 pub(crate) const MAXIMUM_HOPS: u8 = 8;
 
 impl HttpLetter {
-    /// What another node asks about a session; `None` where that is not understood.
+    /// A question of another node about a session; `None` where it is not understood.
     pub(crate) fn of_node(client_id: &str, question: &[u8], answer: Answerer) -> Option<Self> {
         let work = serde_json::from_slice(question).ok()?;
         Some(Self(Body::OfNode {
@@ -47,7 +47,7 @@ pub(crate) enum Body {
     },
 }
 
-/// Whose question it is.
+/// The place where a question comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct From {
     pub(crate) shard: usize,
@@ -56,19 +56,19 @@ pub(crate) struct From {
     pub(crate) exchange: u64,
 }
 
-/// What is asked of a session.
+/// The work that a session is asked for.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Work {
-    /// To say what it holds.
+    /// To describe the session.
     Describe,
-    /// To be done with messages.
+    /// To acknowledge messages.
     Acknowledge(Acknowledge),
-    /// To end.
+    /// To end the session.
     End,
 }
 
-/// Which messages are done.
+/// The messages that are acknowledged.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Acknowledge {
@@ -76,17 +76,17 @@ pub(crate) enum Acknowledge {
     Each(Vec<u64>),
 }
 
-/// What came of it.
+/// The result of the work.
 #[derive(PartialEq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Done {
-    /// What a session holds.
+    /// The description of a session.
     Described(serde_json::Value),
     Acknowledged,
     Ended,
 }
 
-/// Why nothing came of it.
+/// The reason why the work was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkError {
@@ -96,7 +96,7 @@ pub(crate) enum WorkError {
     UnknownId,
     /// The session is on another shard, or on its way between shards.
     Elsewhere,
-    /// The cluster does not say.
+    /// The cluster gives no answer.
     Away,
 }
 

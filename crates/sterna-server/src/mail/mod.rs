@@ -1,4 +1,4 @@
-//! What is sent to a shard from other shards and from the control thread.
+//! Letters to a shard from other shards and from the control thread.
 
 pub(crate) mod admin;
 pub(crate) mod amqp;
@@ -23,13 +23,13 @@ pub use http::HttpLetter;
 pub enum Mail {
     /// From another shard's broker.
     Broker(Box<sterna_broker::Mail<SessionState>>),
-    /// What came of judging a client, where that took longer: of a password, or a question to the webhook.
+    /// The verdict on a client that took longer: on a password, or by the webhook.
     Judged {
         /// The connection that waits for it.
         connection: ConnectionId,
-        /// Which of its claims, where there can be several.
+        /// The number of its claim, where there can be several.
         number: u64,
-        /// Who it is, or nothing where that is who was claimed; or why it may not come in.
+        /// The client's identity, or `None` where it is the claimed one; or the reason of a refusal.
         outcome: Result<Option<Identity>, Refusal>,
     },
     /// A word about an AMQP link that is attached anew.
@@ -38,13 +38,13 @@ pub enum Mail {
     Http(Box<HttpLetter>),
     /// The store has come further: with appends, or with messages that were asked for.
     Store,
-    /// From the engine of the cluster: messages of other nodes, or what they want.
+    /// From the engine of the cluster: messages and wishes of other nodes.
     Cluster(Box<ToShard>),
     /// A question to all shards, or the answer of one.
     Admin(Box<AdminLetter>),
-    /// Memory is as short as the account says, and was not before.
+    /// Another stage of short memory is in force.
     Memory,
-    /// All shards have restored their share of the store: it is judged who may still have a session.
+    /// All shards have restored their share of the store: now sessions end whose user is gone.
     Restored,
     /// Bans have changed.
     Bans,
@@ -61,7 +61,7 @@ pub trait Outbox: Send + fmt::Debug {
     /// Puts a letter aside for a shard.
     fn post(&mut self, shard: usize, letter: Mail);
 
-    /// Sends what was put aside.
+    /// Sends the letters that were put aside.
     fn flush(&mut self);
 
     /// Letters that a shard has not taken yet, as far as that is known.

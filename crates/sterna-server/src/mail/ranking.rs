@@ -1,6 +1,6 @@
-//! Clients by a figure, the greatest first. A shard looks at some of its connections at a time and gives the first
-//! of those; the desk keeps the first of all. A page goes on behind the last rank of the page before, so nothing is
-//! kept between pages.
+//! Clients by a figure, the greatest first. A shard looks at some of its connections at a time and gives the
+//! first of those. The desk keeps the first of all. A page goes on behind the last rank of the page before, so
+//! nothing is kept between pages.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -11,7 +11,7 @@ use sterna_net::{ConnectionId, PathStatistics};
 /// Connections that a shard looks at in one turn: each may be a question to the system.
 pub(crate) const MOST_AT_ONCE: usize = 4_096;
 
-/// By what clients are sorted.
+/// The orders in which clients are sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RankBy {
     RoundTrip,
@@ -47,8 +47,8 @@ impl RankBy {
         names.find_map(|(known, order)| (known == name).then_some(order))
     }
 
-    /// The rank of a client with so many messages in both directions. Of what the log has not been read for, nobody knows how long its queue is: it may be
-    /// the longest.
+    /// The rank of a client; `messages` counts both directions. A queue with unread messages in the log counts as
+    /// the longest, since its length is not known.
     pub(crate) fn rank(
         self,
         (shard, id): (usize, ConnectionId),
@@ -122,7 +122,7 @@ impl PartialOrd for Rank {
     }
 }
 
-/// The first of what was seen so far, behind a rank.
+/// The first of the things seen so far, behind a rank.
 #[derive(Debug)]
 pub(crate) struct Best<T> {
     after: Option<Rank>,
@@ -163,7 +163,7 @@ impl<T> Best<T> {
 }
 
 impl Best<Value> {
-    /// What a shard has found.
+    /// Takes in the things that a shard has found.
     pub(crate) fn see_all(&mut self, found: Vec<(Rank, Value)>, has_more: bool) {
         self.has_more |= has_more;
         for (rank, value) in found {

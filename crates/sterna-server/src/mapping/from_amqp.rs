@@ -34,7 +34,7 @@ pub(crate) fn message_from_amqp(
         published_ms: now_ms,
         expires_at_ms: mapped.expires_at_ms(now_ms),
     };
-    // What ends here are delivery annotations: they are for the next hop (part 3, section 3.2.2).
+    // Delivery annotations end here: they are for the next hop (part 3, section 3.2.2).
     let hop = hop_sections(payload)?;
     let properties = mapped.properties.properties().raw();
     let own_payload: &[u8] = match &mapped.payload {

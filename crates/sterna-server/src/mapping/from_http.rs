@@ -5,9 +5,9 @@ use sterna_broker::{Message, MessageHeader, Qos};
 use sterna_mapping::{FieldError, FieldSource, field, from_fields};
 use sterna_mqtt::PropertyContext;
 
-/// What errors of the content are said of.
+/// The name of the content in errors.
 const CONTENT: &str = "content";
-/// What errors of the properties are said of.
+/// The name of the properties in errors.
 const PROPERTIES: &str = "properties";
 
 /// The broker's message for a request that publishes to `topic`, which is a topic name.

@@ -2,8 +2,8 @@
 //! `sterna-mapping`, which clients share.
 //!
 //! A message in the broker has MQTT's form: topic, properties, payload. One that came by another
-//! protocol also carries what its publisher wrote, its native form, which subscribers of that
-//! protocol get.
+//! protocol also carries its native form, as its publisher wrote it. Subscribers of that protocol
+//! get that form.
 
 mod from_amqp;
 mod from_http;

@@ -7,7 +7,7 @@ use sterna_broker::{Message, NativeFormat, Qos};
 use sterna_mapping::{TOPIC_ANNOTATION, ToAmqp, merge_annotations, to_amqp};
 use sterna_mqtt::{PropertyContext, PublishProperties};
 
-/// What of a delivery goes into its message.
+/// The parts of a delivery that go into its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AmqpForm<'m> {
     /// The message.
@@ -105,7 +105,7 @@ pub(crate) fn tail(message: &Message, bytes: usize) -> &[u8] {
     &whole[whole.len().saturating_sub(bytes)..]
 }
 
-/// What the broker knows of the header; the rest is as by default.
+/// The fields of the header that the broker knows; the others have their defaults.
 fn header(form: &AmqpForm<'_>) -> Header {
     let left_ms = form
         .message
@@ -178,7 +178,7 @@ fn mqtt_form<'m>(
         topic: message.topic(),
         header: Header {
             durable: message.qos().is_acknowledged() && is_acknowledged,
-            // Of what is not sent twice it would say nothing.
+            // For messages that are not sent twice it would say nothing.
             first_acquirer: is_acknowledged && !form.was_acquired(),
             ..header(form)
         },

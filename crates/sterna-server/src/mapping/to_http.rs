@@ -23,8 +23,8 @@ pub(crate) fn http_fields(message: &Message, now_ms: u64, put: impl FnMut(&'stat
     to_fields(&fields, put);
 }
 
-/// The entity tag of a retained message (RFC 9110, section 8.8.3), with its quotes: another message is
-/// another one, also of the same content.
+/// The entity tag of a retained message (RFC 9110, section 8.8.3), with its quotes. A message of another millisecond
+/// has another tag, also with the same content.
 pub(crate) fn entity_tag(message: &Message) -> String {
     let mut hasher = FxHasher::default();
     message.properties().hash(&mut hasher);

@@ -12,7 +12,7 @@ static GIVE_BACK: OnceLock<fn(Unused)> = OnceLock::new();
 pub enum Unused {
     /// All of it.
     All,
-    /// What has been unused for a time that the allocator chooses; little work where there is nothing.
+    /// Memory that has been unused for a time that the allocator chooses; little work where there is none.
     Aged,
 }
 
@@ -25,7 +25,7 @@ pub fn give_back_with(give_back: fn(Unused)) {
 
 /// Gives memory that nobody uses back to the system.
 ///
-/// The GNU C library keeps what is freed below memory in use, in a heap of each thread, and knows no age. Other
+/// The GNU C library keeps freed memory below memory in use, in a heap of each thread, and knows no age. Other
 /// libraries give it back by themselves.
 pub(super) fn give_back(unused: Unused) {
     if let Some(give_back) = GIVE_BACK.get() {

@@ -1,4 +1,4 @@
-//! What the system says of memory: what this process may have, and what it has.
+//! The system's figures of memory: the limit of this process, and the memory that it has.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use crate::config::MemoryCeiling;
 /// Where the system says how much this process has.
 const OWN_PAGES: &str = "/proc/self/statm";
 
-/// The ceiling of memory in bytes, as a setting asks for it; `None` where it asks for a share and the
-/// system says nothing.
+/// The ceiling of memory in bytes, as a setting asks for it. `None` where it asks for a share and the system tells no
+/// limit.
 pub(crate) fn ceiling_bytes(setting: MemoryCeiling) -> Option<u64> {
     match setting {
         MemoryCeiling::Bytes(bytes) => Some(bytes),
@@ -19,8 +19,8 @@ pub(crate) fn ceiling_bytes(setting: MemoryCeiling) -> Option<u64> {
     }
 }
 
-/// The memory that this process may have, in bytes: the least of what its control groups, its own limit on
-/// addresses and the machine give.
+/// The memory that this process may have, in bytes: the least limit of its control groups, its address space and the
+/// machine.
 fn limit_bytes() -> Option<u64> {
     let text = |path: &str| fs::read_to_string(path).ok();
     let machine = text("/proc/meminfo").and_then(|text| of_machine(&text));

@@ -1,11 +1,11 @@
-//! The memory of the process: an account of what peers make it hold, a ceiling, and stages. The nearer the
+//! The memory of the process: an account of the memory that peers make it hold, a ceiling, and stages. The nearer the
 //! ceiling, the more is done to stay below it.
 //!
-//! Each shard writes its share of the account at the end of a turn, in its own numbers. A [`look`] adds up
-//! all shares and what all shards have together, and finds the [`Stage`]. A shard looks when it holds
-//! noticeably more than at its last look; so does a thread of its own ([`Watch`]), four times a second.
-//! That thread also asks the system how much of the process is resident. The stage follows from the larger
-//! of the two, so that memory in no account counts, too.
+//! Each shard writes its share of the account at the end of a turn, in its own numbers. A [`look`] adds up all shares
+//! and the memory that all shards have together, and finds the [`Stage`]. A shard looks when it holds noticeably more
+//! or less than at its last look, and after 64 turns. A thread of its own ([`Watch`]) looks four times a second, and
+//! once a second while little memory is taken. It also asks the system how much of the process is resident. The stage
+//! follows from the larger of the two, so that memory in no account counts, too.
 //!
 //! [`look`]: Memory::look
 
@@ -38,7 +38,7 @@ pub(crate) fn retained_bytes(broker: &Broker, ceiling_bytes: Option<u64>) -> u64
     })
 }
 
-/// What the memory in the account is used for.
+/// The use of memory in the account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Bodies of messages, those of retained ones included.
@@ -49,15 +49,15 @@ pub(crate) enum Kind {
     Retained,
     /// Sessions, subscriptions and wills.
     Sessions,
-    /// What connections need while nothing happens.
+    /// Memory that connections need while nothing happens.
     Connections,
-    /// What doors keep of their clients: packets, messages and requests of which parts have arrived, links of AMQP, and
-    /// what is posted in open transactions.
+    /// State of clients in doors: partly arrived packets, messages and requests, links of AMQP, and posts in open
+    /// transactions.
     Partial,
-    /// Bytes that wait to be sent and are copies; on QUIC also until they are acknowledged, and what has come and is
-    /// not read.
+    /// Copied bytes that wait to be sent; on QUIC also until they are acknowledged. On QUIC also bytes that have come
+    /// and are not read.
     Send,
-    /// What the store holds on its way to the disk, and in its caches.
+    /// Bytes of the store on their way to the disk, and in its caches.
     Store,
 }
 
@@ -89,13 +89,13 @@ impl Kind {
     }
 }
 
-// What things take beside their bytes, as measured in a release build under the GNU C library;
+// Costs of things beside their bytes, as measured in a release build under the GNU C library.
 // `tests/memory_account.rs` compares the sum with the system's.
 /// A message beside its body.
 const MESSAGE_BYTES: u64 = 160;
 /// A place in a queue or a ledger.
 const ENTRY_BYTES: u64 = 112;
-/// What the broker's own count has for such a place.
+/// Bytes of such a place in the broker's own count.
 const COUNTED_ENTRY_BYTES: u64 = 64;
 /// A message of a queue that waits in the log alone; the same in the broker's own count.
 const LOGGED_BYTES: u64 = 32;
@@ -122,7 +122,7 @@ struct Share {
     entries: AtomicU64,
     /// Messages of queues that wait in the log alone.
     logged: AtomicU64,
-    /// What it held at its last look, in bytes.
+    /// Bytes that it held at its last look.
     looked_bytes: AtomicU64,
     turns: AtomicU64,
 }
@@ -144,7 +144,7 @@ pub struct Memory {
     /// By shard; empty in a simulation.
     transports: Vec<Arc<ShardCounters>>,
     store: Option<UsageReader>,
-    /// What changes slowly or takes a lock to ask for, at the last refresh.
+    /// Values that change slowly or take a lock to ask for, at the last refresh.
     retained_bytes: AtomicU64,
     connections_bytes: AtomicU64,
     store_bytes: AtomicU64,
@@ -243,7 +243,7 @@ impl Memory {
         Stage::of_number(self.stage.load(Ordering::Relaxed))
     }
 
-    /// What was resident when the system was asked last, in bytes; 0 before.
+    /// Resident bytes when the system was asked last; 0 before.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.resident_bytes.load(Ordering::Relaxed)
     }
@@ -355,13 +355,13 @@ impl Memory {
         }
     }
 
-    /// Bytes in use: what the account has, or what is resident, whichever is more.
+    /// Bytes in use: the sum of the account or the resident bytes, whichever is more.
     pub(crate) fn used_bytes(&self) -> u64 {
         let accounted_bytes = self.account().iter().sum();
         self.resident_bytes().max(accounted_bytes)
     }
 
-    /// How long memory may be short before clients have to give back what they hold, in milliseconds.
+    /// The time for which memory may be short before clients have to give theirs back, in milliseconds.
     pub(crate) const fn patience_ms(&self) -> u64 {
         self.patience_ms
     }

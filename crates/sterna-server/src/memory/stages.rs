@@ -1,4 +1,4 @@
-//! What the broker does when memory runs short, in stages, from harmless to hard.
+//! The broker's measures when memory runs short, in stages, from harmless to hard.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Stage {
     Normal,
     /// Clients that publish are not read.
     PausePublishers,
-    /// What waits for sessions and is in the log leaves memory.
+    /// Messages that wait for sessions and are in the log leave memory.
     MoveToLog,
     /// Messages that wait are dropped by their queues' policy, and new ones are refused.
     Drop,
@@ -59,7 +59,7 @@ impl Stage {
         }
     }
 
-    /// What it asks of the broker's queues.
+    /// Its demand on the broker's queues.
     pub(crate) const fn pressure(self) -> Pressure {
         match self {
             Self::Normal | Self::PausePublishers => Pressure::None,
@@ -102,7 +102,7 @@ impl Thresholds {
         }
     }
 
-    /// The stage after another, with so many bytes in use.
+    /// The stage after another, with this number of bytes in use.
     pub(crate) fn next(&self, stage: Stage, used_bytes: u64) -> Stage {
         let stages = Stage::SHORT.iter().zip(self.begin_bytes);
         let reached = stages.filter(|(of, begin_bytes)| {

@@ -4,15 +4,14 @@
 const LEAST_INTERVAL_MS: u64 = 2_000;
 /// The same where attempts give nothing back.
 const MOST_INTERVAL_MS: u64 = 60_000;
-/// What has to be resident above the account to be worth an attempt: it stops each thread that asks for
-/// memory meanwhile.
+/// Resident bytes above the account that are worth an attempt: it stops each thread that asks for memory meanwhile.
 const LEAST_BYTES: u64 = 8 << 20;
 
 /// Decides when to try.
 #[derive(Debug, Default)]
 pub(super) struct Trim {
-    /// What was resident and in no account after the last attempt: the program itself, and what the account
-    /// does not see.
+    /// Bytes that were resident and in no account after the last attempt: the program, and memory that the account
+    /// misses.
     unseen_bytes: Option<u64>,
     /// The most that the account had since the last attempt.
     most_accounted_bytes: u64,
@@ -21,8 +20,8 @@ pub(super) struct Trim {
 }
 
 impl Trim {
-    /// Whether to try now. With memory short, any growth is a reason. What earlier attempts gave back says
-    /// nothing any more once the account has fallen by much.
+    /// Whether to try now. With memory short, any growth is a reason. The yield of earlier attempts says nothing any
+    /// more once the account has fallen by much.
     pub(super) fn is_due(
         &mut self,
         now_ms: u64,
@@ -37,7 +36,7 @@ impl Trim {
         } else {
             LEAST_BYTES + before_bytes / 8
         };
-        // What is gone needs no attempt, and is the new measure.
+        // If less is unseen than before, that is the new measure, without an attempt.
         self.unseen_bytes = Some(before_bytes.min(unseen_bytes));
         self.most_accounted_bytes = self.most_accounted_bytes.max(accounted_bytes);
         let freed_bytes = self.most_accounted_bytes - accounted_bytes;
@@ -47,7 +46,7 @@ impl Trim {
         now_ms >= self.tried_ms + self.interval_ms && unseen_bytes >= before_bytes + least_bytes
     }
 
-    /// Notes what an attempt has given back.
+    /// Notes the bytes that an attempt has given back.
     pub(super) fn done(
         &mut self,
         now_ms: u64,

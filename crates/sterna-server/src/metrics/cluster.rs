@@ -1,4 +1,4 @@
-//! Figures of a cluster's node: other nodes, and what goes to and comes from them.
+//! Figures of a cluster's node: other nodes, and the traffic with them.
 
 use std::sync::Arc;
 

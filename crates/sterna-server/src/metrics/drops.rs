@@ -203,7 +203,7 @@ impl LossWatcher for Watcher {
 }
 
 /// A line about a message that its reader does not get. The target is a name of its own, so that
-/// `log.level` can ask for these lines alone: there may be as many as messages.
+/// `log.level` can ask for these lines alone. There may be as many lines as messages.
 pub(super) fn log_drop(client: &str, topic: &str, reason: DropReason) {
     log_drops(client, topic, reason, 1);
 }

@@ -1,4 +1,4 @@
-//! Figures of what broker and clients are trusted by: certificates, revocation lists, keys of tokens.
+//! Figures of the trust in broker and clients: certificates, revocation lists, keys of tokens.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Figures of the webhook: questions and what came of them, how long they took, and what is remembered.
+//! Figures of the webhook: questions with their outcomes and times, and remembered answers.
 
 use super::histogram::Observed;
 use super::meters::Distribution;

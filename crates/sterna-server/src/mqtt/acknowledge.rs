@@ -1,4 +1,4 @@
-//! What a client is told once it is kept.
+//! Answers to clients that wait until their effects are kept.
 
 use sterna_broker::SessionKey;
 use sterna_mqtt::{Lane, PacketId, ReasonCode};
@@ -11,10 +11,10 @@ use crate::context::Context;
 use crate::door::Promise;
 use crate::session;
 
-/// What a client is told once it is kept.
+/// An answer to a client that waits until its effect is kept.
 #[derive(Debug)]
 pub(crate) enum Acknowledgement {
-    /// Nothing: a message of QoS 0 only has its place among what waits, so that its publisher is paced.
+    /// Nothing: a message of QoS 0 only has its place among the waiting answers, so that its publisher is paced.
     Nothing,
     PubAck(Lane, PacketId, ReasonCode),
     PubRec(Lane, PacketId, ReasonCode),
@@ -47,7 +47,7 @@ impl Door {
         self.acknowledge(cx, client, promise, acknowledgement);
     }
 
-    /// Writes what is kept now.
+    /// Writes an answer whose effect is kept now.
     pub(super) fn write_acknowledgement(
         &mut self,
         cx: &mut Context<'_>,
@@ -92,7 +92,7 @@ impl Door {
                 return self.accept(cx, client, session, present, &admission);
             }
             Acknowledgement::Finish(stream) => {
-                // What was written goes before the end.
+                // Written answers go before the end of the stream.
                 self.out.flush(cx.net, client.id, &client.mute);
                 if stream.is_bidirectional() {
                     cx.net.finish(client.id, stream);

@@ -1,4 +1,4 @@
-//! What a CONNECT asks for, kept while it is decided whether the client may.
+//! The wishes of a CONNECT, kept while the client's admission is decided.
 
 use bytes::BytesMut;
 use sterna_broker::{Message, MessageHeader, Qos, Will};
@@ -9,8 +9,8 @@ use crate::config::Mqtt;
 use crate::identity::is_client_id;
 use crate::session::is_reserved;
 
-/// User Property with which a client asks in CONNECT for messages of QoS 0 in QUIC datagrams, and the
-/// broker agrees in CONNACK.
+/// The User Property with which a client asks in CONNECT for messages of QoS 0 in QUIC datagrams. The broker
+/// agrees with it in CONNACK.
 pub(super) const DATAGRAMS_PROPERTY: (&str, &str) = ("datagrams", "1");
 
 /// A CONNECT's wishes, owned.
@@ -23,7 +23,7 @@ pub(crate) struct Admission {
     pub(super) clean_start: bool,
     /// Session Expiry Interval to grant.
     pub(super) expiry_s: u32,
-    /// Whether that is less than what the client asked for.
+    /// Whether that is less than the client asked for.
     pub(super) expiry_reduced: bool,
     /// Keep Alive to impose, where it is not the client's own.
     pub(super) server_keep_alive_s: Option<u16>,
@@ -112,7 +112,7 @@ impl Admission {
     }
 }
 
-/// The Keep Alive that the broker imposes, if it is not what the client asked for.
+/// The Keep Alive that the broker imposes, if it is not the client's own.
 fn keep_alive(connect: &Connect<'_>, imposed_s: Option<u16>, most_s: u16) -> Option<u16> {
     // [MQTT-3.2.2-22] only 5.0 has a way to tell it.
     if !connect.version.is_v5() {

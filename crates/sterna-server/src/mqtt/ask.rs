@@ -1,5 +1,4 @@
-//! PUBLISH and SUBSCRIBE about which a rule asks: they wait for the webhook, and what follows waits
-//! behind them.
+//! PUBLISH and SUBSCRIBE about which a rule asks: they wait for the webhook, and later input waits behind them.
 
 use sterna_mqtt::{Frame, Lane, Packet, PacketType};
 
@@ -14,14 +13,14 @@ use crate::door::Early;
 pub(super) const RENEWAL: u64 = 1;
 pub(super) const ACTION: u64 = 2;
 
-/// What is known of a packet before anything of it is done.
+/// The decision about a packet before anything of it is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     /// It has to wait until the webhook has been asked.
     Waits,
-    /// The same client's last words about a topic hold: whether this PUBLISH is allowed.
+    /// The last answer for the same client and topic holds: whether this PUBLISH is allowed.
     Decided(bool),
-    /// It goes on, and what it asks for is looked at where it is done.
+    /// The packet goes on, and its request is looked at where it is done.
     GoesOn,
 }
 
@@ -77,12 +76,12 @@ impl Door {
                 ask(ActionName::Publish, (topic, kind))
             }
             Ok(Packet::Subscribe(subscribe)) => subscribe.filters().any(|(filter, _)| {
-                // Rules are about topics: of a shared subscription that is what follows the share name.
+                // Rules are about topics. The topics of a shared subscription follow the share name.
                 let parsed = sterna_mqtt::topic::Filter::parse(filter);
                 let about = |filter| (filter, MessageKind::UNKNOWN);
                 parsed.is_ok_and(|parsed| ask(ActionName::Subscribe, about(parsed.filter)))
             }),
-            // The engine says what is wrong with it.
+            // The engine reports its fault.
             _ => false,
         };
         if !waits {

@@ -28,9 +28,9 @@ pub(crate) struct Client {
     pub(super) framers: Framers<Framer>,
     /// Data streams that are open and that the client reads no more.
     pub(super) mute: ThinVec<StreamId>,
-    /// What arrived while CONNECT was being decided, in order of arrival.
+    /// Input that arrived while CONNECT was being decided, in order of arrival.
     pub(super) held: ThinVec<Held>,
-    /// What becomes of early data.
+    /// The state of the client's early data.
     pub(super) early: Early,
     /// Whether messages of QoS 0 leave as datagrams.
     pub(super) datagrams: bool,
@@ -42,25 +42,25 @@ pub(crate) struct Client {
     pub(super) name: Arc<str>,
     /// The client has chosen that name itself.
     pub(super) is_named: bool,
-    /// Who it is, once that is known.
+    /// The client's identity, once it is known.
     pub(super) identity: Identity,
     /// Re-authentication under way.
     pub(super) renewal: Option<Box<Renewal>>,
-    /// Whether something that it wants to do waits for the webhook.
+    /// Whether an action of the client waits for the webhook.
     pub(super) asking: Asking,
-    /// What was said of its last topics.
+    /// The rules' decisions on its last topics.
     pub(super) known_topics: KnownTopics,
     /// Whether the session's queue waits for acknowledgements or for the transport.
     pub(super) parked: bool,
-    /// What it is told once it is kept.
+    /// Answers that wait until their effects are kept.
     pub(super) promises: Promises<Acknowledgement>,
     /// Whether its session outlives the connection, so that another node may have taken it over.
     pub(super) is_bound: bool,
-    /// Whether it is not read because too much of that waits, or memory is short.
+    /// Whether the client is not read because too many answers wait, or memory is short.
     pub(super) is_paced: bool,
     pub(super) sips: Sips,
-    /// Bytes of payload, less those that came, whose messages may be said again by whoever could have
-    /// sent them as early data.
+    /// Bytes that are left of the connection's beginning. Its messages may be repetitions, sent by a client that
+    /// could have sent them as early data.
     pub(super) beginning_bytes: u32,
 }
 
@@ -140,7 +140,7 @@ impl Client {
         framers.sum::<usize>() + held_bytes(&self.held)
     }
 
-    /// Bytes that are kept of the client: what has partly arrived, and the topics of its aliases.
+    /// Bytes that are kept of the client: input that has partly arrived, and the topics of its aliases.
     pub(super) fn kept_bytes(&self) -> usize {
         self.partial_bytes() + self.engine.alias_bytes()
     }
@@ -194,7 +194,7 @@ impl Client {
         }
     }
 
-    /// Where deliveries of a subscription that was made on `hint` go: the stream itself as long as it
+    /// The lane for deliveries of a subscription that was made on `hint`. It is the stream itself as long as that
     /// is open, else the control stream.
     pub(super) fn delivery_lane(&self, hint: u64) -> Lane {
         let lane = Lane(hint);

@@ -1,4 +1,4 @@
-//! CONNECT and AUTH: who gets in.
+//! CONNECT and AUTH: the admission of clients.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Door {
                 self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
             }
             Verdict::Known(identity) => self.admit(cx, client, admission, identity),
-            // Whom the token is of is not known when the client is let in.
+            // The token's user is not known yet, so the user name cannot be compared with it.
             Verdict::Pending(_)
                 if matches!(claim, Claim::Exchange(..)) && connect.user_name.is_some() =>
             {
@@ -233,7 +233,7 @@ impl Door {
         }
     }
 
-    /// A client has proved itself again: what is given now holds from now on.
+    /// A client has proved itself again: its new identity holds from now on.
     fn renew(&mut self, cx: &mut Context<'_>, client: &mut Client, identity: Identity) {
         let is_like = client.identity.standing() == identity.standing();
         client.identity = identity;
@@ -305,7 +305,7 @@ impl Door {
             ..Refuse::default()
         };
         client.engine.refuse(reason, &refuse, &mut self.out);
-        // [MQTT-3.1.4-6] [MQTT311-3.1.4-5] what was held is not looked at
+        // [MQTT-3.1.4-6] [MQTT311-3.1.4-5] held input is not looked at
         client.held = ThinVec::new();
         client.state = State::Ended;
     }
@@ -463,8 +463,8 @@ impl Door {
         );
     }
 
-    /// A session is open. Its client is told once that is kept, and once what its earlier connections have
-    /// settled is: what comes now builds on it.
+    /// A session is open. Its client is told once the session and the effects of its earlier connections are
+    /// kept. This connection builds on them.
     fn welcome(
         &mut self,
         cx: &mut Context<'_>,
@@ -480,8 +480,7 @@ impl Door {
         self.acknowledge_kept(cx, client, token, welcome);
     }
 
-    /// Sends the CONNACK, before anything else, and what the session has waiting. [MQTT-3.1.4-5]
-    /// [MQTT311-3.1.4-4] [MQTT311-3.2.0-1]
+    /// Sends the CONNACK, before anything else, and the session's waiting messages. [MQTT-3.1.4-5]
     pub(super) fn accept(
         &mut self,
         cx: &mut Context<'_>,
@@ -541,13 +540,13 @@ impl Door {
         self.set_next_timer(client);
         client.trace(cx);
         self.resend(cx, client);
-        // What was waiting had nobody to go to.
+        // Waiting messages had no receiver until now.
         cx.broker.unpark(session);
     }
 }
 
-/// Takes up what was kept of a session over a restart: which messages of QoS 2 were received and which were
-/// handed over. [MQTT-4.1.0-1] [MQTT-4.4.0-1]
+/// Takes up the kept state of a session after a restart: received messages of QoS 2, and those that were handed
+/// over. [MQTT-4.1.0-1] [MQTT-4.4.0-1]
 fn restore(cx: &mut Context<'_>, session: SessionKey) {
     let records = cx.broker.take_records(session);
     let is_new = session::mqtt(cx.broker, session).is_some_and(MqttSession::is_empty);

@@ -18,7 +18,7 @@ use crate::session;
 const MESSAGES_PER_TURN: usize = 256;
 
 impl Door {
-    /// Sends what waits for a session, as far as its client's window and the transport allow.
+    /// Sends messages that wait for a session, as far as its client's window and the transport allow.
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,
@@ -103,7 +103,7 @@ impl Door {
         }
     }
 
-    /// Sends again what an earlier connection left unacknowledged. [MQTT-4.4.0-1]
+    /// Sends messages again that an earlier connection left unacknowledged. [MQTT-4.4.0-1]
     pub(super) fn resend(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let Some(session) = client.session() else {
             return;

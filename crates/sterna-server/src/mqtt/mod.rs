@@ -1,8 +1,8 @@
 //! The front door of MQTT: between the engine's words and the broker's.
 //!
-//! `connect.rs` decides who gets in, `publish.rs` and `subscribe.rs` carry requests to the broker,
-//! `deliver.rs` carries messages to the client, `acknowledge.rs` tells it what is kept, `end.rs` ends
-//! connections.
+//! `connect.rs` decides which clients get in. `publish.rs` and `subscribe.rs` carry requests to the broker.
+//! `deliver.rs` carries messages to the client. `acknowledge.rs` sends answers whose effects are kept. `end.rs`
+//! ends connections.
 
 mod acknowledge;
 mod admission;
@@ -53,7 +53,7 @@ const DECISION_CHECK_MS: u64 = 1000;
 /// The front door of one shard.
 pub(crate) type Door = door::Door<Mqtt>;
 
-/// What the door keeps beside its clients.
+/// The door's state beside its clients.
 #[derive(Debug)]
 pub(crate) struct Mqtt {
     /// The engine's limits, which connections share.
@@ -286,7 +286,7 @@ impl Door {
         });
     }
 
-    /// What was queued towards a client has left.
+    /// The queue towards a client has room again.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
         self.with_client(cx, connection, |_, cx, client| {
             if client.parked
@@ -352,7 +352,7 @@ impl Door {
                     }
                 }
                 Ok(None) => {
-                    // What can only be refused is not waited for.
+                    // A packet that can only be refused is not waited for.
                     if let Some(first_byte) = framer.partial()
                         && let Err(violation) = client.engine.check_partial(lane, first_byte)
                     {
@@ -469,7 +469,7 @@ impl Door {
     /// Handles a datagram: one PUBLISH of QoS 0 and nothing else.
     fn feed_datagram(&mut self, cx: &mut Context<'_>, client: &mut Client, bytes: &[u8]) {
         const LANE: Lane = Lane::DATAGRAMS;
-        // Others mark with this what is not for the broker.
+        // A first byte of 0 marks datagrams of others, which are not for the broker.
         if bytes.first() == Some(&0) {
             return;
         }
@@ -525,12 +525,12 @@ impl Door {
         let mut most = cx.policy.mqtt.maximum_held_bytes as usize;
         let is_packet = client.asking.is_waiting() || client.sips.is_waiting();
         if is_packet {
-            // What waits is a whole packet.
+            // The waiting input is a whole packet.
             most += cx.policy.mqtt.maximum_packet_bytes as usize;
         }
         if held_bytes(&client.held) > most {
             if datagram {
-                // Whoever sends datagrams accepts that some are lost.
+                // A client that sends datagrams accepts that some are lost.
                 client.held.pop();
                 return;
             }
@@ -541,7 +541,7 @@ impl Door {
         }
     }
 
-    /// Handles what was kept, if it can be handled now.
+    /// Handles the held input, if it can be handled now.
     fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let ready = |held: &Held| client.accepts(Lane(held.stream().0));
         if !client.held.first().is_some_and(ready) {
@@ -588,7 +588,7 @@ impl Door {
         }
     }
 
-    /// Tells a client what it did wrong, and the operator who did it.
+    /// Tells a client about its violation, and the operator about the client.
     fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
         log_end(cx.net, client, violation.reason.name(), violation.detail);
         client.engine.violation(violation, &mut self.out);
@@ -609,7 +609,7 @@ impl Door {
     }
 }
 
-/// A line for the operator about a connection that is ended because of what the client did.
+/// A line for the operator about a connection that is ended because of its client.
 fn log_end(net: &dyn Network, client: &Client, reason: &str, detail: &str) {
     let peer = net.info(client.id).map(|info| info.peer);
     tracing::warn!(

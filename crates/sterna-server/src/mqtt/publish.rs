@@ -221,8 +221,8 @@ impl Door {
     }
 }
 
-/// The broker's message: a copy of a packet that lay in the shard's read buffer, a share of one that
-/// was put together from pieces.
+/// The broker's message. A packet that lay in the shard's read buffer is copied; one that was put together from
+/// pieces is shared.
 fn message(
     frame: &Frame<'_>,
     publish: &IncomingPublish<'_>,

@@ -1,15 +1,15 @@
 //! Messages that may come twice because a first flight of QUIC was copied on its way.
 //!
-//! A ticket works once, so of a flight and its copies the first alone is taken as early data. The TLS
-//! library takes none that is older than a minute. What remains is an attacker on the path who lets a copy
-//! through and stops the original, or the other way round. The client then sends its messages again, over a
-//! connection that the attacker cannot make. So each PUBLISH of QoS 1 and 2 with which a client begins is
-//! remembered for a while. It is known by the client's name, the Packet Identifier and its content:
+//! A ticket works once, so of a flight and its copies the first alone is taken as early data. The TLS library
+//! takes none that is older than a minute. One attack remains: an attacker on the path lets a copy through and
+//! stops the original, or the other way round. The client then sends its messages again, over a connection that
+//! the attacker cannot make. So each PUBLISH of QoS 1 and 2 with which a client begins is remembered for a while.
+//! A message is known by the client's name, the Packet Identifier and its content:
 //!
-//! - one that was done as early data of a connection that was never confirmed, and comes again over one
-//!   that was, is acknowledged and not done again;
-//! - one that comes as early data and was done before, over another connection, waits until its own
-//!   connection is confirmed: a device that says the same twice is then heard twice.
+//! - A message may be done as early data of a connection that is never confirmed. If it comes again over a
+//!   confirmed connection, it is acknowledged and not done again.
+//! - A message may come as early data after it was done over another connection. It waits until its own
+//!   connection is confirmed: a device that says the same twice is heard twice.
 
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{HashMap, VecDeque};
@@ -50,7 +50,7 @@ struct Known {
     order: VecDeque<(u64, Digest)>,
     /// Messages of connections that are not confirmed.
     unconfirmed: HashMap<Sender, Vec<Digest>>,
-    /// Until then something may have been forgotten too early.
+    /// The time until which something may have been forgotten too early.
     blind_until_ms: u64,
 }
 
@@ -76,7 +76,7 @@ impl Repetitions {
         }
     }
 
-    /// What a message is known by.
+    /// The digest by which a message is known.
     pub(super) fn digest(
         &self,
         client: Subject<'_>,
@@ -135,7 +135,7 @@ impl Repetitions {
         before.is_some_and(|before| !before.is_confirmed && before.sender != sender)
     }
 
-    /// A connection is confirmed: what came over it is the client's own.
+    /// A connection is confirmed: its messages are the client's own.
     pub(super) fn confirmed(&self, sender: Sender) {
         let mut known = self.known();
         for digest in known.unconfirmed.remove(&sender).unwrap_or_default() {
@@ -162,7 +162,7 @@ impl Known {
         }
     }
 
-    /// Forgets what is older than the window.
+    /// Forgets messages that are older than the window.
     fn forget(&mut self, now_ms: u64) {
         while (self.order.front()).is_some_and(|(came_ms, _)| came_ms + WINDOW_MS <= now_ms) {
             self.forget_first();
@@ -229,7 +229,7 @@ mod tests {
         ] {
             assert!(!known.is_repetition(B, other, 1_000));
         }
-        // The client itself was first: what follows is its own.
+        // The client itself was first: the next message is its own.
         let known = Repetitions::default();
         assert!(known.may_be_early(A, message, 0));
         known.confirmed(A);

@@ -85,13 +85,13 @@ fn subscribe_one(
     let Some(session) = client.session() else {
         return ReasonCode::UnspecifiedError;
     };
-    // [MQTT-3.2.2-9] [MQTT-3.2.2-10] [MQTT-3.8.4-7] [MQTT311-3.8.4-6] granted at what is served
     if let Some(most) = client.sips.most_subscriptions()
         && cx.broker.filters(session).all(|known| **known != *filter)
         && cx.broker.filters(session).count() >= most
     {
         return ReasonCode::QuotaExceeded;
     }
+    // [MQTT-3.2.2-9] [MQTT-3.2.2-10] [MQTT-3.8.4-7] [MQTT311-3.8.4-6] granted at the QoS that is served
     let most = QoS::from_u8(cx.policy.mqtt.maximum_qos).unwrap_or(QoS::ExactlyOnce);
     let options = SubscribeOptions {
         qos: qos(options.qos.min(most)),

@@ -1,4 +1,4 @@
-//! What operators see of MQTT clients, and the end of one by their hand.
+//! The operators' view of MQTT clients, and the end of a client by an operator.
 
 use sterna_broker::{Broker, ConsumerId};
 use sterna_net::ConnectionId;
@@ -10,7 +10,7 @@ use crate::inspect::ClientView;
 use crate::session::SessionState;
 
 impl Door {
-    /// What there is to see of a client.
+    /// The operators' view of a client; `None` where the client is gone.
     pub(crate) fn view(
         &self,
         broker: &Broker<SessionState>,
@@ -48,7 +48,7 @@ impl Door {
     pub(super) fn dismissed(cx: &mut Context<'_>, client: &mut Client) {
         if let Some(name) = client.live_name() {
             let now_ms = cx.net.now_ms();
-            // What the client is told follows with the broker's event.
+            // The broker's event then tells the client.
             cx.broker.evict(now_ms, name, false);
         } else {
             Self::lost(cx, client);

@@ -1,5 +1,5 @@
-//! State of an HTTP session, the ids by which its client acknowledges and resumes; and the names of
-//! such sessions.
+//! State of an HTTP session: the ids by which its client acknowledges and resumes. Also the names of such
+//! sessions.
 
 use std::collections::VecDeque;
 
@@ -14,8 +14,8 @@ const SPARE_ENTRIES: usize = 64;
 /// Messages that were sent to a client and not acknowledged, by the ids that the client knows. Ids
 /// count up from 1, and mean the same on each connection as long as the session lives.
 ///
-/// In a cluster, ids name positions in its log, which are the same at all nodes: they count from the position at which
-/// the session began. What is not in the log has an id of its node.
+/// In a cluster, ids name positions in the cluster's log, which are the same at all nodes. Ids count from the
+/// position at which the session began. A message that is not in the log has an id of its node.
 ///
 /// The broker's ledger has the messages, by its tags, and in the same order. It may have fewer, for
 /// example if a shared subscription has taken some back. So ids have gaps.
@@ -23,7 +23,7 @@ const SPARE_ENTRIES: usize = 64;
 pub struct HttpSession {
     /// The id that was given last, of those that name no position.
     last_id: u64,
-    /// In the order in which they were sent.
+    /// The messages, in the order in which they were sent.
     sent: VecDeque<Sent>,
     /// Bytes of all these messages.
     bytes: u64,
@@ -45,11 +45,12 @@ struct Places {
 /// Ids from here on name no positions. All are exact in the numbers of JavaScript, up to 2^53.
 const NODE_IDS: u64 = 1 << 52;
 
-/// Ids of a node of its own, and how many others there are.
+/// Bits of the ids in a node's own range, and the number of such ranges.
 const OWN_ID_BITS: u32 = 32;
 const OWN_RANGES: u64 = NODE_IDS >> OWN_ID_BITS;
 
-/// The key of the record of ids that may have been given, or in a cluster of the position whose id is 1.
+/// The key of the record of ids. Its value is the last id that may have been given, or in a cluster the position
+/// whose id is 1.
 pub(crate) const IDS_KEY: &[u8] = b"i";
 
 /// Ids that are reserved at once.
@@ -64,7 +65,7 @@ struct Sent {
     bytes: u32,
 }
 
-/// How much may be sent and not acknowledged, or is remembered of what was sent.
+/// The limit on messages that are sent and not acknowledged, or that are remembered after they were sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     pub(crate) messages: usize,
@@ -88,7 +89,7 @@ impl Places {
     }
 }
 
-/// The position that an id names, where the record of a session says what the first is.
+/// The position that an id names, where the record of a session names the first position.
 pub(crate) fn position_of(first: u64, id: u64) -> Option<u64> {
     Places { first, own: 0 }.position_of(id)
 }
@@ -116,7 +117,8 @@ impl HttpSession {
         self.reserved = self.reserved.max(up_to);
     }
 
-    /// Has ids name positions of a cluster's log, of which `first` has the id 1. `end` is where the log ends.
+    /// Makes ids name positions of a cluster's log, where the position `first` has the id 1. `end` is where the
+    /// log ends.
     pub(crate) fn name_places(&mut self, first: u64, end: u64) {
         if self.places.is_none() {
             // Another number than at other nodes, and at other times.
@@ -131,7 +133,8 @@ impl HttpSession {
         self.places.is_some()
     }
 
-    /// Reserves more ids, long before they are used up; up to which, where that is to be kept.
+    /// Reserves more ids, long before they are used up. Returns the last reserved id, where a record is to keep
+    /// it.
     pub(crate) const fn reserve(&mut self) -> Option<u64> {
         if self.places.is_some() || self.last_id + RESERVED_IDS / 2 < self.reserved {
             return None;
@@ -145,8 +148,7 @@ impl HttpSession {
         self.sent.len() >= window.messages || self.bytes >= window.bytes
     }
 
-    /// Notes what is sent now, a message of a position in the log, 0 for none, and of so many bytes, and gives it its
-    /// id.
+    /// Notes a message that is sent now, and gives it its id. `position` is its place in the log, 0 for none.
     pub(crate) fn sent(&mut self, tag: u64, position: u64, bytes: usize) -> u64 {
         let named = self.places.filter(|_| position != 0);
         let id = named.and_then(|places| places.id_of(position));
@@ -165,7 +167,7 @@ impl HttpSession {
         id
     }
 
-    /// What is counted is the sum of what is there.
+    /// The counted bytes are the sum of the entries' bytes.
     fn check(&self) {
         debug_assert_eq!(
             self.bytes,
@@ -197,7 +199,8 @@ impl HttpSession {
         Some(oldest.tag)
     }
 
-    /// Takes out everything up to an id, and returns its tags. An id that was never given takes what has a lower one.
+    /// Takes out all entries up to an id, and returns their tags. For an id that was never given, takes out the
+    /// entries with lower ids.
     pub(crate) fn acknowledge_up_to(&mut self, id: u64) -> impl Iterator<Item = u64> + use<> {
         let count = self.count_up_to(id);
         let mut rest = self.sent.split_off(count);
@@ -218,14 +221,14 @@ impl HttpSession {
         Some(sent.tag)
     }
 
-    /// Keeps what the broker still has, by its tags, positions and bytes in the order in which it was sent. What it
-    /// has and was given no id gets one.
+    /// Keeps the messages that the broker still has, by tag, position and bytes, in the order in which they were
+    /// sent. A message that was given no id gets one.
     pub(crate) fn keep(&mut self, ledger: impl IntoIterator<Item = (u64, u64, usize)>) {
         let mut known = std::mem::take(&mut self.sent);
         self.bytes = 0;
         let mut unknown = Vec::new();
         for (tag, position, bytes) in ledger {
-            // Both are in the same order, so what is passed over here is gone there.
+            // Both are in the same order, so entries that are passed over here are gone there.
             let at = known.iter().position(|known| known.tag == tag);
             match at.and_then(|at| known.drain(..=at).next_back()) {
                 Some(sent) => {
@@ -241,7 +244,7 @@ impl HttpSession {
         self.shrink();
     }
 
-    /// Ids and tags of what was sent after an id and not acknowledged, in order.
+    /// Ids and tags of messages that were sent after an id and not acknowledged, in order.
     pub(crate) fn after(&self, id: u64) -> impl Iterator<Item = (u64, u64)> {
         let first = self.count_up_to(id);
         self.sent.range(first..).map(|sent| (sent.id, sent.tag))
@@ -254,8 +257,8 @@ impl HttpSession {
     }
 }
 
-/// Up to which id the record of a session says that ids may have been given, or in a cluster the position whose id is 1;
-/// 0 for none.
+/// The value of a session's record of ids; 0 for none. It is the last id that may have been given, or in a
+/// cluster the position whose id is 1.
 pub(crate) fn reserved_ids(record: Option<&[u8]>) -> u64 {
     let up_to = record.and_then(|value| value.try_into().ok());
     up_to.map_or(0, u64::from_be_bytes)
@@ -284,8 +287,8 @@ pub(crate) fn state_mut(
     Some(as_http(broker.protocol_mut(session)?))
 }
 
-/// The HTTP state in a session's state, which becomes one if it is none: that of a session that was
-/// just made is another protocol's.
+/// The HTTP state in a session's state. A state of another protocol is replaced: a session that was just made has
+/// one.
 pub(crate) fn as_http(state: &mut SessionState) -> &mut HttpSession {
     if !matches!(state, SessionState::Http(_)) {
         *state = SessionState::Http(Box::default());

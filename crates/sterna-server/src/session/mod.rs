@@ -1,4 +1,4 @@
-//! What the front doors keep of a session in the broker, and how sessions are named.
+//! The front doors' state of a session in the broker, and the names of sessions.
 
 pub(crate) mod amqp;
 pub(crate) mod http;
@@ -12,11 +12,11 @@ pub use http::HttpSession;
 /// of different protocols never meet.
 #[derive(Debug)]
 pub enum SessionState {
-    /// Packet identifiers and what is in flight.
+    /// Packet identifiers and messages in flight.
     Mqtt(sterna_mqtt::MqttSession),
-    /// What a receiver's link was attached with; `None` for a terminus that nobody finds again.
+    /// The terms of a receiver's link; `None` for a terminus that nobody finds again.
     Amqp(Option<Box<Terminus>>),
-    /// Ids of what was sent.
+    /// Ids of sent messages.
     Http(Box<HttpSession>),
 }
 
@@ -37,12 +37,11 @@ impl DoorState for SessionState {
     }
 }
 
-/// First part of the names of sessions that are no MQTT client's: receivers of AMQP, the anchors of
-/// queues, and subscriptions of HTTP.
+/// First part of the names of sessions of AMQP links: receivers, and in a cluster senders.
 pub(crate) const AMQP_PREFIX: &str = "$amqp/";
-/// See [`AMQP_PREFIX`].
+/// First part of the names of sessions that are anchors of queues.
 pub(crate) const QUEUE_PREFIX: &str = "$queue/";
-/// See [`AMQP_PREFIX`].
+/// First part of the names of sessions of HTTP subscriptions.
 pub(crate) const HTTP_PREFIX: &str = "$http/";
 
 /// The protocol of a session, by its name; `queue` for the anchor of an AMQP queue.

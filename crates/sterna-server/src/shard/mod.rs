@@ -1,4 +1,4 @@
-//! What one shard runs: the front doors over one broker.
+//! One shard: the front doors over one broker.
 
 mod bans;
 mod report;
@@ -270,7 +270,7 @@ impl Shard {
         &self.broker
     }
 
-    /// The doors, and what they need for one step.
+    /// The doors, with the context of one step.
     fn doors<'a>(&'a mut self, net: &'a mut dyn Network) -> Doors<'a> {
         if self.meters.watch.is_on() {
             self.meters.watch.turn(net.now_ms());
@@ -317,7 +317,7 @@ impl Shard {
         doors.amqp.stop(&mut doors.cx);
         doors.http.stop(&mut doors.cx);
         doors.admin.stop(&mut doors.cx);
-        // What was settled need not come again.
+        // Settled messages need not come again.
         self.broker.write_cursors();
     }
 }
@@ -349,7 +349,7 @@ fn of_consumer(consumer: ConsumerId) -> Protocol {
     }
 }
 
-/// The protocol of a connection that opens: what it has said, or what its listener is for.
+/// The protocol of a connection that opens: by its own word, or by its listener.
 fn spoken(cx: &Context<'_>, connection: ConnectionId) -> Protocol {
     let Some(info) = cx.net.info(connection) else {
         return Protocol::Mqtt;

@@ -1,4 +1,4 @@
-//! What a shard tells of itself: its counts, to `$SYS`, metrics and administrators.
+//! A shard's report: its counts, for `$SYS`, metrics and administrators.
 
 use sterna_broker::{Message, MessageHeader, Publication};
 use sterna_net::Network;
@@ -20,8 +20,8 @@ impl Shard {
         let (links, amqp_clients) = self.amqp.links_and_clients();
         let (subscriptions, http_clients) = self.http.subscriptions_and_clients();
         Counts {
-            // Each link on which an AMQP client receives, and each subscription of HTTP, is a session
-            // of its own.
+            // Each link on which an AMQP client receives, and each subscription of HTTP, is a session of its own.
+            // So is, in a cluster, a link on which a client sends exactly once.
             clients_connected: (counters.sessions_connected + (amqp_clients + http_clients) as u64)
                 .saturating_sub((links + subscriptions) as u64),
             clients_disconnected: counters
@@ -73,7 +73,7 @@ impl Shard {
         self.outbox.post(from, Mail::Admin(Box::new(letter)));
     }
 
-    /// Answers what waits for the store.
+    /// Answers the queries that wait for the store.
     pub(super) fn answer_anew(&mut self, net: &mut dyn Network) {
         for (from, number, query) in std::mem::take(&mut self.unanswered) {
             self.answer(net, from, number, Ask::Query(query));

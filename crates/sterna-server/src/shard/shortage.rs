@@ -1,4 +1,4 @@
-//! What a shard does while memory is short.
+//! The measures of a shard while memory is short.
 
 use sterna_net::{ConnectionId, Network};
 
@@ -7,18 +7,18 @@ use crate::config::Protocol;
 use crate::mail::Mail;
 use crate::memory::Stage;
 
-/// How short memory is, and what is due.
+/// The stage of short memory, and the measures that are due.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     /// The stage that the shard has last seen.
     stage: Stage,
-    /// Since when memory is short, in milliseconds; while it is not, until when it was.
+    /// The time since which memory is short, in milliseconds. While it is not short: the time until which it was.
     since_ms: u64,
-    /// For how long it was short before that, in milliseconds.
+    /// The time for which it was short before that, in milliseconds.
     earlier_ms: u64,
-    /// When clients that are not read may be for a moment, and too much is looked for.
+    /// The next time to read clients for a moment, and to look for memory in excess.
     pub(super) next_ms: Option<u64>,
-    /// There is more room to be made in queues.
+    /// Whether there is more room to be made in queues.
     pub(super) is_relieving: bool,
 }
 
@@ -45,7 +45,7 @@ impl Shard {
             return;
         }
         if before == Stage::Normal {
-            // Else a moment in which enough was given back would begin everybody's patience anew.
+            // Otherwise a moment in which enough was given back would begin everybody's patience anew.
             let over_ms = net.now_ms().saturating_sub(self.shortage.since_ms);
             self.shortage.earlier_ms = self.shortage.earlier_ms.saturating_sub(over_ms);
             self.shortage.since_ms = net.now_ms();
@@ -59,7 +59,7 @@ impl Shard {
         let is_refusing = stage >= Stage::RefuseNewcomers;
         if is_refusing != (before >= Stage::RefuseNewcomers) {
             let listeners = self.policy.listeners.iter().enumerate();
-            // Operators are let in: they are those who can help.
+            // Operators are let in, since they can help.
             let refusing: Vec<u16> = listeners
                 .filter(|(_, listener)| is_refusing && listener.protocol != Protocol::Admin)
                 .map(|(index, _)| index as u16)
@@ -74,7 +74,7 @@ impl Shard {
         }
     }
 
-    /// Makes room while memory is short, a little in each turn, and reads for a moment who is not read.
+    /// Makes room while memory is short, a little in each turn, and reads paused clients for a moment.
     pub(super) fn relieve(&mut self, net: &mut dyn Network) {
         let now_ms = net.now_ms();
         if self.shortage.is_relieving {
@@ -97,13 +97,13 @@ impl Shard {
         doors.http.sip(&mut doors.cx);
     }
 
-    /// For how long memory has been short, in milliseconds. What was before a time in which it was not counts less
-    /// by that time.
+    /// The time for which memory has been short, in milliseconds. An earlier shortage counts, less the time
+    /// without shortage that followed it.
     const fn short_ms(&self, now_ms: u64) -> u64 {
         self.shortage.earlier_ms + now_ms.saturating_sub(self.shortage.since_ms)
     }
 
-    /// Ends the clients that hold most themselves, until this shard's part of what is too much is gone.
+    /// Ends the clients that hold most themselves, until this shard's part of the excess is gone.
     fn shed(&mut self, net: &mut dyn Network) {
         let shards = u64::from(self.sys.retained.shards());
         let short_ms = self.short_ms(net.now_ms());

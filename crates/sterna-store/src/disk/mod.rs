@@ -1,6 +1,6 @@
 //! The disk, as the engine uses it.
 //!
-//! All of it goes through [`Disk`] and [`DiskFile`], so that it also runs on a [`SimulatedDisk`], which
+//! The store reaches the disk through [`Disk`] and [`DiskFile`] only. So it also runs on a [`SimulatedDisk`], which
 //! loses power when a test says so.
 
 mod real;
@@ -102,8 +102,8 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     /// Waits until its bytes and its length are on the disk.
     ///
     /// # Errors
-    /// The system's. Then nothing that was written since the last sync may be taken for kept, and a
-    /// further sync proves nothing about it: the system forgets pages that it could not write.
+    /// The system's. Then nothing that was written since the last sync may be taken for kept. A further sync proves
+    /// nothing about it: the system forgets pages that it could not write.
     fn sync(&self) -> io::Result<()>;
 }
 

@@ -11,10 +11,10 @@ const SECTOR_BYTES: usize = 512;
 
 /// A disk in memory, in virtual time, with a seed. Clones are the same disk.
 ///
-/// It keeps the promises of a file system and no more. At a power cut ([`cut_power`](Self::cut_power))
-/// each sector that was written since the file's last sync is there or not, whatever became of others,
-/// and so are the file's length and the last changes of names. A failed sync forgets the
-/// writes before it. Nothing waits: [`busy_until_ms`](Self::busy_until_ms) tells how long the last operation took.
+/// It keeps the promises of a file system and no more. A power cut ([`cut_power`](Self::cut_power)) keeps or loses
+/// each sector that was written since the file's last sync, independently of the others. The same goes for the
+/// file's length. The changes of names are kept up to one of them. A failed sync forgets the writes before it.
+/// Nothing waits: [`busy_until_ms`](Self::busy_until_ms) tells how long the last operation took.
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
@@ -232,8 +232,8 @@ impl SimulatedDisk {
         Some(state.files.get(file)?.seen.clone())
     }
 
-    /// The power fails after this number of changes, in the midst of whatever is done then: all later
-    /// operations fail, until [`cut_power`](Self::cut_power) brings the disk back.
+    /// The power fails after this number of changes, in the midst of an operation. All later operations fail, until
+    /// [`cut_power`](Self::cut_power) brings the disk back.
     pub fn fail_power_after(&self, changes: u32) {
         self.state().changes_left = Some(changes);
     }

@@ -1,8 +1,9 @@
 //! Changes of records that wait for their checkpoint.
 //!
-//! A million sessions that come and go have some changes each, so they are in one buffer, one after the other. A table
-//! finds the latest of a key. A change is the length of its key, the length of its value plus one (zero for a
-//! removal), key, and value; lengths take seven bits a byte. The buffer is copied when a quarter of it is old.
+//! A million sessions that come and go have some changes each, so they are in one buffer, one after the other. A
+//! table finds the latest of a key. A change begins with the length of its key. The length of its value plus one
+//! follows (zero for a removal), then the key and the value. Lengths take seven bits a byte. The buffer is copied
+//! when a quarter of it is old.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -46,7 +47,7 @@ const fn offset(place: Place) -> usize {
 struct Change<'a> {
     key: &'a [u8],
     value: Option<&'a [u8]>,
-    /// What the buffer has of it.
+    /// The bytes it takes in the buffer.
     bytes: usize,
 }
 
@@ -182,7 +183,7 @@ mod tests {
                 .iter()
                 .map(|(key, value)| (&**key, value.as_deref())))
         );
-        // What is replaced goes.
+        // Replaced changes leave the buffer.
         assert!(changes.buffer.len() < 2 * expected_bytes + LEAST_COPIED_BYTES);
     }
 }

@@ -10,7 +10,7 @@ use crate::log::frame::{Draft, Header};
 use crate::settings::Durability;
 
 /// Segments that the log may have, the one that is written included, before readers that get nothing are to make
-/// room. So a reader writes its cursor once in so many segments at most.
+/// room. So a reader writes its cursor at most once in this number of segments.
 const ROOMY_SEGMENTS: usize = 4;
 
 /// Place of an append in the log.
@@ -170,14 +170,14 @@ impl Handle {
         snapshot.visit(&newer, visit)
     }
 
-    /// No reader of this shard needs messages before this position. Until all handles have said so, none
-    /// are removed; the last word of a handle stays in force when the handle is dropped.
+    /// No reader of this shard needs messages before this position. Until all handles have said so, none are
+    /// removed. The last position of a handle stays in force when the handle is dropped.
     pub fn needed_from(&mut self, position: u64) {
         self.state.needed_from.store(position, Ordering::Relaxed);
     }
 
-    /// The position of the first message that is not in the way, where the log has more segments than a few: readers
-    /// that get nothing should not hold what is before it.
+    /// The position before which messages are in the way, where the log has more segments than a few. Readers that
+    /// get nothing should not hold these messages.
     #[must_use]
     pub fn crowded_before(&self) -> u64 {
         let segments = self.shared.segments();

@@ -82,8 +82,8 @@ impl Maintenance {
             shared,
             records,
             applied,
-            // The last process may have died after a sync of the file failed: its content is on the disk for
-            // certain when the next checkpoint is.
+            // The last process may have died after a sync of the file failed. The file's content is on the disk for
+            // certain only after the next checkpoint.
             applied_before: 0,
             waiting: None,
             cost_bytes: 0,
@@ -146,9 +146,9 @@ impl Maintenance {
 
     /// Whether there is a reason to make a checkpoint now.
     ///
-    /// Changes are safe in the log. A checkpoint is made so that a start has less to read, and so that
-    /// segments can go; it is put off while it would write much more than the log does, since a change of
-    /// one small record costs a whole page.
+    /// Changes are safe in the log. A checkpoint is made so that a start has less to read, and so that segments can
+    /// go. It is put off while it would write much more than the log does. A change of one small record costs a
+    /// whole page.
     fn is_worth_it(&self, now_ms: u64, pending: &Pending) -> bool {
         let shared = &*self.shared;
         let log_bytes = shared.written_bytes() - self.log_bytes;
@@ -199,8 +199,8 @@ impl Maintenance {
         };
         drop(pending);
         self.waiting = Some(applied);
-        // Records must not be ahead of the log: a power cut would take their messages, and then positions
-        // would be given a second time.
+        // Records must not be ahead of the log: a power cut would take their messages. Then positions would be
+        // given a second time.
         self.shared.want_synced(applied.sequence);
         true
     }

@@ -214,8 +214,8 @@ impl Engine {
         &self.report
     }
 
-    /// A handle for a shard. `waker` is called by the engine's threads when an answer has come, and when
-    /// an append is as safe as the shard has asked for. It must not call the handle.
+    /// A handle for a shard. The engine's threads call `waker` when an answer has come. They also call it when an
+    /// append is as safe as the shard has asked for. It must not call the handle.
     #[must_use]
     pub fn handle(&self, waker: Box<dyn Fn() + Send + Sync>) -> Handle {
         Handle::new(Arc::clone(&self.shared), Arc::clone(&self.records), waker)
@@ -229,8 +229,8 @@ impl Engine {
 
     /// Does the work of the threads of [`Running`] up to a time, in milliseconds of a virtual clock.
     ///
-    /// `is_busy` is asked before each step; when it says so, the turn ends: a simulated disk that takes its
-    /// time has steps wait for it. Returns whether something was done.
+    /// `is_busy` is asked before each step, and the turn ends when it is true. A simulated disk that takes its time
+    /// has steps wait for it. Returns whether something was done.
     pub fn turn(&mut self, now_ms: u64, is_busy: &mut dyn FnMut() -> bool) -> bool {
         let mut did_something = false;
         loop {
@@ -368,8 +368,8 @@ fn remove_unfinished(disk: &dyn Disk, folder: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The identity of a store whose records' file is missing: that is as it should be where the log begins
-/// with the first frame and nothing was taken out of it, since all changes are in the log.
+/// The identity of a store whose records' file is missing. That is no loss where the log begins with the first
+/// frame and is not compacted. All changes are then in the log.
 pub(crate) fn identity_without_records(
     disk: &dyn Disk,
     files: &[SegmentFile],
@@ -458,8 +458,8 @@ fn take_over(
 
 /// Writes the bytes of a file between two offsets once more.
 ///
-/// It may be known to the operating system only. After a sync that failed before the process died, the
-/// system takes it for written, and would sync nothing: only bytes that are written again are synced.
+/// They may be known to the operating system only. Where a sync failed before the process died, the system takes
+/// them for written, and would sync nothing. Only bytes that are written again are synced.
 fn rewrite(file: &dyn DiskFile, from: u64, end: u64) -> io::Result<()> {
     const CHUNK_BYTES: u64 = 1 << 18;
     let mut bytes = Vec::new();

@@ -1,10 +1,10 @@
 //! The records' file: an embedded key-value library, redb, on the engine's disk.
 //!
-//! `records.redb` has two tables. `records` has the records: each value is the CRC-32C of key and value (4
-//! bytes, little-endian, begun as in a frame) and then the value. `meta` has under `version` the version
-//! of the format, under `identity` that of the store, under `applied` the sequence of the last frame whose
-//! changes are in the file, under `next_position` the position behind that frame's messages, and under `first` the
-//! sequence of the frame with which the log begins, or one before it. Numbers have 8 bytes, little-endian.
+//! `records.redb` has two tables. `records` has the records. Each value begins with the CRC-32C of key and value (4
+//! bytes, little-endian, begun as in a frame). In `meta`, numbers have 8 bytes, little-endian. `version` is the
+//! version of the format, and `identity` that of the store. `applied` is the sequence of the last frame whose
+//! changes are in the file, and `next_position` the position behind that frame's messages. `first` is the sequence
+//! of the frame with which the log begins, or one before it.
 //!
 //! A checkpoint is one transaction: changes and `applied` come together. So after a crash the frames behind
 //! `applied` are all that has to be applied again.
@@ -88,7 +88,7 @@ impl StorageBackend for Backend {
     }
 }
 
-/// What an operator can do where the records are lost.
+/// The operator's remedy where the records are lost.
 pub(crate) const REMEDY: &str =
     "Put the store back from a backup, or move its folder away to begin with an empty one";
 
@@ -413,8 +413,8 @@ impl Records {
         })
     }
 
-    /// About the memory that pages of the file take, in bytes: the library does not tell, but it caches
-    /// neither more than it may nor more than there is.
+    /// About the memory that pages of the file take, in bytes. The library does not tell, but it caches neither
+    /// more than it may nor more than there is.
     pub(crate) fn cached_bytes(&self) -> u64 {
         self.file_bytes().unwrap_or(0).min(self.cache_bytes as u64)
     }

@@ -323,8 +323,8 @@ impl Shared {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// A number that changes when a segment fails; `None` from then on until its unsynced frames are in
-    /// another, and can be read.
+    /// A number that changes when a segment fails. It is `None` from then on until the segment's unsynced frames
+    /// are in another, and can be read.
     pub(crate) fn certainty(&self) -> Option<u64> {
         let failures = self.failures.load(Ordering::SeqCst);
         failures.is_multiple_of(2).then_some(failures)

@@ -4,10 +4,10 @@
 //!
 //! Where the disk is full, the batch in hand is tried again until there is room.
 //!
-//! After a failed sync, Linux takes the pages it could not write for written: a second sync that succeeds
-//! says nothing about them, and a read may show them or not. So the writer keeps every frame in memory
-//! until it is synced. After a failed sync, or a write that failed for another reason than room, it leaves
-//! the segment where it was last known to be on the disk, and writes all later frames into a new one. They
+//! After a failed sync, Linux takes the pages it could not write for written. A second sync that succeeds says
+//! nothing about them, and a read may show them or not. So the writer keeps every frame in memory until it is
+//! synced. After a failed sync it leaves the segment where that was last known to be on the disk. The same holds
+//! for a write that failed for another reason than room. It writes all later frames into a new segment, and they
 //! count as synced when that one is. Until then nothing more is published, and messages are refused.
 
 use std::io;
@@ -277,8 +277,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins the first segment of a start before there is anything to write: a file that is made, reserved and
-    /// synced takes long, and the first client would wait for it. Where it fails, it is made when it is needed.
+    /// Begins the first segment of a start before there is anything to write. A file that is made, reserved and
+    /// synced takes long, and the first client would wait for it. Where this fails, the segment is made when it is
+    /// needed.
     fn prepare(&mut self) {
         if self.active.is_none() && !std::mem::replace(&mut self.is_prepared, true) {
             let inbox = self.shared.inbox();
@@ -290,7 +291,7 @@ impl Writer {
         }
     }
 
-    /// Has a segment that has room for a frame of this length: ends the one that is written, if it is too small.
+    /// Provides a segment with room for a frame of this length. It ends the active segment, if that is too small.
     fn begin_segment(&mut self, frame_bytes: u64) -> io::Result<()> {
         let first = u64_at(&self.batch, self.batch_done + 16).unwrap_or(1);
         let start = SEGMENT_HEADER_BYTES as u64;

@@ -23,8 +23,11 @@ pub struct Compacted {
     pub rewritten: u64,
 }
 
-/// Brings the records' file up to date, takes applied changes out of the log's segments, and messages
-/// that `is_wanted` does not want by position and topic, and gives back free pages.
+/// Makes a store smaller.
+///
+/// It brings the records' file up to date, and gives back free pages. It takes applied
+/// changes and unwanted messages out of the log's segments. `is_wanted` tells by position and topic whether a
+/// message is wanted. The messages of a frame stay or go together.
 ///
 /// Only messages that no reader wants may be left out: positions in records go on to count.
 ///

@@ -22,11 +22,11 @@
 //! message             4, length of the rest (4), start of the topic (1), length of the topic (2), content
 //! ```
 //!
-//! A message of the second form has its topic within its content, from that start on: where the content
-//! repeats the topic near its beginning, it is written once.
+//! A message of the second form has its topic within its content, from that start on. So a topic that the content
+//! repeats near its beginning is written once.
 //!
-//! The magic, and the start of both checksums, follow from a number that is drawn when the store is
-//! made ([`Seal`]). So no publisher can write a message that looks like a frame, for the case that the
+//! The magic, and the start of both checksums, follow from a number that is drawn when the store is made
+//! ([`Seal`]). So no publisher can write a message that looks like a frame. It would be taken for one where the
 //! frame around it is damaged.
 
 use std::fmt;

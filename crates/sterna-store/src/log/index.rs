@@ -22,10 +22,10 @@
 //!  end-4      4  CRC-32C of all before
 //! ```
 //!
-//! A posting is a message: the difference of its position to that of the topic's posting before (the first:
-//! to the segment's first position), and the difference of its frame's offset to that of the posting before
-//! (the first: to 0). Both are numbers in groups of 7 bits, the lowest first, with the highest bit of a byte
-//! set where more follow. The postings of a topic stand together, in the order of topics.
+//! A posting is a message, as two differences to the topic's posting before. The first is that of its position; the
+//! topic's first posting counts from the segment's first position. The second is that of its frame's offset; the
+//! topic's first posting counts from 0. Both are numbers in groups of 7 bits, the lowest first, with the highest
+//! bit of a byte set where more follow. The postings of a topic stand together, in the order of topics.
 //!
 //! A mark is the first frame that begins at or behind a multiple of 64 KiB and has a message.
 
@@ -292,8 +292,8 @@ struct TopicPlace {
 }
 
 impl IndexFile {
-    /// Reads the index of a segment whose frames end at an offset; `None` where it is damaged, of another
-    /// version, or not of this segment as it is.
+    /// Reads the index of a segment whose frames end at an offset. `None` where it is damaged, of another version,
+    /// or not of this segment as it is.
     pub(crate) fn decode(bytes: Vec<u8>, number: u64, end_offset: u64, seal: Seal) -> Option<Self> {
         let (content, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>()?;
         if content.get(..8)? != MAGIC

@@ -2,16 +2,15 @@
 //!
 //! # Damage, and appends that were cut off
 //!
-//! After a power cut, frames that were not synced may be missing in any order: one may be there although
-//! the one before it is not. Frames that were synced before are there, unless the disk has damaged them. Both look the
-//! same in the file, and must not be treated the same: damage costs the damaged frame alone; but behind a
-//! frame that was cut off, nothing counts: no sync was acknowledged for it, and later frames may build on
-//! it.
+//! After a power cut, frames that were not synced may be missing in any order. Frames that were synced before are
+//! there, unless the disk has damaged them. Both look the same in the file, and must not be treated the same.
+//! Damage costs the damaged frame alone. Behind a frame that was cut off, nothing counts: no sync was acknowledged
+//! for it, and later frames may build on it.
 //!
-//! So each frame tells up to which frame all was synced when it was appended. The last segment's frames up
-//! to the highest such number were synced, and so were those that a checkpoint has applied, and all frames
-//! of segments that have a successor. A gap among these is damage. The first gap behind them is the end
-//! of the log.
+//! So each frame tells up to which frame all was synced when it was appended. In the last segment, frames up to the
+//! highest such number were synced. So were frames that a checkpoint has applied. All frames of segments that have
+//! a successor were synced, too. A gap among these frames is damage. The first gap behind them is the end of the
+//! log.
 
 use std::io;
 use std::sync::Arc;

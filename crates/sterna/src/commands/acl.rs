@@ -29,8 +29,8 @@ enum Task {
 
 /// Say whether a client may do something, and name the rule that decides.
 ///
-/// The configuration is judged as a broker would judge it. Exit code 0 if the action is allowed, also if a
-/// subscription is allowed in part; 2 if it is refused; 1 if the command line or the configuration is wrong.
+/// The configuration is judged as a broker would judge it. Exit code 0: the action is allowed, also a subscription in
+/// part. Exit code 2: it is refused. Exit code 1: the command line or the configuration is wrong.
 #[derive(Debug, ClapArgs)]
 struct Explain {
     #[command(flatten)]
@@ -68,7 +68,7 @@ struct Explain {
     #[arg(short, long, value_name = "true|false")]
     early_data: Option<bool>,
 
-    /// What the client does
+    /// Action of the client
     action: Action,
 
     /// Topic name, or the filter of a subscription (of a shared one: what follows the share name)
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let Task::Explain(args) = &args.task;
     match explain(args) {
         Ok((text, is_allowed)) => {
-            // Whoever reads no more has read enough.
+            // A reader that has closed the output has read enough.
             let _ = io::stdout().write_all(text.as_bytes());
             if is_allowed {
                 ExitCode::SUCCESS
@@ -280,7 +280,7 @@ impl Places {
                 };
                 let rule = authorization.rules.get(at).map(|rule| {
                     let rule = toml::to_string(rule).unwrap_or_default();
-                    // What the rule does not say is left out.
+                    // Parts that the rule does not set are left out.
                     let says = |line: &&str| !line.ends_with("= []") && !line.ends_with("= false");
                     rule.lines().filter(says).collect::<Vec<_>>().join(", ")
                 });

@@ -29,8 +29,8 @@ impl LocalTime {
         let since_epoch = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = libc::time_t::try_from(since_epoch.as_secs()).unwrap_or(libc::time_t::MAX);
         let mut fields = MaybeUninit::<libc::tm>::zeroed();
-        // SAFETY: both pointers are valid for the call, and all-zero is a valid `tm`, which is what
-        // stays there should the function fail.
+        // SAFETY: both pointers are valid for the call. An all-zero `tm` is valid, and stays there
+        // should the function fail.
         let fields = unsafe {
             libc::localtime_r(&raw const seconds, fields.as_mut_ptr());
             fields.assume_init()
@@ -51,7 +51,8 @@ impl LocalTime {
         self.since_epoch.subsec_nanos()
     }
 
-    /// What `strftime` writes for `format`; empty when it is longer than 256 bytes or holds a null.
+    /// The text that `strftime` writes for `format`. It is empty when the text would be longer than
+    /// 256 bytes, or `format` holds a null.
     pub(super) fn format(&self, format: &str) -> Vec<u8> {
         let Ok(format) = CString::new(format) else {
             return Vec::new();

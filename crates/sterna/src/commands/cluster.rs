@@ -55,7 +55,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Who is there, what waits for whom, and what NATS says; fails where something is wrong
+    /// The nodes with the messages that wait for them, and the state of NATS; fails where something
+    /// is wrong
     Status,
 }
 

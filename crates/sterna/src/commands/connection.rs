@@ -85,8 +85,7 @@ pub(super) struct Connection {
         help_heading = "Client"
     )]
     keepalive: u16,
-    /// Go on with the session that this identifier has at the broker, and leave it there (needs -i);
-    /// in AMQP with the subscription
+    /// Go on with the session (in AMQP: the subscription) of this identifier, and leave it at the broker (needs -i)
     #[arg(
         short = 'c',
         long,
@@ -107,7 +106,7 @@ pub(super) struct Connection {
           help_heading = "Client")]
     connect_timeout: Duration,
     /// Longest wait at the end for the broker's acknowledgement [default: 30; over QUIC less on a
-    /// fast path, and longer while there is progress]
+    /// fast path, more with progress]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Client")]
     close_timeout: Option<Duration>,
     /// Failed attempts in a row to connect again, after which the command ends with status 7. A
@@ -116,11 +115,11 @@ pub(super) struct Connection {
     #[arg(long, value_name = "N", help_heading = "Client")]
     pub(super) maximum_reconnect_times: Option<u32>,
     /// Over QUIC: one stream for all messages (single), for each topic (per-topic) or for each
-    /// message (per-publish), or QoS 0 on a stream behind all others (priority)
+    /// message (per-publish). With priority, QoS 0 has a stream behind all others
     #[arg(long, value_name = "MODE", default_value = "single", value_parser = streams,
           help_heading = "TLS and QUIC")]
     streams: Streams,
-    /// Over QUIC: send and receive messages with QoS 0 as datagrams, if the broker agrees: they may
+    /// Over QUIC: send and receive messages with QoS 0 as datagrams, if the broker agrees. They may
     /// be lost, and delay no others
     #[arg(long, help_heading = "TLS and QUIC")]
     datagrams: bool,
@@ -178,8 +177,8 @@ pub(super) struct Connection {
     /// Say on standard error what happens
     #[arg(short = 'd', long, help_heading = "Output")]
     pub(super) debug: bool,
-    /// Over QUIC: say at the end, as one line of JSON on standard error, what the connection has
-    /// learnt about its path and counted
+    /// Over QUIC: print the path's measurements and the connection's counts at the end, as one line
+    /// of JSON on standard error
     #[arg(long, help_heading = "Output")]
     pub(super) path_stats: bool,
     /// Say nothing on standard error about errors while running

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(short = 'b', long, requires = "password")]
     batch: bool,
     /// Iterations of the password's hash. More protect better if the file is stolen, and cost each
-    /// login. 4096 is for small devices that use SCRAM, with a long random password
+    /// login. For small devices that use SCRAM with a long random password, take 4096
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ITERATIONS)]
     iterations: u32,
 }

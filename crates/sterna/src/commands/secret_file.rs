@@ -18,8 +18,8 @@ pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Writes the file beside the old one and renames it, so that a broker reads the old or the new one
-/// as a whole. A new file is for its owner only.
+/// Writes the file beside the old one and renames it. So a broker reads the old or the new one as a
+/// whole. A new file is for its owner only.
 pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.new", std::process::id()));

@@ -19,9 +19,9 @@ use super::service_manager::{self, State};
 
 /// Run the broker.
 ///
-/// Without options it serves every transport on loopback, keeps what clients want kept in the data
-/// directory, and makes a development certificate on first start. Exit status: 0 stopped by a signal, 1
-/// cannot start or could not keep everything at its end, 2 the configuration is wrong, 70 the broker has
+/// Without options it serves every transport on loopback, and keeps what clients want kept in the data directory. It
+/// makes a development certificate on first start. Exit status 0: stopped by a signal. Exit status 1: it cannot start,
+/// or could not keep everything at its end. Exit status 2: the configuration is wrong. Exit status 70: the broker has
 /// failed and needs a restart.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     service_manager::tell(&State::Stopping);
     info!(target: AUDIT, "draining");
     let noticed = Instant::now() + server.drain();
-    // Who asks again does not want to wait.
+    // A second signal asks to stop without a wait.
     while let Ok(wake) = wakes.recv_timeout(noticed.saturating_duration_since(Instant::now())) {
         match wake {
             Wake::Signal(SIGHUP) => {}
@@ -171,7 +171,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// What the process waits for.
+/// An event that the process waits for.
 enum Wake {
     Signal(i32),
     /// From the admin API.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(short = 'U', long = "unsubscribe", value_name = "FILTER")]
     unsubscribe: Vec<String>,
     /// Highest quality of service of the messages: 0, 1 or 2 [default: 0, and 1 for a shared
-    /// subscription with -C; in AMQP, messages are settled when they are printed]
+    /// subscription with -C]. In AMQP, messages are settled when they are printed
     #[arg(short = 'q', long, value_name = "QOS", value_parser = qos)]
     qos: Option<QoS>,
     /// Leave out what matches this topic filter; may be repeated
@@ -140,8 +140,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 impl Args {
-    /// The highest quality of service of a filter's messages, where the protocol is not AMQP. What others
-    /// of a group are to get must not be lost: at QoS 0 it is gone with the end of this command.
+    /// The highest quality of service of a filter's messages, where the protocol is not AMQP. Messages for others of a
+    /// group must not be lost: at QoS 0 they are gone when this command ends.
     fn qos(&self, filter: &str) -> QoS {
         let takes_part = self.count.is_some() && topic::is_shared(filter);
         let own = if takes_part {

@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// Print the lines of JSON as they come
     #[arg(long, help_heading = "Output")]
     json: bool,
-    /// End after so many events
+    /// End after N events
     #[arg(short = 'C', value_name = "N", help_heading = "Output")]
     count: Option<u64>,
-    /// End after so many seconds, with status 27
+    /// End after this time, with status 27
     #[arg(short = 'W', value_name = "SECONDS", value_parser = seconds, help_heading = "Output")]
     wait: Option<Duration>,
 }

@@ -11,7 +11,7 @@ use crate::amqp::Error;
 use crate::transport::outlet::Waiter;
 use crate::transport::{Channel, carrier};
 
-/// The streams, each with what cuts what comes on it.
+/// The streams, each with the framer of its input.
 pub(super) type Lanes = carrier::Lanes<Framer, Sent>;
 pub(super) type Carrier = carrier::Carrier<Framer, Sent>;
 

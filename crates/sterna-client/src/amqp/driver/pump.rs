@@ -20,7 +20,7 @@ use crate::amqp::value::Value;
 use crate::transport::quic::{CONTROL_PRIORITY, EarlyData};
 
 impl Wire {
-    /// Does what is to be done.
+    /// Does all work that is due.
     pub(super) fn pump(&mut self, driver: &mut Driver, cx: &mut Context<'_>) {
         if self.closing != Closing::No {
             self.pump_close();

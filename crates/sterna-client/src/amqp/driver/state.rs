@@ -83,11 +83,11 @@ pub(super) struct SenderState {
     pub(super) sending: Option<Sending>,
     /// Sent and not settled.
     pub(super) sent: BTreeMap<u64, OutgoingAmqpMessage>,
-    /// Among those, the ones that wait for complete maps of what is unsettled.
+    /// Number of those that wait for complete maps of unsettled deliveries.
     pub(super) undetermined: usize,
     /// The peer remembers the link.
     pub(super) peer_recovers: bool,
-    /// The peer wants back what credit is not used.
+    /// The peer wants unused credit back.
     pub(super) drain: bool,
 }
 

@@ -144,8 +144,7 @@ impl Wire {
         self.carrier.received_bytes == 0 && matches!(end, End::Failed(Error::Lost(_)))
     }
 
-    /// Writes what is still to be said to a peer that broke the protocol, as far as it goes without
-    /// waiting.
+    /// Writes the last frames to a peer that broke the protocol, as far as it goes without waiting.
     fn give_up(&mut self, error: Error, cx: &mut Context<'_>) -> End {
         let _ = self.write(cx);
         if self.closing == Closing::No || !matches!(error, Error::Lost(_)) {
@@ -228,7 +227,7 @@ impl Wire {
         Ok(progress)
     }
 
-    /// Whether so much waits for the application that nothing more is read.
+    /// Whether too many bytes wait for the application to read more.
     fn is_blocked(&mut self, driver: &Driver, cx: &mut Context<'_>) -> bool {
         let held = &driver.outlets.held;
         loop {

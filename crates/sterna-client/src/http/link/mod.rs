@@ -116,7 +116,8 @@ impl Link {
     /// Connects as the options say.
     pub(super) async fn connect(options: &Arc<Options>) -> Result<Self, ConnectError> {
         let timeout = options.longest_connect();
-        // Connecting is rare and large; what waits for it is neither.
+        // The future of a connect is rare and large, so it is boxed: the futures around it are
+        // neither.
         match tokio::time::timeout(timeout, Box::pin(connect(options))).await {
             Ok(result) => result,
             Err(_) => Err(ConnectError::timeout(timeout)),
@@ -281,7 +282,7 @@ async fn race(options: &Arc<Options>) -> Result<Link, ConnectError> {
         Err(error) => error,
     };
     tracing::debug!(%quic_error, %tcp_error, "neither HTTP/3 nor HTTP over TCP");
-    // Silence says less than what anybody has said.
+    // A timeout says less than an error from the other transport.
     Err(match &quic_error {
         ConnectError::Timeout { .. } => tcp_error,
         ConnectError::Quic(text) if text.contains("timed out") => tcp_error,
@@ -315,7 +316,7 @@ pub(super) async fn doubt(options: &Arc<Options>, link: &Link) -> Option<Link> {
 }
 
 impl Link {
-    /// Waits until the handshake is complete, and lets what waits to leave with it wait.
+    /// Waits until the handshake is complete. Requests that wait to leave with it go on waiting.
     pub(super) async fn established_quietly(&self) -> Result<(), LinkError> {
         match self {
             Self::H3(link) => link.handshake().await,

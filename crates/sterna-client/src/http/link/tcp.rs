@@ -258,7 +258,7 @@ impl Lease {
         let Self {
             connection, pool, ..
         } = self;
-        // Beyond what was granted there is none, so that the list stays short.
+        // The list has at most as many connections as were granted, so it stays short.
         pool.lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(connection);

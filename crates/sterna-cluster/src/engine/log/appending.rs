@@ -24,14 +24,14 @@ struct Entry {
     messages: Vec<Waiting>,
 }
 
-/// What does not get into the log: turns with messages for it, and sessions with records of such turns.
+/// Items that do not get into the log: turns with messages for it, and sessions with records of these turns.
 struct Stuck {
     turns: HashSet<Part>,
     sessions: HashSet<Key>,
 }
 
 impl Stuck {
-    /// Whether what comes next may go before that. Records of one session stay in their order.
+    /// Whether the next item may overtake these. Records of one session stay in their order.
     fn lets_pass(&mut self, item: &Item) -> bool {
         match item {
             Item::Message(waiting) => {
@@ -84,14 +84,14 @@ impl Core {
         match item {
             Item::Records { changes, part } => self.keep(changes, part),
             Item::Left(key) => self.leave_kept(key),
-            // Who waits may have given up.
+            // The task that waits may have given up.
             Item::Mark(waiting) => drop(waiting.send(())),
             Item::Message(_) => {}
         }
     }
 
-    /// Has records overtake messages that NATS does not take, and that they do not belong to. A full log gets room only
-    /// when cursors move on.
+    /// Has records overtake messages of other turns that NATS does not take. A full log gets room only when cursors
+    /// move on.
     fn let_pass(self: &Rc<Self>, missing: &[Entry], records: &mut Vec<Item>) {
         if missing.is_empty() {
             return;
@@ -117,8 +117,8 @@ impl Core {
         }
     }
 
-    /// What is appended next: entries of different topics, so that order within a topic is kept whichever of them
-    /// NATS takes first; and the records behind them.
+    /// The next entries to append, and the records that follow them. The entries are of different topics. So the
+    /// order within a topic is kept, whichever of them NATS takes first.
     fn next_entries(&self, serial: &mut u64) -> (Vec<Entry>, Vec<Item>) {
         let mut waiting = self.log.waiting.borrow_mut();
         let (mut entries, mut records) = (Vec::<Entry>::new(), Vec::new());
@@ -173,7 +173,7 @@ impl Core {
                         messages: Vec::new(),
                     });
                     let at = entries.len() - 1;
-                    // What has a name of its own is alone in its entry.
+                    // A message with a name of its own is alone in its entry.
                     let open = one.once.is_none().then_some(at);
                     topics.insert(one.message.topic().into(), open);
                     at
@@ -215,7 +215,7 @@ impl Core {
             let payload = self.batch([&entry.run]);
             let bytes = payload.len();
             let mut publish = (PublishMessage::build().payload(payload)).message_id(&entry.id);
-            // What settles a record has a name, and so it is alone.
+            // A message that settles a record has a name, and so it is alone.
             if let Some(line) = entry.messages.first().and_then(|one| self.line_of(one)) {
                 publish = publish.header(tail::HEADER, line);
             }
@@ -247,8 +247,8 @@ pub(in crate::engine) fn name_in(destination: Destination, message: &Message) ->
     }
 }
 
-/// The name of a publication, the same on whichever node it is published. What else the client publishes under the
-/// packet identifier has another content or round.
+/// The name of a publication, the same on whichever node it is published. Another publication of the client under
+/// the same packet identifier has another content or round.
 fn name_of(once: Once, message: &Message) -> String {
     let mut content = digest::Context::new(&digest::SHA256);
     content.update(message.topic().as_bytes());

@@ -41,7 +41,7 @@ const _: () = assert!(sterna_broker::MOST_TOGETHER <= MOST_IN_ENTRY);
 /// The subject of entries whose messages were published together. No topic has it.
 const TOGETHER: &str = "together";
 
-/// What waits for the log.
+/// An item that waits for the log.
 #[derive(Debug)]
 pub(in crate::engine) enum Item {
     Message(Waiting),
@@ -71,7 +71,7 @@ pub(in crate::engine) struct Waiting {
     pub(in crate::engine) _charge: Rc<Charge>,
 }
 
-/// What the tasks of the log share.
+/// The state that the tasks of the log share.
 pub(in crate::engine) struct Log {
     pub(in crate::engine) view: Arc<LogView>,
     waiting: RefCell<VecDeque<Item>>,
@@ -80,7 +80,7 @@ pub(in crate::engine) struct Log {
     needs: RefCell<Needs>,
     knows_needs: Cell<bool>,
     tail: RefCell<Tail>,
-    /// Held by who reads what is missing of the tail.
+    /// Held by the task that reads the missing part of the tail.
     tail_reading: Mutex<()>,
     has_forgotten: Cell<bool>,
 }

@@ -1,4 +1,4 @@
-//! What nodes need of the log, and removing what nobody needs.
+//! The positions of the log that nodes need, and the removal of entries that nobody needs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -22,8 +22,8 @@ const FULL_EIGHTHS: u64 = 7;
 pub(super) struct Needs(BTreeMap<(Box<str>, u64), u64>);
 
 impl Needs {
-    /// A process has said what it needs. What an earlier one needed holds until that is swept; what it says late
-    /// is nothing.
+    /// A process has said which position it needs. The need of an earlier process of the node holds until that is
+    /// swept, but a late word of it is ignored.
     fn note(&mut self, node: &str, incarnation: u64, position: u64) {
         let later = (node.into(), incarnation + 1)..=(node.into(), u64::MAX);
         if self.0.range(later).next().is_none() {
@@ -60,7 +60,8 @@ impl Core {
         self.present_need().min(earlier.unwrap_or(u64::MAX))
     }
 
-    /// What this process needs: also what others would look for if it died. A full log takes nothing of that.
+    /// The position that this process needs, or that others would read from if it died. While the log is full, only
+    /// the first counts.
     fn present_need(&self) -> u64 {
         let needed = self.log.view.needed();
         if self.gate.is_log_full() {

@@ -33,7 +33,7 @@ pub(super) struct Entry {
     payload: Bytes,
 }
 
-/// What is read next of a pattern of subjects.
+/// The next entries of a pattern of subjects.
 #[derive(Debug)]
 pub(super) struct Head {
     pattern: String,
@@ -144,8 +144,8 @@ impl Core {
 
     /// Has a head have the next entries of its pattern, if there are any.
     ///
-    /// Any server of NATS may answer for many at once. It has all entries up to some number, but may not have the
-    /// latest: so the leader of the stream is asked where it has none.
+    /// Any server of NATS may answer for many entries at once. It has all entries up to some number, but may lack
+    /// the latest. So the leader of the stream is asked where that server has none.
     async fn fill(
         &self,
         head: &mut Head,
@@ -212,7 +212,7 @@ impl Core {
         }
     }
 
-    /// The first entry from a number on that a pattern of subjects fits, as the leader of the stream knows it; `None`
+    /// The first entry from a number on whose subject fits a pattern, as the leader of the stream knows it. `None`
     /// where there is none.
     async fn entry_from(&self, pattern: &str, from: u64) -> Result<Option<Entry>, String> {
         self.status.log_requests.add(1);

@@ -1,4 +1,4 @@
-//! What entries of the log settle: it is told with them, and remembered until the records are kept.
+//! Records that entries of the log settle. Each is told with its entry, and remembered until it is kept.
 
 use async_nats::HeaderMap;
 use sterna_broker::Settles as Wanted;
@@ -13,7 +13,7 @@ use crate::requests;
 use crate::tail::{self, Records, Settled, Settles};
 
 impl Core {
-    /// What is said in the header of a message's entry; `None` where it settles nothing.
+    /// The header's line of a message's entry; `None` where the message settles nothing.
     pub(super) fn line_of(&self, waiting: &Waiting) -> Option<String> {
         let record = match &**waiting.settles.as_ref()? {
             Wanted::Session {
@@ -78,14 +78,15 @@ impl Core {
 
     /// All records are kept of what this process has appended before this position.
     pub(super) fn settled_to(&self) -> u64 {
-        // What is handed over after this comes later.
+        // Messages handed over after this get later positions.
         let end = self.log.view.end();
         let commits = self.commits.borrow();
         let unsettled = commits.iter().filter_map(Commits::first_unsettled);
         unsettled.fold(end, u64::min)
     }
 
-    /// As this node's marks say it: also of its earlier starts, as long as others do not have all that they have left.
+    /// The same for this node's marks: its earlier starts count as long as others do not have all that they have
+    /// left.
     pub(in crate::engine) fn own_settled_to(&self) -> u64 {
         let tail = self.log.tail.borrow();
         let earlier = tail.kept_earlier(&self.settings.node, self.incarnation.get());
@@ -135,7 +136,7 @@ impl Core {
         }
     }
 
-    /// What the front door keeps of a request that the log has in a round, and for how many seconds.
+    /// The front door's record of a request that the log has in a round, and for how many seconds it is kept.
     pub(in crate::engine) fn published(&self, key: Key, round: u64) -> Option<(Box<[u8]>, u64)> {
         self.log.tail.borrow().request(key, round)
     }

@@ -22,7 +22,7 @@ const MOST_IN_ENTRY: usize = 1 << 10;
 pub(in super::super) struct Waiting {
     pub(in super::super) message: Arc<Message>,
     pub(in super::super) shard: u16,
-    /// What makes it the same message when its publisher sends it again.
+    /// The name that makes it the same message when its publisher sends it again.
     pub(in super::super) name: Option<String>,
     /// Nobody gets it: it ends its topic's retained message.
     pub(in super::super) is_quiet: bool,
@@ -79,8 +79,8 @@ impl Core {
         }
     }
 
-    /// What is appended next: entries of different topics, so that order within a topic is kept whichever of them
-    /// NATS takes first.
+    /// The next entries to append. They are of different topics. So the order within a topic is kept, whichever of
+    /// them NATS takes first.
     fn next_exports(&self, serial: &mut u64) -> Vec<Entry> {
         let mut waiting = self.regions.waiting.borrow_mut();
         let (mut entries, mut topics) = (Vec::<Entry>::new(), HashMap::<Box<str>, usize>::new());

@@ -7,8 +7,8 @@ use super::super::Core;
 use super::super::retained::QUIET;
 use crate::settings::Settings;
 
-/// In which NATS says where it has copied a message from: the stream, the number there, two filters, the subject, and
-/// what tells a stream from an earlier one of its name.
+/// The header in which NATS says where it has copied a message from. Its fields are the stream, the number there,
+/// two filters, the subject, and an identity. The identity tells a stream from an earlier one of its name.
 const SOURCE: &str = "Nats-Stream-Source";
 
 /// The last entry of a region that has come.
@@ -36,7 +36,7 @@ impl Last {
     }
 }
 
-/// What an entry of the log is.
+/// The kind of an entry of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Arrival {
     /// One of this region.
@@ -52,7 +52,7 @@ pub(in super::super) enum Arrival {
 enum Place {
     Next,
     Repeated,
-    /// So many are missing before it.
+    /// N entries are missing before it.
     AfterMissing(u64),
 }
 
@@ -117,7 +117,7 @@ impl Core {
         self.arrival(headers)
     }
 
-    /// What an entry of the log is.
+    /// The kind of an entry of the log.
     pub(in super::super) fn arrival(&self, headers: Option<&HeaderMap>) -> Arrival {
         if origin(&self.settings, headers).is_none() {
             Arrival::Own
@@ -128,8 +128,8 @@ impl Core {
         }
     }
 
-    /// Takes out of an entry's messages what this region does not take, and what is not for readers that outlive their
-    /// connections: messages of QoS 0, which are returned.
+    /// Removes from an entry's messages all that this region does not take. It also removes messages of QoS 0,
+    /// which are not for readers that outlive their connections, and returns them.
     pub(in super::super) fn sort_arrived(
         &self,
         arrival: Arrival,

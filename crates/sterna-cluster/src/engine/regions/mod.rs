@@ -1,9 +1,9 @@
-//! Other regions: each is a cluster of its own, with a JetStream of its own, and goes on by itself while the way to
+//! Other regions. Each is a cluster of its own, with a JetStream of its own. It goes on by itself while the way to
 //! the others is down.
 //!
-//! What leaves a region is appended to one stream of it ([`OUT`]). The log of each other region has that stream as a
-//! source: NATS copies what is new as soon as it can, in order and once. So messages of other regions come by in the
-//! log, and only what this region's own clients publish is exported: nothing goes in circles.
+//! Messages that leave a region are appended to one stream of it ([`OUT`]). The log of each other region has that
+//! stream as a source. NATS copies new entries as soon as it can, in order and once. So messages of other regions
+//! come by in the log. Only messages of this region's own clients are exported, so nothing goes in circles.
 
 mod export;
 mod import;
@@ -31,7 +31,7 @@ use crate::report::RegionView;
 use crate::settings::Settings;
 use crate::table::OUTSIDE;
 
-/// What leaves a region.
+/// Messages that leave a region.
 pub(super) const OUT: &str = "OUT";
 
 /// Where retained messages of other regions lie, beside this one's own.
@@ -52,14 +52,14 @@ const FULL_EIGHTHS: u64 = 7;
 /// The form of a word between regions.
 const FORM: &str = "1";
 
-/// What another region has said to have of this one's messages.
+/// The last of this region's entries that another region has said to have.
 #[derive(Clone, Copy, Debug)]
 struct Has {
     sequence: u64,
     heard_ms: u64,
 }
 
-/// What the tasks of regions share.
+/// The state that the tasks of regions share.
 #[derive(Default)]
 pub(super) struct Regions {
     waiting: RefCell<VecDeque<Waiting>>,

@@ -1,15 +1,15 @@
 //! Retained messages of several regions: all agree on the newest.
 //!
-//! Each region has a last retained message of a topic, as its NATS has them. The one that counts is the newest of
-//! these by the time of its publication, and by the region's name where two are of one time: the same in each
-//! region when it has heard of all.
+//! Each region has a last retained message of a topic, as its NATS has them. The newest of these by the time of
+//! publication counts; of two with one time, the region's name decides. The result is the same in each region when
+//! it has heard of all.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::super::retained::CLEARED;
 
-/// What is to be done with a retained message that came by.
+/// The place of a retained message that came by among those of all regions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in super::super) enum Standing {
     /// It is the newest: it stays.
@@ -133,7 +133,7 @@ mod tests {
                     Standing::Newest => retained = Some((region.to_owned(), all[0])),
                     Standing::Older => {}
                     Standing::Overtaken(by) => {
-                        // What NATS has of that region.
+                        // NATS has this message of that region.
                         let known = versions.topics["t"].iter().find(|one| one.region == by);
                         retained = known.map(|one| (by, one.published_ms));
                     }

@@ -21,11 +21,10 @@ const MAX_MESSAGE_BYTES: u32 = 1_200;
 
 /// Estimate a battery's life.
 ///
-/// A radio's states are applied to the packets of one exchange, which repeats: one message and its
-/// acknowledgement on a QUIC connection that stays open, or the packets of a capture by
-/// `sterna-lab link --capture`. This is a model, not a measurement. The constants, with their
-/// sources, are in crates/sterna-lab/src/energy/constants.rs. Several sets of them show their
-/// influence.
+/// A radio's states are applied to the packets of one exchange, which repeats. The exchange is one
+/// message and its acknowledgement on a QUIC connection that stays open, or a capture by
+/// `sterna-lab link --capture`. This is a model, not a measurement. The constants, with their sources,
+/// are in crates/sterna-lab/src/energy/constants.rs. Several sets of them show their influence.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -62,7 +61,7 @@ pub(super) struct Args {
     /// CPU time of one exchange
     #[arg(long, value_name = "TIME", value_parser = quantity::time_ns, default_value = "0")]
     cpu: u64,
-    /// Whose CPU: zero, 3b, 3b+
+    /// The board with the CPU: zero, 3b, 3b+
     #[arg(long, value_name = "NAME", default_value = "zero")]
     board: String,
     /// Print JSON

@@ -53,8 +53,8 @@ pub(super) struct RunArgs {
     /// Only this grid of the campaign; may be repeated
     #[arg(long, value_name = "NAME")]
     grid: Vec<String>,
-    /// A broker to measure besides Sterna, on the same links: `mosquitto` or `rmqttd`, which the
-    /// lab starts, or the URL of a running one, with `?ca=FILE` for its authority; may be repeated
+    /// A broker to measure besides Sterna, on the same links; may be repeated. The lab starts
+    /// `mosquitto` and `rmqttd`. A running broker has a URL, with `?ca=FILE` for its authority
     #[arg(long, value_name = "BROKER", value_parser = broker)]
     broker: Vec<String>,
     /// Most runs at once [default: as many as the cores can serve]
@@ -69,13 +69,13 @@ pub(super) struct RunArgs {
     /// With --resume: make runs that failed again
     #[arg(long, requires = "resume")]
     retry_failed: bool,
-    /// A device to measure besides this program's, on the same links: a program that speaks the protocol
-    /// of `sterna-lab device` (see docs/lab.md), with the scheme of its transports if that is not
-    /// mqtt+quic; may be repeated
+    /// A device to measure besides this program's, on the same links; may be repeated. The program
+    /// speaks the protocol of `sterna-lab device` (see docs/lab.md). The scheme of its transports is
+    /// mqtt+quic unless given
     #[arg(long, value_name = "[SCHEME=]PROGRAM", value_parser = ForeignDevice::parse)]
     device: Vec<ForeignDevice>,
-    /// The program that is device and gateway of other protocols, in campaigns that have some (see
-    /// docs/lab.md); without it they are left out
+    /// The program that is device and gateway of other protocols, in campaigns that have some; without
+    /// it they are left out. See docs/lab.md
     #[arg(long, value_name = "PROGRAM")]
     rival: Option<PathBuf>,
     /// When all runs are made, put the report there, with the compressed samples in `samples/`
@@ -117,8 +117,9 @@ enum Emulator {
     /// A relay on this host, in user space; needs no rights. TCP's packets are not seen, so it shows
     /// that a campaign works and compares no transports
     Relay,
-    /// ns-3 in real time (802.11a for the profiles wifi-a and wifi-a-54, a point-to-point link for the others), as
-    /// a cross-check; needs the same rights, a C++ compiler and ns-3.37 (Debian: g++ libns3-dev)
+    /// ns-3 in real time, as a cross-check: 802.11a for the profiles wifi-a and wifi-a-54, a
+    /// point-to-point link for the others. Needs the same rights, a C++ compiler and ns-3.37 (Debian:
+    /// g++ libns3-dev)
     Ns3,
 }
 
@@ -154,8 +155,8 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in SIGNALS {
-        // Programs get a few seconds to end. So there is no need for a second signal, which some
-        // programs (timeout) send with the first.
+        // Programs get a few seconds to end, so there is no need for a second signal. Some programs
+        // (timeout) send one with the first.
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| format!("cannot catch signals: {error}"))?;
     }
@@ -384,8 +385,8 @@ fn command(args: &RunArgs, campaign: &Campaign, show: fn(&Path) -> String) -> St
     text
 }
 
-/// The command that goes on with an interrupted campaign; of several with all of them, of which those that
-/// are done have nothing left to do.
+/// The command that goes on with an interrupted campaign. With several campaigns it names all of them,
+/// and those that are done have nothing left to do.
 fn resume_command(args: &RunArgs, campaign: &Campaign) -> String {
     let mut text = command(args, campaign, found);
     if args.no_calibration {
@@ -551,9 +552,9 @@ pub(super) fn list() -> Result<String, String> {
 
 /// Make a report of a campaign's results, or of several.
 ///
-/// Writes report.html (everything in one page), report.md with its figures beside it, rows.json (each
-/// value of each claim, and how it is made of samples), and samples.csv.
-/// Of a folder with several campaigns' folders it makes one report with a chapter for each.
+/// Writes report.html (everything in one page), and report.md with its figures beside it. The file
+/// rows.json has each value of each claim, and how it is made of samples. The samples are in
+/// samples.csv. A folder with several campaigns' folders gives one report with a chapter for each.
 #[derive(clap::Args, Debug)]
 pub(super) struct ReportArgs {
     /// The folder that `sterna-lab run` wrote, or one with several of these
@@ -609,8 +610,9 @@ fn write_report(args: &ReportArgs) -> Result<String, String> {
     Ok(text)
 }
 
-/// Write the samples of campaigns as tables: CAMPAIGN-runs with a row for each run, and CAMPAIGN-values
-/// with a row for each value of a series, whose column `run` counts the rows of the other.
+///
+/// CAMPAIGN-runs has a row for each run, and CAMPAIGN-values a row for each value of a series. Its
+/// column `run` counts the rows of CAMPAIGN-runs.
 #[derive(clap::Args, Debug)]
 pub(super) struct ExportArgs {
     /// The folder that `sterna-lab run` wrote, or one with several of these; packed or not

@@ -40,9 +40,9 @@ pub(super) struct Args {
 
 /// Disturb the way between clients and a broker, and compare its acknowledgements with what clients find.
 ///
-/// The clients are those of `crash`. The broker lives. Now and then all connections are cut, partitioned or half-open;
-/// datagrams are lost, doubled, late, changed, or come from another address; bytes of TLS are changed. Exit status: 0 all
-/// promises were kept, 1 the test could not run, 2 promises were broken.
+/// The clients are those of `crash`. The broker lives. Now and then all connections are cut, partitioned
+/// or half-open. Datagrams are lost, doubled, late, changed, or come from another address; bytes of TLS
+/// are changed. Exit status: 0 all promises were kept, 1 the test could not run, 2 promises were broken.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -54,7 +54,8 @@ pub(super) struct FaultArgs {
     /// Seed of all random choices [default: a random one]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// What the broker waits for: commit, interval, memory, none (nothing is kept)
+    /// The broker's promise: commit, interval, memory (acknowledged before it is kept), none (nothing is
+    /// kept)
     #[arg(long, value_name = "WORD", default_value_t = Durability::Interval)]
     durability: Durability,
     #[command(flatten)]

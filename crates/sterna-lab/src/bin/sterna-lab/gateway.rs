@@ -1,10 +1,10 @@
 //! `sterna-lab gateway`: TLS on TCP with early data, in front of a listener without TLS.
 //!
-//! The broker takes early data over QUIC alone. So that TCP is compared at its best, campaigns put this
-//! in front of the broker's plain listener, on the same host: rustls as in the broker, with tickets that
-//! work once, since early data may be recorded and sent again (RFC 8446 section 8.1).
+//! The broker takes early data over QUIC alone. Campaigns put this in front of the broker's plain
+//! listener, on the same host, so that TCP is compared at its best. It is rustls as in the broker. Its
+//! tickets work once, since early data may be recorded and sent again (RFC 8446 section 8.1).
 //!
-//! It prints its port when it listens, and at the end of its input what became of early data.
+//! It prints its port when it listens, and counts of early data at the end of its input.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -78,7 +78,7 @@ fn configuration(args: &Args) -> Result<ServerConfig, String> {
     config.max_early_data_size = MAX_EARLY_BYTES;
     config.session_storage = ServerSessionMemoryCache::new(MAX_SESSIONS);
     config.send_tls13_tickets = 1;
-    // What the broker answers to early data leaves beside the handshake, as it does over QUIC.
+    // The broker's answer to early data leaves beside the handshake, as it does over QUIC.
     config.send_half_rtt_data = true;
     Ok(config)
 }
@@ -96,7 +96,7 @@ async fn serve(args: &Args, config: Arc<ServerConfig>) -> io::Result<String> {
     let counts = Arc::new(Counts::default());
     let (ended, mut end) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
-        // Whatever comes is of no interest, only that it ends.
+        // Only the end of the input matters.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = ended.send(());
     });

@@ -1,4 +1,4 @@
-//! The program `sterna-lab`: links as in the field, on this machine, and the cost of brokers and
+//! The program `sterna-lab`: links as in the field, on this machine. It measures the cost of brokers and
 //! devices, on these links and without.
 
 #![allow(

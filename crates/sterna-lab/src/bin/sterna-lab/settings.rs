@@ -49,8 +49,8 @@ pub(super) struct LinkArgs {
     /// trip)
     #[arg(long, value_name = "SIZE", value_parser = queues, help_heading = "Link")]
     queue: Option<PerDirection<Queue>>,
-    /// Losses: 2%, ge:1%,25% (Gilbert-Elliott: good to bad, bad to good[, loss in good, in bad]),
-    /// burst:0.1%x5, repeat:0001, once:0110 (a pattern, 1 is lost), none
+    /// Losses: 2%, burst:0.1%x5, repeat:0001, once:0110 (a pattern, 1 is lost), none, or ge:1%,25%. The
+    /// last is Gilbert-Elliott: good to bad, bad to good[, loss in good, in bad]
     #[arg(long, value_name = "LOSS", value_parser = losses, help_heading = "Link")]
     loss: Option<PerDirection<Loss>>,
     /// Lose packets before the queue, as netem does, or behind the transmitter, as on the air
@@ -77,8 +77,8 @@ pub(super) struct LinkArgs {
     /// Bytes of each packet on the link beyond its own
     #[arg(long, value_name = "BYTES", help_heading = "Link")]
     overhead: Option<u32>,
-    /// A further hop, in the order from the command to the server: a profile, and options of this section
-    /// without their dashes: 'satellite loss=2% queue=100p'; may be repeated
+    /// A further hop, in the order from the command to the server; may be repeated. It is a profile, and
+    /// options of this section without their dashes: 'satellite loss=2% queue=100p'
     #[arg(long, value_name = "HOP", value_parser = hop, help_heading = "Link")]
     hop: Vec<LinkSettings>,
     /// Where all decisions come from: the same seed, the same losses

@@ -37,7 +37,7 @@ pub(super) struct Args {
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Eq, PartialEq)]
 enum Model {
-    /// What Sprout assumes (NSDI 2013): a Poisson process whose rate wanders, with outages
+    /// The model of Sprout (NSDI 2013): a Poisson process whose rate wanders, with outages
     Cellular,
     /// 3GPP's Release 13: a transport block after each grant; a moment carries one block
     NbIot,

@@ -4,10 +4,10 @@ use super::super::random::Random;
 use super::super::settings::whole;
 use super::{OPPORTUNITY_BYTES, Trace};
 
-/// Deviation of Sprout's rate after a second, in packets a second. This and the next three are those of the
-/// authors' program (`src/sprout/receiver.hh`: `BROWNIAN_MOTION_RATE`, `OUTAGE_ESCAPE_RATE`,
-/// `MAX_ARRIVAL_RATE`, `TICK_LENGTH`; its earlier versions had 300, 5 and 2000). Its 256 bins are those of
-/// the receiver's guess at the rate, which a link does not make.
+/// Deviation of Sprout's rate after a second, in packets a second. This and the next three constants are
+/// those of the authors' program (`src/sprout/receiver.hh`). They are `BROWNIAN_MOTION_RATE`,
+/// `OUTAGE_ESCAPE_RATE`, `MAX_ARRIVAL_RATE` and `TICK_LENGTH`; earlier versions of the program had 300,
+/// 5 and 2000. Its 256 bins are those of the receiver's guess at the rate, which a link does not make.
 const SPROUT_DEVIATION: f64 = 200.0;
 /// Rate at which Sprout's link leaves an outage, per second.
 const SPROUT_ESCAPE_PER_S: f64 = 1.0;
@@ -18,9 +18,9 @@ const SPROUT_STEP_MS: u64 = 20;
 
 impl Trace {
     /// Makes a trace by the model of a cellular link that Sprout assumes (Winstein et al., NSDI 2013,
-    /// section 3.1): packets come as a Poisson process, whose rate moves by Brownian motion of 200 packets
-    /// a second after a second, and leaves an outage at a rate of 1 a second. A mean pulls nothing: the
-    /// rate starts at `packets_per_s`, and is kept between 0 and 1000.
+    /// section 3.1). Packets come as a Poisson process. Its rate moves by Brownian motion of 200 packets
+    /// a second after a second. It leaves an outage at a rate of 1 a second. No mean attracts the rate:
+    /// it starts at `packets_per_s`, and is kept between 0 and 1000.
     #[must_use]
     pub fn sprout(packets_per_s: f64, seconds: u32, seed: u64) -> Self {
         let step_s = SPROUT_STEP_MS as f64 / 1000.0;

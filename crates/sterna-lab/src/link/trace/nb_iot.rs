@@ -30,7 +30,7 @@ const UP_TO_GRANT_MS: u64 = 3;
 const LONGEST_UP_MS: u64 = 256;
 const UP_GAP_MS: u64 = 40;
 
-/// How well an NB-IoT device reaches its cell.
+/// Coverage of an NB-IoT device by its cell.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Coverage {
     /// A strong signal: no repetitions, twelve subcarriers up.
@@ -41,11 +41,11 @@ pub enum Coverage {
     Extreme,
 }
 
-/// What a device is granted, again and again.
+/// A grant, which a device gets again and again.
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     block_bits: u64,
-    /// What the block takes once, of the subframes that carry data.
+    /// Subframes with data that the block takes, once.
     block_ms: u64,
     block_repetitions: u64,
     /// Subframes that the grant itself takes.
@@ -78,7 +78,8 @@ impl Grant {
         }
     }
 
-    /// When a device's block ends whose grant is looked for from `now_ms` on, and when it looks again.
+    /// The end of the block whose grant a device looks for from `now_ms` on, and the time at which it
+    /// looks again.
     fn next(self, direction: Direction, now_ms: u64) -> (u64, u64) {
         let search_ms = now_ms.next_multiple_of(self.search_period_ms);
         let granted_ms = after_down(search_ms, self.control_repetitions);
@@ -98,7 +99,7 @@ impl Grant {
 }
 
 impl Trace {
-    /// Makes a trace of an NB-IoT device that has its cell for itself, in one direction: a moment is the
+    /// Makes a trace of an NB-IoT device that has its cell for itself, in one direction. A moment is the
     /// end of a transport block. At least one block comes, however short the trace.
     #[must_use]
     pub fn nb_iot(coverage: Coverage, direction: Direction, seconds: u32, seed: u64) -> Self {
@@ -121,7 +122,7 @@ impl Trace {
     }
 }
 
-/// When a transmission down has ended that takes `count` subframes from `start_ms` on.
+/// The end of a transmission down that takes `count` subframes from `start_ms` on.
 const fn after_down(start_ms: u64, count: u64) -> u64 {
     let (mut now_ms, mut left) = (start_ms, count);
     while left > 0 {
@@ -142,7 +143,7 @@ const fn carries_data(subframe: u64) -> bool {
     }
 }
 
-/// When a transmission up has ended that takes `taken_ms` without its gaps.
+/// The end of a transmission up that takes `taken_ms` without its gaps.
 const fn after_up(start_ms: u64, taken_ms: u64) -> u64 {
     let gaps = taken_ms.saturating_sub(1) / LONGEST_UP_MS;
     start_ms + taken_ms + gaps * UP_GAP_MS
@@ -172,9 +173,10 @@ mod tests {
         10_f64.powf((power_dbm - loss_db - noise_dbm) / 10.0)
     }
 
-    /// Repetitions that a block needs, by the fitted Shannon formula of Andres-Maldonado et al., "An
-    /// Analytical Performance Evaluation Framework for NB-IoT", IEEE Internet of Things Journal 6(4), 2019,
-    /// with a channel that is known. The values for NPUSCH and NPDSCH were fitted to 3GPP's simulations.
+    /// Repetitions that a block needs with a known channel, by a fitted Shannon formula. It is from
+    /// Andres-Maldonado et al., "An Analytical Performance Evaluation Framework for NB-IoT", IEEE
+    /// Internet of Things Journal 6(4), 2019. The values for NPUSCH and NPDSCH were fitted to 3GPP's
+    /// simulations.
     fn needed(direction: Direction, loss_db: f64, bits: u64, ms: u64) -> u64 {
         let (bandwidth_hz, bandwidth_part, noise_factor) = match direction {
             Direction::Up => (15e3, 0.35, 0.60),
@@ -209,8 +211,8 @@ mod tests {
 
     #[test]
     fn cycles_take_what_the_standard_says() {
-        // Between the synchronization, a cycle would take 16 ms up and 25 ms down: the 62.5 kbit/s and
-        // 27.2 kbit/s that data sheets have.
+        // Without the synchronization, a cycle would take 16 ms up and 25 ms down. These are the
+        // 62.5 kbit/s and 27.2 kbit/s of data sheets.
         assert_eq!(1 + GRANT_TO_UP_MS + 4 + UP_TO_GRANT_MS, 16);
         let behind = DOWN_TO_ACKNOWLEDGEMENT_MS + ACKNOWLEDGEMENT_MS + UP_TO_GRANT_MS;
         assert_eq!(1 + GRANT_TO_DOWN_MS + 3 + behind, 25);

@@ -3,11 +3,11 @@
 //! Published, and kept here:
 //!
 //! - The network reassigns satellites every 15 seconds. Throughput is steady within such an interval,
-//!   differs from one to the next, and drops at the boundary, for less than a second. Mohan et al., "A
+//!   and differs from one to the next. At the boundary it drops for less than a second. Mohan et al., "A
 //!   Multifaceted Look at Starlink Performance", WWW 2024, section 6 and figure 16b.
-//! - Downloads have 100 to 250 Mbit/s, 178 in the median and 386 at the most. Uploads have 17 Mbit/s in the
-//!   median and 64 at the most. Michel et al., "A First Look at Starlink Performance", IMC 2022, section on
-//!   throughput: tests of one dish in Belgium, each half hour.
+//! - Downloads have 100 to 250 Mbit/s, 178 in the median and 386 at the most. Uploads have 17 Mbit/s in
+//!   the median and 64 at the most. These are tests of one dish in Belgium, each half hour. Michel et
+//!   al., "A First Look at Starlink Performance", IMC 2022, section on throughput.
 //! - Delay is raised for some 140 ms at the beginning of an interval. Casparsen et al., "Statistical
 //!   Characterization and Prediction of E2E Latency over LEO Satellite Networks", arXiv 2601.08439.
 //! - A second has 750 frames. Humphreys et al., "Signal Structure of the Starlink Ku-Band Downlink",
@@ -54,8 +54,8 @@ fn next_level_bps(direction: Direction, random: &mut Random) -> f64 {
 }
 
 impl Trace {
-    /// Makes a trace of a Starlink dish: a level for each interval of 15 seconds, a pause at its
-    /// beginning, and packets at the ends of frames. Both directions of a seed pause together.
+    /// Makes a trace of a Starlink dish. Each interval of 15 seconds has a level, and a pause at its
+    /// beginning. Packets come at the ends of frames. Both directions of a seed pause together.
     ///
     /// # Errors
     ///

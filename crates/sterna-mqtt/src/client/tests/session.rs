@@ -39,8 +39,8 @@ fn clean_start_forgets() {
 }
 
 /// [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-3.3.1-1]: after a reconnection all unacknowledged messages
-/// are sent again, in order, marked as repetitions; [MQTT-4.3.3-6] a released message only with its
-/// PUBREL.
+/// are sent again, in order, marked as repetitions. [MQTT-4.3.3-6]: a released message only with
+/// its PUBREL.
 #[test]
 fn what_is_unacknowledged_is_sent_again_in_order() {
     let mut client = Client::connected(&[]);

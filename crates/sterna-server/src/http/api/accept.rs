@@ -7,7 +7,7 @@ use crate::http::format::Format;
 const STREAM: &[Format] = &[Format::Lines, Format::Events, Format::Frames];
 const POLL: &[Format] = &[Format::Lines, Format::Events, Format::Frames, Format::Array];
 
-/// What there is to choose from, for the problem's detail.
+/// The forms to choose from, for the problem's detail.
 pub(super) const fn offer(is_poll: bool) -> &'static str {
     if is_poll {
         "one of application/x-ndjson, text/event-stream, application/vnd.sterna.stream, application/json"
@@ -17,7 +17,7 @@ pub(super) const fn offer(is_poll: bool) -> &'static str {
     }
 }
 
-/// The form that a request likes best; of several the first that is served. `None` where it takes none.
+/// The form that a request prefers; of several, the first that is served. `None` where it accepts none.
 pub(super) fn choose(head: &Head, is_poll: bool) -> Option<Format> {
     let mut accepted = Vec::new();
     head.each_field("accept", |value| accepted.push(value));
@@ -61,7 +61,7 @@ fn read_quality(text: &str) -> u16 {
     }
 }
 
-/// What the most specific range that fits says of a media type.
+/// The quality that the most specific matching range gives to a media type.
 fn quality_of(ranges: &[(&str, u16)], media_type: &str) -> u16 {
     let kind = media_type.split('/').next().unwrap_or_default();
     let rank = |range: &str| match range.split_once('/') {

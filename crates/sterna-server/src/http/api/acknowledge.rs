@@ -1,4 +1,4 @@
-//! What a client is told once it is kept.
+//! Answers to clients that wait until their effects are kept.
 
 use bytes::BytesMut;
 use sterna_broker::{ConsumerId, SessionKey};
@@ -14,10 +14,10 @@ use crate::door::Promise;
 
 use sterna_mapping::frame::write_answer;
 
-/// What a client is told once it is kept.
+/// An answer to a client that waits until its effect is kept.
 #[derive(Debug)]
 pub(crate) enum Acknowledgement {
-    /// Nothing: a frame without an answer only has its place among what waits, so that its publisher is
+    /// Nothing: a frame without an answer only has its place among the waiting answers, so that its publisher is
     /// paced.
     Nothing,
     /// A response without content.
@@ -42,12 +42,12 @@ pub(crate) enum Acknowledgement {
 }
 
 impl Peer {
-    /// Waits as the connection's listener says.
+    /// The promise that the connection's listener asks for.
     pub(super) fn promise(&self, cx: &Context<'_>) -> Promise {
         Promise::on(cx, self.listener(cx))
     }
 
-    /// Waits as a message asks that is published to a topic.
+    /// The promise for a message that is published to a topic.
     pub(super) fn promise_of(
         &self,
         cx: &Context<'_>,
@@ -64,7 +64,7 @@ impl Peer {
 }
 
 impl Api {
-    /// Tells a client of something once that is kept, behind what waits already.
+    /// Sends an answer once its promise is kept, behind the answers that wait already.
     pub(super) fn acknowledge(
         &mut self,
         cx: &mut Context<'_>,
@@ -78,7 +78,7 @@ impl Api {
         }
     }
 
-    /// Tells a client of something that is kept.
+    /// Sends an answer whose promise is kept.
     pub(crate) fn acknowledged(
         &mut self,
         cx: &mut Context<'_>,

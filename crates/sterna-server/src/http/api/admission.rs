@@ -1,4 +1,4 @@
-//! Who may ask for what, and when: every request passes through here.
+//! The admission of requests, by sender, resource and time. Every request passes through here.
 
 use sterna_http::{Content, ExchangeId, Head, Request, Responses};
 
@@ -28,11 +28,11 @@ use crate::mapping::message_from_http;
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 
-/// What becomes of a request now.
+/// The decision about a request for now.
 enum Admitted {
-    /// It is to be answered.
+    /// The request is to be answered.
     Now(Identity),
-    /// It waits.
+    /// The request waits.
     Later(Until),
 }
 
@@ -172,7 +172,7 @@ impl Api {
             }
             Err(trouble) => Err(trouble),
         };
-        // Whatever of it was not taken is of no use any more.
+        // The rest of the claim is of no use any more.
         drop(peer.take_claim(id));
         if let Err(trouble) = answered {
             log_refusal(cx, peer.connection, peer.name(), &trouble);
@@ -220,7 +220,7 @@ impl Api {
         let is_open = matches!(target.resource, Resource::Page | Resource::OpenApi);
         match origin::admit(&cx.policy.pages, head, authority) {
             Ok(admitted) => *reader = admitted,
-            // What anybody may read, any page may show.
+            // A public resource may be shown by any page.
             Err(_) if is_open => {}
             Err(detail) => return Err(Trouble::new(Kind::Origin, detail)),
         }
@@ -281,7 +281,7 @@ impl Api {
                 if peer.credentials.admitted(&identity) {
                     Login::of(cx, peer.connection, Protocol::Http).accepted(&identity);
                 }
-                // What came before waits for the webhook, and keeps its place.
+                // An earlier request waits for the webhook, and keeps its place.
                 let mut waits = peer.asking.is_waiting();
                 if !waits && ask::must_ask(cx, peer, self.checks, &identity, &target, request) {
                     waits = true;
@@ -343,7 +343,7 @@ impl Api {
                 outcome: Ok(None),
             });
         };
-        // What is wrong is said when it is answered.
+        // An invalid message is refused when the request is answered.
         let fingerprint = || {
             let message = message_from_http(&Fields(head), topic, &request.content, now_ms);
             message.ok().map(|message| Fingerprint::of(&message))
@@ -368,7 +368,7 @@ impl Api {
         waits
     }
 
-    /// What is allowed, also to pages of other origins.
+    /// Answers OPTIONS: the allowed methods and fields, also for pages of other origins.
     fn options(
         &mut self,
         out: &mut dyn Responses,
@@ -388,7 +388,7 @@ impl Api {
         respond(out, id, reader, 204, &fields, Content::Empty);
     }
 
-    /// Serves what anybody may read.
+    /// Serves a resource that anybody may read.
     fn open_resource(
         &mut self,
         cx: &Context<'_>,
@@ -465,8 +465,8 @@ mod tests {
     use crate::http::api::target::ROUTES;
     use crate::http::openapi::OPENAPI;
 
-    /// What routes requests and what describes the routes to machines know the same paths and methods.
-    /// HEAD and OPTIONS, which go without saying, may be described.
+    /// The router and the OpenAPI document know the same paths and methods. HEAD and OPTIONS go without saying,
+    /// but may be described.
     #[test]
     fn every_route_is_described_and_nothing_else() {
         let document: Value = serde_json::from_str(OPENAPI).expect("a document");

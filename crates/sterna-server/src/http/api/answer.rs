@@ -1,4 +1,4 @@
-//! Responses, with what every one of them carries.
+//! Responses, with the fields that every one of them carries.
 
 use std::borrow::Cow;
 
@@ -13,9 +13,9 @@ use crate::http::problem::{Problem, ProblemKind as Kind};
 #[derive(Debug)]
 pub(crate) struct Trouble {
     problem: Problem,
-    /// Of a method that a resource has not: those that it has.
+    /// The methods of the resource, for a request with a method that it has not.
     allow: Option<&'static str>,
-    /// Of a request without good credentials: what would be good ones.
+    /// The credentials that would be accepted, for a request without good ones.
     challenge: Option<String>,
 }
 
@@ -90,7 +90,7 @@ impl Trouble {
     }
 }
 
-/// Begins or gives a response, with what a page of another origin must be told to read it.
+/// Begins or gives a response, with the fields that a page of another origin needs to read it.
 pub(crate) fn respond(
     out: &mut dyn Responses,
     id: ExchangeId,

@@ -35,7 +35,7 @@ pub(super) fn must_ask(
     let head = &request.head;
     let waits = match (&target.resource, head.method()) {
         (Resource::Topic(topic), "POST") => {
-            // What is wrong is said when it is answered.
+            // An invalid message is refused when the request is answered.
             from_fields(&Fields(head)).is_ok_and(|message| {
                 let kind = MessageKind::new(message.qos as u8, message.retain, false);
                 ask_of(ActionName::Publish, (topic, kind))
@@ -55,8 +55,7 @@ pub(super) fn must_ask(
                 (Ok(Plan::Subscribe(plan)), _) => {
                     let Subscribe { filters, .. } = *plan;
                     filters.iter().any(|filter| {
-                        // Rules are about topics: of a shared subscription that is what follows the
-                        // share name.
+                        // Rules are about topics. The topics of a shared subscription follow the share name.
                         let parsed = sterna_mqtt::topic::Filter::parse(filter);
                         let about = |filter| (filter, unknown);
                         parsed

@@ -1,5 +1,4 @@
-//! What happens to subscriptions as time passes: signs of life, polls that end empty, and clients that
-//! take nothing.
+//! Subscriptions as time passes: signs of life, polls that end empty, and clients that take nothing.
 
 use sterna_broker::Close;
 use sterna_http::Responses;
@@ -12,7 +11,7 @@ use super::subscription::{Outlet, State, Subscription};
 use crate::context::Context;
 use crate::identity::Identity;
 
-/// When something of a subscription is due.
+/// The next deadline of a subscription.
 fn deadline_ms(subscription: &Subscription) -> Option<u64> {
     if matches!(subscription.state, State::Opening(_)) {
         return None;
@@ -27,7 +26,7 @@ fn deadline_ms(subscription: &Subscription) -> Option<u64> {
     stalled_ms.into_iter().chain(heartbeat_ms).min()
 }
 
-/// When a response is to say that it lives.
+/// The time of a response's next sign of life.
 fn heartbeat_ms(subscription: &Subscription) -> Option<u64> {
     let interval_ms = subscription.timing.heartbeat_ms;
     (interval_ms > 0).then(|| subscription.quiet_since_ms + interval_ms)
@@ -89,7 +88,7 @@ impl Api {
         }
     }
 
-    /// Cuts a response off that its client does not take. The session goes on as after any cut.
+    /// Cuts off a response that its client does not take. The session goes on as after any cut.
     fn cut_off(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Who sends a request: its credentials, the certificate of its connection, or an earlier request of it.
+//! The sender of a request: known by its credentials, the connection's certificate, or an earlier request on it.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ struct Check {
     pending: Pending,
 }
 
-/// What a connection knows of who is at its other end.
+/// The users that a connection has shown.
 #[derive(Debug, Default)]
 pub(crate) struct Credentials {
     verified: Option<Verified>,
@@ -56,18 +56,18 @@ pub(crate) struct Credentials {
     check: Option<Check>,
     /// Credentials that have just been refused, while the requests with them are answered.
     wrong: Option<(Digest, Refusal)>,
-    /// Whom an earlier request has shown.
+    /// The identity that an earlier request has shown.
     of_connection: Option<Identity>,
 }
 
-/// What is known of a request's sender.
+/// The judgement on a request's sender.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// This is who it is.
+    /// The sender is known.
     Known(Identity),
     /// A password is being checked, and the request waits for that.
     Wait,
-    /// It may not come in; the second value is the answer.
+    /// The sender may not come in; the second value is the answer.
     Refused(Refusal, Trouble),
 }
 
@@ -90,7 +90,7 @@ fn refused(policy: &Policy, detail: &'static str) -> Verdict {
     Verdict::Refused(Refusal::Method, trouble)
 }
 
-/// What a client is told whose credentials are good no more.
+/// The answer to a client whose credentials are no longer good.
 pub(super) fn unwanted(policy: &Policy, detail: &'static str) -> Trouble {
     Trouble::unauthenticated(detail, challenge(policy))
 }
@@ -257,7 +257,7 @@ impl Credentials {
         is_new
     }
 
-    /// Whom an earlier request has shown, for the log.
+    /// The user of an earlier request, for the log.
     pub(crate) fn name(&self) -> Option<&str> {
         self.of_connection.as_ref()?.user()
     }

@@ -42,7 +42,7 @@ enum Left {
 }
 
 impl Api {
-    /// Sends what waits for a session, as far as its client takes it.
+    /// Sends messages that wait for a session, as far as its client takes them.
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,
@@ -90,14 +90,14 @@ impl Api {
             }
             subscription.parked = false;
             cx.broker.unpark(subscription.session);
-            // The broker knows only of what was never sent.
+            // The broker knows only of messages that were never sent.
             if !subscription.resend.is_empty() || matches!(subscription.state, State::Ending) {
                 self.pump(cx, peer, out, at);
             }
         }
     }
 
-    /// Sends what waits for a subscription: first what is to be sent again, then what is new.
+    /// Sends messages that wait for a subscription: first those to be sent again, then new ones.
     pub(super) fn pump(
         &mut self,
         cx: &mut Context<'_>,
@@ -142,7 +142,7 @@ impl Api {
             return;
         };
         let is_late = cx.net.now_ms() >= polling.deadline_ms;
-        // It has nothing to say while the client does not take what others have said.
+        // The poll has nothing to say while the client does not take the output of others.
         let has_room = out.has_room(subscription.exchange);
         if !has_room && !is_late {
             subscription.parked = true;
@@ -211,7 +211,7 @@ impl Api {
     }
 }
 
-/// Sends what waits for a subscription whose response does not end.
+/// Sends messages that wait for a subscription whose response does not end.
 fn stream(
     cx: &mut Context<'_>,
     out: &mut dyn Responses,
@@ -230,8 +230,8 @@ fn stream(
         if !has_room {
             break Left::Parked;
         }
-        // Nobody would ask for the rest of what is sent again, which is not in the queue, nor for the end
-        // of a response when the queue is empty.
+        // Nobody would ask for the rest of the messages to be sent again, which are not in the queue. Nor would
+        // anybody ask for the end of a response when the queue is empty.
         let may_wait = subscription.resend.is_empty() && matches!(subscription.state, State::Live);
         if sent >= MESSAGES_PER_TURN && may_wait {
             break Left::More;
@@ -335,8 +335,8 @@ fn next(
     Ok((Some(id), delivery))
 }
 
-/// The level of the next message that may be sent. What is kept only for a response that might be cut off
-/// makes room where the session holds as much as it may.
+/// The QoS of the next message that may be sent. If the session is full, messages that are kept only in case the
+/// response is cut off make room.
 fn next_qos(cx: &mut Context<'_>, subscription: &Subscription, now_ms: u64) -> Option<Qos> {
     const NOTHING: Window = Window {
         messages: 0,
@@ -373,7 +373,7 @@ fn count(cx: &Context<'_>, counts: &mut Counts, delivery: &Delivery) {
     counts.publish_bytes_sent += delivery.message.payload().len() as u64;
 }
 
-/// Hands over what was gathered.
+/// Hands over the gathered bytes.
 pub(super) fn flush(
     out: &mut dyn Responses,
     subscription: &mut Subscription,

@@ -180,7 +180,7 @@ impl Api {
         peer.promises.clear();
     }
 
-    /// The broker stops: what is under way ends.
+    /// The broker stops: requests and subscriptions under way end.
     pub(crate) fn stop(&mut self, cx: &mut Context<'_>, peer: &mut Peer, out: &mut dyn Responses) {
         self.stopping = true;
         peer.promises.clear();
@@ -284,7 +284,7 @@ impl Api {
         }
         let subscription = &mut peer.subscriptions[at];
         subscription.state = State::Ending;
-        // What is queued is still sent.
+        // Queued messages are still sent.
         if !subscription.parked {
             self.pump(cx, peer, out, at);
         }

@@ -1,11 +1,11 @@
-//! What answers requests.
+//! The answers to requests.
 //!
-//! `admission.rs` decides who may ask, by `origin.rs` (whom a request names, and which page sent it)
-//! and `credentials.rs` (who sent it); `target.rs` and `plan.rs` read what is asked. `topics.rs` and
-//! `publish.rs` answer at once; `open.rs` begins subscriptions, `deliver.rs` carries messages to them,
-//! `clock.rs` looks after them, `end.rs` ends them; `sessions.rs` is for those who acknowledge, on
-//! whichever shard the session is. `webtransport.rs` does both on one session. `acknowledge.rs` tells what is
-//! kept.
+//! `admission.rs` decides on requests. It uses `origin.rs` (the host that a request names, and the page that sent
+//! it) and `credentials.rs` (the request's sender). `target.rs` and `plan.rs` read requests. `topics.rs` and
+//! `publish.rs` answer at once. `open.rs` begins subscriptions, `deliver.rs` carries messages to them, `clock.rs`
+//! looks after them, and `end.rs` ends them. `sessions.rs` serves clients that acknowledge, on whichever shard
+//! the session is. `webtransport.rs` publishes and subscribes on one session. `acknowledge.rs` sends answers
+//! whose effects are kept.
 
 mod accept;
 mod acknowledge;
@@ -47,11 +47,11 @@ pub(crate) use peer::Peer;
 pub(crate) use subscription::is_consumer;
 pub(crate) use topics::names_etag;
 
-/// What a shard keeps of all its HTTP clients.
+/// A shard's state of all its HTTP clients.
 #[derive(Debug)]
 pub(crate) struct Api {
     registry: Arc<Registry>,
-    /// Where the subscriptions are that the broker knows as consumers.
+    /// The connection of each subscription, by the consumer that the broker knows it as.
     consumers: FxHashMap<ConsumerId, ConnectionId>,
     next_consumer: u64,
     /// Password checks that were started.
@@ -59,7 +59,7 @@ pub(crate) struct Api {
     /// For digests of credentials; it lives and dies with the shard.
     key: hmac::Key,
     counts: Counts,
-    /// What a step writes to one response.
+    /// The bytes that a step writes to one response.
     buffer: BytesMut,
     stopping: bool,
 }
@@ -82,7 +82,7 @@ impl Api {
         }
     }
 
-    /// What was counted so far; the bytes of connections are counted where they are carried.
+    /// The counts so far; the bytes of connections are counted where they are carried.
     pub(crate) const fn counts(&self) -> Counts {
         self.counts
     }
@@ -102,7 +102,7 @@ impl Api {
         self.consumers.retain(|_, place| *place != connection);
     }
 
-    /// Answers a request that what carries it turns away.
+    /// Answers a request that its carrier turns away.
     pub(crate) fn refuse(
         &mut self,
         cx: &Context<'_>,
@@ -128,7 +128,7 @@ impl Api {
 fn log_refusal(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>, trouble: &Trouble) {
     let peer = (cx.net.info(connection)).map(|info| tracing::field::display(info.peer));
     let (status, detail) = (trouble.status(), trouble.detail());
-    // Whoever asks whether something exists is not refused when it does not.
+    // A question whether something exists is not refused when the answer is no.
     if status == 404 {
         tracing::debug!(peer, user, status, detail, "HTTP request refused");
     } else {

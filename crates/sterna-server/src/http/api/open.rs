@@ -1,4 +1,5 @@
-//! The beginning of a subscription: its session, what an earlier response has left, and its filters.
+//! The beginning of a subscription: its session, the unacknowledged messages of an earlier response, and its
+//! filters.
 
 use sterna_broker::{
     Close, ConsumerId, OpenError, OpenSession, Opened, Outcome, RetainHandling, SessionKey,
@@ -24,11 +25,11 @@ use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::session::http::{HttpSession, IDS_KEY, Window, client_id, reserved_ids, state_mut};
 
-/// What a client is told whose session may not begin, or belongs to somebody else.
+/// Details of answers about a session that may not begin, or that belongs to another user.
 pub(super) const CLUSTER_AWAY: &str = "the cluster cannot say which node has the session";
 pub(super) const OTHER_USER: &str = "the session belongs to another user";
 
-/// Whose request it is, and how it is answered.
+/// The sender of a request, and the way in which the request is answered.
 #[derive(Debug)]
 pub(super) struct Asker {
     pub(super) id: ExchangeId,
@@ -42,7 +43,7 @@ impl Api {
     /// Subscribes, if that is allowed.
     ///
     /// # Errors
-    /// What to answer otherwise.
+    /// The answer to a request that fails.
     pub(super) fn subscribe(
         &mut self,
         cx: &mut Context<'_>,
@@ -80,8 +81,8 @@ impl Api {
             None => new_name().ok_or_else(|| Trouble::new(Kind::Busy, "no randomness"))?,
         };
         let durable = is_durable(&name);
-        // What is sent at QoS 0 is not remembered, so there is nothing to come back for. But a poll comes
-        // back for what it gets.
+        // A message sent at QoS 0 is not remembered, so there is nothing to come back for. But the client of a
+        // poll comes back for its messages.
         let expiry_s = if durable {
             http.session_expiry_s
         } else if plan.qos.is_acknowledged() || plan.poll.is_some() {
@@ -229,7 +230,7 @@ impl Api {
             self.drop_subscription(cx, peer, at, Some(close));
             return;
         }
-        // What earlier responses have settled is kept first: what comes now builds on it.
+        // The effects of earlier responses are kept first, since this response builds on them.
         let token = if present {
             cx.broker.token()
         } else {
@@ -356,7 +357,7 @@ impl Api {
     }
 }
 
-/// What a client is told whose session was not opened.
+/// The answer to a client whose session was not opened.
 fn not_opened(error: OpenError) -> Trouble {
     match error {
         OpenError::TooManySessions => Trouble::new(Kind::TooManySessions, "too many sessions"),
@@ -384,7 +385,7 @@ fn may_subscribe(
     identity: &Identity,
     filter: &str,
 ) -> Result<(), Trouble> {
-    // Rules are about topics: of a shared subscription that is what follows the share name.
+    // Rules are about topics. The topics of a shared subscription follow the share name.
     let topics = topic::Filter::parse(filter).map_or(filter, |parsed| parsed.filter);
     if cx
         .policy
@@ -404,7 +405,7 @@ fn may_subscribe(
     Err(Trouble::new(Kind::Forbidden, detail))
 }
 
-/// Takes up a session: what was acknowledged, what is to be sent again, and the filters.
+/// Takes up a session: settles the acknowledged messages, queues the ones to be sent again, and sets the filters.
 fn join(
     cx: &mut Context<'_>,
     subscription: &mut Subscription,

@@ -1,4 +1,5 @@
-//! Whom a request names, and whose page sent it: what protects the browser's user, not the broker's.
+//! The host that a request names, and the page that sent it. These checks protect the browser's user, not the
+//! broker's.
 
 use sterna_http::Head;
 use sterna_net::Pages;
@@ -6,12 +7,12 @@ use sterna_net::Pages;
 /// The origin of a page elsewhere that may read the response; nothing for everybody else.
 pub(super) type Reader = Option<Box<str>>;
 
-/// What pages may read of a response beside its content.
+/// Fields of a response that pages of other origins may read.
 pub(super) const EXPOSED_FIELDS: &str = "allow, content-type, etag, idempotent-replayed, link, \
     retry-after, sterna-correlation-data, sterna-expiry, sterna-payload-format, sterna-qos, \
     sterna-response-topic, sterna-retain, sterna-session, sterna-topic, sterna-user-property";
 
-/// What pages may send.
+/// Fields of a request that pages of other origins may send.
 pub(super) const ALLOWED_FIELDS: &str = "accept, authorization, content-type, idempotency-key, \
     if-none-match, last-event-id, sterna-correlation-data, sterna-expiry, sterna-payload-format, \
     sterna-qos, sterna-response-topic, sterna-retain, sterna-user-property";

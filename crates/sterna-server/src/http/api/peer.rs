@@ -1,4 +1,4 @@
-//! What is kept of one connection.
+//! The state of one connection.
 
 use sterna_broker::SessionKey;
 use sterna_http::{ExchangeId, Request};
@@ -15,7 +15,7 @@ use crate::http::claim::Claim;
 use crate::identity::Identity;
 use crate::memory::Stage;
 
-/// What is kept of one connection.
+/// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(super) connection: ConnectionId,
@@ -26,29 +26,29 @@ pub(crate) struct Peer {
     pub(super) transports: Vec<Transport>,
     /// Requests that another shard has been asked about.
     pub(super) asked: Vec<(ExchangeId, Reader)>,
-    /// What the client is told once it is kept.
+    /// Answers that wait until their effects are kept.
     pub(crate) promises: Promises<Acknowledgement>,
-    /// With the allowance of the user who has asked last.
+    /// The pace of reading, with the allowance of the user who asked last.
     pub(crate) sips: Sips,
-    /// What other users left when they asked.
+    /// Allowances of the connection's other users.
     others: Option<Box<Others>>,
     /// Whether the webhook is asked about the first request that waits for it.
     pub(super) asking: Asking,
-    /// The number of the letter with the answer.
+    /// The number of the letter with the webhook's answer.
     pub(super) asked_by: u64,
-    /// What the cluster was asked about keys of requests.
+    /// Questions to the cluster about keys of requests.
     pub(super) claims: Vec<Claimed>,
-    /// It came when newcomers were refused for want of memory.
+    /// Whether the connection came while newcomers were refused for want of memory.
     pub(super) is_newcomer: bool,
 }
 
-/// What other users of a connection have than who has asked last.
+/// Allowances of a connection's users, except the user who asked last.
 #[derive(Debug, Default)]
 struct Others {
-    /// Of those who have something open.
+    /// Allowances of users who have something open.
     #[expect(clippy::vec_box, reason = "they come in boxes and leave in them")]
     allowances: Vec<Box<Allowance>>,
-    /// Until when the connection is not read because of them, in milliseconds.
+    /// The time until which the connection is not read because of them, in milliseconds.
     until_ms: u64,
 }
 
@@ -68,16 +68,16 @@ pub(super) struct Held {
     pub(super) until: Until,
 }
 
-/// What a request waits for.
+/// The event that a request waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Until {
     /// The end of the handshake: it can be a replay until then.
     Confirmed,
     /// The verdict on a password.
     Verdict,
-    /// The webhook's word on what it is for.
+    /// The webhook's decision on the request.
     Answer,
-    /// The cluster's word on its key.
+    /// The cluster's answer about the request's key.
     Claimed,
 }
 
@@ -101,18 +101,18 @@ impl Peer {
         }
     }
 
-    /// The user whom a request of the connection has shown.
+    /// The user that a request of the connection has shown.
     pub(crate) fn name(&self) -> Option<&str> {
         self.credentials.name()
     }
 
-    /// Who has something open on the connection.
+    /// The users who have something open on the connection.
     pub(super) fn owners(&self) -> impl Iterator<Item = &Identity> {
         (self.transports.iter().map(|transport| &transport.identity))
             .chain(self.subscriptions.iter().map(|one| &one.identity))
     }
 
-    /// The users that the connection is of: who has asked last, and who has something open.
+    /// The users of the connection: the one who asked last, and those who have something open.
     pub(crate) fn users(&self) -> impl Iterator<Item = Option<&str>> {
         std::iter::once(self.name()).chain(self.owners().map(Identity::user))
     }
@@ -133,7 +133,7 @@ impl Peer {
         !self.transports.is_empty() || !self.subscriptions.is_empty()
     }
 
-    /// A user asks for something, as far as the user's limits go. The seats of others stay theirs.
+    /// Admits a request of a user, as far as the user's limits go. Other users keep their seats.
     ///
     /// # Errors
     /// The user has as many connections as it may.
@@ -146,7 +146,7 @@ impl Peer {
         self.sips.allow(cx, identity, self.connection, None)
     }
 
-    /// The same for a user who is in.
+    /// The same for a user who is in already.
     pub(super) fn allow_again(&mut self, cx: &Context<'_>, identity: &Identity) {
         self.turn_to(identity.user());
         self.sips.allow_again(cx, identity, self.connection, None);
@@ -171,8 +171,8 @@ impl Peer {
         }
     }
 
-    /// Gives back what users had who have nothing open any more. Returns until when the connection is not to be read
-    /// because of others, in milliseconds.
+    /// Gives back the allowances of users who have nothing open any more. Returns the time until which the
+    /// connection is not to be read because of other users, in milliseconds.
     pub(crate) fn settle_others(&mut self, now_ms: u64) -> Option<u64> {
         let mut others = self.others.take()?;
         (others.allowances).retain(|one| self.owners().any(|owner| owner.user() == one.user()));
@@ -183,7 +183,7 @@ impl Peer {
         until_ms
     }
 
-    /// Reads the connection again, whoever has published too fast by limits that are not in force any more.
+    /// Reads the connection again: the limits by which its users published too fast are not in force any more.
     pub(crate) fn read_again(&mut self) {
         self.sips.read_again();
         if let Some(others) = &mut self.others {
@@ -199,7 +199,7 @@ impl Peer {
             .sum()
     }
 
-    /// Takes out what waits for something, in order.
+    /// Takes out the requests that wait for an event, in order.
     pub(super) fn take_held(&mut self, until: Until) -> Vec<Request> {
         let (taken, kept) = std::mem::take(&mut self.held)
             .into_iter()
@@ -209,7 +209,7 @@ impl Peer {
         taken.into_iter().map(|held| held.request).collect()
     }
 
-    /// Takes out what the cluster was asked about the key of a request.
+    /// Takes out the question to the cluster about a request's key.
     pub(super) fn take_claim(&mut self, id: ExchangeId) -> Option<Claim> {
         let at = (self.claims.iter()).position(|claimed| claimed.exchange == id)?;
         Some(self.claims.swap_remove(at).claim)

@@ -1,4 +1,4 @@
-//! What a subscription asks for: the parameters of a GET, and what its fields say.
+//! The plan of a subscription: the parameters of a GET, and its fields.
 
 use std::borrow::Cow;
 
@@ -18,11 +18,11 @@ use crate::http::problem::ProblemKind as Kind;
 pub(super) enum Plan {
     /// For the retained message of a topic.
     Last,
-    /// For whatever comes.
+    /// For messages as they come.
     Subscribe(Box<Subscribe>),
 }
 
-/// What is subscribed to, and how.
+/// A subscription as the request asks for it.
 #[derive(Debug)]
 pub(super) struct Subscribe {
     pub(super) filters: Vec<Box<str>>,
@@ -59,7 +59,7 @@ impl Plan {
     /// binary one.
     ///
     /// # Errors
-    /// What is wrong with a parameter, a filter, or what is accepted.
+    /// A parameter, a filter or the accepted form is wrong; the answer says why.
     pub(super) fn read(
         http: &Http,
         target: &Target<'_>,

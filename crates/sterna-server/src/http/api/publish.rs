@@ -50,7 +50,7 @@ fn check_key(key: &[u8]) -> Result<(), Trouble> {
     Err(Trouble::new(Kind::InvalidField, detail))
 }
 
-/// What traces call a publisher: its user, empty for one without a name.
+/// The name of a publisher in traces: its user, empty for one without a name.
 fn name_of(identity: &Identity) -> &str {
     identity.user().unwrap_or_default()
 }
@@ -71,10 +71,10 @@ fn not_retained() -> Trouble {
 }
 
 impl Api {
-    /// Publishes what a request brings.
+    /// Publishes the message of a request.
     ///
     /// # Errors
-    /// What to answer instead.
+    /// The answer to a request that fails.
     #[allow(clippy::too_many_arguments, reason = "a step of a request")]
     pub(super) fn post(
         &mut self,
@@ -150,7 +150,7 @@ impl Api {
                 Ok(())
             }
             Err(trouble) => {
-                // It was delivered all the same, so it must not be again. Whatever else failed may be
+                // It was delivered all the same, so it must not be again. After other failures it may be
                 // tried again.
                 if trouble.kind() == Kind::RetainedFull {
                     let (key, value) = ticket.record(trouble.status());
@@ -182,11 +182,11 @@ impl Api {
         self.acknowledge(cx, peer, out, promise, done);
     }
 
-    /// Publishes a message, if that is allowed, together with a record of the node. What the client is told
+    /// Publishes a message, if that is allowed, together with a record of the node. The answer to the client
     /// waits for the promise.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the message is not published.
     pub(super) fn publish(
         &mut self,
         cx: &mut Context<'_>,

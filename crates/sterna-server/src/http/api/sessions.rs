@@ -1,5 +1,5 @@
-//! Requests about a session: what it holds, what of it is done, and its end. The session may be on
-//! another shard, which is asked by letter.
+//! Requests about a session: its contents, acknowledgements, and its end. The session may be on another shard,
+//! which is asked by letter.
 
 use serde::Deserialize;
 use sterna_broker::Outcome;
@@ -40,7 +40,7 @@ impl Api {
     /// Answers a request about a session.
     ///
     /// # Errors
-    /// What to answer instead.
+    /// The answer to a request that fails.
     #[allow(clippy::too_many_arguments, reason = "a step of a request")]
     pub(super) fn about_session(
         &mut self,
@@ -130,7 +130,7 @@ impl Api {
         );
     }
 
-    /// A letter from another shard; what is to be told to one of this shard's connections.
+    /// Handles a letter from another shard. Returns the answer for one of this shard's connections.
     #[expect(clippy::unused_self, reason = "called as everything else of the API")]
     pub(crate) fn mail(
         &self,
@@ -166,7 +166,7 @@ impl Api {
         }
     }
 
-    /// Tells the client what came of its request.
+    /// Answers the client's request with its result.
     pub(crate) fn answered(
         &mut self,
         cx: &Context<'_>,
@@ -219,7 +219,7 @@ impl From {
     }
 }
 
-/// What a node has said.
+/// The answer of another node, decoded.
 fn read(said: Answer) -> Result<Done, WorkError> {
     match said {
         Answer::Said(text) => serde_json::from_slice(&text).unwrap_or(Err(WorkError::Away)),
@@ -228,7 +228,7 @@ fn read(said: Answer) -> Result<Done, WorkError> {
     }
 }
 
-/// Does what another node's client asks of a session, here or on the shard that has it.
+/// Does the work that another node's client asks of a session, here or on the shard that has it.
 fn answer_node(cx: &mut Context<'_>, client_id: Box<str>, work: Work, answer: Answerer, hops: u8) {
     let done = if work == Work::End {
         let now_ms = cx.net.now_ms();
@@ -257,7 +257,7 @@ fn answer_node(cx: &mut Context<'_>, client_id: Box<str>, work: Work, answer: An
         Err(WorkError::NoSession) => Err(WorkError::Away),
         done => done,
     };
-    // What cannot be written is no answer.
+    // An answer that cannot be written counts as none.
     answer.answer(serde_json::to_vec(&done).unwrap_or_default());
 }
 
@@ -312,7 +312,7 @@ pub(super) fn do_work(
             let mut filters: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
             filters.sort_unstable();
             let name = client_id.rsplit('/').next();
-            // What the log has for it is not counted before it is read.
+            // Messages in the log are not counted before they are read.
             let queue = Some(info.queue).filter(|queue| !queue.has_more_in_log);
             Ok(Done::Described(serde_json::json!({
                 "session": name,
@@ -401,7 +401,7 @@ fn settle_places(
     }
 }
 
-/// What is told of work that could not be done.
+/// The answer about work that could not be done.
 fn trouble(error: WorkError) -> Trouble {
     let (kind, detail) = match error {
         WorkError::NoSession => (Kind::NoSession, "the user has no session of this name"),

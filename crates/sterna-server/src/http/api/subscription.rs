@@ -17,7 +17,7 @@ pub(super) struct Subscription {
     pub(super) exchange: ExchangeId,
     pub(super) consumer: ConsumerId,
     pub(super) session: SessionKey,
-    /// Whose it is.
+    /// The subscription's owner.
     pub(super) identity: Identity,
     /// The session's name, as the client knows it.
     pub(super) name: Box<str>,
@@ -25,14 +25,14 @@ pub(super) struct Subscription {
     pub(super) format: Format,
     pub(super) outlet: Outlet,
     pub(super) state: State,
-    /// Ids and tags of what an earlier response has sent and is to be sent again, in order.
+    /// Ids and tags of messages that an earlier response sent and that are to be sent again, in order.
     pub(super) resend: VecDeque<(u64, u64)>,
-    /// What is kept of what was sent.
+    /// The sent messages that are kept.
     pub(super) keep: Keep,
     /// Whether its queue waits for room, or for acknowledgements.
     pub(super) parked: bool,
     pub(super) timing: Timing,
-    /// When something was sent last.
+    /// The time at which something was sent last.
     pub(super) quiet_since_ms: u64,
     pub(super) flow: Flow,
 }
@@ -69,29 +69,29 @@ pub(super) enum State {
     Opening(Box<Opening>),
     /// The response has begun, or is a poll that waits.
     Live,
-    /// All its filters have ended: so does the response, when the queue is empty.
+    /// All its filters have ended. The response ends when the queue is empty.
     Ending,
 }
 
-/// What is done once the session is here, and kept.
+/// The steps that follow once the session is here, and kept.
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) plan: Subscribe,
     pub(super) identity: Identity,
     /// The append by which its session was opened; 0 for none.
     pub(super) token: u64,
-    /// For how many seconds its session outlives the response.
+    /// The time for which its session outlives the response, in seconds.
     pub(super) expiry_s: u32,
     /// Whether the session was there before.
     pub(super) is_present: bool,
 }
 
-/// What is kept of what was sent.
+/// The sent messages that are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Keep {
-    /// So much, until it is acknowledged; then nothing more is sent.
+    /// All of them, until they are acknowledged. When the window is full, nothing more is sent.
     Acknowledged(Window),
-    /// The last messages.
+    /// The last ones, as far as the window goes.
     Last(Window),
 }
 
@@ -104,19 +104,19 @@ pub(super) struct Timing {
     pub(super) stalled_ms: u64,
 }
 
-/// Whether a client takes what it is sent.
+/// Whether a client takes the bytes that it is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     /// Bytes handed to the transport.
     pub(super) sent_bytes: u64,
-    /// Bytes that it had taken when that was looked at last.
+    /// Bytes that it had taken at the last look.
     pub(super) taken_bytes: u64,
-    /// Since when nothing was taken, as far as known.
+    /// The time since which nothing was taken, as far as known.
     pub(super) since_ms: u64,
 }
 
 impl Flow {
-    /// Notes what is sent.
+    /// Notes the bytes that are sent.
     pub(super) const fn sent(&mut self, bytes: usize, now_ms: u64) {
         if self.sent_bytes <= self.taken_bytes {
             self.since_ms = now_ms;
@@ -124,12 +124,12 @@ impl Flow {
         self.sent_bytes += bytes as u64;
     }
 
-    /// When to look whether anything was taken; `None` where nothing is to be.
+    /// The time to look whether anything was taken; `None` where nothing is left to take.
     pub(super) fn deadline_ms(&self, timeout_ms: u64) -> Option<u64> {
         (self.sent_bytes > self.taken_bytes).then(|| self.since_ms + timeout_ms)
     }
 
-    /// Notes what was taken; whether that is more than before, or all.
+    /// Notes the bytes taken; returns whether they are more than before.
     pub(super) const fn taken(&mut self, bytes: u64, now_ms: u64) -> bool {
         if bytes <= self.taken_bytes {
             return false;
@@ -161,7 +161,7 @@ pub(super) fn is_durable(name: &str) -> bool {
 /// which a link of AMQP differs from an MQTT client. The third is the highest, which no number of a link
 /// reaches.
 const KIND_BITS: u64 = 1 << 63 | 0b11 << NUMBER_BITS;
-/// What they are for a subscription.
+/// The values of these bits for a subscription.
 const SUBSCRIPTION: u64 = 1 << 63 | 0b01 << NUMBER_BITS;
 /// Bits below the lower two.
 const NUMBER_BITS: u32 = 30;

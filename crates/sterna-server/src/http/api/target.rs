@@ -1,4 +1,4 @@
-//! What a request is for: the path, and the parameters behind it.
+//! The target of a request: the path, and the parameters behind it.
 
 use std::borrow::Cow;
 
@@ -35,8 +35,8 @@ pub(super) enum Route {
     Acknowledgement,
 }
 
-/// Every path of the API, as `openapi.json` writes it, and what it names. A topic and a file are all that
-/// follows, with its slashes.
+/// Every path of the API, as `openapi.json` writes it, and the route that it names. A topic or a file is the
+/// whole rest of the path, with its slashes.
 pub(super) const ROUTES: [(&str, Route); 7] = [
     ("/", Route::Page),
     ("/page/{file}", Route::Page),
@@ -149,8 +149,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Whether a text can be the name of a session: 1 to 64 of a few characters; behind `~` one that the
-/// broker has given.
+/// Whether a text can be the name of a session: 1 to 64 ASCII letters, digits, `.`, `_` or `-`. A `~` before them
+/// marks a name that the broker has given.
 pub(super) fn is_session_name(name: &str) -> bool {
     let text = name.strip_prefix('~').unwrap_or(name);
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');

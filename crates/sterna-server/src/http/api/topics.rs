@@ -18,7 +18,7 @@ use crate::http::registry::{Created, topic_record};
 use crate::identity::Identity;
 use crate::mapping::{entity_tag, http_fields};
 
-/// What a browser may make of a message that somebody has published: nothing that runs.
+/// The rights of a published message in a browser: nothing in it runs.
 const SANDBOX: &[u8] = b"default-src 'none'; sandbox";
 
 /// Whether a request has a copy with this entity tag already (RFC 9110, section 13.1.2).
@@ -48,7 +48,7 @@ impl Api {
     /// HEAD, PUT and DELETE of a topic.
     ///
     /// # Errors
-    /// What to answer instead.
+    /// The answer to a request that fails.
     #[allow(clippy::too_many_arguments, reason = "a step of a request")]
     pub(super) fn topic(
         &mut self,
@@ -138,7 +138,7 @@ impl Api {
     /// The retained message of a topic.
     ///
     /// # Errors
-    /// What to answer instead.
+    /// The answer to a request that fails.
     pub(super) fn last(
         &mut self,
         cx: &Context<'_>,

@@ -1,5 +1,5 @@
-//! WebTransport sessions: messages go out on a stream of the server or in datagrams, and come in on
-//! streams of the client or in datagrams.
+//! WebTransport sessions. Messages go out on a stream of the server or in datagrams. They come in on streams of
+//! the client or in datagrams.
 
 use bytes::{Bytes, BytesMut};
 use sterna_broker::Close;
@@ -24,7 +24,7 @@ use crate::mail::http::{Acknowledge, Work};
 use crate::session::http::client_id;
 use sterna_mapping::frame::{Frame, FrameError, FrameReader, write_answer};
 
-/// Code with which a stream is given up that does not carry frames.
+/// The code with which a stream is given up: it does not carry frames, or there are too many streams.
 const BAD_FRAME: u32 = 1;
 
 /// A WebTransport session.
@@ -57,7 +57,7 @@ impl Api {
     /// Accepts a session, with a subscription unless it asks for none.
     ///
     /// # Errors
-    /// What to answer otherwise.
+    /// The answer to a request that fails.
     pub(super) fn session(
         &mut self,
         cx: &mut Context<'_>,
@@ -208,12 +208,13 @@ impl Api {
                     self.acknowledge(cx, peer, out, promise, Acknowledgement::Nothing);
                 }
             }
-            // Whoever sends datagrams accepts that some are lost.
+            // A client that sends datagrams accepts that some are lost.
             Ok(_) | Err(_) => tracing::debug!("a datagram that is not one frame of QoS 0"),
         }
     }
 
-    /// Does what a frame says; the status to answer with, and what that waits for, if it is answered.
+    /// Does what a frame asks for. Returns the status of the answer and the promise that the answer waits for, if
+    /// there is one.
     fn frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -296,7 +297,7 @@ impl Api {
             subscription.exchange == session
                 && matches!(subscription.outlet, super::subscription::Outlet::Transport { stream: own } if own == stream)
         };
-        // Whoever does not read what is delivered has given the subscription up.
+        // A client that does not read its deliveries has given up the subscription.
         if let Some(at) = peer.subscriptions.iter().position(is_its) {
             self.drop_subscription(cx, peer, at, Some(Close::LOST));
             peer.transports
@@ -338,7 +339,7 @@ fn held_bytes(peer: &Peer) -> usize {
     streams.map(|incoming| incoming.reader.held_bytes()).sum()
 }
 
-/// Gives a stream up that does not carry frames.
+/// Gives up a stream that does not carry frames.
 fn give_up(
     cx: &Context<'_>,
     peer: &Peer,

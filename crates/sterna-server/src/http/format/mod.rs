@@ -1,6 +1,5 @@
-//! The forms in which messages are sent to subscribers (`docs/http.md`). Nothing here reads or sends:
-//! all of it is from messages to bytes, and from bytes to frames
-//! and their messages.
+//! The forms in which messages are sent to subscribers (`docs/http.md`). Nothing here reads from or sends to a
+//! connection. The code turns messages into bytes, and bytes into frames and their messages.
 
 pub(crate) mod json;
 mod publish;
@@ -50,7 +49,7 @@ impl<'m> OutgoingMessage<'m> {
             qos: delivery.qos,
             retain: delivery.retain,
             redelivered: delivery.redelivered,
-            // Another shard's clock may be a little ahead; what is left is never more than what it
+            // Another shard's clock may be a little ahead. The remaining lifetime is never more than the message
             // came with.
             now_ms: now_ms.max(delivery.message.published_ms()),
         }
@@ -68,7 +67,7 @@ impl Format {
         }
     }
 
-    /// What a response begins with.
+    /// The beginning of a response.
     pub(crate) const fn opening(self) -> &'static [u8] {
         match self {
             Self::Array => b"[",
@@ -76,7 +75,7 @@ impl Format {
         }
     }
 
-    /// What a response that ends in order ends with.
+    /// The end of a response that ends in order.
     pub(crate) const fn closing(self) -> &'static [u8] {
         match self {
             Self::Array => b"]",
@@ -84,7 +83,7 @@ impl Format {
         }
     }
 
-    /// What says, between two messages, that the response lives; nothing where it has no such word.
+    /// The sign of life between two messages; empty for a form that has none.
     pub(crate) const fn heartbeat(self) -> &'static [u8] {
         match self {
             Self::Lines => b"\n",
@@ -94,9 +93,9 @@ impl Format {
         }
     }
 
-    /// Appends a message. `is_first` says whether it is the response's first, `session` names the
-    /// session in its id. What is returned is the rest of the message, to be sent after `out` without
-    /// a copy.
+    /// Appends a message. `is_first` says whether the message is the response's first, and `session` names the
+    /// session in its id. Returns the rest of the message, to be sent after `out` without a copy; `None` if
+    /// nothing is left.
     pub(crate) fn write(
         self,
         item: &OutgoingMessage<'_>,
@@ -279,7 +278,7 @@ mod tests {
             }
         }
 
-        /// What the page of the documentation says the object is.
+        /// The object as the page of the documentation describes it.
         fn object(&self) -> Value {
             let base64 = base64::engine::general_purpose::STANDARD;
             let mut object = json!({ "topic": self.topic, "qos": 1 });

@@ -7,14 +7,14 @@ use sterna_mqtt::{PropertyContext, PublishProperties};
 
 use sterna_mapping::frame::Frame;
 
-/// What errors of a frame's properties are said of.
+/// The field that errors of a frame's properties name.
 const PROPERTIES: &str = "properties";
 
 /// The broker's message for a frame that publishes; it shares the frame's bytes. The topic must
 /// be a topic name.
 ///
 /// # Errors
-/// What is wrong with its properties.
+/// Its properties are invalid; the error says why.
 pub(crate) fn message_from_frame(frame: &Frame, now_ms: u64) -> Result<Message, FieldError> {
     let invalid = |detail| FieldError::new(PROPERTIES, detail);
     let properties = PublishProperties::parse(frame.properties(), PropertyContext::Publish)

@@ -2,7 +2,7 @@
 
 const FIRST_DELAY_MS = 500;
 const LONGEST_DELAY_MS = 15_000;
-// What was refused with one of these is refused again.
+// A request that was refused with one of these is refused again.
 const FINAL = new Set([400, 401, 403, 404, 405, 406, 409, 414, 421, 431]);
 
 // An answer that says no: a problem (RFC 9457), or what is left of one.
@@ -33,7 +33,7 @@ export class Unreachable extends Error {
   }
 }
 
-// What went wrong, in words.
+// An error in words.
 export function words(error) {
   return error.status ? `${error.status}: ${error.message}` : error.message;
 }

@@ -178,7 +178,7 @@ export class Chart {
     }
   }
 
-  // What is in the window of time, by kind.
+  // The series in the window of time, by kind.
   seen(begin) {
     const kinds = new Map();
     for (const one of this.series.values()) {
@@ -210,7 +210,7 @@ export class Chart {
       this.svg.replaceChildren();
       return;
     }
-    // What came in the first seconds fills the width.
+    // The points of the first seconds fill the width.
     const all = kinds.flatMap(([, lines]) => lines);
     const oldest = Math.min(...all.map(({ points }) => points[0][0]));
     const start = Math.max(begin, Math.min(oldest, end - 10_000));
@@ -279,7 +279,7 @@ export class Chart {
     }
   }
 
-  // What each line says at the pointer.
+  // The value of each line at the pointer.
   readout(parts, frame, lines, x, y, at) {
     const place = x(at);
     parts.push(draw("line", { x1: place, x2: place, y1: frame.top, y2: frame.bottom, class: "cursor" }));

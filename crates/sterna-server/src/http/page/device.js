@@ -101,7 +101,7 @@ export class Device {
     }
   }
 
-  // What does not change while the connection lives.
+  // The parts that do not change while the connection lives.
   begin(client) {
     this.title.textContent = called(client);
     this.title.focus({ preventScroll: true });

@@ -36,7 +36,7 @@ export function loss(path) {
   return path.lost_packets && share ? `${count(path.lost_packets)} (${share.toFixed(share < 10 ? 1 : 0)} %)` : count(path.lost_packets);
 }
 
-// What a connection is called.
+// The name of a connection.
 export function called(client) {
   return client.name ?? client.user ?? (client.protocol === "http" ? "(anonymous)" : "(before login)");
 }

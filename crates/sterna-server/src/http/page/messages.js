@@ -277,7 +277,7 @@ function row({ message, at }) {
   for (const mark of marks.filter(Boolean)) {
     item.querySelector(".marks").append(make("span", {}, mark));
   }
-  // What is folded is filled in when it is opened.
+  // Folded content is filled in when it is opened.
   const details = item.querySelector("details");
   details.addEventListener("toggle", () => fill(details, message), { once: true });
   return item;

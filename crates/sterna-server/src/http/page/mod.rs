@@ -4,7 +4,7 @@
 //! be strict. Scripts, styles and connections are of the same origin, nothing is inline, and no text is
 //! taken for markup.
 
-/// What the page may load and do (`Content-Security-Policy` of `/`).
+/// The permissions of the page: the sources it may load from, and its actions (`Content-Security-Policy` of `/`).
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -106,7 +106,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// What is between `before` and the next quotation mark, each time.
+    /// The texts between each `before` and the next quotation mark.
     fn quoted<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
         text.split(before)
             .skip(1)

@@ -97,7 +97,7 @@ export class Queues {
     );
   }
 
-  // What an operator may do with it.
+  // The actions that an operator may take on the queue.
   async offer() {
     if (!this.place.may("operator")) {
       return;

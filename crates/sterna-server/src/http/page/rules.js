@@ -14,7 +14,7 @@ function names(list, all) {
   return list?.length ? list.join(", ") : all;
 }
 
-// Whom a rule is about.
+// The clients that a rule is about.
 function whom(rule) {
   const parts = [];
   if (rule.users?.length) {

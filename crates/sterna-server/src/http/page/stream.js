@@ -27,7 +27,7 @@ async function readLines(response, heard, line) {
   }
 }
 
-// What is common to both: a watchdog for responses that have died.
+// The common part of both: a watchdog for responses that have died.
 class Stream extends Attempts {
   async open(path, opened, heard, line) {
     let watchdog;
@@ -104,7 +104,7 @@ export class Subscription extends Stream {
   }
 }
 
-// What an operator watches of the broker: `on.event(object)` is called for each event.
+// An operator's trace of the broker: `on.event(object)` is called for each event.
 export class Trace extends Stream {
   constructor(api, parameters, on) {
     super(on);

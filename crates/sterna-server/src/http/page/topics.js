@@ -7,7 +7,7 @@ import { clock, count, day, preview, whole } from "./figures.js";
 const MOST = 2_000;
 // Readers of a topic that are shown.
 const READERS = 50;
-// So many topics are shown unfolded.
+// The most topics that are shown unfolded.
 const UNFOLDED = 40;
 
 // A level of the tree: what is below it by name, and its own message.
@@ -84,7 +84,7 @@ export class Topics {
         }
       }
     };
-    // What is folded is made when it is opened.
+    // Folded content is made when it is opened.
     if (details.open) {
       fill();
     } else {

@@ -41,7 +41,7 @@ pub(super) fn content_of(
         let mut words = value.split(|byte| *byte == b',');
         words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
     });
-    // What follows the content is nothing that was asked for.
+    // Bytes behind the content are nothing that was asked for.
     let mut ends = head.version == Some(1) && !closes;
     let content = if let Some(coding) = field("transfer-encoding") {
         if !coding.eq_ignore_ascii_case(b"chunked") {
@@ -79,11 +79,11 @@ pub(super) fn content_of(
     }))
 }
 
-/// Content, and what follows it.
+/// Content, and the bytes that follow it.
 type Parted<'a> = (Vec<u8>, &'a [u8]);
 
-/// Content in chunks, put together, with what follows the last chunk; `None` if more is to come. The error is `None`
-/// for too much.
+/// Content in chunks, put together, with the bytes behind the last chunk; `None` if more is to come. The error is
+/// `None` for too much.
 fn unchunked(mut rest: &[u8], most: usize) -> Result<Option<Parted<'_>>, Option<String>> {
     let mut content = Vec::new();
     loop {

@@ -1,10 +1,10 @@
 //! One request over HTTP, with or without TLS, by a thread that may wait.
 //!
 //! The client is small on purpose: no redirects, no cookies, no compression. A limit bounds the time of the whole
-//! request and the bytes of its answer. A connection is used again where the settings say so. There are as many as
-//! threads that ask at a time. One that the server has closed meanwhile is replaced, and asked again: nothing of an
-//! answer had come then. One on which something came that nobody has asked for is replaced too: it would be taken for
-//! the next answer (RFC 9112, section 9.2).
+//! request and the bytes of its answer. A connection is used again where the settings say so. There are as many
+//! connections as threads that ask at a time. One that the server has closed meanwhile is replaced, and the request
+//! sent again: no byte of an answer had come then. A connection with bytes that nobody asked for is replaced, too. They
+//! would be taken for the next answer (RFC 9112, section 9.2).
 
 mod answer;
 mod url;
@@ -28,7 +28,7 @@ use url::Url;
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
 
-/// What the settings say of an endpoint, with the names of those that can be at fault.
+/// The settings of an endpoint, with the names of those that can be at fault.
 pub(super) struct Terms<'a> {
     pub(super) url: (&'static str, &'a str),
     pub(super) ca: (&'static str, Option<&'a Path>),
@@ -164,10 +164,10 @@ impl Endpoint {
         self.connects.load(Ordering::Relaxed)
     }
 
-    /// Gets what the URL has, and waits for it.
+    /// Gets the content of the URL, and waits for it.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// The reason, in words.
     pub(super) fn get(&self) -> Result<String, String> {
         self.ask("GET", "", b"", Instant::now() + self.timeout)
     }
@@ -176,7 +176,7 @@ impl Endpoint {
     /// deadline.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// The reason, in words.
     pub(super) fn post(
         &self,
         fields: &str,
@@ -239,7 +239,7 @@ impl Endpoint {
         stream.flush().map_err(silent)?;
         let mut bytes = vec![0; READ_BYTES];
         loop {
-            // What is complete needs no end of the connection.
+            // A complete answer needs no end of the connection.
             if let Some(content) = content_of(&answer, false, self.maximum_bytes)? {
                 if content.is_last {
                     return Ok(content.text);

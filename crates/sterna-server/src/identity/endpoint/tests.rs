@@ -68,8 +68,8 @@ fn listen(secure: Option<&Secure>) -> (TcpListener, String) {
     (listener, format!("{scheme}://localhost:{port}/"))
 }
 
-/// A client of a server that answers each request of each connection with the next of these, and then ends the
-/// connection if `ends`.
+/// A client of a server that answers each request, on any connection, with the next of `answers`. The server then ends
+/// the connection if `ends`.
 fn client_of(
     answers: &'static [&'static str],
     ends: bool,
@@ -142,7 +142,7 @@ fn a_connection_is_used_again_where_the_answer_lets_it() {
     }
 }
 
-/// What comes while a connection waits is the answer to nothing.
+/// Bytes that come while a connection waits are the answer to nothing.
 #[test]
 fn what_nobody_asked_for_is_not_the_next_answer() {
     let secure = Secure::new();

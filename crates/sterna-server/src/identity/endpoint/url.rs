@@ -29,7 +29,7 @@ impl Url {
     /// Reads the value of a setting.
     ///
     /// # Errors
-    /// A sentence that names the setting, and what is wrong with its value.
+    /// A sentence that names the setting, and the fault of its value.
     pub(super) fn parse((setting, text): (&str, &str), plain: Plain) -> Result<Self, String> {
         let fault = |why: &str| format!("{setting}: `{text}` {why}");
         let (is_secure, rest) = match text.split_once("://") {
@@ -74,8 +74,8 @@ impl Url {
         })
     }
 
-    /// The addresses of the host. The system's resolver has no time limit of its own choosing, so it runs
-    /// on a thread that is left alone when the time is over.
+    /// The addresses of the host. The system's resolver takes no time limit. So it runs on a thread that is left alone
+    /// when the time is over.
     pub(super) fn addresses(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = self.host.parse::<IpAddr>() {
             return Ok(vec![(address, self.port).into()]);

@@ -31,7 +31,7 @@ const EC: &str = "1.2.840.10045.2.1";
 const P256: &str = "1.2.840.10045.3.1.7";
 const ED25519: &str = "1.3.101.112";
 
-/// What a key is known by: a digest of its algorithm and its material.
+/// The identifier of a key: a digest of its algorithm and its material.
 pub(in crate::identity) type KeyId = [u8; 32];
 
 /// A key of the issuer.
@@ -277,7 +277,7 @@ impl Keys {
         self.0.iter().any(|key| key.id == *id)
     }
 
-    /// Whether they are the same as others, in whatever order.
+    /// Whether they are the same as others, in any order.
     pub(super) fn are_same(&self, other: &Self) -> bool {
         let all = |one: &Self, other: &Self| one.0.iter().all(|key| other.have(&key.id));
         all(self, other) && all(other, self)

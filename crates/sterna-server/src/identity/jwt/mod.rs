@@ -1,8 +1,8 @@
 //! JSON web tokens (RFC 7519), signed (RFC 7515), of one issuer.
 //!
-//! What decides about a token is the configuration: algorithms, keys, issuer and audiences. Of the
-//! token's header only two members count, and only to choose among the keys that are trusted
-//! anyway (RFC 8725). A token says when it ends, and with it ends what its client does.
+//! The configuration decides about a token: algorithms, keys, issuer and audiences. Of the token's
+//! header only two members count, and only to choose among the keys that are trusted anyway (RFC
+//! 8725). A token says when it ends, and its client's work ends with it.
 
 mod keys;
 
@@ -34,7 +34,7 @@ pub struct Issuer {
     /// All of them.
     keys: Keys,
     source: Option<Arc<Endpoint>>,
-    /// What the source has said last, and was good.
+    /// The last good answer of the source.
     published: Option<Arc<str>>,
     /// Whether a token has named a key that is not known.
     misses_key: Arc<AtomicBool>,
@@ -42,7 +42,7 @@ pub struct Issuer {
     requests: Arc<KeyRequests>,
 }
 
-/// Requests for keys, by what came of them.
+/// Requests for keys, by their outcome.
 #[derive(Debug, Default)]
 struct KeyRequests {
     good: AtomicU64,
@@ -75,8 +75,8 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Whether whoever shows the token may be guessing: its issuer has not signed it. Whose key is
-    /// unknown learns nothing, and may be ahead of a change of keys.
+    /// Whether the token may be a guess: its issuer has not signed it. A client with an unknown key
+    /// learns nothing, and may be ahead of a change of keys.
     pub(crate) const fn is_guess(self) -> bool {
         matches!(self, Self::Form | Self::Algorithm | Self::Signature)
     }
@@ -106,8 +106,8 @@ pub(crate) fn is_token(credentials: &[u8]) -> bool {
     credentials.first() == Some(&b'e') && parts.count() == 3 && credentials.iter().all(is_part)
 }
 
-/// The token in the first message of [`OAUTHBEARER`]; the second value is the user that the client
-/// wants to act as, empty for the token's.
+/// The token in the first message of [`OAUTHBEARER`]. The second value is the user that the client
+/// wants to act as; empty for the token's own.
 pub(crate) fn token_of_message(message: &[u8]) -> Option<(&str, &str)> {
     let message = std::str::from_utf8(message).ok()?;
     let (header, fields) = message.split_once('\u{1}')?;
@@ -149,7 +149,7 @@ impl Issuer {
     /// without a URL.
     ///
     /// # Errors
-    /// What went wrong, in words: there is no answer, or it has no good keys.
+    /// The reason, in words: there is no answer, or it has no good keys.
     pub(crate) fn ask(&self) -> Result<Option<Self>, String> {
         let Some(source) = &self.source else {
             return Ok(None);
@@ -163,7 +163,7 @@ impl Issuer {
         asked.map(Some)
     }
 
-    /// Goes on with what the issuer before has counted.
+    /// Goes on with the counts of the issuer before.
     pub(crate) fn succeed(&mut self, old: &Self) {
         self.requests = Arc::clone(&old.requests);
     }
@@ -197,7 +197,7 @@ impl Issuer {
         })
     }
 
-    /// What the URL has said last, where this issuer has the same URL as `old`.
+    /// The last good answer of the URL, where this issuer has the same URL as `old`.
     pub(crate) fn published_by(&self, old: &Self) -> Option<Arc<str>> {
         let is_same = self.config.keys_url == old.config.keys_url;
         old.published.clone().filter(|_| is_same)
@@ -248,8 +248,7 @@ impl Issuer {
         self.config == other.config && self.keys.are_same(&other.keys)
     }
 
-    /// Whether a client that came in by a token would still: its key is trusted, and the token has to say
-    /// the same as before.
+    /// Whether a client would still come in by its token: the key is trusted, and the demands on a token are unchanged.
     pub(crate) fn stands_by(&self, grant: &Grant) -> bool {
         let Basis::Jwt(key, terms) = grant.basis() else {
             return false;
@@ -269,7 +268,7 @@ impl Issuer {
         self.keys.have(key) && terms == *self.config
     }
 
-    /// The user whom a token names, before anything of it is verified.
+    /// The user that a token names, before any part of the token is verified.
     pub(crate) fn claimed_user(&self, token: &[u8]) -> Option<String> {
         let claims = token.split(|byte| *byte == b'.').nth(1)?;
         let is_short = token.len() <= self.config.maximum_token_bytes as usize;
@@ -277,8 +276,9 @@ impl Issuer {
         Some(self.user_of(&Value::Object(claims))?.to_owned())
     }
 
-    /// Who shows a token; `now_ms` counts from the Unix epoch. It costs one signature check, or
-    /// up to four where keys have no name: as much as a TLS handshake, so a shard does it.
+    /// The identity of a client that shows a token; `now_ms` counts from the Unix epoch. It costs
+    /// one signature check, or up to four where keys have no name. That is as much as a TLS
+    /// handshake, so a shard does it.
     ///
     /// # Errors
     /// Why it may not come in.
@@ -347,7 +347,7 @@ impl Issuer {
         key.map(|key| key.id).ok_or(Fault::Signature)
     }
 
-    /// Checks what a token says of itself; the value is its end, the clocks' difference included.
+    /// Checks a token's claims; the value is its end, the clocks' difference included.
     fn check_claims(&self, claims: &Value, now_ms: u64) -> Result<u64, Fault> {
         let skew_ms = u64::from(self.config.clock_skew_s) * 1000;
         let time_ms = |name: &str| match claims.get(name) {

@@ -1,4 +1,4 @@
-//! What the webhook is counted by. Several threads count, and questions are rare.
+//! The meters of the webhook. Several threads count, and questions are rare.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,16 +10,16 @@ pub(crate) const FIRST_BOUND_US: u64 = 128;
 /// Bounds that double; the last is for all beyond.
 const BUCKETS: usize = 22;
 
-/// What is asked.
+/// The subject of a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Subject {
-    /// Who a client is.
+    /// The identity of a client.
     Authentication,
-    /// What it may do.
+    /// A client's right to an action.
     Authorization,
 }
 
-/// What came of a question.
+/// The outcome of a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Allowed,
@@ -64,7 +64,7 @@ impl Outcome {
         }
     }
 
-    /// What a question came to that has no good answer.
+    /// The outcome of a question that has no good answer.
     pub(super) const fn of(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Busy | Refusal::Unavailable => Self::Busy,
@@ -73,7 +73,7 @@ impl Outcome {
     }
 }
 
-/// Counts since the start of the process, whatever policies there were.
+/// Counts since the start of the process, over all policies.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     of: [Counts; Subject::ALL.len()],

@@ -1,7 +1,7 @@
-//! A service that is asked over HTTP who clients are, and what they may do (`docs/webhook.md`).
+//! A service that is asked over HTTP for the identities and rights of clients (`docs/webhook.md`).
 //!
-//! It is asked on threads of its own; answers are remembered for a while. What it does not answer in time
-//! and in the right form is a refusal.
+//! It is asked on threads of its own; answers are remembered for a while. A question without an answer in time and in
+//! the right form is a refusal.
 
 mod breaker;
 mod meters;
@@ -28,10 +28,10 @@ pub(crate) use wire::{Access, Credentials, Login};
 /// A key by which credentials are remembered: they themselves are not kept.
 type Digest = [u8; digest::SHA256_OUTPUT_LEN];
 
-/// What was said of credentials; `None` where they were refused.
+/// Recent verdicts on credentials; `None` where they were refused.
 type Verdicts = Recent<Digest, Option<Identity>, u64>;
 
-/// What was said of credentials lately.
+/// A recent verdict on credentials.
 #[derive(Clone, Debug)]
 pub(crate) enum Known {
     Admitted(Identity),
@@ -121,7 +121,7 @@ impl Webhook {
         self.authorization.is_some()
     }
 
-    /// What it has said about actions of late.
+    /// Its recent answers about actions.
     pub(crate) const fn answers(&self) -> &Arc<Answers> {
         &self.answers
     }
@@ -133,7 +133,7 @@ impl Webhook {
         self.connects_before = Subject::ALL.map(|subject| old.connects(subject));
     }
 
-    /// Lookups among what is remembered that found an answer, and that found none.
+    /// Lookups of remembered answers that found one, and that found none.
     pub(crate) fn lookups(&self, subject: Subject) -> (u64, u64) {
         match subject {
             Subject::Authentication => self.meters.lookups(),
@@ -141,7 +141,7 @@ impl Webhook {
         }
     }
 
-    /// What was counted.
+    /// The counts.
     pub(crate) fn meters(&self) -> &Meters {
         &self.meters
     }
@@ -192,7 +192,7 @@ impl Webhook {
         self.config == other.config
     }
 
-    /// What was said of credentials lately; `None` if nothing was.
+    /// The recent verdict on credentials; `None` if there is none.
     pub(crate) fn recall(&self, login: &Login<'_>) -> Option<Known> {
         let digest = self.digest(login);
         let said = lock(&self.verdicts).get(&digest, login.now_ms).cloned();

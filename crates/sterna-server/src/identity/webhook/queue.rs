@@ -16,14 +16,14 @@ use crate::identity::guesses::origin;
 /// How long an idle thread waits for a question.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What is done on a thread with the deadline of the question, or why it is not asked.
+/// Work for a thread with the deadline of the question, or with the reason why it is not asked.
 pub(super) type Work = Box<dyn FnOnce(Result<Instant, Refusal>) + Send>;
 
 /// A question.
 struct Question {
     number: u64,
     deadline: Instant,
-    /// The address of the client, among which those that have most give way.
+    /// The address of the client. The address with the most questions gives way.
     origin: IpAddr,
     work: Work,
 }
@@ -67,7 +67,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.queue.state();
         let at = (state.waiting.iter()).position(|one| one.number == self.number);
-        // What it holds is dropped when the lock is free again.
+        // The question is dropped when the lock is free again.
         let given_up = at.and_then(|at| state.waiting.remove(at));
         drop(state);
         drop(given_up);
@@ -160,7 +160,7 @@ impl Queue {
         })
     }
 
-    /// Asks no more; what waits is told so.
+    /// Asks no more; waiting questions are told so.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;

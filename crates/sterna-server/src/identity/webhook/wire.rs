@@ -1,4 +1,4 @@
-//! What the broker and the webhook say to each other, in JSON (`docs/webhook.md`).
+//! The questions of the broker and the answers of the webhook, in JSON (`docs/webhook.md`).
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::config::ActionName;
 use crate::identity::grant::{Basis, Grant};
 use crate::identity::{Identity, Proof};
 
-/// What a client shows.
+/// The credentials that a client shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Credentials<'a> {
     Password(&'a str, &'a [u8]),
@@ -31,7 +31,7 @@ pub(crate) struct Login<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// A question about what a client wants to do.
+/// A question about an action of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) user: Option<Box<str>>,
@@ -140,7 +140,7 @@ impl Access {
 /// client says it is, if it says so.
 ///
 /// # Errors
-/// What is wrong with the answer, which then counts for nothing.
+/// The fault of the answer, which then counts for nothing.
 pub(super) fn read_login(
     answer: &str,
     asked: Option<&str>,
@@ -178,7 +178,7 @@ pub(super) fn read_login(
 /// Reads an answer about an action: whether it is allowed.
 ///
 /// # Errors
-/// What is wrong with the answer, which then counts for nothing.
+/// The fault of the answer, which then counts for nothing.
 pub(super) fn read_access(answer: &str) -> Result<bool, String> {
     let answer: AccessAnswer = serde_json::from_str(answer).map_err(|error| error.to_string())?;
     Ok(answer.result == Word::Allow)

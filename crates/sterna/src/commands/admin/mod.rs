@@ -43,7 +43,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Who one is, and the role of that
+    /// User and role of the sender
     Me,
     /// The process: version, listeners, shards, counts
     Node,
@@ -421,7 +421,7 @@ async fn act(args: &Args) -> Result<(), Failure> {
     shown.print(args.json)
 }
 
-/// What is printed.
+/// The output of a command.
 enum Shown {
     One(Value),
     /// A change whose answer has no content: a line on standard error.
@@ -431,7 +431,7 @@ enum Shown {
 }
 
 impl Shown {
-    /// What a change has answered, or these words where that is nothing.
+    /// The answer to a change, or `words` where the answer has no content.
     fn done(answer: Value, words: impl Display) -> Self {
         match answer {
             Value::Null => Self::Done(table::harmless(&words.to_string())),

@@ -42,7 +42,7 @@ pub(super) struct Explain {
     /// Whether the message comes in early data
     #[arg(long, value_name = "true|false")]
     early_data: Option<bool>,
-    /// What the client does
+    /// Action of the client
     action: What,
     /// Topic name, or the filter of a subscription (of a shared one: what follows the share name)
     topic: String,

@@ -2,7 +2,8 @@
 //!
 //! It counts delivered packets. A packet under way at the last acknowledgement is not counted,
 //! whichever task of this process ran first. A TCP connection through it stands at once, without
-//! the path's delay, so that what would have passed meanwhile is added to its start.
+//! the path's delay. So the handshake's packets are counted and its round trip waited for at the
+//! start.
 
 use std::collections::HashMap;
 use std::io;

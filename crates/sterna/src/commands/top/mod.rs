@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 async fn top(args: &Args) -> Result<(), Failure> {
     let admin = args.connection.client()?;
     let interval = args.interval.max(Duration::from_millis(100));
-    // What cannot be reached is said before the screen is cleared.
+    // A broker that cannot be reached is reported before the screen is cleared.
     let before = look(&admin, args.clients, args.sort).await?;
     let choice = Choice {
         tab: Tab::Clients,

@@ -1,4 +1,4 @@
-//! What is shown: two looks at a broker, and what happened between them.
+//! The picture on the screen: two looks at a broker, and the changes between them.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -94,7 +94,7 @@ fn text(value: &Value, at: &str) -> String {
 }
 
 impl Picture {
-    /// What is to be seen at `now`, and has changed since `before`.
+    /// The picture of the broker at `now`, and of its changes since `before`.
     pub(super) fn new(before: &Look, now: &Look, sort: Sort) -> Self {
         let node = &now.node;
         let passed_ms = number(node, "/now_ms").saturating_sub(number(&before.node, "/now_ms"));
@@ -116,7 +116,8 @@ impl Picture {
             sort.compare(one, other)
                 .then_with(|| one.name.cmp(&other.name))
         });
-        // What another node of a cluster has, that one knows.
+        // Queues of other nodes of a cluster are left out: only their own node knows their
+        // messages.
         let here = (now.queues.iter()).filter(|queue| !queue["messages"].is_null());
         let queues = here.map(|queue| Queue {
             name: text(queue, "/name"),

@@ -11,14 +11,14 @@ use super::model::{Picture, Sort};
 /// A terminal of fewer columns has no room for clients' addresses.
 const WIDE: u16 = 100;
 
-/// What the lower part of the screen shows.
+/// The lower part of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tab {
     Clients,
     Queues,
 }
 
-/// What is chosen by keys.
+/// The choices by keys, and the broker's place.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) tab: Tab,

@@ -385,7 +385,7 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// What the run counts: deliveries, or acknowledgements where there are none.
+    /// The count of the run: deliveries, or acknowledgements where there are none.
     const fn done(&self) -> u64 {
         match self.plan.shape {
             Shape::Unheard(_) => self.acknowledged,

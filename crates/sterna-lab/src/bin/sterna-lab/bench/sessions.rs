@@ -108,8 +108,8 @@ pub(super) fn make(
 }
 
 impl Maker<'_> {
-    /// Makes the sessions of a plan until its time is up or one cannot be made; returns their number, and
-    /// why one cannot.
+    /// Makes the sessions of a plan until its time is up or one cannot be made. Returns their number,
+    /// and the reason for the one that cannot.
     fn make_all(
         plan: Making,
         options: &LinkOptions,

@@ -136,9 +136,9 @@ fn begin_streams(count: usize, options: &LinkOptions) -> Result<Silence, String>
     })
 }
 
-/// Sends the first datagram of each client, and reads whether the broker answered it. It sends a
-/// few at a time: a broker may leave handshakes unanswered that it cannot begin at once, and these
-/// clients would ask again.
+/// Sends the first datagram of each client, and reads whether the broker answered it. It sends a few at
+/// a time. A broker may leave handshakes unanswered that it cannot begin at once, and these clients
+/// would ask again.
 fn begin_quic(count: usize, options: &LinkOptions) -> Result<Silence, String> {
     let fail = |e: std::io::Error| format!("cannot use a UDP socket: {e}");
     let tls = client_config(options, &[b"mqtt"])?;

@@ -138,7 +138,7 @@ fn tls(task: &Task, tls: &mut Tls) {
     };
 }
 
-/// What is done to a TCP socket before it connects, if anything.
+/// The set-up of a TCP socket before it connects, if there is any.
 fn socket_setup(task: &Task) -> Option<SocketSetup> {
     let setup = || SocketSetup::new(|socket| kernel::connect_by_fast_open(socket.as_fd()));
     task.fast_open.then(setup)

@@ -6,7 +6,7 @@ use sterna_server::config::{ActionName, Effect, Rule};
 use super::Report;
 use super::source::{self, Line};
 
-/// Whose topics follow.
+/// The users whose topics follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Subject {
     /// Clients without a name: before the first user.
@@ -24,8 +24,8 @@ struct Entry {
     topic: String,
 }
 
-/// Reads the list that a line names, as rules in the order in which they decide: in Mosquitto a client's own
-/// topics come before patterns, and what is denied before what is allowed.
+/// Reads the list that a line names, as rules in the order in which they decide. In Mosquitto a client's own topics
+/// come before patterns, and denials before permissions.
 pub(super) fn rules(named_by: &Line, report: &mut Report) -> Result<Vec<Rule>, String> {
     let entries = entries(&source::lines(&named_by.path())?, report);
     let mut rules = Vec::new();

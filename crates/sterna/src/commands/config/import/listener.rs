@@ -36,7 +36,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// What stands before all listeners.
+    /// The draft for the lines before all listeners.
     pub(super) const fn first() -> Self {
         Self {
             made_by: None,

@@ -20,10 +20,10 @@ use translation::Translation;
 
 /// Translate a configuration of Mosquitto (mosquitto.conf).
 ///
-/// Listeners, certificates, users, access rules, persistence and limits are translated. What is not is listed
-/// on standard error, with file and line. Passwords cannot be translated: the names of the users are written
-/// into a file `passwords` beside the result, as comments, for `sterna passwd`. No file is replaced. Exit code
-/// 0: all is translated; 1: the result is written, and something is missing in it; 2: nothing is written.
+/// Listeners, certificates, users, access rules, persistence and limits are translated. All else is listed on standard
+/// error, with file and line. Passwords cannot be translated: the names of the users are written into a file
+/// `passwords` beside the result, as comments, for `sterna passwd`. No file is replaced. Exit code 0: all is
+/// translated; 1: the result is written, and something is missing in it; 2: nothing is written.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     /// Mosquitto's configuration
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     output: PathBuf,
 }
 
-/// What the importer tells its user.
+/// The importer's messages to its user.
 #[derive(Debug, Default)]
 struct Report {
     notes: Vec<String>,

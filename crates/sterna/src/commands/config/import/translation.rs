@@ -1,4 +1,4 @@
-//! What a line of Mosquitto's configuration is here.
+//! The translation of a line of Mosquitto's configuration.
 
 use std::fmt::{Display, Write as _};
 use std::fs;

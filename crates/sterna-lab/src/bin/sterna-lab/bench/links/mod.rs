@@ -96,7 +96,7 @@ enum Slot {
 pub(super) struct LinkOptions {
     /// Where.
     pub(super) target: Target,
-    /// Whom to trust, who the client is, and whether to resume instead of full handshakes.
+    /// Trust in the broker, the client's identity, and whether to resume instead of full handshakes.
     pub(super) tls: Tls,
     /// A profile of QUIC and changes to it.
     pub(super) quic: QuicOverrides,
