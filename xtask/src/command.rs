@@ -147,8 +147,8 @@ pub(crate) fn run(
     })
 }
 
-/// Runs a cargo command in the workspace's root, with a log of this name in the build folder, and `variable` in its
-/// environment.
+/// Runs a cargo command in the workspace's root, with `variable` in its environment. Its log is
+/// `NAME.log` in the build folder.
 pub(crate) fn cargo(
     workspace: &Workspace,
     progress: &mut Progress,

@@ -1,5 +1,5 @@
-//! The crash test: a broker that is killed under load (`sterna-lab crash`), and the fault test: one whose clients have bad
-//! lines (`sterna-lab faults`), in the build that tests use.
+//! The crash test and the fault test, in the build that tests use. In the first a broker is killed under
+//! load (`sterna-lab crash`); in the second its clients have bad lines (`sterna-lab faults`).
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,8 +14,8 @@ const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// The exit code by which the lab says that promises were broken.
 const BROKEN: i32 = 2;
 
-/// Builds the broker and the lab, and makes a run of a command of the lab with these arguments; the verdict is whether
-/// all promises were kept.
+/// Builds the broker and the lab, and runs a command of the lab with these arguments. The verdict is
+/// whether all promises were kept.
 pub(crate) fn run(workspace: &Workspace, command: &str, arguments: &[String]) -> Verdict {
     let folder = workspace.target_folder("xtask")?;
     let mut progress = Progress::start("build");

@@ -31,11 +31,11 @@
 //!
 //! A suite prints one line for each check and ends with exit code 0 where nothing failed:
 //!
-//! * `ok NAME`
-//! * `not ok NAME: why`
-//! * `skip NAME: why`, where something is missing that could be there; continuous integration takes
-//!   that for a failure
-//! * `n/a NAME: why`, where there is nothing to check: a library that can't, a version that hasn't
+//! - `ok NAME`
+//! - `not ok NAME: why`
+//! - `skip NAME: why`, where something that could be there is missing; a failure in continuous
+//!   integration
+//! - `n/a NAME: why`, where there is nothing to check: a library or a version without the feature
 //!
 //! Anything else is for the log.
 //!
@@ -76,10 +76,10 @@ struct Suites {
     suites: Vec<Suite>,
 }
 
-/// One suite of checks.
 /// The lane of suites that name none.
 const SHARED_LANE: &str = "shared";
 
+/// One suite of checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suite {
     name: String,
@@ -385,7 +385,7 @@ fn run_lane(
     Ok(report)
 }
 
-/// What all suites of a run have.
+/// Surroundings that all suites of a run share.
 #[derive(Debug)]
 struct Field<'a> {
     workspace: &'a Workspace,

@@ -118,7 +118,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
         ),
         prose::long_sentences(workspace, &tracked)?,
         Rule::new(
-            "public documentation begins with the thing",
+            "comments begin with the thing",
             prose::open_subjects(&files),
         ),
     ])

@@ -7,7 +7,7 @@ use crate::command::in_words;
 use crate::workspace::Workspace;
 use crate::{Failure, Verdict};
 
-/// What the test reads.
+/// The variable that the test reads.
 const SETTING: &str = "STERNA_POWERCUT";
 const HELP: &str = "\
 cargo xtask powercut [--cuts N] [--seed S] [--durability commit|interval] [--early] [--release]

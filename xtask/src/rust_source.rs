@@ -43,7 +43,7 @@ impl RustSource {
         for range in &self.tests {
             blank(&mut bytes[range.clone()]);
         }
-        // Whole sequences are blanked, so the rest is as valid as before.
+        // Blanking takes whole sequences, so the rest is as valid as before.
         String::from_utf8_lossy(&bytes).into_owned()
     }
 

@@ -1,7 +1,7 @@
 //! The test programs of the workspace, run in lanes beside each other.
 //!
-//! `cargo test` runs them one after the other. Those of the clients and of the broker's program mostly wait for a
-//! path with a delay, so the processors would rest meanwhile.
+//! `cargo test` runs them one after the other. Those of the clients and of the broker's program mostly
+//! wait for a path with a delay. The processors would rest meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

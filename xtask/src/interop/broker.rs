@@ -27,7 +27,7 @@ const LISTENERS: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "mqtt+quic"];
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
-    /// What comes before `serve`.
+    /// Arguments before `serve`.
     pub(super) before: Vec<OsString>,
     /// The search path, where it is not the caller's.
     pub(super) search_path: Option<OsString>,

@@ -1,8 +1,8 @@
 //! The suites against three nodes instead of one broker.
 //!
-//! `interop/python/cluster_front.py` takes the broker's place, and hands each connection to a node at random.
-//! `interop/cluster.json` lists which suites have nothing to do there, and which checks fail because a cluster
-//! refuses something by design, with the reason:
+//! `interop/python/cluster_front.py` takes the broker's place, and hands each connection to a node at
+//! random. `interop/cluster.json` lists suites that have nothing to do there. It also lists checks that
+//! fail because a cluster refuses something by design, with the reason:
 //!
 //! ```json
 //! {
@@ -11,8 +11,9 @@
 //! }
 //! ```
 //!
-//! `*` stands for any text. `said` is what a check says of its failure, which is anything without it; `checks` are
-//! names with their suite in front, `SUITE:CHECK`. A check that is listed may pass: its connections may come to one node.
+//! `*` stands for any text. `said` is the text by which a check says that it failed; without it any text
+//! fits. `checks` are names with their suite in front, `SUITE:CHECK`. A check that is listed may pass:
+//! its connections may come to one node.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +25,7 @@ use super::broker::Launch;
 use crate::Failure;
 use crate::workspace::{Workspace, read};
 
-/// What a cluster does not do.
+/// Suites and checks of features that a cluster lacks by design.
 #[derive(Debug, Default)]
 pub(super) struct Design {
     left_out: BTreeMap<String, String>,

@@ -91,8 +91,8 @@ const FIXED: [(&str, &str); 24] = [
     ("sterna-mqtt.isolate_lanes", "a choice, not a limit"),
 ];
 
-/// Fields of `Limits` that the server fills from no setting and that are not among the fixed ones,
-/// and fixed ones that no longer exist.
+/// Fields of `Limits` that the server fills from no setting, unless they are among the fixed ones. Also
+/// fixed ones that no longer exist.
 pub(super) fn unset_limits(files: &[SourceFile]) -> Vec<String> {
     let server: String = files
         .iter()

@@ -1,4 +1,4 @@
-//! Words: the length of sentences in the pages of `docs/`, and the beginnings of public documentation.
+//! Words: the length of sentences in the pages of `docs/`, and the beginnings of sentences in comments.
 
 use std::path::Path;
 
@@ -10,56 +10,70 @@ use crate::workspace::{Workspace, read};
 /// Most words of a sentence in a page. A page aims at 20; enumerations may need more.
 const LONG_SENTENCE_WORDS: usize = 25;
 
+/// The beginning of a page's list of its chapters.
+const CONTENTS: &str = "Contents: ";
+
 /// Words that a warning quotes from the start of a sentence.
 const QUOTED_WORDS: usize = 6;
 
-/// Crates whose public items have been gone over for [`OPEN_SUBJECTS`].
-const NAMED_FIRST: [&str; 11] = [
-    "sterna-amqp",
-    "sterna-auth",
-    "sterna-client",
-    "sterna-h3",
-    "sterna-http",
-    "sterna-mapping",
-    "sterna-mqtt",
-    "sterna-net",
-    "sterna-quic",
-    "sterna-server",
-    "sterna-topic",
+/// Beginnings of a sentence that put off its thing.
+const OPEN_SUBJECTS: [&str; 10] = [
+    "What", "Whatever", "Who", "Whoever", "Whom", "Whose", "Such", "So many", "So much", "So few",
 ];
 
-/// Beginnings that put off the thing that an item is.
-const OPEN_SUBJECTS: [&str; 8] = [
-    "What", "Whatever", "Who", "Whoever", "Whom", "Whose", "Such", "So",
-];
-
-/// The public items whose documentation does not begin with the thing.
+/// The sentences of comments in shipped code that do not begin with the thing.
 pub(super) fn open_subjects(files: &[SourceFile]) -> Vec<String> {
-    let gone_over = files
-        .iter()
-        .filter(|file| !file.only_tests && NAMED_FIRST.contains(&file.crate_name()));
-    gone_over.flat_map(open_subjects_of).collect()
+    let shipped = files.iter().filter(|file| !file.only_tests);
+    shipped.flat_map(open_subjects_of).collect()
 }
 
 fn open_subjects_of(file: &SourceFile) -> Vec<String> {
     let mut found = Vec::new();
-    let mut first: Option<(usize, &str)> = None;
+    for (line, comment) in comments(file) {
+        for sentence in sentences(&comment) {
+            let start = sentence[..sentence.len().min(2)].join(" ");
+            let is_open = |open: &&str| {
+                let rest = start.strip_prefix(*open);
+                rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+            };
+            if OPEN_SUBJECTS.iter().any(is_open) {
+                let start = sentence[..sentence.len().min(QUOTED_WORDS)].join(" ");
+                found.push(format!("{}:{line}: {start} …", file.name));
+            }
+        }
+    }
+    found
+}
+
+/// The paragraphs of a file's comments with their first lines, without code, tables and tests.
+fn comments(file: &SourceFile) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let (mut is_code, mut is_open) = (false, false);
     let mut offset = 0;
     for (index, whole) in file.text.split_inclusive('\n').enumerate() {
         let line = whole.trim();
         let is_test = file.is_test(offset);
         offset += whole.len();
-        if let Some(text) = line.strip_prefix("///") {
-            first.get_or_insert_with(|| (index + 1, text.trim()));
-        } else if !line.starts_with('#') {
-            let Some((number, text)) = first.take() else {
-                continue;
-            };
-            let word = text.split(' ').next().unwrap_or_default();
-            if line.starts_with("pub ") && !is_test && OPEN_SUBJECTS.contains(&word) {
-                found.push(format!("{}:{number}: {text}", file.name));
-            }
+        let text = line.strip_prefix("//").filter(|_| !is_test);
+        let Some(text) = text.map(|text| text.trim_start_matches(['/', '!']).trim()) else {
+            (is_code, is_open) = (false, false);
+            continue;
+        };
+        let is_fence = text.starts_with("```");
+        is_code ^= is_fence;
+        if is_fence || is_code || text.is_empty() || text.starts_with(['#', '|']) {
+            is_open = false;
+            continue;
         }
+        let item = list_item(text);
+        match found.last_mut().filter(|_| is_open && item.is_none()) {
+            Some((_, comment)) => {
+                comment.push(' ');
+                comment.push_str(text);
+            }
+            None => found.push((index + 1, item.unwrap_or(text).to_owned())),
+        }
+        is_open = true;
     }
     found
 }
@@ -90,6 +104,9 @@ fn is_page(name: &str) -> bool {
 fn long_sentences_of(name: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (line, paragraph) in paragraphs(text) {
+        if paragraph.starts_with(CONTENTS) {
+            continue;
+        }
         for sentence in sentences(&paragraph) {
             let count = sentence.len();
             if count > LONG_SENTENCE_WORDS {
@@ -180,16 +197,18 @@ mod tests {
     }
 
     #[test]
-    fn documentation_that_puts_its_thing_off_is_found() {
+    fn comments_that_put_their_thing_off_are_found() {
         let text = "\
+//! Limits. Such a limit counts.
 /// What a client may use.
 #[derive(Debug)]
 pub struct Limits {
     /// Whose they are.
     pub user: String,
-    /// Number of them.
+    /// Number of them. So they count. Whatsoever.
     pub count: u32,
-    /// What nobody outside reads.
+    // So many there
+    // are. `What` is code.
     hidden: u32,
 }
 #[cfg(test)]
@@ -198,12 +217,14 @@ mod tests {
     pub fn helper() {}
 }
 ";
-        let files = ["crates/sterna-net/src/a.rs", "crates/other/src/a.rs"];
+        let files = ["crates/sterna-net/src/a.rs", "crates/sterna-net/tests/a.rs"];
         let files = divide(files.map(|name| (name.to_owned(), text.to_owned())).into());
         let found = open_subjects(&files);
         let expected = [
-            "crates/sterna-net/src/a.rs:1: What a client may use.",
-            "crates/sterna-net/src/a.rs:4: Whose they are.",
+            "crates/sterna-net/src/a.rs:1: Such a limit counts. …",
+            "crates/sterna-net/src/a.rs:2: What a client may use. …",
+            "crates/sterna-net/src/a.rs:5: Whose they are. …",
+            "crates/sterna-net/src/a.rs:9: So many there are. …",
         ];
         assert_eq!(found, expected);
     }

@@ -35,8 +35,8 @@ const UNSAFE_MODULES: [&str; 9] = [
     "crates/sterna/src/commands/clock.rs",
 ];
 
-/// Lines of shipped Rust in one file: above the first number it is time to divide the file, above
-/// the second it is late.
+/// Lines of shipped Rust in one file. Above the first number it is time to divide the file, above the
+/// second it is late.
 const LONG_FILE_LINES: (usize, usize) = (800, 1000);
 
 /// Names that do not describe the content of a folder or file.

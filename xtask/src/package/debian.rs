@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::command::output;
 use crate::workspace::{Workspace, write};
 
-/// What dpkg runs.
+/// Scripts that dpkg runs.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// Makes the package of a program.

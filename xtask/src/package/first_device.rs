@@ -32,8 +32,8 @@ exec chroot /mnt/root env -i PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin 
     bash -e -c 'cd /tmp/steps && . ./steps'
 "#;
 
-/// What systemd would do with the unit: a user of its own, the state directory, the credentials. Nothing of
-/// its sandbox.
+/// Stand-in for systemd with the unit: a user of its own, the state directory, the credentials. Of its
+/// sandbox there are only the missing privileges.
 const SYSTEMCTL: &str = r#"#!/bin/bash
 set -e
 unit=/usr/lib/systemd/system/sterna.service
@@ -90,7 +90,8 @@ reload)
 esac
 "#;
 
-/// What `systemd-run` would do: a command with the unit's user and directory. It has none of the credentials.
+/// Stand-in for `systemd-run`: a command with the unit's user and directory. It has none of the
+/// credentials.
 const SYSTEMD_RUN: &str = r#"#!/bin/bash
 set -e
 while true; do
@@ -124,9 +125,9 @@ fn commands(page: &str, section: &str) -> Vec<String> {
     blocks.map(command).collect()
 }
 
-/// Runs the steps with a package, and a backup that is restored where there is no store. Returns the number of
-/// the steps, and what was printed: the state of the first device comes once from the first broker, and once
-/// from the restored one.
+/// Runs the steps with a package, and a backup that is restored where there is no store. Returns the
+/// number of the steps, and the printed text. In that text the state of the first device comes twice:
+/// from the first broker, and from the restored one.
 pub(super) fn run(
     workspace: &Workspace,
     package: &Path,

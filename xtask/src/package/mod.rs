@@ -60,13 +60,13 @@ const HELP: &str = "\
   cargo xtask package --check         packages of a debug build for this machine, installed and tried
 ";
 
-/// What to make of a program.
+/// Contents of the packages of a program.
 struct Contents<'a> {
     version: &'a str,
     machine: Machine,
     /// The stripped program.
     program: &'a Path,
-    /// What is the same on every machine.
+    /// The folder with files that are the same on every machine.
     papers: &'a Path,
     /// Options of dpkg-deb: small for others, quick for a trial.
     compression: [&'a str; 2],

@@ -1,5 +1,5 @@
-//! What belongs to the program: manual pages, completions, configuration, licences, the bill of materials
-//! and the checksums.
+//! Files that belong to the program: manual pages, completions, configuration, licences, the bill of
+//! materials and the checksums.
 
 use std::collections::BTreeSet;
 use std::fs;

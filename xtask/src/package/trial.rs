@@ -1,5 +1,5 @@
-//! A static program, tried on this machine or in an emulator of its own: it serves, and carries a message from a
-//! publisher over QUIC to a reader over TLS.
+//! A trial of a static program, on this machine or in an emulator of its own. The program serves, and
+//! carries a message from a publisher over QUIC to a reader over TLS.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! A configuration with all of operation on, and what belongs to it: an issuer's secret and a token, a webhook, and
-//! what a scraper asks.
+//! A configuration with all of operation on. Beside it are an issuer's secret and a token, a webhook,
+//! and the requests of a scraper.
 
 use std::fmt::Write as _;
 use std::fs;

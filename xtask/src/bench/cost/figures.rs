@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::cells::{Cell, Figure, Transport};
 use super::super::table::{aligned, median};
 
-/// What a message may cost with everything on, as a part of what it costs without.
+/// Allowed cost of a message with everything on, as a multiple of its cost without.
 pub(super) const GOAL: f64 = 1.02;
 
 /// The same figure with everything on, and without.
@@ -33,7 +33,7 @@ pub(super) struct Row {
     pub(super) pairs: Vec<Pair>,
 }
 
-/// The median of ratios, and the ratios between which the true one is with 95 % (none for less than six pairs).
+/// The median of ratios, and the interval of 95 % for the true one (none for less than six pairs).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratio {
     pub(super) median: f64,
@@ -62,10 +62,11 @@ impl Ratio {
     }
 }
 
-/// How many of the smallest and largest values of `count` are outside of the interval in which the true median is
-/// with 95 %, whatever the distribution: a value is above it as a coin shows its head. `None` for too few values.
+/// The number of values to cut off at each end of `count` sorted ones. The true median is between the
+/// others with 95 %. This holds for any distribution: a value is above the median as a coin shows its
+/// head. `None` for too few values.
 fn cut(count: usize) -> Option<usize> {
-    // The chance of at most so many heads.
+    // The chance of at most this number of heads.
     let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
     let mut heads_exactly = chance;
     let mut cut = None;

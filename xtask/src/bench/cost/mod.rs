@@ -1,5 +1,6 @@
-//! What operation costs: a broker with all of it on (signed tokens, a webhook that decides about each topic, rules,
-//! limits, bans, the audit log, a log in JSON, metrics that are scraped) beside one without any of it.
+//! The cost of operation: a broker with all of it on beside one without any of it. All of it is signed
+//! tokens, a webhook that decides about each topic, rules, limits and bans. The audit log, a log in
+//! JSON, and metrics that are scraped belong to it, too.
 //!
 //! Each round starts both anew, and each load runs on both, one after the other; the order changes with each pair.
 //! The figure of a load is the median of the ratios of its pairs.
@@ -275,7 +276,7 @@ impl Bench<'_> {
             return super::generator_line(&mut command);
         };
         command.args(self.everything.login());
-        // What is loaded counts, or a scrape could fall into the other's turn each time.
+        // Time under load counts, or a scrape could fall into the other's turn each time.
         let due_s = SCRAPE_S - self.loaded_s;
         let is_due = row.cell.timed && due_s < self.options.seconds;
         self.loaded_s = match row.cell.timed {

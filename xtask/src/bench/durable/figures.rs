@@ -9,7 +9,7 @@ use super::super::table::{aligned, median};
 /// Bytes of the topics of all messages.
 const TOPIC_BYTES: usize = 19;
 
-/// Who is to get the messages.
+/// The receivers of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Workload {
     /// Ten publishers to one durable subscriber that is connected.
@@ -128,12 +128,12 @@ pub(super) struct Restart {
     pub(super) session_bytes: Option<f64>,
     pub(super) sessions: u32,
     pub(super) messages: u64,
-    /// Until it listens, after a kill and after an orderly end.
+    /// Time until it listens, after a kill and after an orderly end.
     pub(super) ready_s: Option<(f64, f64)>,
-    /// Until a session has its first message that slept through a million: in the broker that took
-    /// them, and in the one that was started after the kill.
+    /// Time until a session has its first message after sleeping through a million. The first value is
+    /// for the broker that took them, the second for the one that was started after the kill.
     pub(super) first_ms: Option<(f64, f64)>,
-    /// Until it has all 1,000 of its own, in the second case.
+    /// Time until it has all 1,000 of its own, in the second case.
     pub(super) last_ms: Option<f64>,
 }
 
@@ -329,7 +329,7 @@ pub(super) fn render_goals(goals: &[Goal]) -> String {
     aligned(&lines, &[0, 3])
 }
 
-/// What the restart has shown, as lines for people.
+/// Figures of the restart, as lines for people.
 pub(super) fn render_restart(restart: &Restart) -> String {
     let mut text = String::new();
     if let Some((killed, ended)) = restart.ready_s {

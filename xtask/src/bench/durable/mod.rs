@@ -1,5 +1,5 @@
-//! The cost of keeping messages, beside peers that keep them, too: CPU and bytes written for each
-//! message, messages per second, time until the acknowledgement, restart and return.
+//! The cost of keeping messages, beside peers that keep them, too. Figures are CPU and bytes written for
+//! each message, messages per second, time until the acknowledgement, restart and return.
 //!
 //! Every workload has a broker of its own with its own data, so that none measures what another has
 //! left behind. The brokers of one subject are up together, and the runs of their workloads take turns.
@@ -117,7 +117,7 @@ struct Bench<'a> {
     restart: Restart,
     /// Every run as JSON.
     lines: Vec<Value>,
-    /// What was not measured, and why.
+    /// Measurements that were left out, each with the reason.
     notes: Vec<String>,
 }
 
