@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Broker;
+use super::browse::PAGE;
 use super::roots::Told;
 use crate::api::{DoorState, SessionKey};
 use crate::far_group::{
@@ -244,7 +245,7 @@ impl<P: DoorState> Broker<P> {
                 limit,
             } => {
                 if self.is_root_in(group, epoch) {
-                    self.looked_at_from(now_ms, group, from, looking, limit);
+                    self.looked_at_from(now_ms, group, from, looking, limit.min(PAGE));
                 }
             }
             Word::Seen {

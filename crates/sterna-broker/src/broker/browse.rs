@@ -14,7 +14,7 @@ use crate::queues::Item;
 use crate::session::Browsing;
 
 /// Messages in one letter.
-const PAGE: u32 = 256;
+pub(super) const PAGE: u32 = 256;
 
 impl<P: DoorState> Broker<P> {
     /// Lets a session, opened [`on_demand`](crate::OpenSession::on_demand), browse a kept queue by the

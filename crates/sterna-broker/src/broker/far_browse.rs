@@ -35,7 +35,7 @@ impl<P: DoorState> Broker<P> {
         let Some(branch) = self.queues.branches.get_mut(&name) else {
             return false;
         };
-        branch.looks.push((looking, browse.limit));
+        branch.look(looking, browse.limit);
         if branch.is_welcome {
             self.ask_to_see(&name, looking, browse.limit);
         }

@@ -60,6 +60,15 @@ pub(crate) struct Branch {
 }
 
 impl Branch {
+    /// A member looks at the queue, and takes `limit` messages. It has no other look: one of the same place in its shard
+    /// is of a session that has ended.
+    pub(crate) fn look(&mut self, looking: Looking, limit: u32) {
+        let place = |look: &Looking| (look.address.shard, look.address.slot);
+        self.looks
+            .retain(|(known, _)| place(known) != place(&looking));
+        self.looks.push((looking, limit));
+    }
+
     /// Gives back what clients have that are no members any more.
     pub(crate) fn give_up(&mut self) {
         self.gives_up_at_ms = 0;
@@ -215,5 +224,36 @@ impl Branches {
         {
             self.reporting.push(Arc::clone(name));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mail::Address;
+
+    fn looking(slot: u32, generation: u32) -> Looking {
+        Looking {
+            address: Address {
+                shard: 0,
+                slot,
+                generation,
+            },
+            attendance: 1,
+            after: None,
+        }
+    }
+
+    #[test]
+    fn looks_of_sessions_that_have_ended_do_not_pile_up() {
+        let mut branch = Branch::default();
+        branch.look(looking(7, 0), 10);
+        for generation in 0..1_000 {
+            branch.look(looking(8, generation), 10);
+        }
+        let last: Vec<u32> = (branch.looks.iter())
+            .map(|(look, _)| look.address.generation)
+            .collect();
+        assert_eq!(last, [0, 999]);
     }
 }
