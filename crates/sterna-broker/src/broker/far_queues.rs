@@ -505,10 +505,11 @@ impl<P: DoorState> Broker<P> {
     /// Puts messages that branches give back into their places in a queue, or among its dead letters.
     pub(super) fn take_back_to_queue(&mut self, now_ms: u64, name: &str, returned: Vec<Back>) {
         let hashing = self.directory.hashing();
+        let earlier = self.queues.dead.len();
         for back in returned {
             let position = back.position;
             let Some(root) = self.roots.get_mut(name) else {
-                return;
+                break;
             };
             let (Some(queue), Some((tag, peer))) =
                 (root.queue.as_mut(), root.out.remove(&position))
@@ -555,6 +556,8 @@ impl<P: DoorState> Broker<P> {
             };
             self.queues.take_back(now_ms, id, vec![returned], hashing);
         }
+        // They come with the highest position first, as each goes to the front of the queue. Letters go to an end.
+        self.queues.dead[earlier..].reverse();
     }
 
     /// Gives a rejected message of a branch's member to the root. False where the group is no branch of a queue.

@@ -302,6 +302,20 @@ fn a_rejected_message_is_a_dead_letter_and_a_released_one_comes_again_uncounted(
 }
 
 #[test]
+fn dead_letters_come_in_the_order_of_their_queue_also_from_another_node() {
+    for last in [Outcome::Rejected(0x80), Outcome::Failed] {
+        let mut world = world(rules(Some(1)), Limits::default());
+        let at = other_than_owner(&world);
+        join(&mut world, at);
+        publish(&mut world, at, &["1", "2"]);
+        let deliveries = world.take(at, 0);
+        let ended = deliveries.iter().map(|delivery| (delivery.tag, last));
+        world.settle_all(at, 0, ended.collect());
+        assert_eq!(world.letters(), [1, 2], "{last:?}");
+    }
+}
+
+#[test]
 fn failed_deliveries_are_counted_on_after_the_death_of_the_owner() {
     let mut world = world(rules(Some(3)), Limits::default());
     let owner = world.owner();

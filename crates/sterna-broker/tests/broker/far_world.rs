@@ -414,8 +414,15 @@ impl World {
 
     /// A delivery of a member ends, and what follows happens.
     pub(crate) fn settle(&mut self, at: usize, which: usize, tag: u64, outcome: Outcome) {
+        self.settle_all(at, which, vec![(tag, outcome)]);
+    }
+
+    /// The same for deliveries that end in one turn.
+    pub(crate) fn settle_all(&mut self, at: usize, which: usize, ended: Vec<(u64, Outcome)>) {
         let client = self.nodes[at].members[which].client;
-        self.nodes[at].site.cluster.settle(client, tag, outcome);
+        for (tag, outcome) in ended {
+            self.nodes[at].site.cluster.settle(client, tag, outcome);
+        }
         self.end_turn(at);
         self.calm_down();
     }
@@ -567,14 +574,23 @@ impl World {
     /// The numbers of messages that are dead letters in the log, with how many there are of each.
     pub(crate) fn dead_letters(&self) -> BTreeMap<u64, usize> {
         let mut found = BTreeMap::new();
-        for message in self.log.lock().expect("unharmed").iter() {
-            if message.topic() == DEAD {
-                let payload = String::from_utf8_lossy(message.payload());
-                let number = payload.split(' ').next().and_then(|one| one.parse().ok());
-                *found.entry(number.expect("a number")).or_default() += 1;
-            }
+        for number in self.letters() {
+            *found.entry(number).or_default() += 1;
         }
         found
+    }
+
+    /// The numbers of the dead letters, in the order of the log.
+    pub(crate) fn letters(&self) -> Vec<u64> {
+        let log = self.log.lock().expect("unharmed");
+        let letters = log.iter().filter(|message| message.topic() == DEAD);
+        let number = |payload: &[u8]| {
+            let text = String::from_utf8_lossy(payload);
+            text.split(' ').next().and_then(|one| one.parse().ok())
+        };
+        letters
+            .map(|message| number(message.payload()).expect("a number"))
+            .collect()
     }
 
     pub(crate) fn kill(&mut self, at: usize) {
