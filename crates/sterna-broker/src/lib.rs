@@ -137,7 +137,7 @@ pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
-pub use owned::{ClaimRefusal, Ownership, delayed_will, is_will_delayed};
+pub use owned::{ClaimRefusal, Ownership, Testator, delayed_will, is_will_delayed};
 pub use peers::{
     Destination, FromPeer, Interest, MOST_TOGETHER, NodeSet, Once, Outgoing, PeerGate, Settles,
     Wanted,

@@ -74,6 +74,20 @@ pub enum Ownership {
         /// The client identifier.
         client_id: Arc<str>,
     },
+    /// [`Broker::adopt`](crate::Broker::adopt) did nothing: a client waits for a session of this name.
+    NotAdopted {
+        /// The client identifier.
+        client_id: Arc<str>,
+    },
+}
+
+/// The client of a will that this node publishes for another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Testator {
+    /// The client identifier.
+    pub client_id: Arc<str>,
+    /// The user of the session; `None` for a client without a name.
+    pub user: Option<Arc<str>>,
 }
 
 /// Why a session may not begin.

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use sterna_broker::{
     Appended, Change, ClaimRefusal, Committed, Frame, FromPeer, Full, GroupLetter, Interest,
-    Message, Outgoing, Ownership, Peer, ReadAnswer, ReadRequest, Record, SessionKey, Store, Wanted,
+    Message, Outgoing, Ownership, Peer, ReadAnswer, ReadRequest, Record, SessionKey, Store,
+    Testator, Wanted,
 };
 use tokio::sync::Notify;
 
@@ -71,6 +72,8 @@ pub enum ToShard {
     Will {
         /// The will.
         will: Arc<[u8]>,
+        /// The client whose rights are to be asked for, where another node had the session.
+        testator: Option<Testator>,
     },
     /// Another node's client asks about a session that is this node's; for any shard.
     Question {

@@ -302,8 +302,8 @@ impl Member {
             }
             ToShard::Lost { client_id } => broker.lose_session(now_ms, &client_id),
             ToShard::Unkept { client_id } => broker.drop_unkept_session(now_ms, &client_id),
-            ToShard::Will { will } => {
-                if !broker.publish_owned_will(now_ms, &will) {
+            ToShard::Will { will, testator } => {
+                if !broker.publish_owned_will(now_ms, &will, testator.as_ref()) {
                     tracing::warn!("a will that another node has written cannot be read");
                 }
             }

@@ -10,8 +10,9 @@ use crate::directory::Admission;
 use crate::far_group::group_of_root;
 use crate::mail::Letter;
 use crate::message::Message;
-use crate::owned::{ClaimRefusal, Owned, Ownership, decode_will, encode_will};
+use crate::owned::{ClaimRefusal, Owned, Ownership, Testator, decode_will, encode_will};
 use crate::records::split_key;
+use crate::rights::Holder;
 use crate::session::State;
 use crate::store::{Change, Record};
 
@@ -312,11 +313,27 @@ impl<P: DoorState> Broker<P> {
         self.finish(now_ms);
     }
 
-    /// Publishes a will that is this node's to publish. Returns false for bytes that are no will.
-    pub fn publish_owned_will(&mut self, now_ms: u64, will: &[u8]) -> bool {
+    /// Publishes a will that is this node's to publish. That of another node's session is judged first: the rights are
+    /// those of its `testator`, now and here. Returns false for bytes that are no will.
+    pub fn publish_owned_will(
+        &mut self,
+        now_ms: u64,
+        will: &[u8],
+        testator: Option<&Testator>,
+    ) -> bool {
         let Some((message, expiry_s)) = decode_will(will) else {
             return false;
         };
+        if let (Some(rights), Some(testator)) = (&self.rights, testator) {
+            let holder = Holder {
+                client_id: &testator.client_id,
+                owner: testator.user.as_deref(),
+                endpoint: None,
+            };
+            if !(rights.admits(holder) && rights.publishes(holder, &message)) {
+                return true;
+            }
+        }
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         self.queues.counters.wills_published += 1;
         self.route(now_ms, message.republished(now_ms, expires_at_ms));

@@ -381,8 +381,12 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn install_kept(&mut self, now_ms: u64, slot: u32, records: &[Record]) -> bool {
         let mut stored = Self::stored_session(records);
         let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
+        let user = self.directory.user_of(&client_id);
         let is_over = (stored.session.as_ref()).is_none_or(|record| {
-            record.expiry_s == 0 || record.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms)
+            record.expiry_s == 0
+                || record.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms)
+                // Another user's, of whose session nobody knows any more.
+                || record.user.as_deref() != user.as_deref()
         });
         if is_over {
             self.remove_stored(&client_id, &stored);
@@ -400,14 +404,15 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Takes over a session that is away, of a node of the cluster that is gone. A will that is delayed waits on.
-    /// Returns whether it goes on here; otherwise it has ended, or its client was quicker.
+    /// Returns whether it goes on here; otherwise it has ended, or a client waits for a session of its name. That may be
+    /// another user's, who is refused: then the engine brings the session again.
     pub fn adopt(&mut self, now_ms: u64, client_id: &str, records: &[Record]) -> bool {
-        self.note(Ownership::Adopted {
-            client_id: Arc::from(client_id),
-        });
+        let named = Arc::from(client_id);
         if self.directory.owner(client_id).is_some() {
+            self.note(Ownership::NotAdopted { client_id: named });
             return false;
         }
+        self.note(Ownership::Adopted { client_id: named });
         let mut stored = Self::stored_session(records);
         if let Some(record) = &mut stored.session
             && record.expires_at_ms.is_none()

@@ -1,12 +1,12 @@
-//! Whose a session is in a cluster of nodes.
+//! The owner of a session in a cluster of nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sterna_broker::{
-    Change, ClaimRefusal, Close, ConsumerId, Event, EvictReason, Keeping, Limits, NoStore,
-    OpenError, OpenSession, Opened, Ownership, PeerGate, Qos, Record, SessionKey, SubscribeError,
-    Will, delayed_will, name_of,
+    Change, ClaimRefusal, Close, ConsumerId, Event, EvictReason, Holder, Keeping, Limits, Message,
+    NoStore, OpenError, OpenSession, Opened, Ownership, PeerGate, Qos, Record, Right, Rights,
+    SessionKey, SubscribeError, Testator, Will, delayed_will, name_of,
 };
 use sterna_store::MemoryStore;
 
@@ -92,6 +92,7 @@ fn told(node: &mut Cluster) -> Vec<String> {
         Ownership::Release { client_id } => format!("release {client_id}"),
         Ownership::Ended { client_id } => format!("ended {client_id}"),
         Ownership::Adopted { client_id } => format!("adopted {client_id}"),
+        Ownership::NotAdopted { client_id } => format!("not adopted {client_id}"),
     };
     std::mem::take(&mut node.notes)
         .into_iter()
@@ -284,9 +285,9 @@ fn a_will_is_published_when_it_is_this_nodes_to_publish() {
     let now_ms = node.now_ms;
     assert!(
         node.broker(0)
-            .publish_owned_will(now_ms, &due.expect("it is due"))
+            .publish_owned_will(now_ms, &due.expect("it is due"), None)
     );
-    assert!(!node.broker(0).publish_owned_will(now_ms, &[1, 2, 3]));
+    assert!(!node.broker(0).publish_owned_will(now_ms, &[1, 2, 3], None));
     node.collect(0);
     node.run();
     assert_eq!(read(&mut node, reader), 1);
@@ -521,4 +522,110 @@ fn who_has_more_than_is_kept_is_told_so_and_what_is_kept_stays() {
     }
     assert_eq!(told(&mut node), ["ended a"]);
     assert_eq!(evicted(&node, client.consumer), Some(EvictReason::TooLarge));
+}
+
+/// The user alice may publish nothing, and the user gone is no user any more.
+#[derive(Debug)]
+struct Strict;
+
+impl Rights for Strict {
+    fn admits(&self, holder: Holder<'_>) -> bool {
+        holder.owner != Some("gone")
+    }
+
+    fn reads(&self, _: Holder<'_>, _: &str, _: Option<&str>) -> Right {
+        Right::Everything
+    }
+
+    fn receives(&self, _: Holder<'_>, _: &str) -> bool {
+        true
+    }
+
+    fn publishes(&self, holder: Holder<'_>, _: &Message) -> bool {
+        holder.owner != Some("alice")
+    }
+}
+
+/// The rights are those of now: they may have been others when the will came to the node that has gone.
+#[test]
+fn a_will_of_another_nodes_session_is_judged_when_it_is_published() {
+    let mut node = node();
+    let reader = node.open(1, "reader");
+    node.subscribe(reader, "will", qos(Qos::AtLeastOnce));
+    let client = node.open_with(0, "a", false, 0, Some(will()));
+    node.close(client, Close::LOST);
+    node.run();
+    let due = node.notes.iter().find_map(|note| match note {
+        Ownership::PublishWill { will, .. } => Some(Arc::clone(will)),
+        _ => None,
+    });
+    let due = due.expect("it is due");
+    node.broker(0).set_rights(Arc::new(Strict));
+    for (user, expected) in [("alice", 0), ("gone", 0), ("bob", 1)] {
+        let testator = Testator {
+            client_id: "a".into(),
+            user: Some(user.into()),
+        };
+        let now_ms = node.now_ms;
+        let is_will = (node.broker(0)).publish_owned_will(now_ms, &due, Some(&testator));
+        assert!(is_will);
+        node.collect(0);
+        node.run();
+        assert_eq!(read(&mut node, reader), expected, "{user}");
+    }
+}
+
+/// Where a client waits for the answer to its claim of that name, the engine is told, and brings the session again.
+#[test]
+fn a_session_is_not_adopted_while_a_client_waits_for_its_claim() {
+    let mut first = durable();
+    let away = first.open_with(0, "a", false, 3600, None);
+    first.close(away, Close::LOST);
+    let records = records_of(&mut first, "a");
+    let mut node = durable();
+    let (_, session) = pending(&mut node, 1, "a", 3600);
+    told(&mut node);
+    let now_ms = node.now_ms;
+    assert!(!node.broker(0).adopt(now_ms, "a", &records));
+    node.collect(0);
+    assert_eq!(told(&mut node), ["not adopted a"]);
+    settle(&mut node, 1, session, Err(ClaimRefusal::OtherUser));
+    assert_eq!(told(&mut node), ["ended a"]);
+    assert!(node.broker(0).adopt(now_ms, "a", &records));
+    node.collect(0);
+    assert_eq!(told(&mut node), ["adopted a"]);
+}
+
+/// Nobody knows any more whose it was: NATS has lost that, and not what the session had.
+#[test]
+fn what_is_kept_of_another_users_session_is_not_given() {
+    for (user, is_present) in [(None, true), (Some("bob"), false)] {
+        let mut first = durable();
+        let client = first.open(0, "a");
+        first.subscribe(client, "secret/#", qos(Qos::AtLeastOnce));
+        let records = records_of(&mut first, "a");
+        let mut node = durable();
+        node.is_granted = false;
+        let request = OpenSession {
+            user,
+            expiry_s: 3600,
+            clean_start: false,
+            will: None,
+            ..with_will("a")
+        };
+        let (_, opened) = node.start_request(0, request);
+        let Opened::Pending { session } = opened else {
+            panic!("a new session waits for its claim");
+        };
+        told(&mut node);
+        let now_ms = node.now_ms;
+        node.broker(0).session_restored(now_ms, session, records);
+        node.collect(0);
+        node.run();
+        let present = node.events.iter().find_map(|event| match event {
+            Event::Opened { present, .. } => Some(*present),
+            _ => None,
+        });
+        assert_eq!(present, Some(is_present), "{user:?}");
+    }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sterna_broker::{Change, Record, delayed_will, name_of, shared_of};
+use sterna_broker::{Change, Record, Testator, delayed_will, name_of, shared_of};
 
 use super::connection::HEADER_BYTES;
 use super::sessions::{hex, key_of};
@@ -412,9 +412,10 @@ impl Core {
     pub(super) async fn adopt_session(
         self: Rc<Self>,
         key: Key,
-        client_id: Arc<str>,
+        testator: Testator,
         will: Option<Arc<[u8]>>,
     ) {
+        let client_id = Arc::clone(&testator.client_id);
         // Its connection has ended with its node, so that the delay of its will begins.
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = now_ms.unwrap_or_default().as_millis() as u64;
@@ -429,7 +430,8 @@ impl Core {
             // A will that waits is among the records.
             && !records.iter().any(|(key, _)| key.first() == Some(&b'w'))
         {
-            self.post(usize::from(key[0]), ToShard::Will { will });
+            let testator = Some(testator);
+            self.post(usize::from(key[0]), ToShard::Will { will, testator });
         }
         if self.owners.borrow().epoch(key).is_some() {
             let shards = self.settings.shards as u16;

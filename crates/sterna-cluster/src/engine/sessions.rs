@@ -79,6 +79,9 @@ impl Core {
                 Ownership::Adopted { client_id } => {
                     owners.was_adopted(now_ms, key_of(&client_id));
                 }
+                Ownership::NotAdopted { client_id } => {
+                    owners.was_not_adopted(now_ms, key_of(&client_id));
+                }
             }
         }
         self.owners_changed.notify_one();
@@ -212,11 +215,11 @@ impl Core {
             }
             Action::Adopt {
                 key,
-                client_id,
+                testator,
                 will,
             } => {
                 let core = Rc::clone(self);
-                self.spawn(core.adopt_session(key, client_id, will));
+                self.spawn(core.adopt_session(key, testator, will));
             }
             Action::Swept {
                 processes,
@@ -243,9 +246,13 @@ impl Core {
                     self.post(shard, ToShard::Lost { client_id });
                 }
             }
-            Action::Publish { client_id, will } => {
+            Action::Publish {
+                client_id,
+                will,
+                testator,
+            } => {
                 let shard = usize::from(key_of(&client_id)[0]);
-                self.post(shard, ToShard::Will { will });
+                self.post(shard, ToShard::Will { will, testator });
             }
             Action::Scan => {
                 let core = Rc::clone(self);

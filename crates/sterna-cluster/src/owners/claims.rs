@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sterna_broker::is_will_delayed;
+use sterna_broker::{Testator, is_will_delayed};
 
 use super::work::{Op, Stage, Work};
 use super::{Action, Begin, Held, Key, Owners, Record, Refusal, Request};
@@ -84,10 +84,14 @@ impl<S: Copy> Owners<S> {
     /// Claims a session whose last record is known.
     pub(super) fn claim_from(&mut self, now_ms: u64, key: Key, found: Option<(u64, Record)>) {
         let expected = found.as_ref().map_or(0, |(sequence, _)| *sequence);
-        let is_kept = (found.as_ref()).is_some_and(|(_, record)| !record.is_over && record.is_kept);
-        let previous = found.filter(|(_, record)| !record.is_over && record.owner != self.own);
+        let found = found.filter(|(_, record)| !record.is_over);
+        let is_kept = found.as_ref().is_some_and(|(_, record)| record.is_kept);
+        let user = found.as_ref().map(|(_, record)| record.user.clone());
+        let previous = found.filter(|(_, record)| record.owner != self.own);
         let is_gone =
             (previous.as_ref()).is_some_and(|(_, record)| self.is_gone(now_ms, &record.owner));
+        // A session that is kept outlives its owner, and stays its user's.
+        let is_there = is_kept || (previous.is_some() && !is_gone);
         let is_free = (previous.as_ref()).is_none_or(|(_, record)| {
             is_gone || self.harmless_from_ms(now_ms, &record.owner) <= now_ms
         });
@@ -104,19 +108,18 @@ impl<S: Copy> Owners<S> {
             // It may have been written, and its will published by who has claimed the session since.
             return self.refuse_overtaken(now_ms, key);
         }
-        if let Some((_, record)) = &previous
-            && !is_gone
-        {
+        let is_others = is_there && user.is_some_and(|user| user != claim.request.user);
+        if claim.is_let_in && (is_others || (previous.is_some() && !is_gone)) {
+            // Its client came here while this node could not know of the other.
+            claim.goes_on = is_others;
+            self.end_let_in(key);
+            return self.give_up(now_ms, key);
+        }
+        if is_others {
             let session = claim.request.session;
-            if claim.is_let_in {
-                // Its client came here while this node could not know of the other.
-                self.end_let_in(key);
-                return self.give_up(now_ms, key);
-            }
-            if record.user != claim.request.user {
-                self.settle(session, key, Err(Refusal::OtherUser));
-                return self.give_up(now_ms, key);
-            }
+            claim.goes_on = true;
+            self.settle(session, key, Err(Refusal::OtherUser));
+            return self.give_up(now_ms, key);
         }
         claim.previous = previous;
         claim.goes_on = is_kept && !claim.request.is_clean && !claim.is_let_in;
@@ -134,7 +137,15 @@ impl<S: Copy> Owners<S> {
             && !(goes_on && is_will_delayed(&will))
         {
             let client_id = Arc::clone(&record.client_id);
-            self.actions.push(Action::Publish { client_id, will });
+            let testator = Testator {
+                client_id: Arc::clone(&client_id),
+                user: record.user.clone(),
+            };
+            self.actions.push(Action::Publish {
+                client_id,
+                will,
+                testator: Some(testator),
+            });
         }
     }
 
@@ -230,8 +241,15 @@ impl<S: Copy> Owners<S> {
                 work.ops.insert(1, Op::SetWill(client_id, None));
                 work.ops.insert(2, next);
             }
-        } else if !claim.is_let_in {
-            self.settle(session, key, Ok(begin));
+        } else {
+            let is_let_in = claim.is_let_in;
+            if let Some(work) = self.work.get_mut(&key) {
+                // The session has a client again.
+                work.ops.retain(|op| !matches!(op, Op::Adopt { .. }));
+            }
+            if !is_let_in {
+                self.settle(session, key, Ok(begin));
+            }
         }
         self.finish(now_ms, key);
     }
@@ -278,10 +296,11 @@ impl<S: Copy> Owners<S> {
         }
     }
 
-    /// A claim came to nothing. The session that this node held before is released.
+    /// A claim came to nothing. The session that this node held before is released, or adopted if it is kept.
     pub(super) fn give_up(&mut self, now_ms: u64, key: Key) {
         if self.held.contains_key(&key)
             && let Some(work) = self.work.get_mut(&key)
+            && !work.takes_over()
             && let Some(claim) = work.claim_mut()
         {
             let next = claim.what_is_left();

@@ -35,6 +35,7 @@ pub use fence::Fence;
 pub use record::{Key, Process, Record};
 pub(crate) use record::{number, put_number};
 
+use sterna_broker::Testator;
 use sweep::Sweeping;
 use work::{Op, Work};
 
@@ -131,12 +132,13 @@ pub enum Action<S> {
         /// Whether the session may begin, and how.
         result: Result<Begin, Refusal>,
     },
-    /// Bring what is kept of a session that is away to a shard of this node: [`Owners::was_adopted`].
+    /// Bring what is kept of a session that is away to a shard of this node: [`Owners::was_adopted`], or
+    /// [`Owners::was_not_adopted`].
     Adopt {
         /// The key.
         key: Key,
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's client and its user.
+        testator: Testator,
         /// The will of its last connection, which is no record's any more.
         will: Option<Arc<[u8]>>,
     },
@@ -158,6 +160,8 @@ pub enum Action<S> {
         client_id: Arc<str>,
         /// The will.
         will: Arc<[u8]>,
+        /// The client whose rights are to be asked for, where another node had the session.
+        testator: Option<Testator>,
     },
     /// Look at all records: [`Owners::scanned`] for each, and [`Owners::has_scanned`].
     Scan,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sterna_broker::is_will_delayed;
+use sterna_broker::{Testator, is_will_delayed};
 
 use super::claims::Claim;
 use super::{Action, Held, Key, Owners, Process, Record, Refusal, WriteError};
@@ -128,7 +128,11 @@ impl<S: Copy> Owners<S> {
         if let Some(claim) = self.unwritten(key) {
             // Nobody else knows of it.
             claim.request.will = None;
-            self.actions.push(Action::Publish { client_id, will });
+            self.actions.push(Action::Publish {
+                client_id,
+                will,
+                testator: None,
+            });
         } else {
             self.enqueue(now_ms, key, Op::PublishWill(client_id, will));
         }
@@ -193,10 +197,11 @@ impl<S: Copy> Owners<S> {
             }
             (Op::Adopt { client_id, will }, Some(_)) => {
                 let (client_id, will) = (Arc::clone(client_id), will.clone());
+                let user = self.held.get(&key).and_then(|held| held.user.clone());
                 work.stage = Stage::Adopting;
                 self.actions.push(Action::Adopt {
                     key,
-                    client_id,
+                    testator: Testator { client_id, user },
                     will,
                 });
             }
@@ -456,7 +461,11 @@ impl<S: Copy> Owners<S> {
         match work.ops.front_mut() {
             Some(Op::PublishWill(client_id, will)) => {
                 let (client_id, will) = (Arc::clone(client_id), Arc::clone(will));
-                self.actions.push(Action::Publish { client_id, will });
+                self.actions.push(Action::Publish {
+                    client_id,
+                    will,
+                    testator: None,
+                });
             }
             Some(Op::Sweep { record, .. }) if record.is_kept => {
                 let (client_id, user) = (Arc::clone(&record.client_id), record.user.clone());
@@ -476,13 +485,29 @@ impl<S: Copy> Owners<S> {
                     // Its client came back elsewhere, which does not stop a will without a delay [MQTT-3.1.3-9].
                     && !is_will_delayed(&will)
                 {
-                    self.actions.push(Action::Publish { client_id, will });
+                    let testator = Testator {
+                        client_id: Arc::clone(&client_id),
+                        user,
+                    };
+                    self.actions.push(Action::Publish {
+                        client_id,
+                        will,
+                        testator: Some(testator),
+                    });
                 }
             }
             Some(Op::Sweep { record, .. }) => {
                 if let Some(will) = record.will.take() {
                     let client_id = Arc::clone(&record.client_id);
-                    self.actions.push(Action::Publish { client_id, will });
+                    let testator = Testator {
+                        client_id: Arc::clone(&client_id),
+                        user: record.user.clone(),
+                    };
+                    self.actions.push(Action::Publish {
+                        client_id,
+                        will,
+                        testator: Some(testator),
+                    });
                 }
             }
             Some(Op::Release(_)) => {
@@ -502,6 +527,28 @@ impl<S: Copy> Owners<S> {
         if (self.work.get(&key)).is_some_and(|work| work.stage == Stage::Adopting) {
             self.finish(now_ms, key);
         }
+    }
+
+    /// A shard could not take a session that was adopted: another client waits there for the answer to its claim of it.
+    pub fn was_not_adopted(&mut self, now_ms: u64, key: Key) {
+        let Some(work) = (self.work.get_mut(&key)).filter(|work| work.stage == Stage::Adopting)
+        else {
+            return;
+        };
+        if let Some(Op::Adopt { will, .. }) = work.ops.front_mut() {
+            // It is published, or among what is kept.
+            *will = None;
+        }
+        let is_claim = |op: &Op<S>| matches!(op, Op::Claim(_));
+        if let Some(claim) = work.ops.iter().position(is_claim)
+            && let Some(adopt) = work.ops.pop_front()
+        {
+            // Behind the claim, which may be that of the session's own client.
+            work.ops.insert(claim, adopt);
+            work.stage = Stage::Pausing;
+            return self.begin(now_ms, key);
+        }
+        self.pause(now_ms, key, RETRY_MS);
     }
 
     /// The first operation of a session is done.

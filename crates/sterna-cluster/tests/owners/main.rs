@@ -9,7 +9,9 @@ mod world;
 #[path = "../../../sterna-broker/tests/seeds/mod.rs"]
 mod seeds;
 
-use sterna_cluster::owners::{Action, Key, Mark, Owners, Process, Record, Request, Terms};
+use sterna_cluster::owners::{
+    Action, Begin, Key, Mark, Owners, Process, Record, Refusal, Request, Terms,
+};
 use world::{Losses, World, play};
 
 #[test]
@@ -383,4 +385,180 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     let (_, written) = answer(&mut owners, 7_000, &claimed[0]);
     owners.record_passed(7_100, 15, key, &written[0]);
     assert_eq!(settled(&owners.take_actions()), [2]);
+}
+
+const TERMS: Terms = Terms {
+    lease_ms: 2_000,
+    absence_ms: 10_000,
+    claim_timeout_ms: 5_000,
+};
+
+fn process(node: &str, incarnation: u64) -> Process {
+    Process {
+        node: node.into(),
+        incarnation,
+    }
+}
+
+/// A record of a session of the user alice.
+fn of_alice(owner: Process, is_kept: bool) -> Record {
+    Record {
+        owner,
+        is_over: false,
+        is_kept,
+        serial: 99,
+        client_id: "client".into(),
+        user: Some("alice".into()),
+        will: None,
+        since: None,
+    }
+}
+
+/// A request of a user who has a session.
+fn request_of(user: &str, session: u64, is_clean: bool) -> Request<u64> {
+    Request {
+        session,
+        client_id: "client".into(),
+        user: Some(user.into()),
+        will: None,
+        outlives: true,
+        is_clean,
+        if_free: false,
+    }
+}
+
+/// A node that is sure of its sessions at second 30, and another that was seen with a second incarnation, and no mark
+/// since second 1.
+fn with_another_node() -> Owners<u64> {
+    let own = process("own", 1);
+    let mut owners = Owners::new(own.clone(), TERMS);
+    owners.mark_passed(500, 1, &own, Mark::Here { sent_ms: 500 });
+    for incarnation in [1, 2] {
+        let other = process("other", incarnation);
+        owners.mark_passed(1_000, 1 + incarnation, &other, Mark::Here { sent_ms: 7 });
+    }
+    for second in 1..=30 {
+        let sent_ms = second * 1_000;
+        owners.mark_passed(sent_ms, 10 + second, &own, Mark::Here { sent_ms });
+        owners.tick(sent_ms);
+    }
+    owners.take_actions();
+    owners
+}
+
+/// Has the node find a record, and says whether a claim is written, and how it is settled.
+fn claim_over(
+    owners: &mut Owners<u64>,
+    request: Request<u64>,
+    found: &Record,
+) -> (bool, Vec<Result<Begin, Refusal>>) {
+    let (mut is_written, mut settled) = (false, Vec::new());
+    owners.claim(30_100, Key::default(), request);
+    loop {
+        let actions = owners.take_actions();
+        if actions.is_empty() {
+            return (is_written, settled);
+        }
+        for action in actions {
+            match action {
+                Action::Read { key, attempt } => {
+                    owners.was_read(30_100, key, attempt, Ok(Some((4, found.clone()))));
+                }
+                Action::Write { .. } => is_written = true,
+                Action::Settled { result, .. } => settled.push(result),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kept_session_stays_its_users_when_its_owner_is_gone() {
+    // Its node has started again, has died, or is this one, whose shards do not have it yet.
+    for owner in [
+        process("other", 1),
+        process("other", 2),
+        process("own", 1),
+        process("own", 0),
+    ] {
+        for is_clean in [false, true] {
+            let theirs = of_alice(owner.clone(), true);
+            let (mut owners, bob) = (with_another_node(), request_of("bob", 1, is_clean));
+            let answer = claim_over(&mut owners, bob, &theirs);
+            assert_eq!(answer, (false, vec![Err(Refusal::OtherUser)]), "{owner:?}");
+            assert_eq!(owners.busy(), 0);
+            let alice = request_of("alice", 2, is_clean);
+            assert!(claim_over(&mut owners, alice, &theirs).0, "{owner:?}");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_ended_with_its_node_is_nobodys() {
+    let theirs = of_alice(process("other", 2), false);
+    let mut owners = with_another_node();
+    assert!(claim_over(&mut owners, request_of("bob", 1, false), &theirs).0);
+}
+
+/// Others try to take over a session that is away and is to come to a shard: it comes when they are refused.
+#[test]
+fn a_session_is_adopted_when_another_user_was_refused() {
+    let key = Key::default();
+    let mut owners = with_another_node();
+    owners.claim(30_100, key, request_of("alice", 1, false));
+    let mut adoptions = 0;
+    let mut refused = Vec::new();
+    let mut answer = |owners: &mut Owners<u64>, now_ms| {
+        loop {
+            let actions = owners.take_actions();
+            if actions.is_empty() {
+                return (std::mem::take(&mut adoptions), std::mem::take(&mut refused));
+            }
+            for action in actions {
+                match action {
+                    Action::Read { key, attempt } => {
+                        let own = of_alice(process("own", 1), true);
+                        let found = (owners.held() > 0).then_some((50, own));
+                        owners.was_read(now_ms, key, attempt, Ok(found));
+                    }
+                    Action::Write {
+                        key,
+                        attempt,
+                        record,
+                        ..
+                    } => {
+                        owners.was_written(now_ms, key, attempt, Ok(50));
+                        owners.record_passed(now_ms, 50, key, &record);
+                    }
+                    Action::Adopt { .. } => adoptions += 1,
+                    Action::Settled {
+                        session,
+                        result: Err(why),
+                        ..
+                    } => refused.push((session, why)),
+                    _ => {}
+                }
+            }
+        }
+    };
+    answer(&mut owners, 30_100);
+    assert_eq!(owners.epoch(key), Some(50));
+    owners.put_aside(30_200, key, 50, "client".into());
+    assert_eq!(answer(&mut owners, 30_200), (1, vec![]));
+    owners.claim(30_300, key, request_of("bob", 2, false));
+    owners.was_not_adopted(30_300, key);
+    let refused = vec![(2, Refusal::OtherUser)];
+    assert_eq!(answer(&mut owners, 30_300), (1, refused), "and once more");
+    owners.was_not_adopted(30_310, key);
+    assert_eq!(answer(&mut owners, 30_310), (0, vec![]), "after a pause");
+    owners.mark_passed(
+        30_900,
+        11,
+        &process("own", 1),
+        Mark::Here { sent_ms: 30_900 },
+    );
+    owners.tick(30_900);
+    assert_eq!(answer(&mut owners, 30_900), (1, vec![]));
+    owners.was_adopted(30_910, key);
+    assert_eq!((owners.busy(), owners.held()), (0, 1));
 }
