@@ -34,6 +34,10 @@ const LONGEST_CUT_MS: u64 = 1_500;
 /// Most kills between two comparisons.
 const MAX_KILLS_TOGETHER: u64 = 8;
 
+/// Pause without a copy after which clients have read all that a killed broker had sent, and the longest wait for it.
+const READ_PAUSE: Duration = Duration::from_millis(100);
+const READ_LIMIT: Duration = Duration::from_secs(5);
+
 /// When a broker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
@@ -206,7 +210,7 @@ impl<'r> Run<'r> {
                 tokio::time::sleep(after).await;
             }
             Moment::Starting(after) => {
-                self.kill()?;
+                self.kill().await?;
                 self.start()?;
                 tokio::time::sleep(after).await;
                 self.tally.kills += 1;
@@ -228,7 +232,7 @@ impl<'r> Run<'r> {
             self.site.set_weather(Weather::Clear);
             return Ok(());
         }
-        self.kill()?;
+        self.kill().await?;
         let pause = Duration::from_millis(self.random.next_u64() % 200);
         tokio::time::sleep(pause).await;
         self.start()?;
@@ -243,12 +247,23 @@ impl<'r> Run<'r> {
         self.broker.start().map_err(mqtt::text)
     }
 
-    fn kill(&self) -> Result<(), String> {
+    /// Kills the broker, and waits until clients have read all that it had sent. A copy counts for the life in which it
+    /// is read, and one that comes in a later life is proof that its message was kept.
+    async fn kill(&self) -> Result<(), String> {
         if let Some(status) = self.broker.ended() {
             let tail = self.broker.tail();
             return Err(format!("it ended by itself with {status}{tail}"));
         }
         self.broker.kill();
+        let killed = Instant::now();
+        let mut copies = None;
+        while killed.elapsed() < READ_LIMIT {
+            let before = copies.replace(self.site.ledger().copies());
+            if before == copies {
+                break;
+            }
+            tokio::time::sleep(READ_PAUSE).await;
+        }
         Ok(())
     }
 
