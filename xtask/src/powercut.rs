@@ -12,8 +12,8 @@ const SETTING: &str = "STERNA_POWERCUT";
 const HELP: &str = "\
 cargo xtask powercut [--cuts N] [--seed S] [--durability commit|interval] [--early] [--release]
 
-  --cuts N            power cuts; default 1000
-  --seed S            of all that is random; another one each time if it is not given
+  --cuts N            power cuts, at most 1000 in one run; default 1000
+  --seed S            of all that is random, the next run has the next; another one each time if it is not given
   --durability WORD   the promise of the broker; default commit
   --early             acknowledge before the commit: must be caught, so the run fails
   --release           an optimised build with all assertions, for thousands of cuts";

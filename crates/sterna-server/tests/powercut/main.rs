@@ -26,6 +26,9 @@ use world::{Settings, run};
 /// Set by `cargo xtask powercut`: the words `cuts=N seed=S durability=WORD early`, each at most once.
 const SETTING: &str = "STERNA_POWERCUT";
 
+/// Most power cuts of one run.
+const MOST_CUTS: u32 = 1_000;
+
 /// A number that is another one each time.
 fn random() -> u64 {
     let state = std::collections::hash_map::RandomState::new();
@@ -56,19 +59,34 @@ fn asked(setting: &str) -> Settings {
     asked
 }
 
+/// Divides a long form into runs with seeds that follow each other. A ledger knows all messages of its run, and a
+/// comparison looks at each of them, so the time of a run grows with the square of its cuts.
+fn divided(asked: &Settings) -> Vec<Settings> {
+    let runs = asked.cuts.div_ceil(MOST_CUTS).max(1);
+    let run = |number: u32| Settings {
+        seed: asked.seed.wrapping_add(u64::from(number)),
+        cuts: (asked.cuts - number * MOST_CUTS).min(MOST_CUTS),
+        ..asked.clone()
+    };
+    (0..runs).map(run).collect()
+}
+
 /// The long form where it is asked for, otherwise a short one with a seed of its own.
 #[test]
 fn a_power_cut_breaks_no_promise() {
     let settings = match std::env::var(SETTING) {
-        Ok(setting) => vec![asked(&setting)],
+        Ok(setting) => divided(&asked(&setting)),
         Err(_) => [Durability::Commit, Durability::Interval]
             .map(|durability| Settings::new(random(), 120, durability))
             .to_vec(),
     };
+    let all: u32 = settings.iter().map(|settings| settings.cuts).sum();
+    let mut cuts = 0;
     for settings in settings {
         let outcome = run(&settings);
+        cuts += outcome.cuts;
         let report = outcome.report(&settings);
-        println!("{report}");
+        println!("{report}{cuts} of {all} power cuts\n");
         assert!(outcome.is_clean(), "promises were broken\n{report}");
         assert!(
             outcome.is_busy(settings.cuts),

@@ -129,7 +129,6 @@ pub fn run(settings: &Settings) -> Outcome {
     world.begin();
     // Readers are there before the first message.
     world.drain();
-    let mut told = 0;
     while world.outcome.cuts < settings.cuts {
         let lives = 1 + world.random.below(6);
         for _ in 0..lives {
@@ -140,12 +139,6 @@ pub fn run(settings: &Settings) -> Outcome {
         }
         world.drain();
         world.compare();
-        let cuts = world.outcome.cuts;
-        if cuts / 500 > told {
-            told = cuts / 500;
-            let violations = world.outcome.ledger.all_breaches();
-            println!("{cuts} power cuts, {violations} violations");
-        }
         if world.outcome.ledger.all_breaches() >= 10 {
             break;
         }
