@@ -49,16 +49,21 @@ fn open_subjects_of(file: &SourceFile) -> Vec<String> {
 fn comments(file: &SourceFile) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let (mut is_code, mut is_open) = (false, false);
+    let mut before = "";
     let mut offset = 0;
     for (index, whole) in file.text.split_inclusive('\n').enumerate() {
         let line = whole.trim();
         let is_test = file.is_test(offset);
         offset += whole.len();
-        let text = line.strip_prefix("//").filter(|_| !is_test);
-        let Some(text) = text.map(|text| text.trim_start_matches(['/', '!']).trim()) else {
+        // `//`, `///` and `//!` are paragraphs of their own.
+        let (mark, text) = line.split_at(line.len() - line.trim_start_matches(['/', '!']).len());
+        if is_test || !mark.starts_with("//") || std::mem::replace(&mut before, mark) != mark {
             (is_code, is_open) = (false, false);
+        }
+        if is_test || !mark.starts_with("//") {
             continue;
-        };
+        }
+        let text = text.trim();
         let is_fence = text.starts_with("```");
         is_code ^= is_fence;
         if is_fence || is_code || text.is_empty() || text.starts_with(['#', '|']) {
