@@ -26,8 +26,8 @@ BACKLOG = 20_000
 class Keeper(Client):
     """A client of MQTT 5.0 whose session outlives its connection, at QoS 2."""
 
-    def __init__(self, node: Node, client_id: str, expiry_s: int = FOREVER_S):
-        super().__init__(node, client_id, expiry_s=expiry_s)
+    def __init__(self, node: Node, client_id: str, expiry_s: int = FOREVER_S, **options):
+        super().__init__(node, client_id, expiry_s=expiry_s, **options)
         self.seen: list[tuple[str, int, bool]] = []
         # The first byte of the last packet, and packets that came before what was waited for.
         self.head = 0

@@ -23,10 +23,11 @@ FOREVER_S = 0xFFFFFFFF
 class Client(Connection):
     """A connection. Packets of the broker are (type, body); the end of the connection is None."""
 
-    def __init__(self, node: Node, client_id: str, level: int = 5, expiry_s: int = 0, clean: bool = False, will: str = ""):
+    def __init__(self, node: Node, client_id: str, level: int = 5, expiry_s: int = 0, clean: bool = False, will: str = "",
+                 **options):
         super().__init__(
             node.ports["mqtt"], client_id, level, PATIENCE_S, clean=clean, props={"session_expiry": expiry_s},
-            will={"topic": will, "payload": client_id.encode()} if will else None,
+            will={"topic": will, "payload": client_id.encode()} if will else None, **options,
         )
 
     def read(self, timeout_s: float | None = None) -> tuple[int, bytes] | None:
