@@ -23,6 +23,8 @@ pub(crate) struct Matches {
     pub(crate) remote: Vec<(u16, Arc<[Target]>)>,
     /// Sessions and groups on all shards.
     pub(crate) total: usize,
+    /// Sessions among them that are away, and read the log when they come back.
+    pub(crate) asleep: usize,
     /// Other nodes.
     pub(crate) peers: Wanted,
     /// Of the kept queues among them, how full they are.
@@ -43,6 +45,7 @@ impl Matches {
         self.local.clear();
         self.remote.clear();
         self.total = 0;
+        self.asleep = 0;
         self.peers = Wanted::NOBODY;
         self.kept.clear();
         self.is_durable = false;

@@ -533,6 +533,7 @@ impl Index {
         let Matches {
             kept,
             total,
+            asleep: all_asleep,
             is_durable,
             ..
         } = &mut *fresh;
@@ -541,6 +542,7 @@ impl Index {
             let (asleep, kept_asleep) = routes.asleep();
             *is_durable |= kept_asleep > 0;
             *total += asleep;
+            *all_asleep += asleep;
             found.reserve(routes.awake_len());
             for (id, mut flags, context) in routes.awake() {
                 let is_group = flags.is_group();

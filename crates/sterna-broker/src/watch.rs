@@ -13,6 +13,8 @@ pub enum Step<'a> {
     Received {
         /// Their number.
         matched: usize,
+        /// Number of those sessions that are away. Messages of QoS 1 and 2 wait for them in the log.
+        away: usize,
     },
     /// It was published and refused.
     Refused(PublishRefusal),

@@ -118,7 +118,7 @@ fn span(now_ms: u64, message: &Message, step: Step<'_>, parent: Parent<'_>) -> V
     ];
     // Name, kind, reader, begin, parent, and what is wrong.
     let (name, kind, reader, begin_ms, above, fault) = match step {
-        Step::Received { matched } => {
+        Step::Received { matched, .. } => {
             let matched = matched.to_string();
             attributes.push(json!({ "key": "sterna.matched", "value": { "intValue": matched } }));
             ("received", CONSUMER, "", published_ms, None, None)

@@ -359,17 +359,19 @@ pub(crate) fn add_payload(line: &mut Value, payload: &[u8], maximum_bytes: usize
 
 fn line(message: &Message, step: Step<'_>, subject: &Subject) -> Value {
     match step {
-        Step::Received { matched } if subject.payload_bytes > 0 => {
+        Step::Received { matched, away } if subject.payload_bytes > 0 => {
             let mut line = json!({
                 "matched": matched,
+                "away": away,
                 "qos": message.qos() as u8,
                 "retain": message.retain(),
             });
             add_payload(&mut line, message.payload(), subject.payload_bytes);
             line
         }
-        Step::Received { matched } => json!({
+        Step::Received { matched, away } => json!({
             "matched": matched,
+            "away": away,
             "qos": message.qos() as u8,
             "retain": message.retain(),
             "payload_bytes": message.payload().len(),

@@ -181,11 +181,12 @@ impl<P: DoorState> Broker<P> {
         };
         let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
         let found = self.index.matches(&message, &self.queues.limits);
-        let matched = found.map_or(1, |found| {
+        let (matched, away) = found.map_or((1, 0), |found| {
             // Somebody who is away may be no node's at this moment.
-            (found.total + found.peers.nodes().len()).max(1)
+            let matched = (found.total + found.peers.nodes().len()).max(1);
+            (matched, found.asleep)
         });
-        let step = Step::Received { matched };
+        let step = Step::Received { matched, away };
         self.queues.saw(&message, step);
         if let Some(peers) = &mut self.peers {
             let mut token = peers.log(&message, Destination::Log { once, following }, settles);

@@ -471,6 +471,7 @@ impl<P: DoorState> Broker<P> {
         let is_for_peers = peers.is_some() && (is_retained || !wanting.is_empty());
         let step = Step::Received {
             matched: matches.total,
+            away: matches.asleep,
         };
         queues.saw(message.as_ref(), step);
         if matches.total == 0 && !is_for_peers {

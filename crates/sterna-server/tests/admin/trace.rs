@@ -5,6 +5,9 @@ use sterna_mqtt::packet::{Ack, Packet};
 use sterna_mqtt::{PacketId, Properties, QoS, ReasonCode};
 use sterna_server::config::{Authorization, Effect, Rule};
 
+use sterna_broker::Limits;
+use sterna_store::MemoryStore;
+
 use sterna_auth::{TokenDigest, TokenFile, TokenRecord};
 use sterna_server::Policy;
 
@@ -160,6 +163,32 @@ fn the_way_of_a_message_is_told_across_shards() {
     );
     assert!(seen.iter().all(|event| event["publisher"] == "publisher"));
     assert!(events(&mut world, of_both).is_empty());
+}
+
+/// Sessions that are away cost nothing for a message, so no event names them. Their number is told.
+#[test]
+fn readers_that_are_away_are_counted() {
+    let store = MemoryStore::new();
+    let mut world = World::of(Broker::restored(&config(), 2, Limits::default(), || {
+        Box::new(store.clone())
+    }));
+    let present = world.client(1, "present", 0);
+    world.broker.subscribe(present, V5, "t/#", QoS::AtLeastOnce);
+    for (shard, name) in [(0, "away-0"), (1, "away-1")] {
+        let away = world.client(shard, name, 1_000);
+        world.broker.subscribe(away, V5, "t/#", QoS::AtLeastOnce);
+        world.broker.cut(away);
+    }
+    let publisher = world.client(0, "publisher", 0);
+    let trace = begin(&mut world, "topic=t/%23");
+    for qos in [QoS::AtLeastOnce, QoS::AtMostOnce] {
+        world.broker.publish(publisher, V5, "t/1", "payload", qos);
+    }
+    let seen = events(&mut world, trace);
+    let received = seen.iter().filter(|event| event["event"] == "received");
+    let counts = received.map(|event| (event["matched"].clone(), event["away"].clone()));
+    let expected = (json!(3), json!(2));
+    assert_eq!(counts.collect::<Vec<_>>(), [expected.clone(), expected]);
 }
 
 #[test]

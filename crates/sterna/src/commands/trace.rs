@@ -149,6 +149,7 @@ fn describe(event: &Value) -> String {
     }
     for (word, member) in [
         ("matched", "matched"),
+        ("away", "away"),
         ("bytes", "payload_bytes"),
         ("qos", "qos"),
         ("waiting", "waiting"),
@@ -156,7 +157,8 @@ fn describe(event: &Value) -> String {
         ("reason code", "reason_code"),
         ("events", "events"),
     ] {
-        if let Some(value) = number(member) {
+        // Nobody is away as a rule.
+        if let Some(value) = number(member).filter(|value| *value > 0 || member != "away") {
             let _ = write!(line, " {word} {value}");
         }
     }

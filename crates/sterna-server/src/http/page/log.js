@@ -140,6 +140,7 @@ function text(event) {
     add("from", event.publisher);
     add("to", event.reader);
     add("matched", event.matched);
+    add("away", event.away || null);
     add("bytes", event.payload_bytes);
     add("QoS", event.qos);
     add("waiting", event.waiting);
