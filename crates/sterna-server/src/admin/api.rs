@@ -173,9 +173,15 @@ impl Desk<'_, '_> {
             Some(role) => format!("the role {}", role.name()),
             None => "none".to_owned(),
         };
+        // Without users there is no other name that a list could have.
+        let anonymous = if user.is_none() && !self.cx.policy.has_users() {
+            "; without users a list can name `anonymous`"
+        } else {
+            ""
+        };
         let detail = format!(
             "this needs the role {}, and the sender has {has}: see admin.viewers, admin.operators and \
-             authorization.admins",
+             authorization.admins{anonymous}",
             wanted.name()
         );
         self.log_change(change, Some(&detail));

@@ -109,7 +109,9 @@ impl Api {
                 target.without_parameters()?;
                 let subject = asker.identity.subject(cx, peer.connection);
                 if !cx.policy.rules.may_delete(subject, topic) {
-                    return forbidden("the rules forbid to delete this topic");
+                    return forbidden(
+                        "deleting this topic needs a rule that allows `delete`, or authorization.admins",
+                    );
                 }
                 let was_created = self.registry.delete(topic);
                 if was_created {
