@@ -108,6 +108,51 @@ fn the_check_names_file_and_line() {
     );
 }
 
+/// Listeners of one address are refused before the first is opened.
+#[test]
+fn listeners_of_one_address_are_refused_by_check_and_serve() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[[listener]]\nurl = 'mqtt://localhost:21883'\n\n\
+                [[listener]]\nurl = 'tcp://127.0.0.1:21883'\n";
+    fs::write(folder.path().join("sterna.toml"), text).unwrap();
+    let problem = "sterna.toml:4: listener 2: the address of `tcp://127.0.0.1:21883` is taken by \
+                   listener 1, `mqtt://localhost:21883`";
+    for arguments in [
+        &["config", "check", "sterna.toml"][..],
+        &["serve", "--config", "sterna.toml", "--data-dir", "state"],
+    ] {
+        let mut command = sterna();
+        let run = command.current_dir(folder.path()).args(arguments);
+        let run = run.output().unwrap();
+        assert_eq!(code(&run), 2, "{}", stderr(&run));
+        assert!(stderr(&run).contains(problem), "{}", stderr(&run));
+    }
+}
+
+#[test]
+fn the_check_warns_of_roles_and_files_without_effect() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, "").unwrap();
+    fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
+    for (text, warning) in [
+        (
+            "authentication.password_file = 'users'\n",
+            "warning: authentication.password_file: users is empty, so no client can log in",
+        ),
+        (
+            "admin.operators = ['bob']\n",
+            "warning: admin.operators: no client can show that it is `bob`",
+        ),
+    ] {
+        fs::write(folder.path().join("sterna.toml"), text).unwrap();
+        let checked = config(folder.path(), &["check", "sterna.toml"]);
+        assert_eq!(code(&checked), 0, "{}", stderr(&checked));
+        assert!(stderr(&checked).contains(warning), "{}", stderr(&checked));
+    }
+}
+
 /// A line of the new file that is in force without the header of its list.
 #[test]
 fn a_setting_without_its_section_is_told_where_it_belongs() {
@@ -155,6 +200,18 @@ fn settings_are_explained() {
     for name in ["log.level: ", "log.format: ", "log.audit: "] {
         assert!(stdout(&section).contains(name), "{}", stdout(&section));
     }
+    for (key, words) in [
+        ("authorization.limit.messages_per_s", "messages per second"),
+        ("amqp.queue.priorities", "true or false"),
+    ] {
+        let one = config(folder, &["explain", key]);
+        assert!(stdout(&one).contains(words), "{key}: {}", stdout(&one));
+    }
+    let bogus = stderr(&config(folder, &["explain", "bogus"]));
+    assert!(
+        bogus.contains("`sterna config init -` prints all"),
+        "{bogus}"
+    );
     let none = config(folder, &["explain", "mqtt.recieve_maximum"]);
     assert_eq!(code(&none), 1);
     assert!(stderr(&none).contains("`mqtt.receive_maximum`"));

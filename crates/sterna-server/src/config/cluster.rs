@@ -91,13 +91,12 @@ pub struct Cluster {
 }
 
 /// Another region.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct RemoteRegion {
     /// Its `cluster.region`.
     pub name: String,
     /// The domain of its JetStream. Default: its name.
-    #[serde(default)]
     pub domain: Option<String>,
 }
 

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use super::{
-    ActionName, Authorization, Config, Effect, JwtAlgorithm, Listener, ListenerUrl, Protocol, Rule,
+    ANONYMOUS, ActionName, Authentication, Authorization, Config, Effect, JwtAlgorithm, Listener,
+    ListenerUrl, Protocol, Rule,
 };
 
 impl Config {
@@ -74,10 +75,6 @@ impl Config {
     /// Faults of an admin listener that other hosts reach. It requires credentials, and at least one user
     /// must be able to get in.
     fn admin_problems(&self, listener: &Listener) -> Vec<String> {
-        let tls = &self.tls;
-        let has_proofs = self.has_secrets()
-            || (tls.certificate_as_username
-                && (tls.client_ca.is_some() || tls.client_keys.is_some()));
         let faults = [
             (
                 self.admits_anonymous(listener),
@@ -85,7 +82,7 @@ impl Config {
                  leave out anonymous = true",
             ),
             (
-                !has_proofs,
+                !self.knows_users(),
                 "nobody can show who they are: set authentication.password_file, \
                  authentication.token_file, authentication.jwt or webhook.authentication_url",
             ),
@@ -113,10 +110,82 @@ impl Config {
             .collect()
     }
 
-    /// Warnings for the operator, each a sentence that names a file. The files have secrets that
-    /// other users of this host can read or change.
+    /// Warnings for the operator, each a sentence that names a setting. They are about files that other users of
+    /// this host can read or change, and about credentials and roles without effect.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.file_warnings();
+        warnings.extend(self.empty_file_warnings());
+        warnings.extend(self.unknown_user_warnings());
+        warnings
+    }
+
+    /// Files of credentials that have none, where clients can log in with nothing else.
+    fn empty_file_warnings(&self) -> Vec<String> {
+        let Authentication { jwt, .. } = &self.authentication;
+        let takes_anonymous = self.listeners_in_force().iter().any(|listener| {
+            let url = listener.url.parse::<ListenerUrl>();
+            let is_admin = url.is_ok_and(|url| url.scheme.protocol() == Protocol::Admin);
+            !is_admin && self.admits_anonymous(listener)
+        });
+        let has_other = takes_anonymous
+            || jwt.is_configured()
+            || self.webhook.authentication_url.is_some()
+            || self.takes_certificates();
+        let is_empty = |path: &PathBuf| {
+            let text = fs::read_to_string(path).unwrap_or_else(|_| "unknown".to_owned());
+            let mut lines = text.lines().map(str::trim);
+            lines.all(|line| line.is_empty() || line.starts_with('#'))
+        };
+        let files = [
+            (
+                "authentication.password_file",
+                &self.authentication.password_file,
+                "add a user with `sterna passwd`",
+            ),
+            (
+                "authentication.token_file",
+                &self.authentication.token_file,
+                "add a token with `sterna token add`",
+            ),
+        ];
+        let files = files.into_iter().filter_map(|(setting, path, advice)| {
+            let path = path.as_ref()?;
+            Some((setting, path, advice, is_empty(path)))
+        });
+        let files: Vec<_> = files.collect();
+        if has_other || files.iter().any(|(.., is_empty)| !is_empty) {
+            return Vec::new();
+        }
+        let warning = |(setting, path, advice, _): (&str, &PathBuf, &str, bool)| {
+            let path = path.display();
+            format!("{setting}: {path} is empty, so no client can log in: {advice}")
+        };
+        files.into_iter().map(warning).collect()
+    }
+
+    /// Users with a role whom no client can be.
+    fn unknown_user_warnings(&self) -> Vec<String> {
+        if self.knows_users() {
+            return Vec::new();
+        }
+        let roles = [
+            ("authorization.admins", &self.authorization.admins),
+            ("admin.operators", &self.admin.operators),
+            ("admin.viewers", &self.admin.viewers),
+        ];
+        let warning = |(setting, users): (&str, &Vec<String>)| {
+            let user = users.iter().find(|user| *user != ANONYMOUS)?;
+            Some(format!(
+                "{setting}: no client can show that it is `{user}`: set authentication.password_file, \
+                 authentication.token_file, authentication.jwt or webhook.authentication_url"
+            ))
+        };
+        roles.into_iter().filter_map(warning).collect()
+    }
+
+    /// Files whose secrets other users of this host can read or change.
+    fn file_warnings(&self) -> Vec<String> {
         let files = [
             ("tls.key", &self.tls.key),
             (
@@ -160,6 +229,16 @@ impl Config {
     /// Whether clients show secrets: passwords or tokens.
     pub(crate) const fn has_secrets(&self) -> bool {
         self.authentication.has_secrets() || self.webhook.authentication_url.is_some()
+    }
+
+    /// Whether clients may show certificates or keys of their own.
+    const fn takes_certificates(&self) -> bool {
+        self.tls.client_ca.is_some() || self.tls.client_keys.is_some()
+    }
+
+    /// Whether a client can show which user it is.
+    const fn knows_users(&self) -> bool {
+        self.has_secrets() || (self.tls.certificate_as_username && self.takes_certificates())
     }
 
     /// Whether clients without credentials are admitted where the listener does not say.
@@ -318,10 +397,67 @@ mod tests {
     }
 
     #[test]
+    fn credentials_and_users_without_effect_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(format!("{name}-{}", text.len()));
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            format!("authentication.{name} = '{}'\n", path.display())
+        };
+        let users = || file("password_file", "# none\n\n");
+        let no_user = &["authentication.password_file: "][..];
+        let bob = "admin.operators = ['anonymous', 'bob']\n";
+        let no_bob = &["admin.operators: no client can show that it is `bob`"][..];
+        for (text, warnings) in [
+            (users(), no_user),
+            (users() + "authentication.anonymous = true\n", &[]),
+            (
+                users() + "webhook.authentication_url = 'http://localhost'\n",
+                &[],
+            ),
+            (
+                users() + "[[listener]]\nurl = 'mqtt://localhost'\nanonymous = true\n",
+                &[],
+            ),
+            (
+                users() + "[[listener]]\nurl = 'admin://localhost'\nanonymous = true\n",
+                no_user,
+            ),
+            (users() + &file("token_file", "sensor:x\n"), &[]),
+            (
+                users() + &file("token_file", ""),
+                &[
+                    "authentication.password_file: ",
+                    "authentication.token_file: ",
+                ],
+            ),
+            (file("password_file", "ann:record\n") + bob, &[]),
+            (bob.to_owned(), no_bob),
+            ("admin.operators = ['anonymous']\n".to_owned(), &[]),
+            (
+                "authorization.admins = ['ann']\nadmin.viewers = ['bob']\n".to_owned(),
+                &["authorization.admins: ", "admin.viewers: "],
+            ),
+            (
+                bob.to_owned() + "tls = { certificate_as_username = true, client_ca = 'x' }\n",
+                &[],
+            ),
+        ] {
+            let config = super::super::parse("x", &text).unwrap();
+            let found = config.warnings();
+            assert_eq!(found.len(), warnings.len(), "{text}\n{found:?}");
+            for (found, warning) in found.iter().zip(warnings) {
+                assert!(found.starts_with(warning), "{text}\n{found}");
+            }
+        }
+    }
+
+    #[test]
     fn secrets_that_others_read_or_change_are_told() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
-        fs::write(&path, "").unwrap();
+        fs::write(&path, "ann:record\n").unwrap();
         let mut config = Config::default();
         config.authentication.password_file = Some(path.clone());
         for (mode, what) in [

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use super::Listener;
+
 /// Protocol of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
@@ -66,6 +68,14 @@ pub enum Scheme {
     /// `admins`: metrics and health, by HTTP on TLS.
     Admins,
 }
+
+/// Further names that other clients and brokers have for a scheme.
+const ALIASES: [(&str, Scheme); 4] = [
+    ("tcp", Scheme::Mqtt),
+    ("tls", Scheme::Mqtts),
+    ("ssl", Scheme::Mqtts),
+    ("quic", Scheme::MqttQuic),
+];
 
 impl Scheme {
     /// The scheme's usual name.
@@ -179,6 +189,19 @@ impl ListenerUrl {
         self.ip().is_loopback()
     }
 
+    /// Whether the system cannot open both: one transport and port, and an address of both.
+    fn overlaps(&self, other: &Self) -> bool {
+        // `[::]` takes IPv4, too.
+        let covers = |one: IpAddr, other: IpAddr| {
+            one == other || one.is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+        };
+        let (own, others) = (self.ip(), other.ip());
+        self.port != 0
+            && self.port == other.port
+            && self.scheme.is_quic() == other.scheme.is_quic()
+            && (covers(own, others) || covers(others, own))
+    }
+
     /// The URL with the port that was bound.
     #[must_use]
     pub fn with_port(&self, port: u16) -> String {
@@ -238,11 +261,11 @@ impl FromStr for ListenerUrl {
     fn from_str(url: &str) -> Result<Self, Self::Err> {
         let (scheme, rest) = url.split_once("://").ok_or(ListenerUrlError::NoScheme)?;
         let scheme = match scheme {
-            "mqtt" | "tcp" => Scheme::Mqtt,
-            "mqtts" | "tls" | "ssl" => Scheme::Mqtts,
+            "mqtt" => Scheme::Mqtt,
+            "mqtts" => Scheme::Mqtts,
             "ws" => Scheme::Ws,
             "wss" => Scheme::Wss,
-            "mqtt+quic" | "quic" => Scheme::MqttQuic,
+            "mqtt+quic" => Scheme::MqttQuic,
             "amqp" => Scheme::Amqp,
             "amqps" => Scheme::Amqps,
             "amqp+quic" => Scheme::AmqpQuic,
@@ -251,7 +274,12 @@ impl FromStr for ListenerUrl {
             "h3" => Scheme::H3,
             "admin" => Scheme::Admin,
             "admins" => Scheme::Admins,
-            other => return Err(ListenerUrlError::Scheme(other.to_owned())),
+            other => {
+                let alias = ALIASES.iter().find(|(alias, _)| *alias == other);
+                let (_, scheme) =
+                    alias.ok_or_else(|| ListenerUrlError::Scheme(other.to_owned()))?;
+                *scheme
+            }
         };
         let (authority, path) = match rest.find('/') {
             Some(at) => (&rest[..at], &rest[at..]),
@@ -286,9 +314,79 @@ impl FromStr for ListenerUrl {
     }
 }
 
+/// The faults of listeners of which only one can be opened.
+pub(super) fn address_problems(listeners: &[Listener]) -> Vec<String> {
+    let urls = listeners
+        .iter()
+        .map(|it| it.url.parse::<ListenerUrl>().ok());
+    let urls: Vec<Option<ListenerUrl>> = urls.collect();
+    let problem = |at: usize| {
+        let own = urls[at].as_ref()?;
+        let is_taken = |it: &Option<ListenerUrl>| it.as_ref().is_some_and(|it| it.overlaps(own));
+        let first = urls[..at].iter().position(is_taken)?;
+        let (own, other) = (&listeners[at].url, &listeners[first].url);
+        Some(format!(
+            "listener {}: the address of `{own}` is taken by listener {}, `{other}`: give one of them another port",
+            at + 1,
+            first + 1
+        ))
+    };
+    (0..listeners.len()).filter_map(problem).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_listeners_have_two_addresses() {
+        for (first, second, are_one) in [
+            ("mqtt://localhost:1883", "mqtt://localhost:1883", true),
+            ("tcp://127.0.0.1:1883", "ws://localhost:1883/mqtt", true),
+            ("mqtt://*:1883", "mqtt://127.0.0.1:1883", true),
+            ("mqtt://0.0.0.0:1883", "mqtt://[::]:1883", true),
+            ("quic://localhost:5671", "amqp+quic://localhost", true),
+            ("mqtt://0.0.0.0:1883", "mqtt://[::1]:1883", false),
+            ("https://localhost:8443", "h3://localhost:8443", false),
+            ("mqtt://localhost:0", "mqtt://localhost:0", false),
+            ("mqtt://localhost:1883", "mqtt://[::1]:1883", false),
+            ("mqtt://localhost:1883", "mqtt://localhost:1884", false),
+        ] {
+            let problems = address_problems(&[Listener::at(first), Listener::at(second)]);
+            assert_eq!(problems.len(), usize::from(are_one), "{first} {second}");
+            for problem in problems {
+                assert!(problem.starts_with("listener 2: "), "{problem}");
+                assert!(
+                    problem.contains(first) && problem.contains(second),
+                    "{problem}"
+                );
+            }
+        }
+        assert_eq!(
+            address_problems(&crate::config::Config::default_listeners()),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn the_page_names_every_alias() {
+        let page = include_str!("configuration.md");
+        let (line, _) = page
+            .split_once("Schemes have other names, too: ")
+            .unwrap()
+            .1
+            .split_once('\n')
+            .unwrap();
+        for (alias, scheme) in ALIASES {
+            let url: ListenerUrl = format!("{alias}://localhost").parse().unwrap();
+            assert_eq!(url.scheme, scheme);
+            let is_told = |part: &str| {
+                part.contains(&format!("`{alias}://`"))
+                    && part.contains(&format!("`{}://`", scheme.name()))
+            };
+            assert!(line.split(';').any(is_told), "{alias}: {line}");
+        }
+    }
 
     #[test]
     fn urls_are_taken_apart() {

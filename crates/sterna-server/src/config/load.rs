@@ -97,7 +97,10 @@ pub fn located(
             return Some(variable);
         }
         let file = file?.display();
-        let line = text.as_deref().and_then(|text| line_of(text, setting));
+        // `listener 2: …` is about the second entry.
+        let number = (problem[setting.len()..].split_once(':'))
+            .and_then(|(number, _)| number.strip_prefix(' ')?.parse().ok());
+        let line = (text.as_deref()).and_then(|text| line_of(text, setting, number));
         Some(line.map_or_else(|| file.to_string(), |line| format!("{file}:{line}")))
     };
     let with_place = |problem: String| match place(&problem) {
@@ -107,15 +110,22 @@ pub fn located(
     ConfigError::Problems(problems.into_iter().map(with_place).collect())
 }
 
-/// The line of a setting, counted from 1; none where the text does not set it, or in several places.
-fn line_of(text: &str, setting: &str) -> Option<usize> {
+/// The line of a setting, or of an entry of a list by its number; lines and entries are counted from 1.
+/// `None` where the text does not set it, or in several places.
+fn line_of(text: &str, setting: &str, number: Option<usize>) -> Option<usize> {
     let parsed = DeTable::parse(text).ok()?;
     let mut table = parsed.get_ref();
     let mut parts = setting.split('.').peekable();
     while let Some(part) = parts.next() {
         let (key, value) = table.iter().find(|(key, _)| key.get_ref() == part)?;
         if parts.peek().is_none() {
-            return Some(1 + text[..key.span().start].matches('\n').count());
+            let start = match (value.get_ref(), number) {
+                (DeValue::Array(entries), Some(number)) => {
+                    entries.get(number.checked_sub(1)?)?.span().start
+                }
+                _ => key.span().start,
+            };
+            return Some(1 + text[..start].matches('\n').count());
         }
         table = match value.get_ref() {
             DeValue::Table(table) => table,
@@ -188,8 +198,8 @@ fn read_value(text: &str) -> toml::Value {
         .unwrap_or_else(|| toml::Value::String(text.to_owned()))
 }
 
-/// Adds the nearest known key to serde's message about an unknown one, which lists them all. One of another
-/// section is told where it belongs.
+/// Adds the nearest known key to serde's message about an unknown one, which lists them all. Without a near
+/// one, a key of another section is told where it belongs.
 fn with_nearest(message: &str) -> String {
     let Some(at) = message.find("unknown field `") else {
         return message.to_owned();
@@ -198,12 +208,6 @@ fn with_nearest(message: &str) -> String {
     let Some(unknown) = names.next() else {
         return message.to_owned();
     };
-    if let Some(homes) = homes_of(unknown) {
-        return format!(
-            "{}\n`{unknown}` is a setting of {homes}: its line goes below the header",
-            message.trim_end()
-        );
-    }
     // The message about `[quic]`, whose settings another crate names, lists none.
     let quic = names.clone().next().is_none();
     let own = [
@@ -222,13 +226,14 @@ fn with_nearest(message: &str) -> String {
     } else {
         names.collect()
     };
-    match names
-        .into_iter()
-        .min_by_key(|known| distance(unknown, known))
-    {
-        Some(nearest) => format!("{}\ndid you mean `{nearest}`?", message.trim_end()),
-        None => message.to_owned(),
-    }
+    let hint = if let Some(known) = nearest(unknown, names) {
+        format!("did you mean `{known}`?")
+    } else if let Some(homes) = homes_of(unknown) {
+        format!("`{unknown}` is a setting of {homes}: its line goes below the header")
+    } else {
+        return message.to_owned();
+    };
+    format!("{}\n{hint}", message.trim_end())
 }
 
 /// The headers of the sections that have a setting of this name; none where no section has one.
@@ -239,20 +244,61 @@ fn homes_of(key: &str) -> Option<String> {
     (!homes.is_empty()).then(|| homes.join(", "))
 }
 
-/// Levenshtein distance.
-pub(super) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
+/// The known name that a wrong one most likely means; `None` where none is near.
+pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = known
+        .into_iter()
+        .filter_map(|known| Some((nearness(name, known)?, known)));
+    near.min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
+/// Distance of two names without the words that both begin and end with; `None` where they are not near.
+/// They are near if a third of the letters differ at most, or if one has the other in it.
+fn nearness(name: &str, known: &str) -> Option<usize> {
+    let words = |text: &str| -> Vec<String> {
+        let words = text.split(['_', '-', '.']);
+        words.map(str::to_ascii_lowercase).collect()
+    };
+    let (name, known) = (words(name), words(known));
+    let (mut a, mut b) = (&name[..], &known[..]);
+    while let ([first, rest @ ..], [other, others @ ..]) = (a, b)
+        && first == other
+    {
+        (a, b) = (rest, others);
     }
-    row[b.len()]
+    while let ([rest @ .., last], [others @ .., other]) = (a, b)
+        && last == other
+    {
+        (a, b) = (rest, others);
+    }
+    let (a, b) = (a.concat(), b.concat());
+    let distance = distance(&a, &b);
+    let is_slip = 3 * distance <= a.len().max(b.len());
+    // A short word is in many names by chance.
+    let lengths = [name.concat().len(), known.concat().len()];
+    let is_alike = 2 * lengths[0].min(lengths[1]) >= lengths[0].max(lengths[1]);
+    let is_part = is_alike && (a.contains(&b) || b.contains(&a));
+    (is_slip || is_part).then_some(distance)
+}
+
+/// Letters to add, drop, replace or swap with the next one (Damerau-Levenshtein, no place twice).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let replaced = rows[i][j] + usize::from(x != y);
+            let mut least = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -266,6 +312,57 @@ mod tests {
             .to_string();
         assert!(error.contains("did you mean `receive_maximum`?"), "{error}");
         assert!(error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn a_hint_is_a_near_name_of_the_section_or_the_section_of_the_name() {
+        let rule = "[[authorization.rule]]";
+        for (header, key, hint) in [
+            (rule, "user", "did you mean `users`?"),
+            (rule, "tpoics", "did you mean `topics`?"),
+            ("[mqtt]", "keepalive", "did you mean `server_keep_alive_s`?"),
+            ("[mqtt]", "max_qos", "did you mean `maximum_qos`?"),
+            (
+                "[mqtt]",
+                "receive-maximum",
+                "did you mean `receive_maximum`?",
+            ),
+            ("[mqtt]", "bogus", ""),
+            ("[amqp]", "bogus", ""),
+            ("[quic]", "bogus", ""),
+            // Names that share most words with names of the section.
+            (
+                "[mqtt]",
+                "maximum_selector_bytes",
+                "is a setting of [amqp]:",
+            ),
+            ("[[listener]]", "client_ca", "is a setting of [tls]:"),
+        ] {
+            let error = parse("x", &format!("{header}\n{key} = 1\n"));
+            let error = error.unwrap_err().to_string();
+            if hint.is_empty() {
+                let is_none = !error.contains("did you mean") && !error.contains("is a setting");
+                assert!(is_none, "{key}: {error}");
+            } else {
+                assert!(error.contains(hint), "{key}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_problem_of_an_entry_has_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f");
+        let text = "[[listener]]\nurl = 'x'\n\n[[listener]]\nurl = 'y'\n";
+        std::fs::write(&file, text).unwrap();
+        for (problem, line) in [
+            ("listener 2: it", 4),
+            ("listener 1: it", 1),
+            ("listener: it", 1),
+        ] {
+            let said = located(vec![problem.to_owned()], Some(&file), []).to_string();
+            assert_eq!(said, format!("{}:{line}: {problem}", file.display()));
+        }
     }
 
     #[test]

@@ -292,6 +292,7 @@ impl Config {
         }
         problems.extend(self.network.problems());
         problems.extend(self.bans.problems());
+        problems.extend(listener::address_problems(&self.listeners));
         problems.extend((self.listeners.iter()).filter_map(Listener::proxy_protocol_problem));
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::load::{distance, parse};
+use super::load::{nearest, parse};
 use super::{Config, Listener};
 
 /// The page, by a link beside this file, so that a package of the crate has it too.
@@ -84,11 +84,15 @@ impl Setting {
         (!self.repeats).then(|| format!("{}{name}", super::ENVIRONMENT_PREFIX))
     }
 
-    /// The unit of its value, which is the last word of its name.
+    /// The unit of its value, which is the last word of its name; of a rate, `THINGS_per_s`.
     #[must_use]
-    pub fn unit(&self) -> Option<&'static str> {
+    pub fn unit(&self) -> Option<String> {
+        if let Some(things) = self.key.strip_suffix("_per_s") {
+            let (_, things) = things.rsplit_once('_').unwrap_or(("", things));
+            return Some(format!("{things} per second"));
+        }
         let (_, last) = self.key.rsplit_once('_')?;
-        Some(match last {
+        let unit = match last {
             "ms" => "milliseconds",
             "s" => "seconds",
             "bytes" => "bytes",
@@ -96,7 +100,8 @@ impl Setting {
             "packets" => "packets",
             "messages" => "messages",
             _ => return None,
-        })
+        };
+        Some(unit.to_owned())
     }
 
     /// Kind of the setting's value.
@@ -143,7 +148,13 @@ impl Setting {
             let words = words.trim().split(", ").map(str::to_owned);
             return Some(Kind::Choice(words.collect()));
         }
-        let (_, expected) = error.split_once("expected ")?;
+        let Some((_, expected)) = error.split_once("expected ") else {
+            // A text of a form of its own is refused for its letters.
+            let of_number = self.refusal(&form("0"))?;
+            return of_number
+                .contains("expected a string")
+                .then_some(Kind::Text);
+        };
         let expected = expected.lines().next().unwrap_or_default().trim();
         if error.contains("unknown variant") {
             let words = expected.split('`').skip(1).step_by(2);
@@ -224,8 +235,11 @@ pub fn settings() -> Vec<Setting> {
         if keys == "key" {
             let own = named.iter().map(|(name, list)| ((*name).to_owned(), *list));
             table = Some(own.collect());
-        } else if let Some(member) = keys.strip_prefix("key of a ") {
+        } else if let Some((_, member)) =
+            (keys.strip_prefix("key of")).and_then(|it| it.rsplit_once(' '))
+        {
             // A list of tables within the section.
+            let member = member.trim_matches('`');
             let lists = named.iter().map(|(name, _)| format!("{name}.{member}"));
             table = Some(lists.map(|name| (name, true)).collect());
         } else if let Some(sections) = &table {
@@ -292,8 +306,8 @@ fn plain(text: &str) -> String {
 /// any section that have it.
 ///
 /// # Errors
-/// The nearest name that there is.
-pub fn find(name: &str) -> Result<Vec<Setting>, String> {
+/// The name that it most likely means, if one is near.
+pub fn find(name: &str) -> Result<Vec<Setting>, Option<String>> {
     let all = settings();
     let matches = |is_meant: &dyn Fn(&Setting) -> bool| -> Vec<Setting> {
         all.iter().filter(|it| is_meant(it)).cloned().collect()
@@ -307,10 +321,9 @@ pub fn find(name: &str) -> Result<Vec<Setting>, String> {
         .map(matches)
         .find(|found| !found.is_empty());
     found.ok_or_else(|| {
-        let names = all.iter().flat_map(|it| [it.name(), it.key.clone()]);
-        names
-            .min_by_key(|known| distance(name, known))
-            .unwrap_or_default()
+        let names = (all.iter()).flat_map(|it| [it.name(), it.key.clone(), it.section.clone()]);
+        let names: Vec<String> = names.collect();
+        nearest(name, names.iter().map(String::as_str)).map(str::to_owned)
     })
 }
 
@@ -427,13 +440,81 @@ mod tests {
         );
         let list = |kind| Kind::List(Box::new(kind));
         assert_eq!(kind("authorization.admins"), list(Kind::Text));
+        assert_eq!(kind("authorization.rule.addresses"), list(Kind::Text));
         assert_eq!(kind("tls.client_revocation_lists"), list(Kind::Path));
-        assert_eq!(kind("authorization.group"), list(Kind::Table));
         assert_eq!(find("authorization.rule").unwrap().len(), 14);
         // No other setting is left without a type.
         let tables = settings().into_iter().filter(|it| it.kind() == Kind::Table);
         let tables: Vec<String> = tables.map(|it| it.name()).collect();
         assert_eq!(tables, ["listener.proxy_protocol"]);
+    }
+
+    /// Each section, asked for a key that it has not, lists those that it has.
+    #[test]
+    fn every_key_of_every_section_and_list_is_explained() {
+        let all = settings();
+        let known: Vec<String> = all.iter().map(Setting::name).collect();
+        for section in &all {
+            let text = format!("{}no_such_key = 0\n", section.header());
+            let refusal = parse("", &text).unwrap_err().to_string();
+            let (_, expected) = refusal.split_once("expected").unwrap_or_default();
+            let expected = expected.lines().next().unwrap_or_default();
+            for key in expected.split('`').skip(1).step_by(2) {
+                let own = Setting {
+                    key: key.to_owned(),
+                    ..section.clone()
+                };
+                let name = own.name();
+                let is_section = all
+                    .iter()
+                    .any(|it| it.section == name || it.section.starts_with(&format!("{name}.")));
+                assert!(is_section || known.contains(&name), "{name}");
+            }
+        }
+        for list in [
+            "listener",
+            "tls.additional",
+            "authentication.client_ids",
+            "authorization.group",
+            "authorization.limit",
+            "authorization.rule",
+            "amqp.queue",
+            "cluster.remote_regions",
+        ] {
+            let members = find(list).unwrap();
+            assert!(
+                members.iter().all(|it| it.repeats && it.section == list),
+                "{list}"
+            );
+        }
+        let untold = Kind::List(Box::new(Kind::Table));
+        let untold: Vec<String> = (all.iter().filter(|it| it.kind() == untold))
+            .map(Setting::name)
+            .collect();
+        assert_eq!(
+            untold, [""; 0],
+            "lists of tables whose keys the page leaves out"
+        );
+    }
+
+    #[test]
+    fn rates_have_their_own_units() {
+        let rates: Vec<_> = settings()
+            .into_iter()
+            .filter(|it| it.key.ends_with("_per_s"))
+            .collect();
+        let units: Vec<_> = rates
+            .iter()
+            .map(|it| (it.key.as_str(), it.unit().unwrap()))
+            .collect();
+        assert_eq!(
+            units,
+            [
+                ("messages_per_s", "messages per second".to_owned()),
+                ("bytes_per_s", "bytes per second".to_owned()),
+                ("maximum_trace_events_per_s", "events per second".to_owned()),
+            ]
+        );
     }
 
     #[test]
@@ -448,9 +529,10 @@ mod tests {
             ["mqtt.maximum_held_bytes", "amqp.maximum_held_bytes"]
         );
         assert_eq!(
-            find("mqtt.recieve_maximum").unwrap_err(),
-            "mqtt.receive_maximum"
+            find("mqtt.recieve_maximum").unwrap_err().as_deref(),
+            Some("mqtt.receive_maximum")
         );
+        assert_eq!(find("mqtt.bogus").unwrap_err(), None);
     }
 
     #[test]

@@ -29,8 +29,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(nearest) => {
+            let advice = nearest.map_or_else(
+                || "`sterna config init -` prints all".to_owned(),
+                |nearest| format!("did you mean `{nearest}`?"),
+            );
             eprintln!(
-                "sterna config explain: there is no setting `{}`; did you mean `{nearest}`?",
+                "sterna config explain: there is no setting `{}`; {advice}",
                 args.key
             );
             ExitCode::from(exit::USAGE)
