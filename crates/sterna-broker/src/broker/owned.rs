@@ -324,15 +324,13 @@ impl<P: DoorState> Broker<P> {
         let Some((message, expiry_s)) = decode_will(will) else {
             return false;
         };
-        if let (Some(rights), Some(testator)) = (&self.rights, testator) {
-            let holder = Holder {
-                client_id: &testator.client_id,
-                owner: testator.user.as_deref(),
-                endpoint: None,
-            };
-            if !(rights.admits(holder) && rights.publishes(holder, &message)) {
-                return true;
-            }
+        let holder = testator.map(|testator| Holder {
+            client_id: &testator.client_id,
+            owner: testator.user.as_deref(),
+            endpoint: None,
+        });
+        if holder.is_some_and(|holder| !self.permits_will(holder, &message)) {
+            return true;
         }
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         self.queues.counters.wills_published += 1;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Broker;
 use crate::api::{DoorState, EvictReason, Outcome, SessionKey};
 use crate::mail::Returned;
-use crate::message::Qos;
+use crate::message::{Message, Qos};
 use crate::nodes::{NIL, Phase};
 use crate::rights::{Endpoint, Holder, Permit, Right, Rights};
 use crate::route::{Context, topics_of_shared};
@@ -281,12 +281,15 @@ impl<P: DoorState> Broker<P> {
     /// Whether a session's will may be published.
     pub(super) fn may_publish_will(&self, slot: u32) -> bool {
         let session = &self.queues.sessions[slot];
-        match (&self.rights, &session.will) {
-            (Some(rights), Some(will)) => self.of_holder(session, |holder| {
-                rights.admits(holder) && rights.publishes(holder, &will.message)
-            }),
-            _ => true,
-        }
+        (session.will.as_ref()).is_none_or(|will| {
+            self.of_holder(session, |holder| self.permits_will(holder, &will.message))
+        })
+    }
+
+    /// Whether a holder's will may be published.
+    pub(super) fn permits_will(&self, holder: Holder<'_>, will: &Message) -> bool {
+        (self.rights.as_ref())
+            .is_none_or(|rights| rights.admits(holder) && rights.publishes(holder, will))
     }
 }
 

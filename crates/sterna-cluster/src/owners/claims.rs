@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Testator, is_will_delayed};
+use sterna_broker::is_will_delayed;
 
 use super::work::{Op, Stage, Work};
 use super::{Action, Begin, Held, Key, Owners, Record, Refusal, Request};
@@ -137,14 +137,11 @@ impl<S: Copy> Owners<S> {
             && !(goes_on && is_will_delayed(&will))
         {
             let client_id = Arc::clone(&record.client_id);
-            let testator = Testator {
-                client_id: Arc::clone(&client_id),
-                user: record.user.clone(),
-            };
+            let testator = Some(record.testator());
             self.actions.push(Action::Publish {
                 client_id,
                 will,
-                testator: Some(testator),
+                testator,
             });
         }
     }

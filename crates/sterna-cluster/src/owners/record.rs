@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use sterna_broker::Testator;
+
 /// The version that this node writes, and the only one that it reads.
 const VERSION: u8 = 1;
 
@@ -47,6 +49,14 @@ const IS_KEPT: u8 = 2;
 const HAS_SINCE: u8 = 4;
 
 impl Record {
+    /// The client of the will.
+    pub(super) fn testator(&self) -> Testator {
+        Testator {
+            client_id: Arc::clone(&self.client_id),
+            user: self.user.clone(),
+        }
+    }
+
     /// The bytes that NATS keeps.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

@@ -469,6 +469,7 @@ impl<S: Copy> Owners<S> {
             }
             Some(Op::Sweep { record, .. }) if record.is_kept => {
                 let (client_id, user) = (Arc::clone(&record.client_id), record.user.clone());
+                let testator = Some(record.testator());
                 let will = record.will.take();
                 if work.foreign <= sequence {
                     work.ops.insert(1, Op::Adopt { client_id, will });
@@ -485,28 +486,21 @@ impl<S: Copy> Owners<S> {
                     // Its client came back elsewhere, which does not stop a will without a delay [MQTT-3.1.3-9].
                     && !is_will_delayed(&will)
                 {
-                    let testator = Testator {
-                        client_id: Arc::clone(&client_id),
-                        user,
-                    };
                     self.actions.push(Action::Publish {
                         client_id,
                         will,
-                        testator: Some(testator),
+                        testator,
                     });
                 }
             }
             Some(Op::Sweep { record, .. }) => {
                 if let Some(will) = record.will.take() {
                     let client_id = Arc::clone(&record.client_id);
-                    let testator = Testator {
-                        client_id: Arc::clone(&client_id),
-                        user: record.user.clone(),
-                    };
+                    let testator = Some(record.testator());
                     self.actions.push(Action::Publish {
                         client_id,
                         will,
-                        testator: Some(testator),
+                        testator,
                     });
                 }
             }
