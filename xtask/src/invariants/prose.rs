@@ -47,40 +47,23 @@ fn open_subjects_of(file: &SourceFile) -> Vec<String> {
 
 /// The paragraphs of a file's comments with their first lines, without code, tables and tests.
 fn comments(file: &SourceFile) -> Vec<(usize, String)> {
-    let mut found: Vec<(usize, String)> = Vec::new();
-    let (mut is_code, mut is_open) = (false, false);
+    let mut lines = Vec::new();
     let mut before = "";
     let mut offset = 0;
     for (index, whole) in file.text.split_inclusive('\n').enumerate() {
         let line = whole.trim();
-        let is_test = file.is_test(offset);
+        let (mark, text) = line.split_at(line.len() - line.trim_start_matches(['/', '!']).len());
+        let is_comment = mark.starts_with("//") && !file.is_test(offset);
         offset += whole.len();
         // `//`, `///` and `//!` are paragraphs of their own.
-        let (mark, text) = line.split_at(line.len() - line.trim_start_matches(['/', '!']).len());
-        if is_test || !mark.starts_with("//") || std::mem::replace(&mut before, mark) != mark {
-            (is_code, is_open) = (false, false);
+        if !is_comment || std::mem::replace(&mut before, mark) != mark {
+            lines.push((index + 1, ""));
         }
-        if is_test || !mark.starts_with("//") {
-            continue;
+        if is_comment {
+            lines.push((index + 1, text));
         }
-        let text = text.trim();
-        let is_fence = text.starts_with("```");
-        is_code ^= is_fence;
-        if is_fence || is_code || text.is_empty() || text.starts_with(['#', '|']) {
-            is_open = false;
-            continue;
-        }
-        let item = list_item(text);
-        match found.last_mut().filter(|_| is_open && item.is_none()) {
-            Some((_, comment)) => {
-                comment.push(' ');
-                comment.push_str(text);
-            }
-            None => found.push((index + 1, item.unwrap_or(text).to_owned())),
-        }
-        is_open = true;
     }
-    found
+    paragraphs(lines)
 }
 
 /// Warns of long sentences in the pages of `docs/`. Results of campaigns, in folders below, are left
@@ -108,7 +91,8 @@ fn is_page(name: &str) -> bool {
 /// The long sentences of one page, each with its paragraph's first line.
 fn long_sentences_of(name: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for (line, paragraph) in paragraphs(text) {
+    let lines = text.lines().enumerate();
+    for (line, paragraph) in paragraphs(lines.map(|(index, line)| (index + 1, line))) {
         if paragraph.starts_with(CONTENTS) {
             continue;
         }
@@ -123,11 +107,11 @@ fn long_sentences_of(name: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// The paragraphs and list items of a page with their first lines, without headings, tables and code.
-fn paragraphs(text: &str) -> Vec<(usize, String)> {
+/// The paragraphs and list items of numbered lines with their first lines, without headings, tables and code.
+fn paragraphs<'a>(lines: impl IntoIterator<Item = (usize, &'a str)>) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let (mut is_code, mut is_open) = (false, false);
-    for (index, line) in text.lines().enumerate() {
+    for (number, line) in lines {
         let line = line.trim();
         let is_fence = line.starts_with("```");
         is_code ^= is_fence;
@@ -141,7 +125,7 @@ fn paragraphs(text: &str) -> Vec<(usize, String)> {
                 paragraph.push(' ');
                 paragraph.push_str(line);
             }
-            None => found.push((index + 1, item.unwrap_or(line).to_owned())),
+            None => found.push((number, item.unwrap_or(line).to_owned())),
         }
         is_open = true;
     }
