@@ -117,6 +117,8 @@ pub struct Broker<P> {
     rights: Option<Arc<dyn Rights>>,
     /// Counts the rules that were in force.
     rights_version: u32,
+    /// Packed sessions that are still to be judged; `None` where all are.
+    judging: Option<rights::Judging>,
     /// The last session at which room was made.
     relief_at: usize,
     /// Sessions at which room is to be made.
@@ -172,6 +174,7 @@ impl<P: DoorState> Broker<P> {
             passing: Passing::default(),
             rights: None,
             rights_version: 0,
+            judging: None,
             relief_at: 0,
             relief_left: 0,
             relief_groups: Vec::new(),

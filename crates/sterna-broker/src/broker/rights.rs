@@ -19,6 +19,18 @@ use crate::rights::{Endpoint, Holder, Permit, Right, Rights};
 use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, State, Subscription};
 
+/// Packed sessions that one call judges at most. Others get their turn between.
+const JUDGED_PER_CALL: u32 = 1_024;
+
+/// The walk over packed sessions that are to be judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judging {
+    /// The next slot.
+    slot: u32,
+    /// Whether subscriptions are judged, too, and not only whether there still is the user.
+    is_whole: bool,
+}
+
 impl<P: DoorState> Broker<P> {
     /// Puts rules in force: from now on they are asked. Existing sessions and subscriptions are judged by
     /// [`judge`](Self::judge). All shards must be told of the same rules in the same order.
@@ -31,43 +43,72 @@ impl<P: DoorState> Broker<P> {
     /// ([`Event::Evicted`](crate::Event::Evicted)), and subscriptions that are not allowed any more
     /// ([`Event::Unsubscribed`](crate::Event::Unsubscribed)). It drops waiting messages that may not be
     /// delivered.
+    ///
+    /// Sessions that are away with nothing in memory follow in calls of [`timeout`](Self::timeout). One whose
+    /// client returns before is judged then.
     pub fn judge(&mut self, now_ms: u64) {
-        let slots: Vec<u32> = self.queues.sessions.slots().collect();
-        for slot in slots {
-            self.queues.sessions.unpack(slot);
-            let session = self.queues.sessions.get(slot);
-            // One that is on its way is judged where it arrives.
-            if session.is_none_or(|session| session.state != State::Active) {
-                continue;
-            }
-            if self.is_admitted(slot) {
-                if self.judge_session(slot) {
-                    self.tell_unsubscribed(slot);
-                }
-            } else {
-                self.evict_consumer(now_ms, slot, EvictReason::Administrative);
-                self.end_session(now_ms, slot, true);
-            }
-            self.queues.pack_again();
-        }
-        self.finish(now_ms);
+        self.judge_all(now_ms, true);
     }
 
     /// Ends the sessions of this shard whose user is gone, and judges nothing else. It is for sessions that
-    /// were restored: their subscriptions are judged when their clients return.
+    /// were restored: their subscriptions are judged when their clients return. Most follow in calls of
+    /// [`timeout`](Self::timeout), as with [`judge`](Self::judge).
     pub fn end_unadmitted(&mut self, now_ms: u64) {
-        let slots: Vec<u32> = self.queues.sessions.slots().collect();
-        for slot in slots {
-            self.queues.sessions.unpack(slot);
-            let session = self.queues.sessions.get(slot);
-            let is_here = session.is_some_and(|session| session.state == State::Active);
-            if is_here && !self.is_admitted(slot) {
-                self.evict_consumer(now_ms, slot, EvictReason::Administrative);
-                self.end_session(now_ms, slot, true);
-            }
-            self.queues.pack_again();
+        self.judge_all(now_ms, false);
+    }
+
+    fn judge_all(&mut self, now_ms: u64, is_whole: bool) {
+        let open: Vec<u32> = (self.queues.sessions.open())
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in open {
+            self.judge_slot(now_ms, slot, is_whole);
         }
+        let is_whole = is_whole || self.judging.is_some_and(|judging| judging.is_whole);
+        self.judging = Some(Judging { slot: 0, is_whole });
         self.finish(now_ms);
+    }
+
+    /// Judges some of the packed sessions that are still to be judged.
+    pub(super) fn judge_on(&mut self, now_ms: u64) {
+        let Some(Judging { slot, is_whole }) = self.judging else {
+            return;
+        };
+        let end = slot.saturating_add(JUDGED_PER_CALL);
+        for slot in slot..end {
+            let sessions = &self.queues.sessions;
+            let has_to_go = sessions.is_packed(slot)
+                && sessions.look(slot, |session| !self.admits(session)) == Some(true);
+            if has_to_go || (is_whole && sessions.is_packed(slot)) {
+                self.queues.sessions.unpack(slot);
+                self.judge_slot(now_ms, slot, is_whole);
+                self.queues.pack_again();
+            }
+        }
+        let is_done = end as usize >= self.queues.sessions.capacity();
+        self.judging = (!is_done).then_some(Judging {
+            slot: end,
+            is_whole,
+        });
+    }
+
+    /// When [`judge_on`](Self::judge_on) is to be called.
+    pub(super) fn judging_due_ms(&self) -> Option<u64> {
+        self.judging.map(|_| 0)
+    }
+
+    /// Judges one session that is not packed. One that is on its way is judged where it arrives.
+    fn judge_slot(&mut self, now_ms: u64, slot: u32, is_whole: bool) {
+        let session = self.queues.sessions.get(slot);
+        if session.is_none_or(|session| session.state != State::Active) {
+            return;
+        }
+        if !self.is_admitted(slot) {
+            self.evict_consumer(now_ms, slot, EvictReason::Administrative);
+            self.end_session(now_ms, slot, true);
+        } else if is_whole && self.judge_session(slot) {
+            self.tell_unsubscribed(slot);
+        }
     }
 
     /// Judges a session that was just opened, unless that was done by the rules in force.
@@ -134,7 +175,10 @@ impl<P: DoorState> Broker<P> {
 
     /// Whether there still is the user whose session it is.
     pub(super) fn is_admitted(&self, slot: u32) -> bool {
-        let session = &self.queues.sessions[slot];
+        self.admits(&self.queues.sessions[slot])
+    }
+
+    fn admits(&self, session: &BrokerSession<P>) -> bool {
         let rights = self.rights.as_ref().filter(|_| !session.is_root());
         rights.is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
     }

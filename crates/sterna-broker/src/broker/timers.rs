@@ -28,6 +28,7 @@ impl<P: DoorState> Broker<P> {
             self.cursors_due_ms(),
             self.survey_due_ms(),
             self.far_due_ms(),
+            self.judging_due_ms(),
         ];
         all.into_iter().flatten().min()
     }
@@ -54,6 +55,7 @@ impl<P: DoorState> Broker<P> {
         if is_stalled && self.stalled_until_ms <= now_ms {
             self.poll_store(now_ms);
         }
+        self.judge_on(now_ms);
         self.far_timeout(now_ms);
         self.write_cursors_if_due(now_ms);
         self.survey_if_due(now_ms);

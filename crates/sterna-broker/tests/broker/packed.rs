@@ -276,6 +276,57 @@ fn packed_sessions_are_judged_by_new_rules() {
     assert_eq!(cluster.drain(client), ["open"]);
 }
 
+/// However many sessions are away, a call judges some of them, and a client does not wait for all.
+#[test]
+fn many_packed_sessions_are_judged_in_parts() {
+    const SESSIONS: usize = 3_000;
+    const MOST_AT_ONCE: usize = 1_024;
+    for is_restored in [false, true] {
+        let mut cluster = kept(1, &MemoryStore::new());
+        for number in 0..SESSIONS {
+            let client_id = format!("away-{number}");
+            let request = OpenSession {
+                client_id: &client_id,
+                user: Some("gone"),
+                clean_start: false,
+                expiry_s: 3_600,
+                consumer: ConsumerId::default(),
+                will: None,
+                on_demand: false,
+                selector: None,
+            };
+            let (consumer, opened) = cluster.start_request(0, request);
+            let client = cluster.opened(0, consumer, opened);
+            cluster.close(client, Close::LOST);
+        }
+        cluster.pass(WRITTEN_MS);
+        assert_eq!(cluster.directory.packed().0, SESSIONS);
+        let now_ms = cluster.now_ms;
+        cluster.broker(0).set_rights(Arc::new(Stricter));
+        if is_restored {
+            cluster.broker(0).end_unadmitted(now_ms);
+        } else {
+            cluster.broker(0).judge(now_ms);
+        }
+        let mut left = cluster.directory.sessions();
+        while left > 0 {
+            assert_eq!(cluster.broker(0).deadline_ms(), Some(0), "it is not done");
+            cluster.broker(0).timeout(now_ms);
+            cluster.collect(0);
+            cluster.run();
+            let ended = left - cluster.directory.sessions();
+            assert!(
+                (1..=MOST_AT_ONCE).contains(&ended),
+                "{ended} in one call, {left} were left"
+            );
+            left -= ended;
+        }
+        cluster.broker(0).timeout(now_ms);
+        assert_ne!(cluster.broker(0).deadline_ms(), Some(0), "it is done");
+        check(&cluster);
+    }
+}
+
 /// A store that tells up to where nobody needs the log, and how many messages each reader asked for.
 #[derive(Debug)]
 struct Surveyed {
