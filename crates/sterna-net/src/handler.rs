@@ -361,6 +361,11 @@ pub trait Handler {
     /// The type of messages that other threads send to this shard.
     type Mail: Send + 'static;
 
+    /// A turn begins: nothing of it has been told yet. The shard may have slept or stood still for any time.
+    fn begin_of_turn(&mut self, net: &mut dyn Network) {
+        let _ = net;
+    }
+
     /// A connection is ready for application bytes.
     ///
     /// TCP is accepted, TLS finished, or WebSocket upgraded. QUIC has finished its handshake, or

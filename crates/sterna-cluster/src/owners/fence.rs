@@ -50,8 +50,9 @@ impl Fence {
 
     /// Open until this time of [`now_ms`](Self::now_ms). True where shards are to be woken.
     pub(crate) fn open_until(&self, until_ms: u64) -> bool {
-        let was_shut = self.is_shut();
-        self.until_ms.store(until_ms, Ordering::SeqCst);
+        let before_ms = self.until_ms.swap(until_ms, Ordering::SeqCst);
+        // The clock comes last: a shard that has seen it shut did so before.
+        let was_shut = self.now_ms() >= before_ms;
         if was_shut && !self.is_shut() {
             self.lapses.fetch_add(1, Ordering::SeqCst);
         }

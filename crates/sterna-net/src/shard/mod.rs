@@ -147,6 +147,7 @@ impl<H: Handler> Shard<H> {
 
     fn turn(&mut self, events: &Events) {
         self.handshakes_left = self.core.config.handshakes_per_turn;
+        self.handler.begin_of_turn(&mut self.core);
         self.heed_gate();
         for event in events {
             match tokens::source(event.token()) {

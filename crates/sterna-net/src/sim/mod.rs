@@ -265,6 +265,11 @@ impl<H: Handler> Simulation<H> {
     fn turn(&mut self, shard: usize, first: Action) {
         self.turns += 1;
         self.guard_against_spinning(shard);
+        let port = &mut Port {
+            world: &mut self.world,
+            shard,
+        };
+        self.shards[shard].handler.begin_of_turn(port);
         let mut letters = Vec::new();
         let mut action = Some(first);
         while let Some(this) = action.take() {

@@ -46,6 +46,7 @@ struct Recorder {
     reaction: Option<Reaction>,
     deadline_ms: Option<u64>,
     turns: u64,
+    is_in_turn: bool,
     done: bool,
 }
 
@@ -59,6 +60,7 @@ impl Recorder {
             reaction: None,
             deadline_ms: None,
             turns: 0,
+            is_in_turn: false,
             done: false,
         }
     }
@@ -142,15 +144,24 @@ impl Handler for Recorder {
     }
 
     fn mail(&mut self, _: &mut dyn Network, mail: &mut Vec<(usize, u64)>) {
+        assert!(self.is_in_turn);
         self.told.push(Told::Mail(std::mem::take(mail)));
     }
 
     fn timeout(&mut self, net: &mut dyn Network) {
+        assert!(self.is_in_turn);
         self.told.push(Told::Timeout(net.now_ms()));
         self.deadline_ms = None;
     }
 
+    fn begin_of_turn(&mut self, _: &mut dyn Network) {
+        assert!(!self.is_in_turn, "the turn before has ended");
+        self.is_in_turn = true;
+    }
+
     fn end_of_turn(&mut self, _: &mut dyn Network) {
+        assert!(self.is_in_turn, "it has begun");
+        self.is_in_turn = false;
         self.turns += 1;
         self.courier.flush();
     }

@@ -146,6 +146,7 @@ pub(crate) struct Echo {
     pub(crate) deadline_ms: Option<u64>,
     pub(crate) timeouts: Arc<AtomicUsize>,
     pub(crate) turns: Arc<AtomicUsize>,
+    is_in_turn: bool,
     high_bytes: usize,
 }
 
@@ -239,6 +240,7 @@ impl Handler for Echo {
     }
 
     fn mail(&mut self, net: &mut dyn Network, mail: &mut Vec<Letter>) {
+        assert!(self.is_in_turn);
         self.log.add(self.shard, Seen::Mail(mail.len()));
         for letter in mail.drain(..) {
             match letter {
@@ -250,6 +252,7 @@ impl Handler for Echo {
     }
 
     fn timeout(&mut self, net: &mut dyn Network) {
+        assert!(self.is_in_turn);
         assert!(
             self.deadline_ms
                 .take()
@@ -258,7 +261,14 @@ impl Handler for Echo {
         self.timeouts.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn begin_of_turn(&mut self, _: &mut dyn Network) {
+        assert!(!self.is_in_turn, "the turn before has ended");
+        self.is_in_turn = true;
+    }
+
     fn end_of_turn(&mut self, _: &mut dyn Network) {
+        assert!(self.is_in_turn, "it has begun");
+        self.is_in_turn = false;
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.courier.flush();
     }
@@ -337,6 +347,7 @@ impl Setup {
                     deadline_ms: None,
                     timeouts: Arc::clone(&timeouts),
                     turns: Arc::clone(&turns),
+                    is_in_turn: false,
                     high_bytes: self.config.high_watermark_bytes,
                 };
                 std::thread::spawn(move || shard.run(echo).expect("the loop ran"))

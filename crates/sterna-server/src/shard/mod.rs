@@ -176,6 +176,13 @@ pub struct Found {
 }
 
 impl Shard {
+    /// Has the broker look whether this node of a cluster is sure of its sessions.
+    fn look_at_fence(&mut self, net: &dyn Network) {
+        if let Some(member) = &self.cluster {
+            member.look_at_fence(&mut self.broker, net.now_ms());
+        }
+    }
+
     /// A shard with nothing connected, at `now_ms`, that has restored its share of the store. All shards are to
     /// be made before one of them runs.
     #[must_use]
@@ -426,6 +433,8 @@ impl Handler for Shard {
     }
 
     fn mail(&mut self, net: &mut dyn Network, mail: &mut Vec<Mail>) {
+        // A letter may follow from a lapse of the fence that this shard has not seen yet.
+        self.look_at_fence(net);
         let now_ms = net.now_ms();
         for letter in mail.drain(..) {
             match letter {
@@ -578,10 +587,13 @@ impl Handler for Shard {
         });
     }
 
+    fn begin_of_turn(&mut self, net: &mut dyn Network) {
+        // Clients' bytes may have waited while the process stood still, and doors answer them at once.
+        self.look_at_fence(net);
+    }
+
     fn end_of_turn(&mut self, net: &mut dyn Network) {
-        if let Some(member) = &self.cluster {
-            member.look_at_fence(&mut self.broker, net.now_ms());
-        }
+        self.look_at_fence(net);
         while let Some(event) = self.broker.next_event() {
             let mut doors = self.doors(net);
             match event {
