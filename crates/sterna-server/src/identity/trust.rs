@@ -7,13 +7,14 @@ use std::path::Path;
 use rustc_hash::FxHashSet;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, SubjectPublicKeyInfoDer};
+use x509_parser::certificate::X509Certificate;
 
 use crate::config::Tls;
 
 type Bytes = Box<[u8]>;
 
-/// Certificates that the files of `tls` vouch for now. Names are only looked up. The TLS library
-/// has verified the chain in its handshake, by the files of that time.
+/// Certificates that the files of `tls` vouch for now. The TLS library has verified the chain in its handshake, by
+/// the files of that time. So the name of an authority is only looked up.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     /// The public keys of the authorities by their subjects; `None` without authorities.
@@ -118,21 +119,174 @@ impl Trust {
         let Some(authorities) = &self.authorities else {
             return true;
         };
-        let mut is_vouched_for = false;
+        let mut certificates = Vec::with_capacity(chain.len());
         for one in chain {
             let Ok((_, one)) = x509_parser::parse_x509_certificate(one) else {
                 return false;
             };
-            let issuer = one.issuer().as_raw();
-            let key = (Bytes::from(issuer), Bytes::from(one.raw_serial()));
+            let key = (
+                Bytes::from(one.issuer().as_raw()),
+                Bytes::from(one.raw_serial()),
+            );
             if self.revoked.contains(&key) {
                 return false;
             }
-            let is_here = |name: &[u8]| {
-                authorities.contains_key(name) && !(is_from_before && self.changed.contains(name))
-            };
-            is_vouched_for |= is_here(issuer) || is_here(one.subject().as_raw());
+            certificates.push(one);
         }
-        is_vouched_for
+        let is_here = |name: &[u8]| {
+            authorities.contains_key(name) && !(is_from_before && self.changed.contains(name))
+        };
+        leads_to(&certificates, &is_here)
+    }
+}
+
+/// Signatures of one chain that are looked at, at most: as many as the handshake does.
+const MOST_SIGNATURES: usize = 100;
+
+/// Whether the first certificate was issued by an authority, or by one of the others that was.
+///
+/// The peer may show certificates of its own making, which the handshake has ignored: so a certificate counts as the
+/// issuer of another only if its key has signed that.
+fn leads_to(chain: &[X509Certificate<'_>], is_authority: &dyn Fn(&[u8]) -> bool) -> bool {
+    let mut is_reached = vec![false; chain.len()];
+    let mut next = vec![0];
+    let mut signatures = 0;
+    while let Some(at) = next.pop() {
+        let one = &chain[at];
+        is_reached[at] = true;
+        if is_authority(one.issuer().as_raw()) {
+            return true;
+        }
+        for (by, other) in chain.iter().enumerate() {
+            if is_reached[by] || other.subject() != one.issuer() {
+                continue;
+            }
+            signatures += 1;
+            if signatures > MOST_SIGNATURES {
+                return false;
+            }
+            if one.verify_signature(Some(other.public_key())).is_ok() {
+                next.push(by);
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    struct Authority {
+        issuer: Issuer<'static, KeyPair>,
+        der: Bytes,
+        pem: String,
+    }
+
+    fn parameters(name: &str, is_authority: bool) -> CertificateParams {
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::CommonName, name);
+        if is_authority {
+            parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        }
+        parameters
+    }
+
+    /// An authority; of itself without an issuer.
+    fn authority(name: &str, by: Option<&Authority>) -> Authority {
+        let key = KeyPair::generate().unwrap();
+        let parameters = parameters(name, true);
+        let certificate = match by {
+            Some(by) => parameters.signed_by(&key, &by.issuer).unwrap(),
+            None => parameters.self_signed(&key).unwrap(),
+        };
+        Authority {
+            der: certificate.der().to_vec().into(),
+            pem: certificate.pem(),
+            issuer: Issuer::new(parameters, key),
+        }
+    }
+
+    fn device(by: &Authority) -> Bytes {
+        let key = KeyPair::generate().unwrap();
+        let certificate = parameters("device", false).signed_by(&key, &by.issuer);
+        certificate.unwrap().der().to_vec().into()
+    }
+
+    fn trust_of(authorities: &[&Authority]) -> Trust {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        let pem: String = authorities.iter().map(|one| &*one.pem).collect();
+        std::fs::write(&path, pem).unwrap();
+        let tls = Tls {
+            client_ca: Some(path),
+            ..Tls::default()
+        };
+        Trust::load(&tls).unwrap()
+    }
+
+    /// A device of an authority that was removed shows more certificates than the handshake has looked at.
+    #[test]
+    fn certificates_of_the_peers_own_making_vouch_for_nothing() {
+        let (gone, stays) = (authority("gone", None), authority("stays", None));
+        let trust = trust_of(&[&stays]).succeeding(&trust_of(&[&gone, &stays]));
+        let own = device(&gone);
+        // Of the authority's name, and of its own issuer's name as if the authority had issued that.
+        let namesake = authority("stays", None);
+        let between = authority("gone", Some(&namesake));
+        for chain in [
+            vec![own.clone()],
+            vec![own.clone(), namesake.der.clone()],
+            vec![own.clone(), stays.der.clone()],
+            vec![own.clone(), between.der.clone()],
+            vec![own.clone(), between.der, namesake.der],
+            vec![own, gone.der, stays.der],
+        ] {
+            assert!(!trust.keeps(&chain) && !trust.admits(&chain));
+        }
+    }
+
+    #[test]
+    fn a_chain_leads_to_its_authority_in_any_order() {
+        let (gone, root) = (authority("gone", None), authority("root", None));
+        let between = authority("between", Some(&root));
+        let last = authority("last", Some(&between));
+        let trust = trust_of(&[&root]).succeeding(&trust_of(&[&gone, &root]));
+        let own = device(&last);
+        for chain in [
+            vec![device(&root)],
+            vec![device(&root), root.der.clone()],
+            vec![own.clone(), last.der.clone(), between.der.clone()],
+            vec![own.clone(), between.der.clone(), last.der.clone()],
+            vec![
+                own.clone(),
+                root.der,
+                between.der,
+                gone.der,
+                last.der.clone(),
+            ],
+        ] {
+            assert!(trust.keeps(&chain) && trust.admits(&chain));
+        }
+        assert!(!trust.keeps(&[own, last.der]), "a link is missing");
+    }
+
+    /// Hundreds of certificates that have all issued each other take no time.
+    #[test]
+    fn a_chain_that_leads_nowhere_is_given_up() {
+        let (one, other) = (authority("one", None), authority("other", None));
+        let trust = trust_of(&[&authority("stays", None)]).succeeding(&trust_of(&[&one]));
+        let crossed = |name: &str, key: &Authority, by: &Authority| -> Bytes {
+            let certificate = parameters(name, true).signed_by(key.issuer.key(), &by.issuer);
+            certificate.unwrap().der().to_vec().into()
+        };
+        let mut chain = vec![device(&one)];
+        for _ in 0..100 {
+            chain.push(crossed("one", &one, &other));
+            chain.push(crossed("other", &other, &one));
+        }
+        assert!(!trust.keeps(&chain));
     }
 }
