@@ -36,14 +36,17 @@ impl Users {
             None => PasswordFile::new(),
             Some(path) => read(path).map_err(|why| format!("{}: {why}", path.display()))?,
         };
-        let mut secret = [0; 32];
-        getrandom::fill(&mut secret).map_err(|e| format!("no randomness: {e}"))?;
         Ok(Self {
             path: path.map(Path::to_owned),
+            decoy: decoy_secret(&file)?,
             file: RwLock::new(file),
-            decoy: DecoySecret::new(secret),
             has_warned: AtomicBool::new(false),
         })
+    }
+
+    /// Keeps the decoys of the users before: those that change with a file are known by it.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        self.decoy = old.decoy.clone();
     }
 
     /// Says in the log how many records cost a thief of the file less than `iterations`.
@@ -152,6 +155,20 @@ impl Users {
             }
         }
     }
+}
+
+/// A secret that is the same after a restart with the same users: made from their records, which nobody knows who does
+/// not have the file. Without users it is random.
+fn decoy_secret(file: &PasswordFile) -> Result<DecoySecret, String> {
+    let mut secret = [0; 32];
+    if file.is_empty() {
+        getrandom::fill(&mut secret).map_err(|e| format!("no randomness: {e}"))?;
+    } else {
+        let records = file.to_string();
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"decoys of unknown users");
+        secret.copy_from_slice(hmac::sign(&key, records.as_bytes()).as_ref());
+    }
+    Ok(DecoySecret::new(secret))
 }
 
 fn read(path: &Path) -> Result<PasswordFile, String> {
@@ -356,6 +373,24 @@ pub(super) mod tests {
         users.raise("ann", b"secret", 6000);
         assert_eq!(fs::read_to_string(&path).unwrap(), "# nobody\n");
         assert_eq!(users.record_or_decoy("ann").iterations(), 5000);
+    }
+
+    /// A name whose salt changes would be known to have no user.
+    #[test]
+    fn unknown_users_have_the_same_decoy_after_a_restart_and_after_other_users_came() {
+        let (directory, users) = users("secret");
+        let path = directory.path().join("passwords");
+        let decoy = |users: &Users| users.record_or_decoy("nobody").to_string();
+        let first = decoy(&users);
+        assert_eq!(decoy(&Users::load(Some(&path)).unwrap()), first);
+        let record = Record::from_password("x", &[9; 16], sterna_auth::MIN_ITERATIONS).unwrap();
+        let more = format!("{}bob:{record}\n", fs::read_to_string(&path).unwrap());
+        fs::write(&path, more).unwrap();
+        let mut next = Users::load(Some(&path)).unwrap();
+        next.succeed(&users);
+        assert_eq!(decoy(&next), first);
+        let unknown = |users: &Users| users.record_or_decoy("somebody").to_string();
+        assert_ne!(unknown(&next), first, "each name has its own");
     }
 
     #[test]
