@@ -262,6 +262,9 @@ impl Policy {
     pub fn succeeding(mut self, old: &Self) -> Self {
         self.standings = Arc::clone(&old.standings);
         self.trust = Arc::new(self.trust.succeeding(&old.trust));
+        if let Some(users) = Arc::get_mut(&mut self.users) {
+            users.succeed(&old.users);
+        }
         // Nobody else has it yet.
         if let Some(issuer) = Arc::get_mut(&mut self.issuer) {
             issuer.succeed(&old.issuer);
@@ -277,9 +280,7 @@ impl Policy {
         if self.gives_standings() {
             *identity = std::mem::take(identity).with_standing();
         }
-        if let Some(user) = identity.user() {
-            self.standings.note(user, client, identity.standing());
-        }
+        identity.note_standing(&self.standings, client);
     }
 
     /// Whether clients can be given groups or rules when they come in.

@@ -158,7 +158,12 @@ impl Service for Amqp {
         let info = cx.net.info(client.id);
         let stays = match client.state {
             State::Ended => true,
-            State::New | State::Denied => cx.policy.still_trusts(info),
+            // A client that the SASL layer has let in may not have opened the connection yet.
+            State::New | State::Denied => {
+                let identity = client.identity.as_ref();
+                cx.policy.still_trusts(info)
+                    && identity.is_none_or(|identity| cx.policy.still_admits(info, identity))
+            }
             // By users who may not be there any more.
             State::Password(_) | State::Exchange(_) => false,
             State::Open => {
@@ -169,8 +174,9 @@ impl Service for Amqp {
         if !stays {
             door.unwanted(cx, client);
         } else if matches!(client.state, State::Open)
-            && let Some(identity) = &client.identity
+            && let Some(identity) = &mut client.identity
         {
+            cx.policy.note_standing(identity, &client.container);
             client.sips.allow_again(cx, identity, client.id, None);
         }
     }

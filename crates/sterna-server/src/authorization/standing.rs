@@ -97,8 +97,9 @@ impl Standing {
     }
 }
 
-/// The standing of a user's clients, by their identifiers.
-type Clients = HashMap<Box<str>, Weak<Standing>>;
+/// The standings of a user's clients, by their identifiers: one for all connections that have the same, the latest
+/// last.
+type Clients = HashMap<Box<str>, Vec<Weak<Standing>>>;
 
 /// The standing of all connected clients that have one, by user and client identifier. Questions about a
 /// session have no connection at hand.
@@ -113,43 +114,54 @@ pub struct Standings {
 }
 
 impl Standings {
-    /// A client has come in.
-    pub(crate) fn note(&self, user: &str, client: &str, standing: Option<&Arc<Standing>>) {
-        if standing.is_none() && self.count.load(Ordering::Relaxed) == 0 {
-            return;
-        }
+    /// A client has come in, with a standing that is to live as long as its connection. It becomes that of another
+    /// connection of this client which has the same.
+    ///
+    /// Other connections of this client may live on, also where this one is refused or ends first.
+    pub(crate) fn note(&self, user: &str, client: &str, standing: &mut Arc<Standing>) {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        match standing {
-            Some(standing) => {
-                let clients = users.entry(user.into()).or_default();
-                clients.insert(client.into(), Arc::downgrade(standing));
+        let clients = users.entry(user.into()).or_default();
+        let living = clients.entry(client.into()).or_default();
+        let mut shared = None;
+        living.retain(|one| match one.upgrade() {
+            Some(one) if one == *standing => {
+                shared = Some(one);
+                false
             }
-            None => {
-                if let Some(clients) = users.get_mut(user) {
-                    clients.remove(client);
-                }
-            }
+            other => other.is_some(),
+        });
+        let is_known = shared.is_some();
+        if let Some(shared) = shared {
+            *standing = shared;
+        }
+        living.push(Arc::downgrade(standing));
+        if is_known {
+            return;
         }
         let added = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         if added > self.limit.load(Ordering::Relaxed) {
             users.retain(|_, clients| {
-                clients.retain(|_, standing| standing.strong_count() > 0);
+                clients.retain(|_, living| {
+                    living.retain(|standing| standing.strong_count() > 0);
+                    !living.is_empty()
+                });
                 !clients.is_empty()
             });
-            let left: usize = users.values().map(HashMap::len).sum();
+            let left: usize = users.values().flat_map(HashMap::values).map(Vec::len).sum();
             self.count.store(left, Ordering::Relaxed);
             self.limit
                 .store(2 * left + MAXIMUM_ENTRIES, Ordering::Relaxed);
         }
     }
 
-    /// The standing of a client that is connected.
+    /// The standing of a client that is connected: the latest, where its connections have several.
     pub(crate) fn of(&self, user: Option<&str>, client: &str) -> Option<Arc<Standing>> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        users.get(user?)?.get(client)?.upgrade()
+        let living = users.get(user?)?.get(client)?;
+        living.iter().rev().find_map(Weak::upgrade)
     }
 }
 
@@ -161,18 +173,45 @@ mod tests {
     fn standings_end_with_their_clients() {
         let standings = Standings::default();
         let given = || Standing::new(&["a"], Vec::new()).unwrap();
-        let kept = given();
-        standings.note("ann", "c", Some(&kept));
+        let mut kept = given();
+        standings.note("ann", "c", &mut kept);
         assert!(standings.of(Some("ann"), "c").is_some());
         assert!(standings.of(Some("ann"), "d").is_none() && standings.of(None, "c").is_none());
         for number in 0..10_000 {
-            standings.note(&number.to_string(), "c", Some(&given()));
+            standings.note(&number.to_string(), "c", &mut given());
         }
         let users = standings.users.lock().unwrap().len();
         assert!(users < 200, "{users}");
         assert!(standings.of(Some("ann"), "c").is_some());
-        standings.note("ann", "c", None);
+        drop(kept);
         assert!(standings.of(Some("ann"), "c").is_none());
+    }
+
+    /// A connection that is refused, or ends, takes nothing from another of the same client.
+    #[test]
+    fn the_standing_of_one_connection_outlives_another() {
+        let standings = Standings::default();
+        let of = |group: &str| Standing::new(&[group], Vec::new()).unwrap();
+        let found = || standings.of(Some("ann"), "c");
+        let mut first = of("a");
+        standings.note("ann", "c", &mut first);
+        let mut same = of("a");
+        standings.note("ann", "c", &mut same);
+        assert!(Arc::ptr_eq(&first, &same), "connections share it");
+        drop(same);
+        assert_eq!(found().as_ref(), Some(&first));
+        let mut other = of("b");
+        standings.note("ann", "c", &mut other);
+        assert_eq!(found().as_ref(), Some(&other), "the latest");
+        drop(other);
+        assert_eq!(found().as_ref(), Some(&first));
+        for _ in 0..1_000 {
+            standings.note("ann", "c", &mut of("a"));
+            standings.note("ann", "c", &mut of("b"));
+        }
+        assert_eq!(found().as_ref(), Some(&first));
+        let entries = standings.users.lock().unwrap()["ann"]["c"].len();
+        assert!(entries <= 2, "{entries}");
     }
 
     #[test]

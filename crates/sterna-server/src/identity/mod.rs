@@ -180,6 +180,13 @@ impl Identity {
         }
     }
 
+    /// Notes the groups and rules of a client that has come in, as long as it is connected.
+    pub(crate) fn note_standing(&mut self, standings: &authorization::Standings, client: &str) {
+        if let (Some(user), Some(standing)) = (&self.user, &mut self.standing) {
+            standings.note(user, client, standing);
+        }
+    }
+
     /// Whether it has ended.
     pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
         self.until_ms().is_some_and(|until_ms| until_ms <= now_ms)

@@ -155,6 +155,8 @@ impl Service for Mqtt {
             client.state,
             State::Opening(..) | State::Opened(_) | State::Live(_)
         ) {
+            // Where clients can be given groups from now on, this one has none.
+            cx.policy.note_standing(&mut client.identity, &client.name);
             client
                 .sips
                 .allow_again(cx, &client.identity, client.id, Some(&client.name));

@@ -8,6 +8,8 @@ mod bans;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod guessing;
+#[path = "../http/h2_client.rs"]
+mod h2_client;
 #[path = "../http/h3_client.rs"]
 mod h3_client;
 mod hook;
@@ -17,6 +19,7 @@ mod limits;
 mod names;
 mod ownership;
 mod revocation;
+mod standings;
 mod table;
 mod tokens;
 mod world;

@@ -173,3 +173,41 @@ fn an_authority_that_is_removed_or_gets_another_key_takes_its_clients_along() {
     reload(&mut broker, &config);
     assert!(of_first.iter().all(|(_, one)| is_closed(&broker, one)));
 }
+
+/// The SASL layer lets a client in, which then says nothing. Its user is removed before it opens the connection.
+#[test]
+fn a_user_that_is_removed_between_its_login_and_its_open_is_out() {
+    let (directory, config) = guarded(|_| {});
+    let mut broker = Broker::with(&config, 1);
+    let mut silent = |user: &str| {
+        let peer = broker.open_speaking(b"amqp", 0, TransportKind::Tls, Vec::new());
+        let response = format!("\0{user}\0{user}-pass");
+        let mut init = vec![0x00, 0x53, 0x41, 0xc0, 0, 2, 0xa3, 5];
+        init.extend(b"PLAIN");
+        init.extend([0xa0, response.len() as u8]);
+        init.extend(response.as_bytes());
+        init[4] = (init.len() - 5) as u8;
+        let mut bytes = b"AMQP\x03\x01\x00\x00".to_vec();
+        bytes.extend((init.len() as u32 + 8).to_be_bytes());
+        bytes.extend([2, 1, 0, 0]);
+        bytes.extend(init);
+        broker.send(peer, &bytes);
+        broker.await_verdicts();
+        // The outcome `ok`.
+        let told = broker.take(peer);
+        assert!(told.ends_with(&[0x50, 0x00]), "{told:x?}");
+        peer
+    };
+    let (removed, stays) = (silent("ann"), silent("bob"));
+    let passwords = directory.path().join("passwords");
+    let text = std::fs::read_to_string(&passwords).expect("a file");
+    let left: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with("ann:"))
+        .collect();
+    std::fs::write(&passwords, left.join("\n")).expect("written");
+    let tokens = directory.path().join("tokens");
+    std::fs::write(&tokens, "").expect("written");
+    reload(&mut broker, &config);
+    assert!(broker.is_closed(removed) && !broker.is_closed(stays));
+}

@@ -33,7 +33,7 @@ const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const VECTORS: &str = include_str!("../../src/identity/jwt/vectors.json");
 
 /// An issuer, and a folder with its keys.
-struct Issuer {
+pub struct Issuer {
     directory: tempfile::TempDir,
     curve: EcdsaKeyPair,
     edwards: Ed25519KeyPair,
@@ -106,7 +106,7 @@ impl Issuer {
     }
 
     /// A token by ES256 with these claims.
-    fn token(&self, claims: &Value) -> &'static str {
+    pub fn token(&self, claims: &Value) -> &'static str {
         let header = json!({"alg": "ES256", "kid": "own-ec"});
         Self::signed(&header, claims, |message| self.by_curve(message))
     }
@@ -118,7 +118,7 @@ fn by_secret(secret: &[u8], message: &[u8]) -> Vec<u8> {
 }
 
 /// Claims of a user that are good for an hour, with changes; `null` takes one away.
-fn claims(user: &str, changes: &Value) -> Value {
+pub fn claims(user: &str, changes: &Value) -> Value {
     let mut claims = json!({
         "iss": "https://issuer.example",
         "aud": "sterna",
@@ -134,7 +134,7 @@ fn claims(user: &str, changes: &Value) -> Value {
 }
 
 /// Users, tokens and an issuer.
-fn issued(change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Issuer, Config) {
+pub fn issued(change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Issuer, Config) {
     let issuer = Issuer::new();
     let (directory, config) = guarded(|config| {
         config.authentication.jwt = issuer.config();

@@ -88,6 +88,12 @@ impl Api {
         self.end_those(cx, peer, out, &trouble, |identity| {
             !policy.still_admits(info.as_ref(), identity)
         });
+        let transports = peer.transports.iter_mut();
+        let transports = transports.map(|transport| &mut transport.identity);
+        let subscriptions = peer.subscriptions.iter_mut().map(|one| &mut one.identity);
+        for identity in transports.chain(subscriptions) {
+            policy.note_standing(identity, "");
+        }
     }
 
     /// Ends the sessions and responses of users whose token has expired.
