@@ -80,6 +80,11 @@ impl Resource {
     }
 }
 
+/// Contents of requests that wait, in bytes.
+pub(super) fn held_bytes(held: &[Request]) -> usize {
+    held.iter().map(|request| request.content.len()).sum()
+}
+
 /// The door for one connection and one step.
 pub(super) struct Desk<'a, 'b> {
     pub(super) connection: ConnectionId,
@@ -97,7 +102,14 @@ impl Desk<'_, '_> {
         let id = request.id;
         match self.answer(out, &request) {
             Ok(true) => {}
-            Ok(false) => self.held.push(request),
+            Ok(false) => {
+                let held_bytes = held_bytes(self.held) + request.content.len();
+                if held_bytes <= self.cx.policy.http.maximum_assembling_bytes as usize {
+                    return self.held.push(request);
+                }
+                let trouble = Trouble::new(Kind::Busy, "too much waits on this connection");
+                self.refused(out, id, &trouble);
+            }
             Err(trouble) => self.refused(out, id, &trouble),
         }
     }

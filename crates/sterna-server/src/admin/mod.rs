@@ -181,15 +181,19 @@ impl Service for Admin {
     }
 
     fn partial_bytes(client: &Connection) -> usize {
-        client.carrier.partial_bytes()
+        client.carrier.partial_bytes() + desk::held_bytes(&client.held)
     }
 
     fn sips(client: &mut Connection) -> &mut Sips {
         &mut client.sips
     }
 
-    fn shed(_: &mut Door, _: &mut Context<'_>, _: &mut Connection) {
+    fn shed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         // Operators stay: they are those who can help.
+        if client.credentials.name().is_none() {
+            Self::lost(door, cx, client);
+            cx.net.close(client.id, NO_ERROR);
+        }
     }
 }
 

@@ -27,8 +27,8 @@ impl Role {
 
     /// The role of a client, by its user (`None` for clients without a name), or by a group.
     ///
-    /// Where nobody can show who they are, because no users are configured, a listener that admits
-    /// `anonymous` clients lets them view.
+    /// A client without a name, also one with a certificate, has a role only where the listener admits
+    /// `anonymous` clients. Where no users are configured, such a listener lets them view.
     pub(super) fn of(policy: &Policy, identity: &Identity, anonymous: bool) -> Option<Self> {
         let subject = Subject {
             user: identity.user(),
@@ -38,12 +38,13 @@ impl Role {
         let is_in = |users: &[String], groups: &[String]| {
             let is_named = users.iter().any(|one| match subject.user {
                 Some(user) => one == user && one != ANONYMOUS,
-                None => one == ANONYMOUS,
+                None => anonymous && one == ANONYMOUS,
             });
             is_named || policy.rules.is_of(subject, groups)
         };
         let admin = &policy.admin;
-        if policy.rules.is_admin(subject) {
+        let is_somebody = anonymous || subject.user.is_some();
+        if is_somebody && policy.rules.is_admin(subject) {
             Some(Self::Admin)
         } else if is_in(&admin.operators, &admin.operator_groups) {
             Some(Self::Operator)
@@ -62,6 +63,37 @@ mod tests {
     use crate::authorization::Standing;
     use crate::config::{Config, Group};
     use crate::identity::Proof;
+
+    /// A certificate without a name shows that its client is somebody's, and not an operator.
+    #[test]
+    fn anonymous_has_its_role_only_where_a_listener_admits_everybody() {
+        let anonymous = || vec!["anonymous".to_owned()];
+        let config = |change: &dyn Fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            Policy::load(&config).expect("a policy")
+        };
+        for (policy, expected) in [
+            (
+                config(&|config| config.authorization.admins = anonymous()),
+                Role::Admin,
+            ),
+            (
+                config(&|config| config.admin.operators = anonymous()),
+                Role::Operator,
+            ),
+            (
+                config(&|config| config.admin.viewers = anonymous()),
+                Role::Viewer,
+            ),
+        ] {
+            for proof in [Proof::Nothing, Proof::Certificate] {
+                let identity = Identity::nameless(proof);
+                assert_eq!(Role::of(&policy, &identity, true), Some(expected));
+                assert_eq!(Role::of(&policy, &identity, false), None, "{proof:?}");
+            }
+        }
+    }
 
     #[test]
     fn groups_of_the_configuration_and_of_tokens_have_roles() {

@@ -28,7 +28,10 @@ const SIP_INTERVAL_MS: u64 = 1_000;
 impl Shard {
     /// Brings this shard's share of the account of memory up to date.
     pub(super) fn account(&mut self) {
-        let kept_bytes = self.mqtt.kept_bytes() + self.amqp.kept_bytes() + self.http.kept_bytes();
+        let kept_bytes = self.mqtt.kept_bytes()
+            + self.amqp.kept_bytes()
+            + self.http.kept_bytes()
+            + self.admin.kept_bytes();
         let counters = self.broker.own_counters();
         if self.memory.note(self.number, kept_bytes, counters) && self.memory.look() {
             for shard in 0..usize::from(self.sys.retained.shards()) {
@@ -115,7 +118,11 @@ impl Shard {
         let mqtt = doors.mqtt.heavy(&doors.cx).into_iter();
         let amqp = doors.amqp.heavy(&doors.cx).into_iter();
         let http = doors.http.heavy(&doors.cx).into_iter();
-        let mut heavy: Vec<(u64, ConnectionId)> = mqtt.chain(amqp).chain(http).collect();
+        let admin = doors.admin.heavy(&doors.cx).into_iter();
+        // Operators stay. Whoever waits to be one does not.
+        let admin = admin.filter(|(_, connection)| doors.admin.name_of(*connection).is_none());
+        let mut heavy: Vec<(u64, ConnectionId)> =
+            mqtt.chain(amqp).chain(http).chain(admin).collect();
         heavy.sort_unstable();
         while excess_bytes > 0
             && let Some((bytes, connection)) = heavy.pop()
@@ -125,7 +132,7 @@ impl Shard {
                 Protocol::Mqtt => doors.mqtt.shed(&mut doors.cx, connection),
                 Protocol::Amqp => doors.amqp.shed(&mut doors.cx, connection),
                 Protocol::Http => doors.http.shed(&mut doors.cx, connection),
-                Protocol::Admin => {}
+                Protocol::Admin => doors.admin.shed(&mut doors.cx, connection),
             }
         }
     }

@@ -8,8 +8,9 @@ use sterna_net::TransportKind;
 use sterna_server::config::Config;
 
 use crate::fixture::{Broker, Peer, plain};
+use crate::h2_client;
 use crate::h3_client::Client as H3Client;
-use crate::world::{DOORS, Door, Shown, authorization, enter, guarded, takes};
+use crate::world::{ADMIN, DOORS, Door, Shown, authorization, enter, guarded, takes};
 
 const RIGHT: Shown = Shown::Password("ann", "ann-pass");
 const WRONG: Shown = Shown::Password("ann", "wrong");
@@ -216,4 +217,35 @@ fn a_login_raises_its_record_and_is_remembered() {
     let peer = connect(&mut broker, Version::V5, "ann", "ann-pass");
     assert_eq!(broker.told(peer, Version::V5), ["CONNACK Success"]);
     assert_eq!(broker.open_checks(), 0);
+}
+
+/// Requests of operators wait with their contents while a password is checked: up to a limit for each connection, and
+/// the account of memory has them.
+#[test]
+fn requests_that_wait_for_a_password_are_bounded() {
+    let (_directory, config) = guarded(|config| config.http.maximum_assembling_bytes = 35_000);
+    let mut broker = Broker::with(&config, 1);
+    broker.listener = ADMIN;
+    let mut client = h2_client::Client::connect(&mut broker, b"h2");
+    let wrong = authorization(Shown::Password("ann", "wrong")).expect("a field");
+    let fields = [
+        ("authorization", wrong.as_str()),
+        ("content-type", "application/json"),
+        ("sterna-request", "1"),
+    ];
+    let content = vec![b' '; 10_000];
+    // All of them come in one step, before there is a verdict.
+    let mut requests: Vec<_> = (0..6)
+        .map(|_| {
+            let path = "/admin/v1/publish";
+            client.begin("POST", path, &fields, Some(&content))
+        })
+        .collect();
+    let mut all: Vec<_> = requests.iter_mut().collect();
+    client.turn(&mut broker, &mut all);
+    broker.await_verdicts();
+    let mut all: Vec<_> = requests.iter_mut().collect();
+    client.turn(&mut broker, &mut all);
+    let statuses: Vec<u16> = requests.iter().map(|one| one.status).collect();
+    assert_eq!(statuses, [401, 401, 401, 503, 503, 503], "three waited");
 }

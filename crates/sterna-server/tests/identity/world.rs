@@ -21,7 +21,7 @@ use crate::h3_client::Client as H3Client;
 pub const NAMES: [&str; 4] = ["ann", "bob", "device", "nobody"];
 
 /// The index of the listener of operators.
-const ADMIN: u16 = 1;
+pub const ADMIN: u16 = 1;
 
 /// What a client shows beside its certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
