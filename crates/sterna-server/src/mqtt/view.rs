@@ -4,7 +4,7 @@ use sterna_broker::{Broker, ConsumerId};
 use sterna_net::ConnectionId;
 
 use super::Door;
-use super::client::{Client, connection};
+use super::client::{Client, State, connection};
 use crate::context::Context;
 use crate::inspect::ClientView;
 use crate::session::SessionState;
@@ -37,6 +37,16 @@ impl Door {
             view.add_queue(broker.queue(session));
         }
         Some(view)
+    }
+
+    /// The identifier of a client that has been let in, also before its CONNACK.
+    pub(crate) fn admitted_name(&self, id: ConnectionId) -> Option<&str> {
+        let client = self.clients.get(id)?;
+        let is_admitted = matches!(
+            client.state,
+            State::Opening(..) | State::Opened(_) | State::Live(_)
+        );
+        is_admitted.then_some(&*client.name)
     }
 
     /// The connection of a consumer.

@@ -55,7 +55,7 @@ impl Doors<'_> {
         let view = view.unwrap_or_default();
         let who = Newcomer {
             user: view.user,
-            client: view.name,
+            client: self.mqtt.admitted_name(id).or(view.name),
             address,
         };
         self.cx.bans.find(self.cx.net.now_ms(), who).is_some()
