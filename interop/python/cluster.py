@@ -463,20 +463,26 @@ def draining(cluster: Cluster) -> None:
 
 
 def one_name(cluster: Cluster) -> None:
-    """A second process with a node's name takes its place, and the first says that it takes no part."""
+    """A second process with a node's name takes its place, and the first tells its clients goodbye and ends."""
     first, second, _ = cluster.nodes
+    client = Reader(second, "mqtt", "double", "-d", "--maximum-reconnect-times", "0")
     double = Node(cluster.folder / "double", second.name, cluster.servers)
     double.start()
     try:
         wait_until("the later one is ready", double.is_ready)
-        wait_until("the earlier one says so", lambda: "another process" in second.page("/readyz"))
+        code = second.ended()
+        if code != 78 or "another process" not in second.log.read_text(errors="replace"):
+            raise Failure(f"the earlier one ended with {code}")
+        _, said = client.process.communicate(timeout=PATIENCE_S)
+        if "shutting down" not in said.lower():
+            raise Failure(f"its client says {said}")
         with Reader(double, "mqtt", "double", "-q", "1") as reader:
             wait_for_filters(first, 1)
             publish_well(first, "mqtt", "double", "to the later one", "-q", "1")
             reader.wait(1)
     finally:
         double.stop()
-    second.stop()
+    second.kill()
     second.start()
     cluster.settle()
     none_left(cluster)

@@ -75,6 +75,11 @@ class Program:
                 env={**environment, **self.environment},
             )
 
+    def pid(self) -> int:
+        """The process that does the work."""
+        assert self.process
+        return self.process.pid
+
     def send(self, number: signal.Signals) -> None:
         assert self.process
         self.process.send_signal(number)
@@ -90,6 +95,11 @@ class Program:
         """As it is asked to; the exit code."""
         assert self.process
         self.process.terminate()
+        return self.ended()
+
+    def ended(self) -> int:
+        """Waits until it has ended; the exit code."""
+        assert self.process
         code = self.process.wait(PATIENCE_S)
         self.process = None
         return code

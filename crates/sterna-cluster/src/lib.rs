@@ -26,7 +26,7 @@ pub mod table;
 pub mod tail;
 pub mod wire;
 
-pub use engine::{Engine, Running};
+pub use engine::{Ended, Engine, Running};
 pub use owners::Fence;
 pub use port::{Answer, Answerer, Asker, Port, Shards, ToShard, Told};
 pub use report::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};

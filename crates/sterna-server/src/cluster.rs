@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use sterna_broker::{Broker, Ownership, PeerGate, Store};
 use sterna_cluster::{
-    Engine, Fence, Port, Region, Remote, Running, Settings, Shards, ToShard, Told,
+    Ended, Engine, Fence, Port, Region, Remote, Running, Settings, Shards, ToShard, Told,
 };
 use sterna_net::{Courier, Mailbox};
 
 use crate::config::{self, Config};
 use crate::mail::{HttpLetter, Mail};
 use crate::metrics::ClusterSource;
+use crate::server::Failure;
 use crate::session::SessionState;
 
 /// Places of sessions, and retained messages, that a shard tells again in one turn.
@@ -45,8 +46,8 @@ impl Cluster {
         tracing::info!(
             cluster = settings.name,
             node = settings.node,
-            "this is a node of a cluster: messages and retained messages are shared with other nodes; \
-             so is what sessions have; AMQP queues are not (docs/cluster.md)"
+            "this is a node of a cluster: it shares messages, retained messages, sessions and AMQP queues \
+             with other nodes (docs/cluster.md)"
         );
         Ok(Self {
             log_bytes: settings.log_bytes,
@@ -95,14 +96,17 @@ impl Cluster {
     pub(crate) fn start(
         &mut self,
         courier: Courier<Mail>,
-        report: Sender<String>,
+        report: Sender<Failure>,
     ) -> Result<(), String> {
         if let Some(engine) = self.engine.take() {
-            let failed = move |failure| {
+            let ended = move |why| {
                 // Nobody may be listening.
-                let _ = report.send(failure);
+                let _ = report.send(match why {
+                    Ended::Failed(why) => Failure::Bug(why),
+                    Ended::LeftOut(why) => Failure::LeftOut(why),
+                });
             };
-            let running = engine.start(Box::new(Letters(courier)), Box::new(failed))?;
+            let running = engine.start(Box::new(Letters(courier)), Box::new(ended))?;
             *self
                 .running
                 .get_mut()

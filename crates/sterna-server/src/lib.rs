@@ -67,7 +67,7 @@ pub use memory::{Memory, Stage, Unused, give_back_with};
 pub use mqtt::Repetitions;
 pub use policy::Policy;
 pub use seats::Seats;
-pub use server::Server;
+pub use server::{Failure, Server};
 pub use session::{HttpSession, SessionState, Terminus};
 pub use shard::{Found, Parts, Shard};
 pub use tracer::Tracer;

@@ -54,7 +54,7 @@ pub struct Server {
     /// Runs as long as this broker.
     _watch: Watch,
     cluster: Cluster,
-    failures: Mutex<Option<Receiver<String>>>,
+    failures: Mutex<Option<Receiver<Failure>>>,
     orders: Mutex<Option<Receiver<OrderLetter>>>,
 }
 
@@ -273,10 +273,9 @@ impl Server {
         tell_all(&self.live.courier, letter);
     }
 
-    /// Receives one line for each shard that has failed; `None` from the second call on. A failed
-    /// shard serves no client, and others may be served wrongly. So the process should end. When
-    /// all shards have ended in order, the other end hangs up.
-    pub fn take_failures(&mut self) -> Option<Receiver<String>> {
+    /// Receives why the process should end though nobody has asked for it; `None` from the second
+    /// call on. When all shards have ended in order, the other end hangs up.
+    pub fn take_failures(&mut self) -> Option<Receiver<Failure>> {
         self.failures
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
@@ -329,6 +328,15 @@ impl Server {
     }
 }
 
+/// Why the process should end though nobody has asked for it, a sentence each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// A thread has failed. A failed shard serves no client, and others may be served wrongly.
+    Bug(String),
+    /// The cluster goes on without this node: what is published here reaches no other node.
+    LeftOut(String),
+}
+
 /// How often a shard that is to end is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -337,7 +345,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 struct Shared {
     /// The data directory stays locked as long as a shard runs.
     in_force: Arc<Mutex<InForce>>,
-    report: Sender<String>,
+    report: Sender<Failure>,
     store: Arc<OpenStore>,
 }
 
@@ -438,7 +446,8 @@ fn start_shards(
                     Err(panic) => format!("a panic, which is a bug: {panic}"),
                 };
                 // Nobody may be listening.
-                let _ = report.send(format!("shard {number} has failed: {failure}"));
+                let failure = format!("shard {number} has failed: {failure}");
+                let _ = report.send(Failure::Bug(failure));
             })
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         threads.push(thread);

@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sterna_server::Server;
 use sterna_server::config::{Config, Listener};
+use sterna_server::{Failure, Server};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -79,9 +79,7 @@ fn a_panic_that_belongs_to_no_client_ends_the_shard_and_is_told() {
     AGAIN.store(true, Ordering::Relaxed);
     connect();
     let failure = failures.recv_timeout(PATIENCE).expect("a failure");
-    assert_eq!(
-        failure,
-        "shard 0 has failed: a panic, which is a bug: as asked"
-    );
+    let words = "shard 0 has failed: a panic, which is a bug: as asked";
+    assert_eq!(failure, Failure::Bug(words.to_owned()));
     server.shutdown();
 }

@@ -9,7 +9,7 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use sterna_broker::Interest;
 
 use super::streams::NODES;
-use super::{Core, Retry};
+use super::{Core, Ended, Retry};
 use crate::port::ToShard;
 use crate::table::{Event, Presence};
 use crate::wire::{self, Versions};
@@ -236,7 +236,10 @@ impl Core {
                             "a node that was here first reads no version of the wire form which this one writes: \
                              this one takes no part"
                         );
-                        self.stopping.notify_one();
+                        self.end(Ended::LeftOut(format!(
+                            "the node {node} was in the cluster first, and reads no version of the wire form \
+                             that this one writes"
+                        )));
                     }
                 }
                 Event::Superseded => {
@@ -246,8 +249,10 @@ impl Core {
                             "another process joined the cluster with this node's name: this one takes no \
                              part any more"
                         );
-                        // Everything this process would say, read or remove now belongs to the other.
-                        self.stopping.notify_one();
+                        self.end(Ended::LeftOut(format!(
+                            "another process joined the cluster with this node's name, {}",
+                            self.settings.node
+                        )));
                     }
                 }
             }

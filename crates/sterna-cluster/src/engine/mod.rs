@@ -67,6 +67,15 @@ pub struct Engine {
     log: Arc<LogView>,
 }
 
+/// Why an engine ended by itself, a sentence each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// A bug.
+    Failed(String),
+    /// The cluster goes on without this process, for as long as it runs.
+    LeftOut(String),
+}
+
 /// A running engine.
 #[derive(Debug)]
 pub struct Running {
@@ -127,7 +136,7 @@ struct Core {
     connected: Arc<Notify>,
     stopping: Notify,
     /// Why it is stopping, where nobody has asked for it.
-    failure: Cell<Option<String>>,
+    ended: RefCell<Option<Ended>>,
 }
 
 impl Engine {
@@ -190,15 +199,15 @@ impl Engine {
         ))
     }
 
-    /// Starts the thread, which connects to NATS by itself, and again after each loss. `failed` is called
-    /// with a sentence where a bug ends it: the process should end, too.
+    /// Starts the thread, which connects to NATS by itself, and again after each loss. `ended` is called
+    /// where the thread ends and nobody has asked for it: the process should end, too.
     ///
     /// # Errors
     /// A sentence for the operator: what is wrong with the settings or their files.
     pub fn start(
         self,
         shards: Box<dyn Shards>,
-        failed: Box<dyn FnOnce(String) + Send>,
+        ended: Box<dyn FnOnce(Ended) + Send>,
     ) -> Result<Running, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -219,8 +228,8 @@ impl Engine {
                     let core = Rc::new(self.core(client, shards, connected));
                     core.run().await
                 };
-                if let Err(failure) = LocalSet::new().block_on(&runtime, run) {
-                    failed(failure);
+                if let Err(why) = LocalSet::new().block_on(&runtime, run) {
+                    ended(why);
                 }
             })
             .map_err(|error| format!("cluster: cannot start a thread: {error}"))?;
@@ -298,7 +307,7 @@ impl Engine {
             troubled_since_ms: Cell::new(None),
             connected,
             stopping: Notify::new(),
-            failure: Cell::new(None),
+            ended: RefCell::default(),
         }
     }
 }
@@ -324,8 +333,8 @@ impl Running {
 }
 
 impl Core {
-    /// Ends when it is asked to, or with a sentence about a bug.
-    async fn run(self: Rc<Self>) -> Result<(), String> {
+    /// Ends when it is asked to, or with the reason why nobody had to ask.
+    async fn run(self: Rc<Self>) -> Result<(), Ended> {
         // Shards are heard from the start: nothing may pile up unseen.
         self.spawn(Rc::clone(&self).take_from_shards());
         self.spawn(Rc::clone(&self).run_owners());
@@ -362,11 +371,9 @@ impl Core {
         self.stopping.notified().await;
         self.gate.set_open(false);
         self.inbound.close();
-        if self.status.is_superseded.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
+        // What this process would say or give up now may belong to another.
+        if let Some(why) = self.ended.take() {
+            return Err(why);
         }
         self.give_up_sessions().await;
         self.say_goodbye().await;
@@ -379,10 +386,15 @@ impl Core {
         spawn_local(async move {
             if let Err(error) = task.await {
                 let failure = format!("the cluster's thread has failed, which is a bug: {error}");
-                core.failure.set(Some(failure));
-                core.stopping.notify_one();
+                core.end(Ended::Failed(failure));
             }
         });
+    }
+
+    /// Ends the engine. The first reason counts.
+    fn end(&self, why: Ended) {
+        self.ended.borrow_mut().get_or_insert(why);
+        self.stopping.notify_one();
     }
 
     /// Milliseconds since the engine's start.

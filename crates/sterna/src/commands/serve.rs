@@ -3,16 +3,16 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use sterna_server::Server;
 use sterna_server::audit::TARGET as AUDIT;
 use sterna_server::config::{self, Config, Listener, LogFormat};
 use sterna_server::control::{Order, OrderLetter};
+use sterna_server::{Failure, Server};
 use tracing::{error, info};
 
 use super::service_manager::{self, State};
@@ -22,7 +22,7 @@ use super::service_manager::{self, State};
 /// Without options it serves every transport on loopback, and keeps what clients want kept in the data directory. It
 /// makes a development certificate on first start. Exit status 0: stopped by a signal. Exit status 1: it cannot start,
 /// or could not keep everything at its end. Exit status 2: the configuration is wrong. Exit status 70: the broker has
-/// failed and needs a restart.
+/// failed and needs a restart. Exit status 78: its cluster has no place for it.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -110,8 +110,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let (tell, wakes) = channel();
     if let Some(failures) = server.take_failures() {
-        std::thread::spawn(move || watch(&failures, |code| std::process::exit(code)));
+        let tell = tell.clone();
+        std::thread::spawn(move || watch(&failures, &tell, |code| std::process::exit(code)));
     }
     // Before the ready file, so that a process that waits for it may send a signal at once.
     let signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
@@ -131,11 +133,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     service_manager::tell(&State::Ready {
         listeners: server.listeners().len(),
     });
-    let wakes = wakes(signals, server.take_orders());
+    listen(signals, server.take_orders(), tell);
+    let mut left_out = None;
     for wake in &wakes {
         let letter = match wake {
             Wake::Signal(SIGHUP) => None,
             Wake::Signal(_) => break,
+            Wake::LeftOut(why) => {
+                left_out = Some(why);
+                break;
+            }
             Wake::Order(letter) if letter.order == Order::Drain => {
                 letter.answer(Ok(Vec::new()));
                 break;
@@ -152,18 +159,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     }
     service_manager::tell(&State::Stopping);
-    info!(target: AUDIT, "draining");
-    let noticed = Instant::now() + server.drain();
-    // A second signal asks to stop without a wait.
-    while let Ok(wake) = wakes.recv_timeout(noticed.saturating_duration_since(Instant::now())) {
-        match wake {
-            Wake::Signal(SIGHUP) => {}
-            Wake::Signal(_) => break,
-            Wake::Order(letter) => letter.answer(Err("the broker drains".to_owned())),
-        }
+    if left_out.is_none() {
+        left_out = drain(&server, &wakes);
     }
     info!(target: AUDIT, "shutting down");
-    if server.shutdown() {
+    let is_kept = server.shutdown();
+    if let Some(why) = left_out {
+        eprintln!("sterna serve: {why}");
+        return ExitCode::from(LEFT_OUT);
+    }
+    if is_kept {
         ExitCode::SUCCESS
     } else {
         eprintln!("sterna serve: not everything could be kept in time; the log says more");
@@ -171,16 +176,34 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// Says that the broker will stop, and waits for as long as clients are still taken. Returns why the cluster goes on
+/// without this node, where that came meanwhile.
+fn drain(server: &Server, wakes: &Receiver<Wake>) -> Option<String> {
+    info!(target: AUDIT, "draining");
+    let noticed = Instant::now() + server.drain();
+    // A second signal asks to stop without a wait.
+    while let Ok(wake) = wakes.recv_timeout(noticed.saturating_duration_since(Instant::now())) {
+        match wake {
+            Wake::Signal(SIGHUP) => {}
+            Wake::Signal(_) => break,
+            Wake::LeftOut(why) => return Some(why),
+            Wake::Order(letter) => letter.answer(Err("the broker drains".to_owned())),
+        }
+    }
+    None
+}
+
 /// An event that the process waits for.
 enum Wake {
     Signal(i32),
+    /// The cluster goes on without this node, and why.
+    LeftOut(String),
     /// From the admin API.
     Order(OrderLetter),
 }
 
-/// Signals and orders, as they come.
-fn wakes(mut signals: Signals, orders: Option<Receiver<OrderLetter>>) -> Receiver<Wake> {
-    let (tell, wakes) = channel();
+/// Tells of signals and orders as they come.
+fn listen(mut signals: Signals, orders: Option<Receiver<OrderLetter>>, tell: Sender<Wake>) {
     let tell_order = tell.clone();
     std::thread::spawn(move || {
         for signal in signals.forever() {
@@ -198,7 +221,6 @@ fn wakes(mut signals: Signals, orders: Option<Receiver<OrderLetter>>) -> Receive
             }
         });
     }
-    wakes
 }
 
 /// Reads configuration and certificates again. Returns the sections that changed and need a restart.
@@ -239,12 +261,25 @@ fn is_empty(path: &Path) -> bool {
 /// Exit code where a shard has failed: an internal error (`EX_SOFTWARE` of `sysexits.h`).
 const SHARD_FAILED: i32 = 70;
 
-/// Ends the process when a shard fails: what it had is lost, and a supervisor starts the broker again.
-fn watch(failures: &Receiver<String>, end: impl FnOnce(i32)) {
-    if let Ok(failure) = failures.recv() {
-        error!(%failure, "the broker cannot go on");
-        eprintln!("sterna serve: {failure}");
-        end(SHARD_FAILED);
+/// Exit code where the cluster goes on without this node: a wrong configuration (`EX_CONFIG` of `sysexits.h`). A
+/// restart would not mend it, or would take the place of another process.
+const LEFT_OUT: u8 = 78;
+
+/// Ends the process when a shard fails: what it had is lost, and a supervisor starts the broker again. Where the
+/// cluster goes on without this node, the broker stops in order.
+fn watch(failures: &Receiver<Failure>, tell: &Sender<Wake>, end: impl FnOnce(i32)) {
+    for failure in failures {
+        match failure {
+            Failure::Bug(failure) => {
+                error!(%failure, "the broker cannot go on");
+                eprintln!("sterna serve: {failure}");
+                return end(SHARD_FAILED);
+            }
+            Failure::LeftOut(why) => {
+                // It may have begun to stop.
+                let _ = tell.send(Wake::LeftOut(why));
+            }
+        }
     }
 }
 
@@ -378,13 +413,17 @@ mod tests {
     #[test]
     fn a_shard_that_fails_ends_the_process_and_one_that_stops_does_not() {
         let (report, failures) = channel();
-        report.send("shard 1 has failed: x".to_owned()).unwrap();
+        let (tell, wakes) = channel();
+        let bug = "shard 1 has failed: x".to_owned();
+        report.send(Failure::Bug(bug)).unwrap();
         let mut code = None;
-        watch(&failures, |with| code = Some(with));
+        watch(&failures, &tell, |with| code = Some(with));
         assert_eq!(code.take(), Some(70));
+        report.send(Failure::LeftOut("x".to_owned())).unwrap();
         drop(report);
-        watch(&failures, |with| code = Some(with));
+        watch(&failures, &tell, |with| code = Some(with));
         assert_eq!(code, None);
+        assert!(matches!(wakes.try_recv(), Ok(Wake::LeftOut(why)) if why == "x"));
     }
 
     #[test]
