@@ -515,6 +515,10 @@ pub(crate) fn explain(error: &(dyn std::error::Error + 'static)) -> String {
         " (no trusted authority signed it: name its authority with --cafile, or pin it with --fingerprint)"
     } else if text.contains("NoApplicationProtocol") || text.contains("error 120") {
         " (the server does not serve this protocol on this port)"
+    } else if text.contains("InvalidContentType") {
+        " (the server does not speak TLS on this port)"
+    } else if text.contains("handshake eof") {
+        " (the server closed the connection: it may not speak TLS on this port)"
     } else {
         ""
     };

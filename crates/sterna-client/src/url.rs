@@ -126,6 +126,18 @@ impl Scheme {
         )
     }
 
+    /// The same protocol and framing over TLS; the scheme itself where it is encrypted.
+    pub(crate) const fn encrypted(self) -> Self {
+        match self {
+            Self::Mqtt => Self::Mqtts,
+            Self::Ws => Self::Wss,
+            Self::Amqp => Self::Amqps,
+            Self::AmqpWs => Self::AmqpWss,
+            Self::Http => Self::Https,
+            encrypted => encrypted,
+        }
+    }
+
     /// Whether the protocol travels inside WebSocket frames, so that the path of the URL is the HTTP
     /// path.
     #[must_use]

@@ -6,6 +6,7 @@
 //! together.
 
 pub(crate) mod carrier;
+pub(crate) mod clear;
 pub(crate) mod ending;
 pub(crate) mod memory;
 pub(crate) mod outlet;
@@ -26,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use clear::Clear;
 pub(crate) use quic::{Quic, QuicStream};
 
 use crate::SocketSetup;
@@ -176,9 +178,10 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
             Box::pin(tls)
         }
     } else if url.scheme().is_websocket() {
-        Box::pin(websocket::connect(url, tcp, settings.max_packet_bytes).await?)
+        let clear = Clear::new(tcp, url.scheme());
+        Box::pin(websocket::connect(url, clear, settings.max_packet_bytes).await?)
     } else {
-        Box::pin(tcp)
+        Box::pin(Clear::new(tcp, url.scheme()))
     };
     Ok(Transport {
         control: Channel::Bytes(control),

@@ -19,7 +19,7 @@ use super::io::{Io, Tasks};
 use super::{Link, LinkError, OutgoingRequest, Response};
 use crate::error::ConnectError;
 use crate::http::options::Options;
-use crate::transport;
+use crate::transport::{self, clear::Clear};
 use crate::url::Scheme;
 
 /// Protocols that ALPN offers.
@@ -35,7 +35,7 @@ pub(super) async fn connect(options: &Arc<Options>) -> Result<Link, ConnectError
     let addresses = transport::resolve(&options.url, options.bind).await?;
     let (tcp, _) = transport::establish_tcp(&settings, &addresses).await?;
     if options.url.scheme() == Scheme::Http {
-        let first = open_h1(tcp).await?;
+        let first = open_h1(Clear::new(tcp, Scheme::Http)).await?;
         return Ok(Link::H1(Arc::new(H1::new(options, first))));
     }
     let tls = transport::establish_tls(&options.url, &settings, &OFFERED, tcp, false).await?;
@@ -348,7 +348,7 @@ async fn dial(options: &Arc<Options>) -> Result<Idle, ConnectError> {
     let addresses = transport::resolve(&options.url, options.bind).await?;
     let (tcp, _) = transport::establish_tcp(&settings, &addresses).await?;
     if options.url.scheme() == Scheme::Http {
-        return open_h1(tcp).await;
+        return open_h1(Clear::new(tcp, Scheme::Http)).await;
     }
     let tls = transport::establish_tls(&options.url, &settings, &OFFERED[1..], tcp, false).await?;
     open_h1(tls).await
