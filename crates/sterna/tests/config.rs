@@ -62,6 +62,21 @@ fn the_check_prints_where_the_broker_keeps_its_data() {
     assert_eq!(printed["data_directory"].as_str(), expected.to_str());
 }
 
+/// The named file is checked also where the environment names another, of a broker that runs.
+#[test]
+fn the_check_takes_the_file_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("good.toml"), "shards = 1\n").unwrap();
+    fs::write(folder.path().join("bad.toml"), "shards = 'x'\n").unwrap();
+    for (named, expected) in [(Some("good.toml"), 0), (Some("bad.toml"), 2), (None, 2)] {
+        let mut command = sterna();
+        let run = command.current_dir(folder.path()).args(["config", "check"]);
+        let run = run.args(named).env("STERNA_CONFIG", "bad.toml");
+        let run = run.output().unwrap();
+        assert_eq!(code(&run), expected, "{named:?}: {}", stderr(&run));
+    }
+}
+
 /// A problem of a value has the place of its setting, as one of the syntax has.
 #[test]
 fn the_check_names_file_and_line() {

@@ -55,8 +55,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// The nodes with the messages that wait for them, and the state of NATS; fails where something
-    /// is wrong
+    /// The nodes with the messages that wait for them, and the state of NATS. Problems are lines of their
+    /// own; the exit status is 0 all the same
     Status,
 }
 

@@ -302,7 +302,7 @@ const ALL_SUBSCRIPTIONS: [Column; 5] = [
     ("QOS", "/qos"),
     ("IDENTIFIER", "/identifier"),
 ];
-const QUEUES: [Column; 8] = [
+const QUEUES: [Column; 9] = [
     ("NAME", "/name"),
     ("FILTER", "/filter"),
     ("MESSAGES", "/messages"),
@@ -311,6 +311,7 @@ const QUEUES: [Column; 8] = [
     ("CONSUMERS", "/consumers"),
     ("DELIVERIES", "/maximum_deliveries"),
     ("DEAD LETTERS", "/dead_letter"),
+    ("NODE", "/node"),
 ];
 const MESSAGES: [Column; 5] = [
     ("TOPIC", "/topic"),

@@ -18,8 +18,8 @@ use super::super::serve::Source;
 /// when not.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
-    /// Configuration file; the same as --config
-    #[arg(value_name = "PATH", conflicts_with = "config")]
+    /// Configuration file; goes before --config and its variable
+    #[arg(value_name = "PATH")]
     file: Option<PathBuf>,
 
     #[command(flatten)]

@@ -64,7 +64,7 @@ fn help() -> String {
     format!(
         "\
 Keys:
-  r l q b      sort clients by round trip, loss, queue, bytes
+  r l q b m    sort clients by round trip, loss, queue, bytes, messages
   Tab          clients or queues
   up, down     scroll
   x, Ctrl-C    end
