@@ -312,14 +312,13 @@ async def no_blocking(t: Step) -> None:
         control, four, eight = quic.bidirectional(0), quic.bidirectional(4), quic.bidirectional(8)
         await subscribed(eight, t.topic("small"), options=1)
         four.send(wire.publish(t.topic("large"), b"x" * size, 1, 1))
-        slowest = 0.0
+        overtaking = 0
         for number in range(5):
-            start = time.monotonic()
             await published(control, t.topic("small"), b"s", 1, 10 + number)
             await delivered(eight)
-            slowest = max(slowest, time.monotonic() - start)
+            overtaking += four.arrived.empty()
         await four.expect(wire.PUBACK, 20)
-        expect(slowest < 1.5, f"a small message beside a large one took {slowest:.2f} s")
+        expect(overtaking > 0, "the large message was acknowledged before a small one was delivered")
 
 
 @step("emqx/session-outlives-the-connection")

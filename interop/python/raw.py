@@ -220,6 +220,24 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+class Work:
+    """The processor time that a broker has used since this was made: also a busy machine counts it the same.
+
+    Without a process there is nothing to count, and nothing is too much.
+    """
+
+    def __init__(self, pid: int | None):
+        self.pid, self.before_s = pid, cpu_seconds(pid) if pid else 0.0
+
+    def seconds(self) -> float:
+        return cpu_seconds(self.pid) - self.before_s if self.pid else 0.0
+
+    def expect_below(self, limit_s: float, label: str) -> None:
+        spent_s = self.seconds()
+        if spent_s >= limit_s:
+            raise Failure(f"{label}: the broker worked {spent_s:.2f} s, and not less than {limit_s} s")
+
+
 def broker_pid(listener: Listener) -> int | None:
     """The broker's process: as the runner or the broker says, or else the owner of the listening socket."""
     if value := os.environ.get("STERNA_PID") or ready().get("pid"):
