@@ -10,6 +10,7 @@ environment is that of `cluster_nodes.py`. Standard library only.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import selectors
@@ -22,7 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import wire
-from cluster_nodes import COUNT, Cluster, Nats, Node, Program, free_ports, wait_until
+from cluster_bench_peers import PEERS, Peer
+from cluster_nodes import COUNT, Cluster, Node, Program, wait_until
 from mqtt_client import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Client
 
 PAYLOAD_BYTES = 64
@@ -36,13 +38,17 @@ FILTERS = 100_000
 # Filters of one packet and of one client.
 FILTERS_PER_PACKET, FILTERS_PER_CLIENT = 250, 1_000
 PATIENCE_S = 300
+# The figure of sessions that outlive their connections.
+KEPT = "QoS 1 kept"
+# Figures of throughput: the name, the QoS, and whether sessions outlive their connections.
+FIGURES = (("QoS 0", 0, False), ("QoS 1", 1, False), (KEPT, 1, True), ("QoS 2", 2, False))
 
 
 class Reader(Client):
     """Acknowledges what it gets, and counts what is for it alone."""
 
-    def __init__(self, port: int, name: str, topic: str, qos: int):
-        super().__init__(port, name)
+    def __init__(self, port: int, name: str, topic: str, qos: int, clean: bool = True):
+        super().__init__(port, name, clean=clean)
         self.subscribe([topic], qos)
         self.received = 0
 
@@ -93,14 +99,15 @@ class Publisher(Client):
 def cpu_s(programs: list[Program]) -> float:
     total_ns = 0
     for program in programs:
-        for thread in Path(f"/proc/{program.process.pid}/task").iterdir():
-            # The time on a processor, which is finer than the ticks of `stat`.
-            total_ns += int((thread / "schedstat").read_text().split()[0])
+        for thread in Path(f"/proc/{program.pid()}/task").iterdir():
+            # The time on a processor, which is finer than the ticks of `stat`. A thread may have ended since.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                total_ns += int((thread / "schedstat").read_text().split()[0])
     return total_ns / 1e9
 
 
 def resident_bytes(program: Program) -> int:
-    status = Path(f"/proc/{program.process.pid}/status").read_text()
+    status = Path(f"/proc/{program.pid()}/status").read_text()
     return int(re.search(r"VmRSS:\s*(\d+) kB", status)[1]) * 1024
 
 
@@ -136,12 +143,13 @@ class Place:
                  known: Callable[[], None]):
         self.name, self.pairs, self.programs, self.nats, self.known = name, pairs, programs, nats, known
 
-    def measure(self, qos: int, messages: int, marker: str) -> dict[str, float]:
+    def measure(self, qos: int, messages: int, marker: str, is_kept: bool = False) -> dict[str, float]:
+        """Readers are there all the time. Kept sessions would outlive their connections."""
         readers, publishers = [], []
         for number in range(max(PAIRS, len(self.pairs))):
             source, target = self.pairs[number % len(self.pairs)]
             topic = f"bench/{marker}/{number}"
-            reader = Reader(target, f"r{marker}-{number}", topic, qos)
+            reader = Reader(target, f"r{marker}-{number}", topic, qos, clean=not is_kept)
             publisher = Publisher(source, f"p{marker}-{number}", topic, qos, messages)
             publisher.readers = [reader]
             readers.append(reader)
@@ -152,6 +160,11 @@ class Place:
         after = cpu_s(self.programs), cpu_s(self.nats)
         for client in [*publishers, *readers]:
             client.close()
+        if is_kept:
+            for number in range(len(readers)):
+                # Its session ends here.
+                _, target = self.pairs[number % len(self.pairs)]
+                Client(target, f"r{marker}-{number}").close()
         total = messages * len(publishers)
         return {
             "messages_per_s": total / took,
@@ -165,24 +178,8 @@ class Alone(Node):
 
     def __init__(self, folder: Path):
         super().__init__(folder, "alone", [1])
-        self.config.write_text(self.config.read_text().split("[cluster]")[0])
-
-
-class NatsMqtt(Nats):
-    """A server of NATS with its own MQTT."""
-
-    def __init__(self, folder: Path, number: int, ports: list[int], routes: list[int]):
-        super().__init__(folder, number, ports, routes)
-        (self.mqtt,) = free_ports(1)
-        config = Path(self.arguments[-1])
-        config.write_text(f"{config.read_text()}mqtt {{ listen: 127.0.0.1:{self.mqtt} }}\n")
-
-    def is_ready(self) -> bool:
-        try:
-            Client(self.mqtt, "probe").close()
-        except (OSError, RuntimeError):
-            return False
-        return True
+        text = self.config.read_text().split("[cluster]")[0]
+        self.config.write_text(text.replace("enabled = false", "enabled = true"))
 
 
 def settled() -> None:
@@ -327,28 +324,66 @@ class Results:
         if same in cost and other in cost and cost[same]:
             print(f"QoS 0 to another node, CPU of the nodes: {cost[other] / cost[same]:.2f} times the same node's (at most 1.5);"
                   f" with NATS {whole[other] / whole[same]:.2f}")
-        peer, ours = ("QoS 1", "NATS MQTT: another server"), ("QoS 1", "3 nodes: another node")
-        if peer in whole and ours in whole and whole[ours]:
-            print(f"QoS 1 across nodes: {whole[peer] / whole[ours]:.2f} times the messages of NATS' MQTT per CPU second (at least 5)")
+        for what in ("QoS 1", KEPT):
+            ours = (what, "3 nodes: another node")
+            for peer in PEERS:
+                theirs = (what, f"{peer.name}: another server")
+                if theirs in whole and whole.get(ours):
+                    goal = " (at least 5)" if (what, peer.name) == ("QoS 1", "NATS MQTT") else ""
+                    print(f"{what} across nodes: {whole[theirs] / whole[ours]:.2f} times the messages of {peer.name}"
+                          f" per CPU second{goal}")
         for (what, place), one in found.items():
             if what == "a death":
                 print(f"readers of a dead node, p99 from their connect: {one['from_connect_p99_ms']:.0f} ms (under 2000)")
 
 
+class Peers:
+    """Other brokers' clusters. One runs only while it is measured: even at rest they take some of the machine."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path):
+        self.options, self.folder = options, folder
+
+    def measure(self, number: int, results: Results) -> None:
+        for at, kind in enumerate(PEERS):
+            wanted = [
+                (what, qos, is_kept, place)
+                for what, qos, is_kept in FIGURES
+                for place in ("same server", "another server")
+                if qos in kind.levels and self.options.wants(f"{what} {kind.name}: {place}")
+            ]
+            if not wanted:
+                continue
+            if (why := kind.lacks()) is not None:
+                print(f"  {kind.name}: {why}", flush=True)
+                continue
+            with kind(self.folder / f"{kind.name}-{number}") as peer:
+                for what, qos, is_kept, place in wanted:
+                    messages = self.options.messages // (1 if qos == 0 else 5)
+                    marker = f"{number}-{qos}-{int(is_kept)}-{at}-{place[0]}"
+                    try:
+                        found = place_of(peer, place).measure(qos, messages, marker, is_kept)
+                    except (OSError, RuntimeError) as error:
+                        # A TimeoutError among them: messages that never came.
+                        print(f"  {what:<10} {kind.name}: {place}: {error}", flush=True)
+                        continue
+                    results.add(what, f"{kind.name}: {place}", found)
+
+
+def place_of(peer: Peer, name: str) -> Place:
+    first, second, third = peer.ports
+    pairs = [(first, first)] if name == "same server" else [(first, second), (second, third), (third, first)]
+    return Place(f"{peer.name}: {name}", pairs, [], peer.programs, settled)
+
+
 def throughput(options: argparse.Namespace, folder: Path, results: Results) -> None:
+    peers = Peers(options, folder)
     alone = Alone(folder / "alone")
     alone.start()
-    nats_ports, routes = free_ports(COUNT), free_ports(COUNT)
-    peers = [NatsMqtt(folder / "peer", number, nats_ports, routes) for number in range(COUNT)]
     try:
         wait_until("the single node is ready", alone.is_ready)
-        for peer in peers:
-            peer.start()
-        wait_until("NATS' MQTT is ready", lambda: all(peer.is_ready() for peer in peers))
         with Cluster(folder / "cluster") as cluster:
             a, b, c = (node.ports["mqtt"] for node in cluster.nodes)
             own = alone.ports["mqtt"]
-            x, y, z = (peer.mqtt for peer in peers)
 
             def settle(count: int) -> Callable[[], None]:
                 def known() -> None:
@@ -364,27 +399,25 @@ def throughput(options: argparse.Namespace, folder: Path, results: Results) -> N
                 Place("2 nodes of 3: another node", [(a, b)], cluster.nodes, cluster.nats, settle(2 * PAIRS)),
                 Place("3 nodes: same node", [(a, a), (b, b), (c, c)], cluster.nodes, cluster.nats, settle(2 * PAIRS)),
                 Place("3 nodes: another node", [(a, b), (b, c), (c, a)], cluster.nodes, cluster.nats, settle(2 * PAIRS)),
-                Place("NATS MQTT: same server", [(x, x)], [], peers, settled),
-                Place("NATS MQTT: another server", [(x, y), (y, z), (z, x)], [], peers, settled),
             ]
             for number in range(options.rounds):
-                for qos in (0, 1, 2):
+                for what, qos, is_kept in FIGURES:
                     for at, place in enumerate(places):
-                        if not options.wants(f"QoS {qos} {place.name}"):
+                        if not options.wants(f"{what} {place.name}"):
                             continue
-                        # NATS' MQTT is slow, and its cost is per message.
                         messages = options.messages // (1 if qos == 0 else 5)
-                        results.add(f"QoS {qos}", place.name, place.measure(qos, messages, f"{number}-{qos}-{at}"))
+                        found = place.measure(qos, messages, f"{number}-{qos}-{int(is_kept)}-{at}", is_kept)
+                        results.add(what, place.name, found)
                 if options.wants("fan-out"):
                     results.add("fan-out", f"1 to {FAN_OUT} on 3 nodes, per delivery", fan_out(cluster, str(number)))
                 if options.wants("a death"):
                     results.add("a death", f"{MOVED_READERS} readers of a killed node", moved(cluster, str(number)))
+                peers.measure(number, results)
             if options.wants("memory"):
                 # Once: an allocator keeps what it had.
                 results.add("memory", f"{FILTERS} filters of another node", remote_filters(cluster, "0"))
     finally:
-        for program in [alone, *peers]:
-            program.kill()
+        alone.kill()
 
 
 def main() -> None:
