@@ -227,8 +227,8 @@ fn published() -> Vec<PathBuf> {
     [vec![papers], own].concat()
 }
 
-/// The text up to the bracket that closes the one before it, on one line.
-fn in_brackets(text: &str) -> String {
+/// The text up to the bracket that closes the one before it.
+fn in_brackets(text: &str) -> &str {
     let mut depth = 1;
     let end = text.find(|c| {
         depth += match c {
@@ -238,16 +238,17 @@ fn in_brackets(text: &str) -> String {
         };
         depth == 0
     });
-    let words = text[..end.unwrap()].split_whitespace();
-    words.collect::<Vec<_>>().join(" ")
+    &text[..end.unwrap()]
 }
 
 /// Citations in a page, each with its values: `(row ID: VALUES)`, ``(best `ID`: VALUES)``, and the rows
 /// `| ID | … | VALUES |` of tables with a column "ours".
 fn cited(page: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
+    // A line may end anywhere in a citation, also before its identifier.
+    let joined = page.split_whitespace().collect::<Vec<_>>().join(" ");
     for (start, end) in [("(row ", ": "), ("(best `", "`: ")] {
-        for part in page.split(start).skip(1) {
+        for part in joined.split(start).skip(1) {
             let whole = in_brackets(part);
             let (id, values) = whole.split_once(end).unwrap();
             found.push((id.to_owned(), values.to_owned()));
@@ -265,6 +266,17 @@ fn cited(page: &str) -> Vec<(String, String)> {
         }
     }
     found
+}
+
+#[test]
+fn a_citation_may_be_on_several_lines() {
+    let one = |id: &str, values: &str| vec![(id.to_owned(), values.to_owned())];
+    for text in ["(row 1: 2 (1 to 3))", "(row\n1: 2 (1\nto 3))"] {
+        assert_eq!(cited(text), one("1", "2 (1 to 3)"));
+    }
+    for text in ["(best `a b`: 2)", "(best\n`a\nb`: 2)"] {
+        assert_eq!(cited(text), one("a b", "2"));
+    }
 }
 
 #[test]
