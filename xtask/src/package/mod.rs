@@ -158,6 +158,9 @@ fn check_tools(machines: &[Machine]) -> Result<(), Failure> {
             missing.push(format!("the C compiler for {triple}: {c_compiler}"));
         }
     }
+    if !on_path("make") {
+        missing.push("make, which builds the allocator".to_owned());
+    }
     if missing.is_empty() {
         return Ok(());
     }
