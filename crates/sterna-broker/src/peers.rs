@@ -172,7 +172,10 @@ pub enum Destination {
         following: usize,
     },
     /// All nodes: it is its topic's retained message, or its payload is empty and there is none any more.
-    Retained,
+    Retained {
+        /// These nodes get it as [`Nodes`](Self::Nodes), too. So their readers have it already.
+        reached: NodeSet,
+    },
     /// All nodes: as [`Retained`](Self::Retained), and it is delivered to nobody.
     RetainedQuietly,
     /// All nodes that know of no other retained message of its topic; it is delivered to nobody.
@@ -218,7 +221,7 @@ pub enum Settles {
 pub enum FromPeer {
     /// Delivers it, and retains it if it is to be retained.
     Publish,
-    /// Delivers it.
+    /// Delivers it, and leaves its topic's retained message as it is.
     Deliver,
     /// Retains it, or clears its topic's retained message if the payload is empty.
     Retain,
@@ -476,6 +479,26 @@ impl Peers {
             return 0;
         }
         self.push(message, destination, message.qos().is_acknowledged())
+    }
+
+    /// Puts a message that its topic retains aside for all nodes. It goes by the inbox of each node that is to have
+    /// it for sure: of the retained messages of a topic, NATS has the last alone.
+    pub(crate) fn send_retained(&mut self, message: &Arc<Message>, wanted: Wanted) -> u64 {
+        let reached = if message.qos().is_acknowledged() {
+            wanted.acknowledged
+        } else {
+            NodeSet::EMPTY
+        };
+        let token = if reached.is_empty() {
+            0
+        } else {
+            let wanted = Wanted {
+                acknowledged: reached,
+                ..Wanted::NOBODY
+            };
+            self.send(message, wanted)
+        };
+        token.max(self.retain(message, Destination::Retained { reached }))
     }
 
     /// Puts a message aside for the log. Returns the token by which its acknowledgement waits.

@@ -80,12 +80,15 @@ pub struct Remote {
     pub domain: String,
 }
 
+/// Characters of the longest name.
+pub(crate) const LONGEST_NAME: usize = 32;
+
 /// Whether a name may be that of a cluster or a node: 1 to 32 letters, digits, `-` and `_`. Names are parts of
 /// subjects and of streams' names.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    (1..=32).contains(&name.len()) && name.bytes().all(is_part)
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_part)
 }
 
 impl Settings {

@@ -10,7 +10,6 @@ use crate::fill::Fill;
 use crate::index::Answer;
 use crate::mail::{Letter, Mail};
 use crate::message::Message;
-use crate::peers::Destination;
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::Parcel;
@@ -481,11 +480,10 @@ impl<P: DoorState> Broker<P> {
         let message = message.into();
         if let Some(peers) = peers.filter(|_| is_for_peers) {
             // The acknowledgement waits for the last of a publication's tokens.
-            let token = match retention {
-                Retention::Stored | Retention::Cleared => {
-                    peers.retain(&message, Destination::Retained)
-                }
-                _ => peers.send(&message, matches.peers),
+            let token = if is_retained {
+                peers.send_retained(&message, matches.peers)
+            } else {
+                peers.send(&message, matches.peers)
             };
             self.token = self.token.max(token);
             routed.matched += wanting.len();

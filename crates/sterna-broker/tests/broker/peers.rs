@@ -297,12 +297,45 @@ fn retained_messages_go_to_all_nodes() {
     assert_eq!(
         destinations,
         [
-            Destination::Retained,
-            Destination::Retained,
+            Destination::Retained {
+                reached: NodeSet::EMPTY
+            },
+            Destination::Retained {
+                reached: NodeSet::EMPTY
+            },
             Destination::RetainedQuietly
         ],
         "topics with $ stay"
     );
+}
+
+/// Of the retained messages of a topic NATS has the last alone: the others wait in inboxes.
+#[test]
+fn each_acknowledged_retained_message_goes_into_the_inboxes_of_its_readers() {
+    let (mut node, _) = node();
+    want(&mut node, "t", wanted(&[1, 2], &[1]));
+    let retained = |reached: &[usize]| Destination::Retained {
+        reached: set(reached),
+    };
+    let inbox = Destination::Nodes {
+        acknowledged: set(&[1]),
+        at_most_once: NodeSet::EMPTY,
+    };
+    for (level, expected) in [
+        (Qos::AtMostOnce, vec![retained(&[])]),
+        (Qos::AtLeastOnce, vec![inbox, retained(&[1])]),
+        (Qos::ExactlyOnce, vec![inbox, retained(&[1])]),
+    ] {
+        let routed = publish(&mut node, 0, "t", level, true);
+        let (token, outgoing) = node.broker(0).take_outgoing().expect("it goes to others");
+        assert_eq!(
+            routed.token,
+            if level.is_acknowledged() { token } else { 0 },
+            "the acknowledgement waits for both"
+        );
+        let destinations: Vec<_> = outgoing.iter().map(|one| one.destination).collect();
+        assert_eq!(destinations, expected, "{level:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use tokio::sync::Notify;
 
 use super::streams::INBOX;
-use super::{Core, Retry, refusals};
+use super::{Core, Retry, refusals, retained};
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::wire;
@@ -131,7 +131,8 @@ impl Core {
         self.learn_what_came().await?;
         self.enter().await?;
         let payload = self.client.max_payload();
-        let overhead = HEADER_BYTES + wire::RECORD_OVERHEAD_BYTES + wire::BATCH_OVERHEAD_BYTES;
+        let headers = HEADER_BYTES + retained::REACHED_BYTES;
+        let overhead = headers + wire::RECORD_OVERHEAD_BYTES + wire::BATCH_OVERHEAD_BYTES;
         // A message of the log may have to go to a member of a group, in a letter.
         let overhead = overhead + sterna_broker::LETTER_OVERHEAD_BYTES;
         (self.gate).set_largest_body_bytes(payload.saturating_sub(overhead) as u64);

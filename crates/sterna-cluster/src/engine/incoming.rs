@@ -125,9 +125,7 @@ impl Core {
         while !messages.is_empty() {
             let rest = messages.split_off(messages.len().min(SLICE));
             pace.given += messages.len();
-            let slice = (messages.into_iter())
-                .map(|message| (message, FromPeer::Publish))
-                .collect();
+            let slice = messages.into_iter().map(for_readers).collect();
             self.post(shard, ToShard::Messages(slice));
             messages = rest;
             if pace.given < SLICE {
@@ -173,9 +171,7 @@ impl Core {
 
     fn received(&self, subject: &str, payload: &[u8]) {
         for (shard, messages) in self.read_batch(subject, payload) {
-            let messages = (messages.into_iter())
-                .map(|message| (message, FromPeer::Publish))
-                .collect();
+            let messages = messages.into_iter().map(for_readers).collect();
             self.post(shard, ToShard::Messages(messages));
         }
     }
@@ -201,6 +197,16 @@ impl Core {
         }
         by_shard
     }
+}
+
+/// A message that came for this node's readers. Nodes agree on its topic's retained message by another way.
+fn for_readers(message: Message) -> (Message, FromPeer) {
+    let what = if message.retain() {
+        FromPeer::Deliver
+    } else {
+        FromPeer::Publish
+    };
+    (message, what)
 }
 
 /// How fast what must arrive is handed over.
@@ -290,6 +296,18 @@ mod tests {
             Some(PAUSES.0),
             "it followed meanwhile"
         );
+    }
+
+    #[test]
+    fn what_comes_for_readers_leaves_the_retained_message_as_it_is() {
+        for (retain, what) in [(false, FromPeer::Publish), (true, FromPeer::Deliver)] {
+            let header = sterna_broker::MessageHeader {
+                retain,
+                ..sterna_broker::MessageHeader::default()
+            };
+            let message = Message::copy("t", &[], b"x", header).expect("a small message");
+            assert_eq!(for_readers(message).1, what);
+        }
     }
 
     #[test]

@@ -108,6 +108,8 @@ struct Core {
     /// Retained messages that wait for the engine.
     retained: RefCell<VecDeque<retained::Waiting>>,
     retained_arrived: Notify,
+    /// The number of the last retained message that this node has handed over.
+    last_retained: Cell<u64>,
     regions: regions::Regions,
     /// Retained messages of this node that have not come back, by topic.
     unechoed: RefCell<HashMap<Box<str>, u32>>,
@@ -292,6 +294,7 @@ impl Engine {
             unrestored: RefCell::default(),
             retained: RefCell::default(),
             retained_arrived: Notify::new(),
+            last_retained: Cell::new(0),
             regions: regions::Regions::default(),
             unechoed: RefCell::default(),
             own: RefCell::default(),

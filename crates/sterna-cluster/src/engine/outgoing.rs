@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sterna_broker::{Change, Destination, Message, Outgoing, PeerGate};
+use sterna_broker::{Change, Destination, Message, NodeSet, Outgoing, PeerGate};
 
 use super::{Core, lanes, log, regions, retained};
 use crate::commits::Part;
@@ -166,12 +166,18 @@ impl Core {
                         _charge: Rc::clone(&charge),
                     }));
                 }
-                Destination::Retained | Destination::RetainedQuietly => {
+                Destination::Retained { .. } | Destination::RetainedQuietly => {
                     let waits = message.qos().is_acknowledged();
+                    let reached = match destination {
+                        Destination::Retained { reached } => self.names_of(reached),
+                        _ => String::new(),
+                    };
                     self.retain(retained::Waiting {
                         message,
                         shard: number,
+                        serial: 0,
                         is_quiet: destination == Destination::RetainedQuietly,
+                        reached,
                         is_restored: false,
                         part: waits.then(|| self.another(part)),
                         _charge: Rc::clone(&charge),
@@ -180,7 +186,9 @@ impl Core {
                 Destination::Restored => self.restore(retained::Waiting {
                     message,
                     shard: number,
+                    serial: 0,
                     is_quiet: true,
+                    reached: String::new(),
                     is_restored: true,
                     part: None,
                     _charge: Rc::clone(&charge),
@@ -215,12 +223,22 @@ impl Core {
                 acknowledged,
                 at_most_once,
             } => acknowledged.contains(OUTSIDE) || at_most_once.contains(OUTSIDE),
-            Destination::Log { .. } | Destination::Retained | Destination::RetainedQuietly => {
-                self.settings.crosses(message.topic())
-            }
+            Destination::Log { .. }
+            | Destination::Retained { .. }
+            | Destination::RetainedQuietly => self.settings.crosses(message.topic()),
             // Other regions keep what they have.
             Destination::Restored => false,
         }
+    }
+
+    /// The names of nodes, with blanks between them.
+    fn names_of(&self, nodes: NodeSet) -> String {
+        let table = self.table.borrow();
+        let names: Vec<_> = (nodes.iter())
+            .filter_map(|node| table.node(node))
+            .map(|(name, _)| name)
+            .collect();
+        names.join(" ")
     }
 
     fn another(&self, part: Part) -> Part {

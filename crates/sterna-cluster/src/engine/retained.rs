@@ -16,7 +16,7 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
-use sterna_broker::{FromPeer, Message};
+use sterna_broker::{FromPeer, Message, NodeSet};
 
 use super::interest::digest_of;
 use super::outgoing::Charge;
@@ -26,6 +26,7 @@ use super::streams::RETAINED;
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::port::ToShard;
+use crate::settings::LONGEST_NAME;
 use crate::subject;
 use crate::wire::{self, EncodedRun};
 
@@ -40,13 +41,21 @@ const LONGEST_SUBJECT: usize = 2_048;
 const SOURCE: &str = "Sterna-Source";
 /// It is delivered to nobody.
 pub(super) const QUIET: &str = "Sterna-Quiet";
+/// The names of nodes that have it in their inboxes: it is delivered to nobody there.
+const REACHED: &str = "Sterna-Reached";
+/// Room for these names.
+pub(super) const REACHED_BYTES: usize = REACHED.len() + NodeSet::MAXIMUM * (LONGEST_NAME + 1);
 
 /// A retained message that waits for NATS.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) message: Arc<Message>,
     pub(super) shard: u16,
+    /// The number by which NATS knows it again; 0 before it has one.
+    pub(super) serial: u64,
     pub(super) is_quiet: bool,
+    /// The nodes that have it in their inboxes.
+    pub(super) reached: String,
     /// Whether NATS had it before: it stays away where there is another by now.
     pub(super) is_restored: bool,
     /// Is closed when NATS has it; `None` where nobody waits.
@@ -55,7 +64,9 @@ pub(super) struct Waiting {
 }
 
 impl Core {
-    pub(super) fn retain(&self, waiting: Waiting) {
+    pub(super) fn retain(&self, mut waiting: Waiting) {
+        waiting.serial = self.last_retained.get() + 1;
+        self.last_retained.set(waiting.serial);
         let topic = Box::from(waiting.message.topic());
         *self.unechoed.borrow_mut().entry(topic).or_default() += 1;
         self.restore(waiting);
@@ -106,7 +117,12 @@ impl Core {
                 // Nobody waits for it to come by.
                 publish = publish.expected_last_subject_sequence(0);
             } else {
-                publish = publish.header(SOURCE, own);
+                // An append whose answer was lost is the same one when it is tried again.
+                let id = format!("{own}.retained.{}", waiting.serial);
+                publish = publish.header(SOURCE, own).message_id(id);
+            }
+            if !waiting.reached.is_empty() {
+                publish = publish.header(REACHED, &*waiting.reached);
             }
             publish = as_retained(publish, message, waiting.is_quiet);
             let subject = format!("retained.{}", place(message.topic()));
@@ -204,7 +220,7 @@ impl Core {
         };
         let source = header(SOURCE).map(async_nats::HeaderValue::as_str);
         let own = format!("{}.{}", self.settings.node, self.incarnation.get());
-        let is_quiet = header(QUIET).is_some();
+        let is_quiet = is_quiet_at(&self.settings.node, headers);
         for run in runs {
             for message in run.messages {
                 let is_own = region.is_none() && source == Some(&*own);
@@ -346,6 +362,15 @@ fn what_to_do(
     }
 }
 
+/// Whether a retained message is delivered to none of a node's readers.
+fn is_quiet_at(node: &str, headers: Option<&HeaderMap>) -> bool {
+    headers.is_some_and(|headers| {
+        let reached = headers.get(REACHED);
+        headers.get(QUIET).is_some()
+            || reached.is_some_and(|names| names.as_str().split(' ').any(|name| name == node))
+    })
+}
+
 /// A write of a retained message, which NATS forgets when the message expires. Nobody gets it if it is quiet.
 pub(super) fn as_retained(
     mut write: PublishMessage,
@@ -391,6 +416,17 @@ mod tests {
         assert_eq!(comes(true, false), Some(FromPeer::Retain));
         assert_eq!(comes(false, false), Some(FromPeer::Publish), "it is after");
         assert_eq!(comes(false, true), Some(FromPeer::Retain));
+    }
+
+    #[test]
+    fn nodes_with_a_message_in_their_inboxes_retain_it_quietly() {
+        let mut headers = HeaderMap::new();
+        assert!(!is_quiet_at("a", None) && !is_quiet_at("a", Some(&headers)));
+        headers.insert(REACHED, "b a-2");
+        assert!(is_quiet_at("b", Some(&headers)) && is_quiet_at("a-2", Some(&headers)));
+        assert!(!is_quiet_at("a", Some(&headers)));
+        headers.insert(QUIET, "1");
+        assert!(is_quiet_at("a", Some(&headers)));
     }
 
     #[test]
