@@ -7,6 +7,7 @@
 //! - [`wire`]: messages between nodes.
 //! - [`Table`](table::Table): who else is there, and wants what; without input or output.
 //! - [`Commits`](commits::Commits): which acknowledgements may leave; the same.
+//! - [`Echoes`](echoes::Echoes): which retained message of a topic is the last; the same.
 //! - [`Owners`](owners::Owners): which node has a session; the same.
 //! - [`requests`]: which requests were done, by the keys that clients chose; the same.
 //! - [`Tail`](tail::Tail): records that were not written behind their messages; the same.
@@ -14,6 +15,7 @@
 //! - `engine/`: the thread.
 
 pub mod commits;
+pub mod echoes;
 mod engine;
 pub mod owners;
 mod port;

@@ -35,11 +35,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, jetstream};
+use bytes::Bytes;
 use sterna_broker::{Interest, PeerGate, Store};
 use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::commits::{Commits, Part};
+use crate::echoes::Echoes;
 use crate::owners::{Fence, Key, Owners, Process, Terms};
 use crate::port::{
     Asker, Commitments, FromShard, Inbound, LogView, Port, Progress, Shards, ToShard, Waiting,
@@ -111,8 +113,8 @@ struct Core {
     /// The number of the last retained message that this node has handed over.
     last_retained: Cell<u64>,
     regions: regions::Regions,
-    /// Retained messages of this node that have not come back, by topic.
-    unechoed: RefCell<HashMap<Box<str>, u32>>,
+    /// Retained messages of this node that have not come back, and the payloads of others that have come meanwhile.
+    echoes: RefCell<Echoes<Bytes>>,
     /// Filters of this node's readers. Those in `untold` are still to be told to other nodes.
     own: RefCell<HashMap<Arc<str>, Interest>>,
     /// Other processes, as shards know them.
@@ -296,7 +298,7 @@ impl Engine {
             retained_arrived: Notify::new(),
             last_retained: Cell::new(0),
             regions: regions::Regions::default(),
-            unechoed: RefCell::default(),
+            echoes: RefCell::default(),
             own: RefCell::default(),
             roll: RefCell::default(),
             untold: RefCell::default(),

@@ -1,10 +1,9 @@
 //! Retained messages: all nodes agree on them by the order in which NATS has them.
 //!
 //! A node retains its own messages at once, and hands them to NATS. It retains another node's message when that
-//! comes by, unless an own message for that topic is still on its way. The own message comes later in NATS' order,
-//! and stays.
+//! comes by, unless an own message for that topic is still on its way ([`Echoes`](crate::echoes::Echoes)).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,12 +11,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
+use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use bytes::Bytes;
 use sterna_broker::{FromPeer, Message, NodeSet};
 
+use super::following::Entry;
 use super::interest::digest_of;
 use super::outgoing::Charge;
 use super::regions::{RETAINED_OF, Standing};
@@ -67,8 +69,7 @@ impl Core {
     pub(super) fn retain(&self, mut waiting: Waiting) {
         waiting.serial = self.last_retained.get() + 1;
         self.last_retained.set(waiting.serial);
-        let topic = Box::from(waiting.message.topic());
-        *self.unechoed.borrow_mut().entry(topic).or_default() += 1;
+        (self.echoes.borrow_mut()).begin(waiting.message.topic(), waiting.serial);
         self.restore(waiting);
     }
 
@@ -106,7 +107,7 @@ impl Core {
     }
 
     /// Hands messages over and returns those that NATS does not have.
-    async fn hand_over(&self, batch: Vec<Waiting>) -> Vec<Waiting> {
+    async fn hand_over(self: &Rc<Self>, batch: Vec<Waiting>) -> Vec<Waiting> {
         let writes = batch.into_iter().map(|waiting| {
             let message = &waiting.message;
             let mut run = EncodedRun::new(waiting.shard);
@@ -132,7 +133,13 @@ impl Core {
         let mut failed = Vec::new();
         for (waiting, answer) in self.publish_all(writes).await {
             match answer {
-                Ok(()) => {
+                Ok(position) => {
+                    if !waiting.is_restored {
+                        let topic = waiting.message.topic();
+                        let rival =
+                            (self.echoes.borrow_mut()).stored(topic, waiting.serial, position);
+                        self.retain_rival(topic, rival);
+                    }
                     if let Some(part) = waiting.part {
                         self.close(part);
                     }
@@ -183,8 +190,9 @@ impl Core {
             let message = messages.next().await?;
             let is_old = old > 0;
             let region = self.region_of(&message.subject);
-            self.retained_by(region, message.headers.as_ref(), &message.payload, is_old);
-            *next = Some(message.position + 1);
+            let position = message.position;
+            self.retained_by(region, &message, is_old);
+            *next = Some(position + 1);
             if is_old {
                 old -= 1;
                 if old == 0 {
@@ -201,13 +209,8 @@ impl Core {
     }
 
     /// `region` is where the message is from; `None` for this region.
-    fn retained_by(
-        self: &Rc<Self>,
-        region: Option<&str>,
-        headers: Option<&HeaderMap>,
-        payload: &[u8],
-        is_old: bool,
-    ) {
+    fn retained_by(self: &Rc<Self>, region: Option<&str>, entry: &Entry, is_old: bool) {
+        let (headers, payload) = (entry.headers.as_ref(), &entry.payload);
         let header = |name: &str| headers.and_then(|headers| headers.get(name));
         let runs = match wire::read(payload) {
             Ok(runs) => runs,
@@ -224,17 +227,21 @@ impl Core {
         for run in runs {
             for message in run.messages {
                 let is_own = region.is_none() && source == Some(&*own);
-                let what = what_to_do(
-                    &mut self.unechoed.borrow_mut(),
-                    message.topic(),
-                    is_own,
-                    // Those of other regions come by in the log, too.
-                    is_old || is_quiet || region.is_some(),
-                );
+                let topic = message.topic();
+                let is_own_to_come = {
+                    let mut echoes = self.echoes.borrow_mut();
+                    if is_own {
+                        echoes.own_comes(topic, serial_in(headers))
+                    } else {
+                        echoes.other_comes(topic, entry.position, || payload.clone())
+                    }
+                };
+                // Those of other regions come by in the log, too.
+                let is_quiet = is_old || is_quiet || region.is_some();
+                let what = what_to_do(is_own, is_own_to_come, is_quiet);
                 let what = self.among_regions(region, is_own, &message, what);
                 if let Some(what) = what {
-                    let shard = self.shard_for(message.topic(), run.shard);
-                    self.post(shard, ToShard::Messages(vec![(message, what)]));
+                    self.post_retained(message, what);
                 }
             }
         }
@@ -251,13 +258,33 @@ impl Core {
             .flatten()
     }
 
-    /// The shard that a retained message goes to. Messages of several regions come by in any order of their times.
-    /// So one shard has all of a topic: with two shards, one message might overtake another.
-    fn shard_for(&self, topic: &str, publishers: u16) -> usize {
-        if self.settings.crosses(topic) {
-            usize::from(key_of(topic)[0])
-        } else {
-            usize::from(publishers)
+    /// Posts a retained message to a shard. One shard has all of a topic: with two, one message might overtake another.
+    fn post_retained(&self, message: Message, what: FromPeer) {
+        let shard = usize::from(key_of(message.topic())[0]);
+        self.post(shard, ToShard::Messages(vec![(message, what)]));
+    }
+
+    /// Retains the message of another node that NATS has behind this node's last of the topic. `None` where there is
+    /// none. It was delivered as it came by.
+    fn retain_rival(self: &Rc<Self>, topic: &str, rival: Option<Bytes>) {
+        let Some(payload) = rival else {
+            return;
+        };
+        if !self.settings.crosses(topic) {
+            return self.retain_payload(&payload);
+        }
+        let newest = self.regions.newest_of(topic);
+        if let Some(newest) = newest {
+            let core = Rc::clone(self);
+            self.spawn(core.retain_newest(topic.into(), newest));
+        }
+    }
+
+    fn retain_payload(&self, payload: &[u8]) {
+        for run in wire::read(payload).unwrap_or_default() {
+            for message in run.messages {
+                self.post_retained(message, FromPeer::Retain);
+            }
         }
     }
 
@@ -322,44 +349,31 @@ impl Core {
             };
             // A newer one may have come by meanwhile, and stays.
             if self.regions.newest_of(&topic).as_deref() != Some(&*newest)
-                || self.unechoed.borrow().contains_key(&topic)
+                || self.echoes.borrow().is_under_way(&topic)
             {
                 return;
             }
-            for run in wire::read(&payload).unwrap_or_default() {
-                for message in run.messages {
-                    let shard = self.shard_for(message.topic(), run.shard);
-                    self.post(shard, ToShard::Messages(vec![(message, FromPeer::Retain)]));
-                }
-            }
-            return;
+            return self.retain_payload(&payload);
         }
     }
 }
 
 /// The way to apply a retained message that comes by; `None` where it is ignored.
-fn what_to_do(
-    unechoed: &mut HashMap<Box<str>, u32>,
-    topic: &str,
-    is_own: bool,
-    is_quiet: bool,
-) -> Option<FromPeer> {
-    let under_way = unechoed.get(topic).copied().unwrap_or(0);
-    if is_own {
-        // Another node's may have come between its publication and now.
-        if under_way > 1 {
-            unechoed.insert(topic.into(), under_way - 1);
-            return None;
-        }
-        unechoed.remove(topic);
-        return Some(FromPeer::Retain);
-    }
-    match (under_way > 0, is_quiet) {
+const fn what_to_do(is_own: bool, is_own_to_come: bool, is_quiet: bool) -> Option<FromPeer> {
+    match (is_own_to_come, is_own || is_quiet) {
         (true, true) => None,
         (true, false) => Some(FromPeer::Deliver),
+        // Another node's may have come between an own one's publication and now.
         (false, true) => Some(FromPeer::Retain),
         (false, false) => Some(FromPeer::Publish),
     }
+}
+
+/// The number of an own retained message.
+fn serial_in(headers: Option<&HeaderMap>) -> u64 {
+    let id = headers.and_then(|headers| headers.get(NATS_MESSAGE_ID));
+    let serial = id.and_then(|id| id.as_str().rsplit('.').next());
+    serial.and_then(|serial| serial.parse().ok()).unwrap_or(0)
 }
 
 /// Whether a retained message is delivered to none of a node's readers.
@@ -401,22 +415,6 @@ pub(super) fn place(topic: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_in_nats_order_stays_on_every_node() {
-        let mut unechoed = HashMap::from([(Box::from("t"), 2)]);
-        let mut comes = |is_own, is_quiet| what_to_do(&mut unechoed, "t", is_own, is_quiet);
-        assert_eq!(
-            comes(false, false),
-            Some(FromPeer::Deliver),
-            "it is before our own"
-        );
-        assert_eq!(comes(false, true), None);
-        assert_eq!(comes(true, false), None, "one of our own is still to come");
-        assert_eq!(comes(true, false), Some(FromPeer::Retain));
-        assert_eq!(comes(false, false), Some(FromPeer::Publish), "it is after");
-        assert_eq!(comes(false, true), Some(FromPeer::Retain));
-    }
 
     #[test]
     fn nodes_with_a_message_in_their_inboxes_retain_it_quietly() {

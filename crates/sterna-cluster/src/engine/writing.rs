@@ -47,11 +47,12 @@ impl Core {
         }
     }
 
-    /// Publishes each thing to its subject. Returns, in the same order, whether NATS has it.
+    /// Publishes each thing to its subject. Returns, in the same order, the sequence number that NATS has
+    /// it under.
     pub(super) async fn publish_all<T>(
         &self,
         writes: impl Iterator<Item = (T, String, PublishMessage)>,
-    ) -> Vec<(T, Result<(), PublishError>)> {
+    ) -> Vec<(T, Result<u64, PublishError>)> {
         let (mut things, mut sent) = (Vec::new(), Vec::new());
         for (thing, subject, write) in writes {
             things.push(thing);
@@ -60,7 +61,7 @@ impl Core {
         // All are waited for at once: together they take as long as one.
         let answers = sent
             .into_iter()
-            .map(async |answer| answer?.await.map(|_| ()));
+            .map(async |answer| answer?.await.map(|stored| stored.sequence));
         things.into_iter().zip(join_all(answers).await).collect()
     }
 
