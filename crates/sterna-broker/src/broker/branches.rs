@@ -295,7 +295,6 @@ impl<P: DoorState> Broker<P> {
                 settled,
                 most,
                 members,
-                returned,
             } => {
                 if self.is_root_in(group, epoch) {
                     let told = Told {
@@ -304,7 +303,7 @@ impl<P: DoorState> Broker<P> {
                         members,
                         settled: &settled,
                     };
-                    self.attended(now_ms, group, from, &told, &held, returned);
+                    self.attended(now_ms, group, from, &told, &held);
                 }
             }
             Word::Report {
@@ -380,6 +379,10 @@ impl<P: DoorState> Broker<P> {
             }
             return;
         };
+        if has_ended && branch.is_queue && !branch.is_welcome && !branch.returned.is_empty() {
+            // The root is to know why they came back.
+            return;
+        }
         branch.told = most;
         branch.told_members = members;
         if has_ended {
@@ -397,21 +400,42 @@ impl<P: DoorState> Broker<P> {
 
     /// Tells the root what is new.
     pub(super) fn report_to_root(&mut self, name: &Arc<str>) {
+        let most_bytes = self.letter_room();
         let Some(branch) = self.queues.branches.get_mut(name) else {
             return;
         };
         let Some(Owner { peer, epoch }) = branch.owner.clone().filter(|_| branch.is_welcome) else {
             return;
         };
-        let word = Word::Report {
-            epoch,
-            attendance: branch.attendance,
-            settled: std::mem::take(&mut branch.settled),
-            returned: std::mem::take(&mut branch.returned),
-            most: branch.told,
-            members: branch.told_members,
-        };
-        self.tell_of_group(name, Some(&peer), word);
+        let mut words = Vec::with_capacity(1);
+        loop {
+            let (settled, returned) = branch.take_news(most_bytes);
+            let is_last = branch.returned.is_empty();
+            words.push(Word::Report {
+                epoch,
+                attendance: branch.attendance,
+                settled,
+                returned,
+                // Nothing is given before all of it is back in its place.
+                most: if is_last {
+                    branch.told
+                } else {
+                    branch.received
+                },
+                members: branch.told_members,
+            });
+            if is_last {
+                break;
+            }
+        }
+        for word in words {
+            self.tell_of_group(name, Some(&peer), word);
+        }
+    }
+
+    /// Bytes of the largest message that a letter can have.
+    fn letter_room(&self) -> u64 {
+        (self.peers.as_ref()).map_or(u64::MAX, |peers| peers.gate.largest_body_bytes())
     }
 
     /// Looks for the root of a branch that has none: on this node, then on others, if they have none either here.
@@ -507,24 +531,26 @@ impl<P: DoorState> Broker<P> {
         branch.attendance = attendance;
         branch.is_welcome = false;
         branch.received = 0;
-        branch.told = room;
         branch.told_members = members;
-        let mut returned = std::mem::take(&mut branch.returned);
         if !branch.is_queue {
             // It does not hold them, which says enough.
-            returned.clear();
+            branch.returned.clear();
         }
+        // They are its own until it is welcome, and reports them. A new root knows of nothing that is out before that.
+        let returned = branch.returned.iter().map(|back| back.position);
+        let held: Vec<u64> = branch.held.iter().copied().chain(returned).collect();
+        // Nothing is given before all of it is back in its place.
+        branch.told = if branch.returned.is_empty() { room } else { 0 };
         branch.has_refused = false;
         branch.is_starved = false;
         branch.seek_at_ms = seek_at_ms;
         let word = Word::Attend {
             epoch,
             attendance,
-            held: branch.held.iter().copied().collect(),
+            held,
             settled: std::mem::take(&mut branch.settled),
             most: branch.told,
             members,
-            returned,
         };
         let has_recalls = !branch.recalls.is_empty();
         self.far.wake_by(seek_at_ms);

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::Broker;
-use super::roots::LETTER_BYTES;
 use crate::api::DoorState;
-use crate::far_group::{Looking, Owner, Peer, Word};
+use crate::far_group::{LETTER_BYTES, Looking, Owner, Peer, Word};
 use crate::mail::{Address, Browse, Browsed, Letter};
 use crate::message::Message;
 

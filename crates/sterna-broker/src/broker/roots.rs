@@ -11,16 +11,14 @@ use crate::api::{
 use crate::cursor::{Cursor, Reader};
 use crate::directory::Admission;
 use crate::far_group::{
-    Attendee, Back, Given, Peer, ROOT_CONSUMER, Root, RootRecord, Word, group_of_root, root_name,
+    Attendee, Back, Given, LETTER_BYTES, Peer, ROOT_CONSUMER, Root, RootRecord, Word,
+    group_of_root, root_name,
 };
 use crate::message::Qos;
 use crate::nodes::{List, NIL};
 use crate::route::{RouteFlags, topics_of_shared};
 use crate::session::{NEVER_MS, Subscription};
 use crate::store::Committed;
-
-/// Bytes of messages of a letter, unless one message has more.
-pub(super) const LETTER_BYTES: usize = 65_536;
 
 /// The word of a branch about itself.
 #[derive(Debug)]
@@ -279,7 +277,6 @@ impl<P: DoorState> Broker<P> {
         from: &Peer,
         told: &Told<'_>,
         held: &[u64],
-        mut returned: Vec<Back>,
     ) {
         // Of who is gone; or it will say so again.
         if !self.far.may_be_sure(from) {
@@ -288,8 +285,6 @@ impl<P: DoorState> Broker<P> {
         for &position in told.settled {
             self.settled_by(group, from, position);
         }
-        self.retain_out(group, from, &mut returned);
-        self.take_back_to_root(now_ms, group, returned);
         let Some(root) = self.roots.get_mut(group) else {
             return;
         };

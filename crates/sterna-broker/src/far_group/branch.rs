@@ -5,8 +5,13 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Back, Looking, Peer};
+use super::{Back, LETTER_BYTES, Looking, Peer};
 use crate::mail::Recall;
+use crate::message::Message;
+
+/// Most bytes of a position in a letter, and of a message that is returned as it was.
+const POSITION_BYTES: usize = 10;
+const BACK_BYTES: usize = 16;
 
 /// The owner of the root that a branch attends.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +72,34 @@ impl Branch {
         self.looks
             .retain(|(known, _)| place(known) != place(&looking));
         self.looks.push((looking, limit));
+    }
+
+    /// Takes of what members have returned as much as fits one letter, with the positions that were settled. Those
+    /// are first that are first in the queue, so that dead letters come in its order. Nothing waits for a change with
+    /// more than `most_bytes`, which no letter can have: the message goes back as it was.
+    pub(crate) fn take_news(&mut self, most_bytes: u64) -> (Vec<u64>, Vec<Back>) {
+        let settled = std::mem::take(&mut self.settled);
+        if !self.is_queue {
+            // Positions alone.
+            return (settled, std::mem::take(&mut self.returned));
+        }
+        for back in &mut self.returned {
+            let is_small = |changed: &mut Arc<Message>| changed.body_bytes() as u64 <= most_bytes;
+            back.changed = back.changed.take_if(is_small);
+        }
+        self.returned.sort_unstable_by_key(|back| back.position);
+        let mut bytes = settled.len() * POSITION_BYTES;
+        let mut fitting = 0;
+        for back in &self.returned {
+            let changed = back.changed.as_ref();
+            let size = BACK_BYTES + changed.map_or(0, |changed| changed.body_bytes());
+            if bytes > 0 && bytes + size > LETTER_BYTES {
+                break;
+            }
+            bytes += size;
+            fitting += 1;
+        }
+        (settled, self.returned.drain(..fitting).collect())
     }
 
     /// Gives back what clients have that are no members any more.

@@ -140,9 +140,8 @@ pub(crate) enum Word {
         settled: Vec<u64>,
         /// How many messages it takes in this attendance.
         most: u64,
-        /// Of a queue: members that are connected, and what was returned since.
+        /// Of a queue: members that are connected.
         members: u32,
-        returned: Vec<Back>,
     },
     /// The root knows of the attendance; these messages are not the branch's any more.
     Welcome {
@@ -348,7 +347,6 @@ pub(crate) fn encode(group: &str, incarnation: u64, is_queue: bool, word: &Word)
             settled,
             most,
             members,
-            returned,
         } => {
             for number in [*epoch, *attendance, *most] {
                 put_number(&mut out, number);
@@ -357,7 +355,6 @@ pub(crate) fn encode(group: &str, incarnation: u64, is_queue: bool, word: &Word)
             put_positions(&mut out, settled);
             if is_queue {
                 put_number(&mut out, u64::from(*members));
-                put_returned(&mut out, returned, is_queue);
             }
         }
         Word::Welcome {
@@ -466,11 +463,10 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
             let (epoch, attendance) = (fields.number()?, fields.number()?);
             let most = fields.number()?;
             let (held, settled) = (positions(fields)?, positions(fields)?);
-            let (members, back) = if is_queue {
-                let members = u32::try_from(fields.number()?).ok()?;
-                (members, returned(fields, is_queue)?)
+            let members = if is_queue {
+                u32::try_from(fields.number()?).ok()?
             } else {
-                (0, Vec::new())
+                0
             };
             Word::Attend {
                 epoch,
@@ -479,7 +475,6 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
                 settled,
                 most,
                 members,
-                returned: back,
             }
         }
         b'w' => Word::Welcome {
@@ -581,7 +576,6 @@ mod tests {
                 settled: vec![],
                 most: 20,
                 members: 3,
-                returned: vec![back(6), back(7)],
             },
             Word::Full {
                 epoch: 1,
@@ -669,9 +663,7 @@ mod tests {
                 let cut = decode(&node, &record[..end]);
                 let is_shorter = |word: &Word| match word {
                     Word::Give { messages, .. } => messages.len() < 2,
-                    Word::Report { returned, .. } | Word::Attend { returned, .. } => {
-                        returned.len() < 2
-                    }
+                    Word::Report { returned, .. } => returned.len() < 2,
                     Word::Seen { messages, .. } => messages.len() < 2,
                     _ => false,
                 };

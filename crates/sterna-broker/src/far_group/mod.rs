@@ -47,6 +47,9 @@ pub(crate) const ROOT_CONSUMER: ConsumerId = ConsumerId(u64::MAX - 1);
 /// The longest filter of a shared subscription in a cluster: each letter about it has it.
 pub(crate) const LONGEST_GROUP_BYTES: usize = 1_024;
 
+/// Bytes of messages of a letter, unless one message has more.
+pub(crate) const LETTER_BYTES: usize = 65_536;
+
 /// Bytes that a letter with one message may take beside the message's record.
 pub const LETTER_OVERHEAD_BYTES: usize = LONGEST_GROUP_BYTES + 64;
 

@@ -8,8 +8,8 @@ use sterna_broker::{
     Ownership, Peer, PeerGate, PublishRefusal, Qos, QueueRules, SessionKey, Share, Wanted,
 };
 
-use crate::cluster::{Client, qos, text};
-use crate::far_world::{DEAD, GROUP, NODES, World};
+use crate::cluster::{Client, message, qos, text};
+use crate::far_world::{DEAD, GROUP, LARGEST_BODY_BYTES, NODES, World};
 use crate::log_node::{Log, LogNode, SHARDS};
 
 /// Reads payloads such as `12 p7`: a number, a priority.
@@ -299,6 +299,95 @@ fn a_rejected_message_is_a_dead_letter_and_a_released_one_comes_again_uncounted(
     world.settle(at, 0, delivery.tag, Outcome::Rejected(0x80));
     assert!(world.take(at, 0).is_empty());
     assert_eq!(world.dead_letters(), BTreeMap::from([(1, 1)]));
+}
+
+/// Puts another message into the place of what a member was sent.
+fn change(world: &mut World, at: usize, tag: u64, payload: &str) {
+    let Client { shard, key, .. } = world.nodes[at].members[0].client;
+    let changed = message("t", payload, Qos::AtLeastOnce, false);
+    let cluster = &mut world.nodes[at].site.cluster;
+    assert!(cluster.broker(shard).replace(key, tag, changed));
+    cluster.collect(shard);
+}
+
+#[test]
+fn changed_messages_go_back_in_as_many_letters_as_they_need() {
+    let mut world = world(rules(None), Limits::default());
+    let at = other_than_owner(&world);
+    join(&mut world, at);
+    publish(&mut world, at, &["1", "2", "3"]);
+    for _ in 0..2 {
+        let deliveries = world.take(at, 0);
+        assert!(deliveries.len() > 1);
+        for delivery in &deliveries {
+            let payload = format!("{:0>60000}", text(delivery));
+            change(&mut world, at, delivery.tag, &payload);
+        }
+        let ended = deliveries.iter().map(|one| (one.tag, Outcome::Released));
+        world.settle_all(at, 0, ended.collect());
+        assert!(world.largest_letter < LARGEST_BODY_BYTES);
+    }
+    let got = drain(&mut world, at, 0);
+    let numbers: Vec<u64> = got
+        .iter()
+        .map(|text| text.parse().expect("a number"))
+        .collect();
+    assert_eq!(numbers, [1, 2, 3]);
+    assert!(got[0].len() > 1 && got[1].len() > 1, "they stay changed");
+}
+
+/// The branch tells the next owner what was returned when it attends.
+#[test]
+fn changed_messages_that_the_next_owner_gets_go_in_as_many_letters_as_they_need() {
+    for outcome in [Outcome::Released, Outcome::Rejected(0x80)] {
+        let mut world = world(rules(None), Limits::default());
+        let owner = world.owner();
+        let (at, other) = ((owner + 1) % NODES, (owner + 2) % NODES);
+        join(&mut world, at);
+        publish(&mut world, at, &["1", "2"]);
+        let deliveries = world.take(at, 0);
+        assert_eq!(deliveries.len(), 2);
+        world.kill_within_lease(other, false);
+        world.kill_within_lease(owner, true);
+        for delivery in &deliveries {
+            let payload = format!("{:0>60000}", text(delivery));
+            change(&mut world, at, delivery.tag, &payload);
+        }
+        let ended = deliveries.iter().map(|one| (one.tag, outcome));
+        world.settle_all(at, 0, ended.collect());
+        world.lease_over();
+        for node in 0..NODES {
+            world.tell_roll(node);
+        }
+        world.calm_down();
+        assert!(world.largest_letter < LARGEST_BODY_BYTES);
+        if outcome == Outcome::Released {
+            let got = drain(&mut world, at, 0);
+            let lengths: Vec<usize> = got.iter().map(String::len).collect();
+            assert_eq!(lengths, [60_000; 2]);
+        } else {
+            assert_eq!(world.letters(), [1, 2]);
+        }
+        assert_eq!(waiting(&mut world), 0);
+    }
+}
+
+#[test]
+fn a_change_that_no_letter_can_have_is_left_out() {
+    let mut world = world(rules(None), Limits::default());
+    let at = other_than_owner(&world);
+    join(&mut world, at);
+    publish(&mut world, at, &["1"]);
+    let delivery = world.take(at, 0).pop().expect("it comes");
+    change(
+        &mut world,
+        at,
+        delivery.tag,
+        &"1".repeat(LARGEST_BODY_BYTES),
+    );
+    world.settle(at, 0, delivery.tag, Outcome::Released);
+    assert!(world.largest_letter < LARGEST_BODY_BYTES);
+    assert_eq!(drain(&mut world, at, 0), ["1"]);
 }
 
 #[test]

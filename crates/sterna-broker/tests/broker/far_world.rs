@@ -74,7 +74,12 @@ pub(crate) struct World {
     fault: Option<String>,
     /// Whether members take all that they get.
     pub(crate) takes_all: bool,
+    /// Bytes of the largest letter between nodes.
+    pub(crate) largest_letter: usize,
 }
+
+/// The largest body that can be brought to another node.
+pub(crate) const LARGEST_BODY_BYTES: usize = 100_000;
 
 impl World {
     pub(crate) fn new(seed: u64, with_fence: bool) -> Self {
@@ -107,6 +112,7 @@ impl World {
             roots: BTreeSet::new(),
             fault: None,
             takes_all: false,
+            largest_letter: 0,
         };
         for at in 0..NODES {
             let node = world.start(at);
@@ -132,6 +138,7 @@ impl World {
         let gate = PeerGate::new(1 << 30);
         gate.set_has_groups(true);
         gate.set_has_queues(true);
+        gate.set_largest_body_bytes(LARGEST_BODY_BYTES as u64);
         self.incarnations += 1;
         let own = Peer {
             node: format!("n{at}").into(),
@@ -190,6 +197,7 @@ impl World {
             site.cluster.collect(shard);
         }
         for GroupLetter { to, record } in letters {
+            self.largest_letter = self.largest_letter.max(record.len());
             for other in (0..NODES).filter(|&other| other != at) {
                 let is_for = to.as_ref().is_none_or(|to| **to == *format!("n{other}"));
                 if is_for {
