@@ -42,7 +42,7 @@ impl Core {
             for node in table.readers_of(kind.since(), to.as_deref()) {
                 let runs = runs.entry(node).or_default();
                 let is_another = |run: &EncodedRun| {
-                    run.kind() != kind || run.bytes() + record.len() > self.settings.batch_bytes
+                    run.kind() != kind || run.bytes() + record.len() > self.batch_bytes()
                 };
                 if runs.last().is_none_or(is_another) {
                     runs.push(EncodedRun::of(shard as u16, kind));

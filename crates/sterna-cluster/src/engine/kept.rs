@@ -210,10 +210,15 @@ impl Core {
         }
     }
 
+    /// The most bytes of what is kept of a session.
+    fn most_kept_bytes(&self) -> usize {
+        self.client.max_payload().saturating_sub(HEADER_BYTES)
+    }
+
     /// Whether what is kept of a session does not fit a message of NATS. Its shard ends it then; nothing that waits for
     /// it is acknowledged before that is done.
     fn is_too_large(&self, key: Key, parts: &mut Vec<Part>) -> bool {
-        let most = self.client.max_payload().saturating_sub(HEADER_BYTES);
+        let most = self.most_kept_bytes();
         let mut all = self.kept.borrow_mut();
         let Some(kept) = all.get_mut(&key) else {
             return false;
@@ -352,10 +357,19 @@ impl Core {
                     }
                     // The log has to come by here as far as the earlier owner has seen it, with its own entries.
                     self.know_tail().await;
+                    let before_death = records.clone();
                     // Its earlier owner may have died before it wrote the last of them.
                     self.amend(key, before, &mut records);
                     if let Some((key, value)) = will.as_ref().filter(|_| !records.is_empty()) {
                         records.entry(key.clone()).or_insert_with(|| value.clone());
+                    }
+                    if encode(epoch, &records).len() > self.most_kept_bytes() {
+                        self.status.unkept_sessions.add(1);
+                        tracing::error!(
+                            "what the session's earlier node did not come to write is more than NATS takes \
+                             (max_payload): the session goes on as it was kept last"
+                        );
+                        records = before_death;
                     }
                     let (payload, is_empty) = (encode(epoch, &records), records.is_empty());
                     let written = self.put_kept(key, payload, is_empty, sequence).await;

@@ -88,7 +88,7 @@ impl Core {
     async fn run_lane(self: Rc<Self>, number: usize, lane: Rc<Lane>) {
         let mut serial = 0_u64;
         loop {
-            let parcels = lane.take(self.settings.batch_bytes);
+            let parcels = lane.take(self.batch_bytes());
             if parcels.is_empty() {
                 lane.arrived.notified().await;
                 continue;
@@ -102,10 +102,8 @@ impl Core {
             };
             let messages = parcels.iter().map(|parcel| parcel.run.messages()).sum();
             let bytes = payload.len();
-            if self.append(number, serial, payload).await {
+            if self.append(number, serial, payload, messages).await {
                 self.count_sent(messages, bytes);
-            } else {
-                self.gate.count_dropped(messages as u64);
             }
             for part in parcels.into_iter().filter_map(|parcel| parcel.part) {
                 self.close(part);
@@ -113,18 +111,16 @@ impl Core {
         }
     }
 
-    /// Appends a batch to a node's inbox, and tries until it is there. False where the node is gone: nobody is left
-    /// there to receive it.
-    async fn append(&self, number: usize, serial: u64, payload: Bytes) -> bool {
+    /// Appends a batch of some messages to a node's inbox, and tries until it is there. False where they are dropped:
+    /// the node is gone, so that nobody is left there to receive them, or they are more than NATS takes.
+    async fn append(&self, number: usize, serial: u64, payload: Bytes, messages: usize) -> bool {
         let mut retry = Retry::new();
         let mut has_failed = false;
-        loop {
+        let is_stored = loop {
             let node = self.table.borrow().node(number);
             let Some((name, Presence::Here | Presence::Away)) = node else {
-                if has_failed {
-                    self.set_stalled(false);
-                }
-                return false;
+                self.gate.count_dropped(messages as u64);
+                break false;
             };
             let own = &self.settings.node;
             let subject = self.settings.subject(&format!("inbox.{name}.{own}"));
@@ -132,11 +128,13 @@ impl Core {
             let message = PublishMessage::build()
                 .payload(payload.clone())
                 .message_id(&id);
-            let why = match self.jetstream.send_publish(subject, message).await {
-                Ok(answer) => match answer.await {
-                    Ok(_) => break,
-                    Err(error) => error.to_string(),
-                },
+            let answer = match self.jetstream.send_publish(subject, message).await {
+                Ok(answer) => answer.await,
+                Err(error) => Err(error),
+            };
+            let why = match answer {
+                Ok(_) => break true,
+                Err(error) if self.gives_up("an inbox", messages, &error) => break false,
                 Err(error) => error.to_string(),
             };
             self.status.failed_attempts.add(1);
@@ -150,10 +148,10 @@ impl Core {
             has_failed = true;
             self.set_stalled(true);
             retry.wait().await;
-        }
+        };
         if has_failed {
             self.set_stalled(false);
         }
-        true
+        is_stored
     }
 }

@@ -109,7 +109,7 @@ impl Core {
             bytes: outgoing.iter().map(Outgoing::bytes).sum(),
         });
         let part = self.commits.borrow_mut()[shard].open(shard, token);
-        let most_bytes = self.settings.batch_bytes;
+        let most_bytes = self.batch_bytes();
         let (mut record, number) = (Vec::new(), shard as u16);
         let (mut live_runs, mut sure_runs) = (
             BTreeMap::<usize, Runs>::new(),
@@ -253,7 +253,7 @@ impl Core {
             let name = self.table.borrow().node(number).map(|(name, _)| name);
             let mut runs = runs.as_slice();
             while !runs.is_empty() {
-                let (batch, rest) = runs.split_at(in_one_batch(runs, self.settings.batch_bytes));
+                let (batch, rest) = runs.split_at(in_one_batch(runs, self.batch_bytes()));
                 runs = rest;
                 let messages: usize = batch.iter().map(EncodedRun::messages).sum();
                 let is_sent = match &name {

@@ -147,6 +147,14 @@ impl Core {
                 Err(error)
                     if waiting.is_restored
                         && error.kind() == PublishErrorKind::WrongLastSequence => {}
+                Err(error) if self.gives_up("retained messages", 1, &error) => {
+                    let topic = waiting.message.topic();
+                    let rival = (self.echoes.borrow_mut()).give_up(topic, waiting.serial);
+                    self.retain_rival(topic, rival);
+                    if let Some(part) = waiting.part {
+                        self.close(part);
+                    }
+                }
                 Err(_) => failed.push(waiting),
             }
         }

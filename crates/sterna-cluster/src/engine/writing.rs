@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use async_nats::jetstream;
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::stream::DirectGetErrorKind;
 use futures_util::future::join_all;
 
+use super::connection::HEADER_BYTES;
 use super::{Core, Retry};
 use crate::owners::WriteError;
+use crate::wire;
 
 impl Core {
     /// Hands something to NATS until it has all of it. `attempt` hands over, and returns what NATS does not have.
@@ -45,6 +49,24 @@ impl Core {
         if is_stalled {
             self.set_stalled(false);
         }
+    }
+
+    /// Bytes of a batch, unless one message has more: what is set, and no more than NATS takes.
+    pub(super) fn batch_bytes(&self) -> usize {
+        let headroom = HEADER_BYTES + wire::RECORD_OVERHEAD_BYTES + wire::BATCH_OVERHEAD_BYTES;
+        let most = self.client.max_payload().saturating_sub(headroom);
+        self.settings.batch_bytes.min(most)
+    }
+
+    /// Whether an append need not be tried again: it is more than NATS takes. Says so, and counts `messages` as
+    /// dropped.
+    pub(super) fn gives_up(&self, what: &str, messages: usize, error: &PublishError) -> bool {
+        let gives_up = is_too_large(error);
+        if gives_up {
+            tracing::error!(what, messages, %error, "messages are dropped: they are more than NATS takes");
+            self.gate.count_dropped(messages as u64);
+        }
+        gives_up
     }
 
     /// Publishes each thing to its subject. Returns, in the same order, the sequence number that NATS has
@@ -112,6 +134,47 @@ impl Core {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// Whether NATS never takes a message, however often it is tried.
+fn is_too_large(error: &PublishError) -> bool {
+    let answer = std::error::Error::source(error);
+    let answer = answer.and_then(|answer| answer.downcast_ref::<jetstream::Error>());
+    error.kind() == PublishErrorKind::MaxPayloadExceeded
+        || answer.is_some_and(|answer| {
+            [
+                ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
+                ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM,
+            ]
+            .contains(&answer.error_code())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_is_not_tried_again_and_all_else_is() {
+        let answer = |code: u64| {
+            let error = format!(r#"{{"code":400,"err_code":{code},"description":"no"}}"#);
+            let error: jetstream::Error = serde_json::from_str(&error).expect("NATS' form");
+            PublishError::with_source(PublishErrorKind::Other, error)
+        };
+        for error in [
+            PublishError::new(PublishErrorKind::MaxPayloadExceeded),
+            answer(10_054),
+        ] {
+            assert!(is_too_large(&error));
+        }
+        // A full stream gets room.
+        for error in [
+            PublishError::new(PublishErrorKind::TimedOut),
+            answer(10_077),
+        ] {
+            assert!(!is_too_large(&error));
         }
     }
 }

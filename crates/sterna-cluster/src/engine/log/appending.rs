@@ -146,7 +146,7 @@ impl Core {
             let room = |at: usize| {
                 let entry = &entries[at];
                 entry.messages.len() < MOST_IN_ENTRY
-                    && entry.run.bytes() + one.message.body_bytes() < self.settings.batch_bytes
+                    && entry.run.bytes() + one.message.body_bytes() < self.batch_bytes()
             };
             let at = match known {
                 Some(Some(at)) if one.once.is_none() && room(at) => at,
@@ -224,11 +224,14 @@ impl Core {
         });
         let mut failed = Vec::new();
         for ((entry, bytes), answer) in self.publish_all(writes).await {
-            if answer.is_err() {
-                failed.push(entry);
-                continue;
+            match answer {
+                Ok(_) => self.count_sent(entry.messages.len(), bytes),
+                Err(error) if self.gives_up("the log", entry.messages.len(), &error) => {}
+                Err(_) => {
+                    failed.push(entry);
+                    continue;
+                }
             }
-            self.count_sent(entry.messages.len(), bytes);
             for waiting in entry.messages {
                 self.close(waiting.part);
             }

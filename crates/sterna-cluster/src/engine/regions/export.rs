@@ -91,7 +91,7 @@ impl Core {
                 Some(at) => {
                     let entry = &entries[at];
                     let has_room = entry.messages.len() < MOST_IN_ENTRY
-                        && entry.run.bytes() + one.message.body_bytes() < self.settings.batch_bytes;
+                        && entry.run.bytes() + one.message.body_bytes() < self.batch_bytes();
                     let are_plain = one.is_plain() && entry.messages.iter().all(Waiting::is_plain);
                     if !has_room || !are_plain {
                         waiting.push_front(one);
@@ -149,11 +149,14 @@ impl Core {
         });
         let mut failed = Vec::new();
         for ((entry, bytes), answer) in self.publish_all(writes).await {
-            if answer.is_err() {
-                failed.push(entry);
-                continue;
+            match answer {
+                Ok(_) => self.count_sent(entry.messages.len(), bytes),
+                Err(error) if self.gives_up("other regions", entry.messages.len(), &error) => {}
+                Err(_) => {
+                    failed.push(entry);
+                    continue;
+                }
             }
-            self.count_sent(entry.messages.len(), bytes);
             for part in entry.messages.iter().filter_map(|waiting| waiting.part) {
                 self.close(part);
             }
