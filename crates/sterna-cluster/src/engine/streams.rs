@@ -38,7 +38,7 @@ pub(super) const KEPT: &str = "KEPT";
 pub(super) const SESSIONS: &str = "SESSIONS";
 
 /// Time for which NATS knows a batch again that it has. Nodes know them longer.
-const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+pub(super) const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 
 /// Time for which NATS says that a stream is not there before it is made again. A server that has just begun may
 /// not know of it yet.

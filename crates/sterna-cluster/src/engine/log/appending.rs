@@ -211,6 +211,16 @@ impl Core {
 
     /// Appends entries and returns those that NATS does not have.
     async fn append_to_log(&self, entries: Vec<Entry>) -> Vec<Entry> {
+        let names: Vec<&str> = entries.iter().map(|entry| &*entry.id).collect();
+        let Some(are_there) = self.are_in_log(&names).await else {
+            return entries;
+        };
+        let mut are_there = are_there.into_iter();
+        let (there, entries): (Vec<_>, Vec<_>) =
+            (entries.into_iter()).partition(|_| are_there.next().unwrap_or(false));
+        for entry in there {
+            self.has_left(entry);
+        }
         let writes = entries.into_iter().map(|entry| {
             let payload = self.batch([&entry.run]);
             let bytes = payload.len();
@@ -232,11 +242,17 @@ impl Core {
                     continue;
                 }
             }
-            for waiting in entry.messages {
-                self.close(waiting.part);
-            }
+            self.has_left(entry);
         }
         failed
+    }
+
+    /// An entry is in the log, or given up.
+    fn has_left(&self, entry: Entry) {
+        self.end_attempts(&entry.id);
+        for waiting in entry.messages {
+            self.close(waiting.part);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod appending;
 mod needs;
 mod passing;
 mod reading;
+mod repeating;
 mod settling;
 
 use std::cell::{Cell, RefCell};
@@ -30,6 +31,7 @@ use crate::tail::Tail;
 use crate::wire;
 pub(super) use appending::name_in;
 use needs::Needs;
+use repeating::Repeats;
 
 /// Bits of a position that are the place in an entry.
 const PLACE_BITS: u32 = 10;
@@ -83,6 +85,7 @@ pub(in crate::engine) struct Log {
     /// Held by the task that reads the missing part of the tail.
     tail_reading: Mutex<()>,
     has_forgotten: Cell<bool>,
+    repeats: RefCell<Repeats>,
 }
 
 impl Log {
@@ -99,6 +102,7 @@ impl Log {
             tail: RefCell::new(Tail::new(most_unsettled)),
             tail_reading: Mutex::default(),
             has_forgotten: Cell::new(false),
+            repeats: RefCell::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
+use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use sterna_broker::{FromPeer, Message};
 
@@ -61,6 +62,10 @@ impl Core {
                 );
             }
             let arrival = self.note_arrival(entry.headers.as_ref());
+            let name = (entry.headers.as_ref()).and_then(|headers| headers.get(NATS_MESSAGE_ID));
+            if let Some(name) = name {
+                self.note_name(name.as_str());
+            }
             self.note_settled(entry.position, entry.headers.as_ref());
             let mut messages = self.messages_of(entry.position, &entry.payload);
             let flashes = self.sort_arrived(arrival, &mut messages);
