@@ -232,6 +232,7 @@ pub enum FromPeer {
 pub struct PeerGate {
     is_open: AtomicBool,
     waiting_bytes: AtomicU64,
+    arriving_bytes: AtomicU64,
     maximum_bytes: u64,
     largest_body_bytes: AtomicU64,
     dropped: AtomicU64,
@@ -245,13 +246,14 @@ pub struct PeerGate {
 }
 
 impl PeerGate {
-    /// A gate that is shut. `maximum_bytes` is how many bytes of messages may wait behind it; one message
-    /// of each shard may go above.
+    /// A gate that is shut. `maximum_bytes` is how many bytes of messages may wait behind it, and before it for this
+    /// node's shards. One message of each shard may go above.
     #[must_use]
     pub const fn new(maximum_bytes: u64) -> Self {
         Self {
             is_open: AtomicBool::new(false),
             waiting_bytes: AtomicU64::new(0),
+            arriving_bytes: AtomicU64::new(0),
             maximum_bytes,
             largest_body_bytes: AtomicU64::new(u64::MAX),
             dropped: AtomicU64::new(0),
@@ -357,6 +359,22 @@ impl PeerGate {
     /// Notes that bytes wait no longer.
     pub fn release(&self, bytes: u64) {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes a message of another node that is on its way to a shard of this one.
+    pub fn arrives(&self, message: &Message) {
+        (self.arriving_bytes).fetch_add(charge(message), Ordering::Relaxed);
+    }
+
+    /// Whether this node's shards are behind: what may be missed is better dropped, and all else waits elsewhere.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.arriving_bytes.load(Ordering::Relaxed) >= self.maximum_bytes
+    }
+
+    pub(crate) fn has_arrived(&self, message: &Message) {
+        let left = |bytes: u64| Some(bytes.saturating_sub(charge(message)));
+        let _ = (self.arriving_bytes).fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
     }
 
     /// Counts messages that did not get to a node that wanted them.

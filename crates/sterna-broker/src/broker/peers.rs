@@ -61,11 +61,13 @@ impl<P: DoorState> Broker<P> {
         peers.take()
     }
 
-    /// Routes a message of another node to this node's readers. It goes to no other node.
+    /// Routes a message of another node to this node's readers. It goes to no other node. [`PeerGate::arrives`] was told
+    /// of it.
     pub fn publish_from_peer(&mut self, now_ms: u64, message: Message, what: FromPeer) {
         let Some(peers) = &mut self.peers else {
             return;
         };
+        peers.gate.has_arrived(&message);
         peers.is_from_peer = true;
         match what {
             FromPeer::Publish => {

@@ -233,6 +233,24 @@ fn a_queue_that_is_half_full_is_told_to_who_brings_messages() {
 }
 
 #[test]
+fn what_arrives_for_a_shard_that_stands_still_is_bounded() {
+    let (mut node, gate) = node();
+    let now_ms = node.now_ms;
+    let mut arriving = Vec::new();
+    while !gate.is_behind() {
+        assert!(arriving.len() < 1_000, "it has a limit");
+        let one = message("t", "x", Qos::AtMostOnce, false);
+        gate.arrives(&one);
+        arriving.push(one);
+    }
+    for one in arriving {
+        (node.broker(0)).publish_from_peer(now_ms, one, FromPeer::Publish);
+        assert!(!gate.is_behind());
+    }
+    assert_eq!(gate.waiting_bytes(), 0);
+}
+
+#[test]
 fn behind_a_shut_gate_only_what_must_arrive_elsewhere_is_refused() {
     let (mut node, gate) = node();
     let reader = node.open(0, "reader");

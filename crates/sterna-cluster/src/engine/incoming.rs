@@ -14,7 +14,6 @@ use tokio::time::Instant;
 
 use super::streams::INBOX;
 use super::{Core, Retry};
-use crate::port::ToShard;
 use crate::wire;
 
 /// Messages that are handed over before readers' queues are looked at.
@@ -126,7 +125,7 @@ impl Core {
             let rest = messages.split_off(messages.len().min(SLICE));
             pace.given += messages.len();
             let slice = messages.into_iter().map(for_readers).collect();
-            self.post(shard, ToShard::Messages(slice));
+            self.post_messages(shard, slice);
             messages = rest;
             if pace.given < SLICE {
                 continue;
@@ -165,14 +164,23 @@ impl Core {
 
     /// Whether a shard has not read its letters.
     pub(super) fn is_behind(&self) -> bool {
-        let shards = self.shards.borrow();
-        (0..self.settings.shards).any(|shard| shards.backlog(shard) > 0)
+        (0..self.settings.shards).any(|shard| self.has_letters(shard))
     }
 
+    fn has_letters(&self, shard: usize) -> bool {
+        let shards = self.settings.shards.max(1);
+        self.shards.borrow().backlog(shard % shards) > 0
+    }
+
+    /// Hands over what may be missed. It is dropped for a shard that does not come to it, before memory is full.
     fn received(&self, subject: &str, payload: &[u8]) {
         for (shard, messages) in self.read_batch(subject, payload) {
+            if self.gate.is_behind() && self.has_letters(shard) {
+                self.gate.count_dropped(messages.len() as u64);
+                continue;
+            }
             let messages = messages.into_iter().map(for_readers).collect();
-            self.post(shard, ToShard::Messages(messages));
+            self.post_messages(shard, messages);
         }
     }
 

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Client, jetstream};
 use bytes::Bytes;
-use sterna_broker::{Interest, PeerGate, Store};
+use sterna_broker::{FromPeer, Interest, Message, PeerGate, Store};
 use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -410,6 +410,14 @@ impl Core {
     fn post(&self, shard: usize, letter: ToShard) {
         let shards = self.settings.shards.max(1);
         self.shards.borrow_mut().post(shard % shards, letter);
+    }
+
+    /// Posts messages of other nodes for a shard's readers.
+    fn post_messages(&self, shard: usize, messages: Vec<(Message, FromPeer)>) {
+        for (message, _) in &messages {
+            self.gate.arrives(message);
+        }
+        self.post(shard, ToShard::Messages(messages));
     }
 
     /// Opens or shuts the gate as the state of NATS demands. A short trouble does not shut it: NATS elects another

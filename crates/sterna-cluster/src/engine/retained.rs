@@ -27,7 +27,6 @@ use super::sessions::key_of;
 use super::streams::RETAINED;
 use super::{Core, Retry};
 use crate::commits::Part;
-use crate::port::ToShard;
 use crate::settings::LONGEST_NAME;
 use crate::subject;
 use crate::wire::{self, EncodedRun};
@@ -35,6 +34,9 @@ use crate::wire::{self, EncodedRun};
 /// Time for which NATS keeps that a topic has no retained message. A node that was cut off for longer still has the
 /// message.
 pub(super) const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// How often is looked whether shards have read what they were handed.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest subject; a server takes lines of 4,096 bytes by default.
 const LONGEST_SUBJECT: usize = 2_048;
@@ -201,6 +203,10 @@ impl Core {
             let position = message.position;
             self.retained_by(region, &message, is_old);
             *next = Some(position + 1);
+            // All others of it wait in NATS meanwhile.
+            while self.gate.is_behind() {
+                tokio::time::sleep(PAUSE).await;
+            }
             if is_old {
                 old -= 1;
                 if old == 0 {
@@ -269,7 +275,7 @@ impl Core {
     /// Posts a retained message to a shard. One shard has all of a topic: with two, one message might overtake another.
     fn post_retained(&self, message: Message, what: FromPeer) {
         let shard = usize::from(key_of(message.topic())[0]);
-        self.post(shard, ToShard::Messages(vec![(message, what)]));
+        self.post_messages(shard, vec![(message, what)]);
     }
 
     /// Retains the message of another node that NATS has behind this node's last of the topic. `None` where there is

@@ -56,7 +56,7 @@ pub struct Cluster {
     /// The longest time between two attempts to connect, in milliseconds.
     pub maximum_backoff_ms: u64,
     /// Bytes of messages that may wait in this process for NATS. Above it those of QoS 1 and 2 that other
-    /// nodes want are refused, and those of QoS 0 dropped.
+    /// nodes want are refused, and those of QoS 0 dropped. As many of QoS 0 from other nodes may wait for shards.
     pub maximum_waiting_bytes: u64,
     /// Bytes of messages that may wait in NATS for all nodes together.
     pub maximum_inbox_bytes: u64,

@@ -71,7 +71,7 @@ impl Core {
             let flashes = self.sort_arrived(arrival, &mut messages);
             if !flashes.is_empty() {
                 let flashes = flashes.into_iter().map(|one| (one, FromPeer::Deliver));
-                self.post(0, ToShard::Messages(flashes.collect()));
+                self.post_messages(0, flashes.collect());
             }
             self.status.received_messages.add(messages.len() as u64);
             given += messages.len();
