@@ -337,7 +337,7 @@ impl Core {
     /// another's by then. `will` is the record of its will, if none is kept that waits.
     async fn take_kept(self: &Rc<Self>, key: Key, will: Option<Record>) -> Option<Vec<Record>> {
         // Records that this node had handed over in an earlier ownership must not be taken for news of this one.
-        self.is_handed_over().await;
+        self.is_handed_over(key).await;
         let mut retry = Retry::new();
         loop {
             let epoch = self.owners.borrow().epoch(key)?;

@@ -54,8 +54,8 @@ pub(in crate::engine) enum Item {
     },
     /// A session has ended on this node, and another has it.
     Left(Key),
-    /// Somebody waits until all before it is done.
-    Mark(oneshot::Sender<()>),
+    /// Somebody waits until all records of a session before it are handed on.
+    Mark(Key, oneshot::Sender<()>),
 }
 
 /// A message that waits for NATS.
@@ -121,10 +121,10 @@ const fn sequence(position: u64) -> u64 {
 }
 
 impl Core {
-    /// Waits until everything is done that shards have handed over so far.
-    pub(in crate::engine) async fn is_handed_over(&self) {
+    /// Waits until all records of a session are handed on that shards have handed over so far.
+    pub(in crate::engine) async fn is_handed_over(&self, key: Key) {
         let (sender, receiver) = oneshot::channel();
-        self.log.push(Item::Mark(sender));
+        self.log.push(Item::Mark(key, sender));
         let _ = receiver.await;
     }
 
