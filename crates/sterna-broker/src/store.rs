@@ -229,9 +229,7 @@ pub trait Store: Send + fmt::Debug {
     fn needed_from(&mut self, position: u64);
 
     /// A reader has come to this shard that needs messages from this position on, whatever was said before.
-    fn hold_from(&mut self, position: u64) {
-        let _ = position;
-    }
+    fn hold_from(&mut self, position: u64);
 
     /// The position before which the log is to go as soon as can be. Readers that want nothing there are to say so.
     /// It is 1 while the log is not long.
@@ -281,4 +279,5 @@ impl Store for NoStore {
     fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
     fn needed_from(&mut self, _: u64) {}
+    fn hold_from(&mut self, _: u64) {}
 }

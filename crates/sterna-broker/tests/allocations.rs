@@ -260,6 +260,7 @@ impl Store for Disk {
     fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
     fn needed_from(&mut self, _: u64) {}
+    fn hold_from(&mut self, _: u64) {}
 }
 
 /// A queue of 100,000 messages of 1 KiB has a window of bodies, and 24 bytes of each other; its cursor tells

@@ -103,6 +103,7 @@ impl Store for Forgetful {
     }
     fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
     fn needed_from(&mut self, _: u64) {}
+    fn hold_from(&mut self, _: u64) {}
 }
 
 /// A message costs the same however many sessions sleep that want it, and leaves nothing with any.

@@ -219,4 +219,6 @@ impl Store for MemoryStore {
 
     /// Several shards share it, and only the lowest of what they need may go; so nothing does.
     fn needed_from(&mut self, _: u64) {}
+
+    fn hold_from(&mut self, _: u64) {}
 }

@@ -106,6 +106,10 @@ impl Store for ShardStore {
         self.handle.needed_from(position);
     }
 
+    fn hold_from(&mut self, position: u64) {
+        self.handle.hold_from(position);
+    }
+
     fn crowded_before(&self) -> u64 {
         self.handle.crowded_before()
     }

@@ -18,6 +18,9 @@ use crate::session::State;
 const SURVEY_EVERY_MS: u64 = 10_000;
 /// The same, while more readers hold the log than can be looked after at once.
 const SURVEY_SOON_MS: u64 = 1_000;
+/// How long a shard holds the log for a session that it has handed to another shard, at least. The other holds it from
+/// the session's arrival on.
+const HANDOVER_MS: u64 = 10_000;
 /// Sessions that are looked at in one call.
 const SURVEY_SESSIONS: usize = 8_192;
 
@@ -38,6 +41,37 @@ pub(super) struct Surveys {
     /// The result of the last, and the token after which it holds.
     done: Option<(u64, u64)>,
     next_ms: u64,
+    handed: Handed,
+}
+
+/// The lowest positions that sessions needed which this shard has handed to others.
+#[derive(Debug)]
+struct Handed {
+    lately: u64,
+    before: u64,
+    /// Since when they count as lately.
+    since_ms: u64,
+}
+
+impl Default for Handed {
+    fn default() -> Self {
+        Self {
+            lately: u64::MAX,
+            before: u64::MAX,
+            since_ms: 0,
+        }
+    }
+}
+
+impl Handed {
+    /// The position to hold the log from; those that are older than a while count no more.
+    fn lowest(&mut self, now_ms: u64) -> u64 {
+        if now_ms.saturating_sub(self.since_ms) >= HANDOVER_MS {
+            self.before = std::mem::replace(&mut self.lately, u64::MAX);
+            self.since_ms = now_ms;
+        }
+        self.lately.min(self.before)
+    }
 }
 
 impl<P> Queues<P> {
@@ -248,9 +282,18 @@ impl<P: DoorState> Broker<P> {
 
     /// A reader has come that needs the log from here on: what a survey found without it does not hold.
     pub(super) fn hold_log(&mut self, position: u64) {
-        self.surveys.under_way = None;
-        self.surveys.done = None;
+        if let Some(survey) = &mut self.surveys.under_way {
+            survey.lowest = survey.lowest.min(position);
+        }
+        if let Some((lowest, _)) = &mut self.surveys.done {
+            *lowest = position.min(*lowest);
+        }
         self.queues.store.hold_from(position);
+    }
+
+    /// A reader leaves for another shard, and needs the log from here on.
+    pub(super) fn hand_over_log(&mut self, position: u64) {
+        self.surveys.handed.lately = self.surveys.handed.lately.min(position);
     }
 
     /// When the log is to be surveyed; `None` without a store.
@@ -275,7 +318,7 @@ impl<P: DoorState> Broker<P> {
                 queues.store.needed_from(lowest);
                 self.surveys.done = None;
             }
-            let mut lowest = queues.watermark();
+            let mut lowest = queues.watermark().min(self.surveys.handed.lowest(now_ms));
             for group in queues.groups.values() {
                 lowest = lowest.min(group.log.as_ref().map_or(u64::MAX, |log| log.needed()));
             }

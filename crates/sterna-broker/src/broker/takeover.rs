@@ -166,6 +166,8 @@ impl<P: DoorState> Broker<P> {
         let mut reader = session.reader;
         if let Some(reader) = &mut reader {
             reader.interrupt();
+            let holds = reader.holds();
+            self.hand_over_log(holds);
         }
         Moved {
             reader,
@@ -258,6 +260,9 @@ impl<P: DoorState> Broker<P> {
 
     /// Puts an arriving session's state into its slot, in front of what has waited there.
     fn install(&mut self, slot: u32, state: Moved<P>) {
+        if let Some(reader) = &state.reader {
+            self.hold_log(reader.holds());
+        }
         let hashing = self.directory.hashing();
         let queues = &mut self.queues;
         let mut ledger = List::default();

@@ -102,4 +102,7 @@ impl Store for LateStore {
     fn needed_from(&mut self, position: u64) {
         self.store.needed_from(position);
     }
+    fn hold_from(&mut self, position: u64) {
+        self.store.hold_from(position);
+    }
 }

@@ -89,6 +89,7 @@ impl Store for NodeStore {
     fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
     fn needed_from(&mut self, _: u64) {}
+    fn hold_from(&mut self, _: u64) {}
 }
 
 fn is_same(known: &Message, message: &Message) -> bool {

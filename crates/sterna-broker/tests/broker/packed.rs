@@ -364,6 +364,9 @@ impl Store for Surveyed {
     fn needed_from(&mut self, position: u64) {
         self.needed_from.store(position, Ordering::Relaxed);
     }
+    fn hold_from(&mut self, position: u64) {
+        self.needed_from.fetch_min(position, Ordering::Relaxed);
+    }
 }
 
 /// The log is kept as far as a packed session needs it.
@@ -458,4 +461,61 @@ fn the_first_messages_of_a_session_that_slept_wait_for_few() {
     assert!(asked[0] <= 16, "{asked:?}");
     assert!(asked[1..].iter().all(|most| *most == 256), "{asked:?}");
     assert!(asked.len() < 10, "{asked:?}");
+}
+
+/// Shards look through the log at times of their own. It is kept for a session that goes from one to another, whichever
+/// looks first.
+#[test]
+fn the_log_is_kept_for_a_session_that_moves() {
+    for late_shard in [0, 1] {
+        let needed: [Arc<AtomicU64>; 2] = Default::default();
+        let lowest = || needed.iter().map(|one| one.load(Ordering::Relaxed)).min();
+        let store = MemoryStore::new();
+        let mut cluster = Cluster::with(2, Limits::default(), |shard| {
+            Box::new(Surveyed {
+                inner: store.clone(),
+                needed_from: Arc::clone(&needed[usize::from(shard)]),
+                asked: Arc::default(),
+            })
+        });
+        // Others settle what they get all the time, on both shards.
+        let busy = [0, 1].map(|shard| cluster.open(shard, &format!("busy-{shard}")));
+        for client in busy {
+            cluster.subscribe(client, "busy", qos(Qos::AtLeastOnce));
+        }
+        let work = |cluster: &mut Cluster, seconds: u64| {
+            for _ in 0..seconds {
+                cluster.publish(0, "busy", "x", Qos::AtLeastOnce);
+                for client in busy {
+                    assert_eq!(cluster.drain(client), ["x"]);
+                }
+                cluster.pass(1_000);
+            }
+        };
+        let client = cluster.open_with(0, "a", false, 3_600, None);
+        cluster.subscribe(client, "plain", qos(Qos::AtLeastOnce));
+        cluster.close(client, Close::LOST);
+        work(&mut cluster, 60);
+        // One of them is busy for a while when it is to look.
+        cluster.now_ms += 13_000;
+        for shard in [1 - late_shard, late_shard] {
+            let now_ms = cluster.now_ms;
+            cluster.broker(shard).timeout(now_ms);
+            cluster.collect(shard);
+            cluster.run();
+            cluster.now_ms += 4_000;
+        }
+        let waits_from = store.next_position();
+        cluster.publish(0, "plain", "waits", Qos::AtLeastOnce);
+        work(&mut cluster, 60);
+        assert!(lowest() <= Some(waits_from), "it holds the log");
+        // It comes back on the other shard, and settles nothing.
+        let back = cluster.open(1, "a");
+        assert_eq!(cluster.take(back).len(), 1);
+        for _ in 0..60 {
+            work(&mut cluster, 1);
+            assert!(lowest() <= Some(waits_from), "shard {late_shard} is late");
+        }
+        assert_eq!(cluster.drain(back).len(), 0);
+    }
 }

@@ -54,6 +54,7 @@ impl Store for NoReaders {
     fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
     fn needed_from(&mut self, _: u64) {}
+    fn hold_from(&mut self, _: u64) {}
 }
 
 /// What the shard had in one turn.

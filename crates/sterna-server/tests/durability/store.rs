@@ -127,6 +127,9 @@ impl Store for Held {
     fn needed_from(&mut self, position: u64) {
         self.memory.needed_from(position);
     }
+    fn hold_from(&mut self, position: u64) {
+        self.memory.hold_from(position);
+    }
 }
 
 /// Listeners that wait for the disk, for the kernel and for nothing, in this order.

@@ -39,4 +39,7 @@ impl Store for Faulty {
     fn needed_from(&mut self, position: u64) {
         self.1.needed_from(position);
     }
+    fn hold_from(&mut self, position: u64) {
+        self.1.hold_from(position);
+    }
 }

@@ -173,7 +173,12 @@ impl Handle {
     /// No reader of this shard needs messages before this position. Until all handles have said so, none are
     /// removed. The last position of a handle stays in force when the handle is dropped.
     pub fn needed_from(&mut self, position: u64) {
-        self.state.needed_from.store(position, Ordering::Relaxed);
+        self.state.needed_from.store(position, Ordering::SeqCst);
+    }
+
+    /// A reader has come to this shard that needs messages from this position on, whatever was said before.
+    pub fn hold_from(&mut self, position: u64) {
+        (self.state.needed_from).fetch_min(position, Ordering::SeqCst);
     }
 
     /// The position before which messages are in the way, where the log has more segments than a few. Readers that

@@ -290,7 +290,7 @@ impl Shared {
         let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);
         let needed = handles
             .iter()
-            .map(|handle| handle.needed_from.load(Ordering::Relaxed));
+            .map(|handle| handle.needed_from.load(Ordering::SeqCst));
         needed.min().unwrap_or(0)
     }
 
