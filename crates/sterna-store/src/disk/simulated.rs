@@ -31,7 +31,12 @@ pub enum Fault {
     Create,
     /// Nothing can be changed, as on a file system that has become read-only.
     Change,
+    /// Files cannot be opened, as in a process that has too many of them.
+    Open,
 }
+
+/// The system's number for too many open files.
+const TOO_MANY_FILES: i32 = 24;
 
 #[derive(Debug)]
 struct State {
@@ -424,7 +429,10 @@ impl Disk for SimulatedDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.state();
+        let mut state = self.state();
+        if state.fails(Fault::Open) {
+            return Err(io::Error::from_raw_os_error(TOO_MANY_FILES));
+        }
         let file = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(Arc::new(SimulatedFile {
             disk: self.clone(),

@@ -85,6 +85,8 @@ pub(crate) struct Reader {
     /// The last used at the back.
     open: VecDeque<OpenSegment>,
     plans: VecDeque<Plan>,
+    /// The segment that cannot be read at the moment, if that was said.
+    waiting_for: Option<u64>,
 }
 
 /// A full segment, with its file and its index.
@@ -190,6 +192,12 @@ impl Gathered<'_> {
         true
     }
 
+    /// The answer as far as it goes before a segment is looked at, or as far as that was read.
+    fn stop_before(mut self, segment: &Segment) -> Answer {
+        self.next = self.next.max(segment.first_position.min(self.to));
+        self.finish()
+    }
+
     fn finish(self) -> Answer {
         let mut buffer = self.buffer.freeze();
         let messages = self.messages.into_iter();
@@ -229,12 +237,24 @@ impl View<'_> {
 #[derive(Debug)]
 struct Moved;
 
+/// The system's number for an error of the device.
+const DEVICE_ERROR: i32 = 5;
+
+/// Whether an error is the file's own and stays. All other errors of the system pass, such as too many open files:
+/// the messages are there, and are not to be passed over.
+fn is_damage(error: &io::Error) -> bool {
+    error
+        .raw_os_error()
+        .is_none_or(|number| number == DEVICE_ERROR)
+}
+
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
             open: VecDeque::new(),
             plans: VecDeque::new(),
+            waiting_for: None,
         }
     }
 
@@ -286,33 +306,47 @@ impl Reader {
                 Ok(view) => view,
                 // It has been removed meanwhile: no reader needs it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => {
+                Err(error) if is_damage(&error) => {
                     tracing::warn!("{} cannot be read: {error}", self.name(segment.number));
                     continue;
                 }
+                Err(error) => {
+                    self.waits_for(segment, &error);
+                    return Ok(gathered.stop_before(segment));
+                }
             };
-            if !self.read_segment(&view, &mut gathered)? {
-                return Ok(gathered.finish());
+            match self.read_segment(&view, &mut gathered) {
+                Ok(true) => {}
+                Ok(false) => return Ok(gathered.finish()),
+                Err(_) if view.has_moved() => return Err(Moved),
+                Err(error) if is_damage(&error) => {
+                    tracing::warn!("{} cannot be read: {error}", self.name(segment.number));
+                }
+                Err(error) => {
+                    self.waits_for(segment, &error);
+                    return Ok(gathered.stop_before(segment));
+                }
             }
         }
+        self.waiting_for = None;
         // From behind the end, there is nothing to go on with but that.
         gathered.next = to.max(request.from);
         Ok(gathered.finish())
     }
 
     /// Reads one segment; `false` where the answer is full.
-    fn read_segment(&self, view: &View<'_>, gathered: &mut Gathered<'_>) -> Result<bool, Moved> {
-        let done = match &view.wanted {
+    fn read_segment(&self, view: &View<'_>, gathered: &mut Gathered<'_>) -> io::Result<bool> {
+        match &view.wanted {
             Wanted::Few(postings) => self.read_postings(view, postings, gathered),
             Wanted::Many => self.read_through(view, gathered),
-        };
-        match done {
-            Ok(has_room) => Ok(has_room),
-            Err(_) if view.has_moved() => Err(Moved),
-            Err(error) => {
-                tracing::warn!("{} cannot be read: {error}", self.name(view.segment.number));
-                Ok(true)
-            }
+        }
+    }
+
+    /// Says once that readers wait for a segment.
+    fn waits_for(&mut self, segment: &Segment, error: &io::Error) {
+        if self.waiting_for.replace(segment.number) != Some(segment.number) {
+            let name = self.name(segment.number);
+            tracing::error!("{name} cannot be read at the moment, its readers wait: {error}");
         }
     }
 

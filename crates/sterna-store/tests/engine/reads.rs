@@ -170,6 +170,47 @@ fn nothing_is_read_that_is_not_written() {
     assert_eq!(store.read(0).len(), 2);
 }
 
+/// A process has too many open files for a while. Nothing of what is there is passed over.
+#[test]
+fn messages_that_cannot_be_read_at_the_moment_are_waited_for() {
+    use sterna_store::Settings;
+    use sterna_store::disk::{Fault, SimulatedDisk};
+    let settings = Settings {
+        segment_bytes: 1 << 16,
+        ..super::settings()
+    };
+    let mut store = Store::open(&SimulatedDisk::new(1), &settings);
+    for number in 0..1_000_u32 {
+        let topic = if number % 100 == 0 { "rare" } else { "often" };
+        store.append(&[(topic, &[0; 300])]).unwrap();
+        store.pass(1);
+    }
+    store.pass(3_000);
+    for filter in ["rare", "#"] {
+        let mut request = Request {
+            filters: Arc::new([filter.into()]),
+            ..super::everything(0)
+        };
+        let whole = store.handle.read_now(&request).messages;
+        assert_eq!(whole.len(), if filter == "rare" { 10 } else { 1_000 });
+        // Files that are open stay so until then.
+        store = store.reopen();
+        let mut got = Vec::new();
+        let mut refused = 0;
+        while request.from < 1_001 {
+            store.disk.fail(Fault::Open, u32::from(refused % 3 != 2));
+            refused += 1;
+            assert!(refused < 1_000, "{} of {}", got.len(), whole.len());
+            let answer = store.handle.read_now(&request);
+            assert!(answer.next >= request.from);
+            got.extend(answer.messages);
+            request.from = answer.next;
+        }
+        assert!(refused > 2, "it was refused at least once");
+        assert_eq!(got, whole);
+    }
+}
+
 #[test]
 fn a_narrow_filter_reads_what_it_wants_and_little_else() {
     use sterna_store::Settings;
