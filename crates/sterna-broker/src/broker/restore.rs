@@ -519,6 +519,21 @@ impl<P: DoorState> Broker<P> {
 }
 
 impl<P: DoorState> Broker<P> {
+    /// All shards have restored their sessions. Shared subscriptions that are stored and have no member any more end:
+    /// they would hold the log, and give a later member what was published before it. Queues stay.
+    pub fn all_restored(&mut self, now_ms: u64) {
+        self.catch_up();
+        for (filter, record) in std::mem::take(&mut self.orphans) {
+            if record.is_kept {
+                self.orphans.insert(filter, record);
+            } else {
+                let end = records::remove(Kind::Group, &filter, &[]);
+                self.queues.changes.push(end);
+            }
+        }
+        self.finish(now_ms);
+    }
+
     /// Reads in the log which messages the queues had before a restart, so that their limits hold. To be called after
     /// [`restore`](Self::restore), when queues have their rules; else it is done with the first timers.
     pub fn read_restored(&mut self) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use sterna_broker::{
     Broker, Close, ConsumerId, DeadLetter, Directory, Limits, Message, MessageReader,
-    NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Publication, Qos, QueueRules, ShardId,
+    NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Publication, Qos, QueueRules, ShardId, Store,
     SubscribeError, Will,
 };
 use sterna_store::MemoryStore;
@@ -211,4 +211,66 @@ fn the_retained_message_is_the_same_after_a_restart() {
     let mut cluster = restarted(1, Limits::default(), &store);
     let after = cluster.broker(0).retained(NOW_MS, "topic");
     assert_eq!(after.expect("it is retained").payload(), b"second");
+}
+
+/// The last member's session ends with the process. What waited for the shared subscription is not for later members.
+#[test]
+fn a_shared_subscription_without_members_ends_with_the_restart() {
+    for shards in 1..=2 {
+        let store = MemoryStore::new();
+        let mut cluster = restarted(shards, Limits::default(), &store);
+        let kept = cluster.open_with(0, "a", false, 3_600, None);
+        cluster.subscribe(kept, "$share/g/t", qos(Qos::AtLeastOnce));
+        cluster.close(kept, Close::LOST);
+        // It stays for as long as the connection does, and no longer.
+        let brief = cluster.open_with(0, "a", false, 0, None);
+        assert!(brief.present);
+        cluster.publish(0, "t", "before", Qos::AtLeastOnce);
+        cluster.run();
+        let has_group = |store: &MemoryStore| {
+            let mut is_there = false;
+            let mut store = store.clone();
+            store.load(&mut |key, _| is_there |= key.ends_with(b"$share/g/t"));
+            is_there
+        };
+        assert!(has_group(&store));
+        drop(cluster);
+        let mut cluster = restarted(shards, Limits::default(), &store);
+        for shard in 0..shards {
+            cluster.broker(shard).all_restored(NOW_MS);
+            cluster.collect(shard);
+        }
+        cluster.pass(1_000);
+        assert!(!has_group(&store), "nothing is left of it");
+        let later = cluster.open_with(0, "b", false, 3_600, None);
+        cluster.subscribe(later, "$share/g/t", qos(Qos::AtLeastOnce));
+        cluster.publish(0, "t", "after", Qos::AtLeastOnce);
+        cluster.pass(1_000);
+        assert_eq!(cluster.drain(later), ["after"]);
+    }
+}
+
+/// A member that comes back finds what waited, on whichever shard it is restored.
+#[test]
+fn a_shared_subscription_with_a_member_outlives_the_restart() {
+    for shards in 1..=2 {
+        let store = MemoryStore::new();
+        let mut cluster = restarted(shards, Limits::default(), &store);
+        let kept = cluster.open_with(0, "a", false, 3_600, None);
+        cluster.subscribe(kept, "$share/g/t", qos(Qos::AtLeastOnce));
+        cluster.close(kept, Close::LOST);
+        cluster.publish(0, "t", "waits", Qos::AtLeastOnce);
+        cluster.run();
+        drop(cluster);
+        let mut cluster = restarted(shards, Limits::default(), &store);
+        for shard in 0..shards {
+            cluster.broker(shard).all_restored(NOW_MS);
+            cluster.collect(shard);
+        }
+        cluster.pass(1_000);
+        let back = cluster.open_with(0, "a", false, 3_600, None);
+        assert!(back.present);
+        cluster.pass(1_000);
+        assert_eq!(cluster.drain(back), ["waits"]);
+    }
 }

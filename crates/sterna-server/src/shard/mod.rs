@@ -221,10 +221,9 @@ impl Shard {
             let shards = usize::from(parts.directory.shards());
             Arc::new(Memory::unlimited(shards, Arc::clone(&parts.directory)))
         });
-        if restored.sessions > 0 {
-            parts.outbox.post(number, Mail::Restored);
-            parts.outbox.flush();
-        }
+        // It is read when all shards have come as far as this one.
+        parts.outbox.post(number, Mail::Restored);
+        parts.outbox.flush();
         let found = Found {
             sessions: restored.sessions,
             unsound_records: restored.unsound_records,
@@ -521,7 +520,10 @@ impl Handler for Shard {
                     self.end_banned(net);
                 }
                 Mail::Memory => self.memory_changed(net),
-                Mail::Restored => self.broker.end_unadmitted(now_ms),
+                Mail::Restored => {
+                    self.broker.all_restored(now_ms);
+                    self.broker.end_unadmitted(now_ms);
+                }
                 Mail::Policy(policy) => {
                     let grants_like = policy.grants_like(&self.policy);
                     self.policy = policy;
