@@ -73,6 +73,8 @@ impl<P> Queues<P> {
             return;
         };
         let since = reader.since(filter);
+        // A subscription that follows begins anew.
+        reader.recent.retain(|(known, _)| known != filter);
         if subscription.group != NIL || since >= until {
             return;
         }

@@ -55,12 +55,19 @@ impl<P: DoorState> Broker<P> {
             .get_pair(filter)
             .map(|(text, known)| (Arc::clone(text), known.group));
         let existed = known.is_some();
-        let (is_full, attendance) = (session.subscriptions.len() >= limit, session.attendance);
+        // Those that have ended and have messages in the log count, too: else there would be no end to them.
+        let past = (session.reader.as_ref()).map_or(0, |reader| reader.past.len());
+        let is_full = if existed {
+            past >= limit
+        } else {
+            session.subscriptions.len() + past >= limit
+        };
+        let attendance = session.attendance;
         let permit = (self.permit(slot, filter)).ok_or(SubscribeError::NotAllowed)?;
         if !existed && self.is_too_much_for_peers(slot, filter) {
             return Err(SubscribeError::TooMany);
         }
-        if !existed && (is_full || !self.directory.add_subscription(filter, Admission::Limited)) {
+        if is_full || (!existed && !self.directory.add_subscription(filter, Admission::Limited)) {
             return Err(SubscribeError::TooMany);
         }
         let (text, group) = known.unwrap_or_else(|| (Arc::from(filter), NIL));

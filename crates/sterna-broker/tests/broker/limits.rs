@@ -1,6 +1,7 @@
 //! What happens at the limits.
 
-use sterna_broker::{Close, Limits, NoStore, Outcome, Qos, QueueFull};
+use sterna_broker::{Close, Limits, NoStore, Outcome, Qos, QueueFull, SubscribeError};
+use sterna_store::MemoryStore;
 
 use crate::cluster::{Cluster, qos};
 
@@ -273,4 +274,40 @@ fn a_member_on_demand_is_assigned_no_more_bytes_than_it_may_hold() {
         }
         assert_eq!(accepted, published, "{shards} shards");
     }
+}
+
+/// What has ended is read in the log for as long as a message before it is not settled. There is an end to it.
+#[test]
+fn subscriptions_that_have_ended_count_until_the_log_is_read() {
+    let limits = Limits {
+        subscriptions_per_session: 5,
+        ..Limits::default()
+    };
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with(1, limits, |_| Box::new(store.clone()));
+    let client = cluster.open_with(0, "a", false, 3_600, None);
+    cluster.subscribe(client, "held", qos(Qos::AtLeastOnce));
+    cluster.publish(0, "held", "not settled", Qos::AtLeastOnce);
+    let held = cluster.next(client).expect("it is here");
+    let mut made = 0;
+    let refused = loop {
+        let (filter, now_ms) = (format!("f/{made}"), cluster.now_ms);
+        let options = qos(Qos::AtLeastOnce);
+        let done = cluster
+            .broker(0)
+            .subscribe(now_ms, client.key, &filter, options);
+        if let Err(error) = done {
+            break error;
+        }
+        made += 1;
+        assert!(made < 100, "there is no end to it");
+        cluster.publish(0, &filter, "x", Qos::AtLeastOnce);
+        cluster.unsubscribe(client, &filter);
+    };
+    assert_eq!((made, refused), (4, SubscribeError::TooMany));
+    // With the message settled there is room again.
+    cluster.settle(client, held.tag, Outcome::Accepted);
+    cluster.drain(client);
+    cluster.pass(60_000);
+    cluster.subscribe(client, "f/again", qos(Qos::AtLeastOnce));
 }
