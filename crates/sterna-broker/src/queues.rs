@@ -79,10 +79,10 @@ pub(crate) struct Item {
     pub(crate) position: u64,
 }
 
-/// Least time between two sweeps of one queue, and the time that each entry adds to it. So looking for expired
-/// messages stays a small part of the work, whatever clients send.
+/// Least time between two sweeps of one queue, and the number of entries that add a millisecond to it. So looking for
+/// expired messages stays a small part of the work, whatever clients send.
 const SWEEP_EVERY_MS: u64 = 1_000;
-const SWEEP_PER_ENTRY_MS: u64 = 10;
+const SWEEP_ENTRIES_PER_MS: u64 = 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u6
     if earliest_ms == NEVER_MS {
         return NEVER_MS;
     }
-    earliest_ms.max(now_ms + SWEEP_EVERY_MS + SWEEP_PER_ENTRY_MS * entries as u64)
+    earliest_ms.max(now_ms + SWEEP_EVERY_MS + entries as u64 / SWEEP_ENTRIES_PER_MS)
 }
 
 impl<P: DoorState> Queues<P> {

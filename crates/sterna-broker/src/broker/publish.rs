@@ -38,6 +38,9 @@ struct Part {
     reserved: Vec<Arc<Fill>>,
 }
 
+/// Retained messages that one call drops because their time is over, at most.
+const EXPIRED_PER_CALL: usize = 1_024;
+
 impl<P: DoorState> Broker<P> {
     /// Routes a message to every queue whose subscription it matches, here and on other shards. It goes to none
     /// where a kept queue is full ([`Routed::refused`]).
@@ -164,14 +167,14 @@ impl<P: DoorState> Broker<P> {
         is_cleared
     }
 
-    /// Drops retained messages whose time is over.
+    /// Drops some of the retained messages whose time is over. Nobody can append meanwhile.
     pub(super) fn expire_retained(&mut self, now_ms: u64) {
         if self.directory.retained_deadline_ms() > now_ms {
             return;
         }
         let directory = Arc::clone(&self.directory);
         let mut appends = directory.appends();
-        for message in directory.expire_retained(now_ms) {
+        for message in directory.expire_retained(now_ms, EXPIRED_PER_CALL) {
             self.forget_retained(message.topic());
         }
         self.append_retained_records(&mut appends);

@@ -392,8 +392,8 @@ impl Directory {
         retained.page(filter, wild, now_ms, skip, limit)
     }
 
-    /// Drops retained messages whose time is over, and returns them.
-    pub(crate) fn expire_retained(&self, now_ms: u64) -> Vec<Arc<Message>> {
+    /// Drops retained messages whose time is over, `most` of them at most, and returns them.
+    pub(crate) fn expire_retained(&self, now_ms: u64, most: usize) -> Vec<Arc<Message>> {
         if self.retained_deadline_ms() > now_ms {
             return Vec::new();
         }
@@ -401,7 +401,7 @@ impl Directory {
             .retained
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        let expired = retained.expire(now_ms);
+        let expired = retained.expire(now_ms, most);
         self.retained_deadline_ms
             .store(retained.deadline_ms(), Ordering::Relaxed);
         expired

@@ -201,10 +201,11 @@ impl Retained {
         (messages, has_more)
     }
 
-    pub(crate) fn expire(&mut self, now_ms: u64) -> Vec<Arc<Message>> {
+    /// Drops messages whose time is over, `most` of them at most.
+    pub(crate) fn expire(&mut self, now_ms: u64, most: usize) -> Vec<Arc<Message>> {
         let mut expired = Vec::new();
         while let Some((&(expires_at_ms, _), message)) = self.expiries.first_key_value() {
-            if expires_at_ms > now_ms {
+            if expires_at_ms > now_ms || expired.len() >= most {
                 break;
             }
             let message = Arc::clone(message);

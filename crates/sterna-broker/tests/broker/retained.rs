@@ -130,6 +130,38 @@ fn expired_retained_messages_are_neither_sent_nor_kept() {
     assert_eq!(cluster.broker(0).deadline_ms(), None);
 }
 
+/// However many expire together, a call drops some of them: nobody can append meanwhile.
+#[test]
+fn many_retained_messages_expire_in_parts() {
+    const MESSAGES: usize = 3_000;
+    const MOST_AT_ONCE: usize = 1_024;
+    let mut cluster = Cluster::new(1);
+    let expires_at_ms = cluster.now_ms + 5_000;
+    for number in 0..MESSAGES {
+        let topic = format!("t/{number}");
+        let mut header = expiring(&topic, "x", Qos::AtLeastOnce, expires_at_ms).header();
+        header.retain = true;
+        let message = sterna_broker::Message::copy(&topic, &[], b"x", header).unwrap();
+        let now_ms = cluster.now_ms;
+        let publication = Publication {
+            origin: None,
+            message,
+        };
+        cluster.broker(0).publish(now_ms, publication);
+    }
+    cluster.now_ms += 20_000;
+    let mut left = cluster.directory.retained().0;
+    assert_eq!(left, MESSAGES);
+    while left > 0 {
+        let now_ms = cluster.now_ms;
+        assert!(cluster.broker(0).deadline_ms() <= Some(now_ms), "{left}");
+        cluster.broker(0).timeout(now_ms);
+        let dropped = left - cluster.directory.retained().0;
+        assert!((1..=MOST_AT_ONCE).contains(&dropped), "{dropped}");
+        left -= dropped;
+    }
+}
+
 /// Attack 10: retained messages on ever new topics.
 /// A tree of topics takes memory for each level, which counts for the limit of bytes.
 #[test]
