@@ -462,6 +462,34 @@ fn a_crash_does_not_take_assigned_messages_along() {
     assert_eq!(node.drain(0, lasting), ["1", "2", "3"]);
 }
 
+/// A member had a message of QoS 2, and its session has ended. A crash right after that gives it to nobody else.
+/// [MQTT-4.8.2-5]
+#[test]
+fn a_crash_gives_nobody_what_an_ended_session_had() {
+    for shards in 1..=2 {
+        let store = MemoryStore::new();
+        let mut node = Node::start(&store, shards, 1_000);
+        let (first, _) = node.open(0, "first", 100);
+        node.subscribe(0, first, "$share/g/t", None);
+        node.publish(0, "t", "0", false);
+        assert_eq!(node.next(0, first).unwrap().message.payload(), b"0");
+        let shard = usize::from(shards) - 1;
+        let (second, _) = node.open(shard, "second", 100);
+        node.subscribe(shard, second, "$share/g/t", None);
+        let close = Close {
+            expiry_s: Some(0),
+            ..Close::NORMAL
+        };
+        node.brokers[0].close(1_000, first, close);
+        node.run();
+        // No cursor is written.
+        drop(node);
+        let mut node = Node::start(&store, 1, 2_000);
+        let (second, _) = node.open(0, "second", 100);
+        assert_eq!(node.drain(0, second), Vec::<String>::new(), "{shards}");
+    }
+}
+
 /// A kept queue is one again: with its messages of all levels, those that were out in their old
 /// places and counted as failed, and as full as it was.
 #[test]

@@ -15,7 +15,7 @@ use crate::filter::is_topic;
 use crate::losses::LossReason;
 use crate::mail::{Address, Claim, Letter, Returned};
 use crate::message::Qos;
-use crate::nodes::{NIL, Phase};
+use crate::nodes::{Entry, NIL, Phase};
 use crate::owned::{Ownership, encode_will, will_record};
 use crate::queues::{TimerKey, owned_key};
 use crate::records::{self, Kind, SessionRecord};
@@ -381,14 +381,23 @@ impl<P: DoorState> Broker<P> {
         if session.will.as_ref().is_some_and(|will| will.is_stored) {
             removed(Kind::Will, &[]);
         }
+        let mut owned = |entry: &Entry| {
+            let change = records::remove(Kind::Owned, name, &owned_key(entry));
+            if entry.group == NIL {
+                queues.changes.push(change);
+            } else {
+                // Its group is yet to write that it is done with the message.
+                queues.disowned.push(change);
+            }
+        };
         queues.nodes.each(session.ledger, |entry| {
             if entry.position != 0 && (entry.is_owned || entry.phase == Phase::HandedOver) {
-                removed(Kind::Owned, &owned_key(entry));
+                owned(entry);
             }
         });
         queues.nodes.each(session.pending, |entry| {
             if entry.is_claimed {
-                removed(Kind::Owned, &owned_key(entry));
+                owned(entry);
             }
         });
         queues.sessions[slot].reader = None;
