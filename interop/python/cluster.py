@@ -31,6 +31,10 @@ STERNA = os.environ["STERNA_BIN"]
 PROTOCOLS = ("mqtt", "amqp", "http")
 # Messages of a ledger, and the time between two of them in seconds.
 LEDGER, PACE_S = 2_000, 0.002
+# Retained messages that each node publishes to one topic.
+RETAINED = 300
+# How long NATS sends on to a reader that stands still, and some more.
+FOLLOWED_S = 8.0
 # How long nothing must come.
 SILENCE_S = 1.0
 # Clients of a row, which end with it.
@@ -285,6 +289,58 @@ def a_node(cluster: Cluster) -> None:
     none_left(cluster)
 
 
+def a_pause_of_retained(cluster: Cluster) -> None:
+    """The same for retained messages of one topic, of which NATS keeps the last alone."""
+    first, second, third = cluster.nodes
+    with Reader(second, "mqtt", "pause/#", "-q", "1") as reader, Reader(third, "mqtt", "pause/#", "-q", "1") as other:
+        wait_for_filters(first, 2)
+        second.send(signal.SIGSTOP)
+        try:
+            # NATS sends it nothing more after that.
+            time.sleep(FOLLOWED_S)
+            for number in range(10):
+                publish_well(first, "mqtt", "pause/x", str(number), "-q", "1", "-r")
+        finally:
+            second.send(signal.SIGCONT)
+        for one in (reader, other):
+            one.wait(10)
+        time.sleep(SILENCE_S)
+        for one in (reader, other):
+            if sorted(one.lines) != [str(number) for number in range(10)]:
+                raise Failure(f"got {one.lines}")
+    for node in cluster.nodes:
+        with Reader(node, "mqtt", "pause/#") as late:
+            if late.wait(1) != ["9"]:
+                raise Failure(f"{node.name} retains {late.lines}")
+    publish_well(third, "mqtt", "pause/x", "", "-q", "1", "-r")
+    cluster.settle()
+    none_left(cluster)
+
+
+def agreement(cluster: Cluster) -> None:
+    """All nodes publish retained messages to one topic at once: they agree on the last."""
+    def write(node: Node) -> None:
+        lines = "".join(f"{node.name} {number}\n" for number in range(RETAINED))
+        subprocess.run(
+            [STERNA, "pub", node.url("mqtt"), "-t", "agree", "-q", "1", "-r", "-l"],
+            input=lines, text=True, timeout=PATIENCE_S, check=True,
+        )
+
+    threads = [threading.Thread(target=write, args=(node,)) for node in cluster.nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for node in cluster.nodes:
+        # Once more, now that nobody else does: earlier ones must not count as under way.
+        publish_well(node, "mqtt", "agree", node.name, "-q", "1", "-r")
+        for other in cluster.nodes:
+            with Reader(other, "mqtt", "agree", "-q", "1") as reader:
+                wait_until(f"{other.name} has it", lambda: node.name in reader.wait(1))
+    publish_well(cluster.nodes[0], "mqtt", "agree", "", "-q", "1", "-r")
+    none_left(cluster)
+
+
 def a_pause(cluster: Cluster) -> None:
     """A node stands still for longer than the lease: what was acknowledged meanwhile arrives after it."""
     first, second, _ = cluster.nodes
@@ -519,12 +575,14 @@ def main() -> None:
         ("every protocol to every protocol", protocols),
         ("every level, and topics with what subjects cannot have", levels),
         ("retained messages", retained),
+        ("retained messages of all nodes to one topic", agreement),
         *GROUPS,
         ("a server of NATS is killed under QoS 1", lambda cluster: one_server(cluster, "1")),
         ("a server of NATS is killed under QoS 2", lambda cluster: one_server(cluster, "2")),
         ("all servers of NATS are killed", all_servers),
         ("a node is killed", a_node),
         ("a node stands still", a_pause),
+        ("a node stands still, and retained messages are published", a_pause_of_retained),
         ("what is told of the cluster", told),
         ("a node reads no version of the others' wire form", another_form),
         ("a server of NATS loses its disk", a_disk),

@@ -61,8 +61,8 @@ impl<P: DoorState> Broker<P> {
         peers.take()
     }
 
-    /// Routes a message of another node to this node's readers. It goes to no other node. [`PeerGate::arrives`] was told
-    /// of it.
+    /// Routes a message of another node to this node's readers. It goes to no other node.
+    /// [`PeerGate::arrives`] was told of it.
     pub fn publish_from_peer(&mut self, now_ms: u64, message: Message, what: FromPeer) {
         let Some(peers) = &mut self.peers else {
             return;

@@ -336,7 +336,7 @@ fn changed_messages_go_back_in_as_many_letters_as_they_need() {
     assert!(got[0].len() > 1 && got[1].len() > 1, "they stay changed");
 }
 
-/// The branch tells the next owner what was returned when it attends.
+/// What comes back before the next owner knows of the branch is reported once that is welcome.
 #[test]
 fn changed_messages_that_the_next_owner_gets_go_in_as_many_letters_as_they_need() {
     for outcome in [Outcome::Released, Outcome::Rejected(0x80)] {

@@ -1,7 +1,7 @@
 //! Entries that NATS may have although it has not said so.
 //!
-//! NATS leaves out an entry whose name it knows, and it knows names for a while only. An append that is tried again later
-//! would be a second entry. So before that, this node's own reader of the log says whether the entry is there.
+//! NATS leaves out an entry whose name it knows, and it knows names for a while only. An append that is tried again
+//! later would be a second entry. So before that, this node's own reader of the log says whether the entry is there.
 
 use std::collections::HashMap;
 use std::time::Duration;
