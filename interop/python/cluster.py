@@ -34,7 +34,7 @@ LEDGER, PACE_S = 2_000, 0.002
 # Retained messages that each node publishes to one topic.
 RETAINED = 300
 # How long NATS sends on to a reader that stands still, and some more.
-FOLLOWED_S = 7.0
+FOLLOWED_S = 12.0
 # How long nothing must come.
 SILENCE_S = 1.0
 # Clients of a row, which end with it.
