@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::jetstream;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
@@ -75,6 +76,12 @@ impl Core {
         &self,
         writes: impl Iterator<Item = (T, String, PublishMessage)>,
     ) -> Vec<(T, Result<u64, PublishError>)> {
+        // The client would keep them, and send them when the way is back: NATS may not know their names by then.
+        if self.client.connection_state() != State::Connected {
+            let away =
+                |(thing, _, _)| (thing, Err(PublishError::new(PublishErrorKind::BrokenPipe)));
+            return writes.map(away).collect();
+        }
         let (mut things, mut sent) = (Vec::new(), Vec::new());
         for (thing, subject, write) in writes {
             things.push(thing);
