@@ -16,6 +16,9 @@ const ACKNOWLEDGED: u8 = 0b01;
 /// Received on this connection: counts against the Receive Maximum.
 const IN_FLIGHT: u8 = 0b10;
 
+/// Not accepted, and the PUBREC that says so has not been sent.
+const REFUSED: u8 = 0b100;
+
 /// Kind of a PUBLISH with QoS 2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Received {
@@ -38,11 +41,12 @@ impl Incoming {
     pub(super) fn begin_connection(&mut self) {
         self.in_flight = 0;
         let ids = std::mem::take(&mut self.ids);
-        // The received messages had been handed on, so they count as acknowledged from now on.
-        // [MQTT-4.3.3-10]
+        // The received messages had been handed on, so they count as acknowledged from now on. [MQTT-4.3.3-10]
+        // A refused one whose client was not told is new when it comes again. [MQTT-4.3.3-9]
         self.ids = ids
-            .into_keys()
-            .map(|(id, _)| ((id, EARLIER), ACKNOWLEDGED))
+            .into_iter()
+            .filter(|(_, state)| state & REFUSED == 0)
+            .map(|((id, _), _)| ((id, EARLIER), ACKNOWLEDGED))
             .collect();
     }
 
@@ -78,7 +82,7 @@ impl Incoming {
         if let Some(state) = self.ids.remove(&(id, ORPHAN)) {
             self.in_flight -= u32::from(state & IN_FLIGHT != 0);
             if dup {
-                self.insert(id, lane, state & ACKNOWLEDGED);
+                self.insert(id, lane, state & !IN_FLIGHT);
                 return if state & ACKNOWLEDGED != 0 {
                     Received::Repeated
                 } else {
@@ -100,6 +104,14 @@ impl Incoming {
             && let Some(state) = self.ids.get_mut(&key)
         {
             *state |= ACKNOWLEDGED;
+        }
+    }
+
+    pub(super) fn mark_refused(&mut self, lane: Lane, packet_id: PacketId) {
+        if let Some(key) = self.find(lane, packet_id)
+            && let Some(state) = self.ids.get_mut(&key)
+        {
+            *state |= REFUSED;
         }
     }
 

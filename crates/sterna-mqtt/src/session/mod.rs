@@ -215,6 +215,14 @@ impl MqttSession {
         self.incoming.mark_received(lane, packet_id);
     }
 
+    /// A received message is not accepted, and its PUBREC with an error may be sent later. Should the connection
+    /// end before that, the next PUBLISH with the identifier is a new message. A repetition on this connection
+    /// waits for the PUBREC.
+    pub fn mark_refused(&mut self, lane: Lane, packet_id: PacketId) {
+        // [MQTT-4.3.3-9]
+        self.incoming.mark_refused(lane, packet_id);
+    }
+
     /// Forgets a received message that was answered by a PUBREC with an error, or could not be
     /// accepted. The next PUBLISH with the identifier is a new message.
     pub fn forget_received(&mut self, lane: Lane, packet_id: PacketId) {

@@ -72,6 +72,30 @@ fn received_identifiers() {
     );
 }
 
+/// A refused message whose PUBREC was not sent is new on the next connection, and one that was taken is not.
+///
+/// [MQTT-4.3.3-9] [MQTT-4.3.3-10]
+#[test]
+fn refused_identifiers_end_with_the_connection() {
+    let mut session = MqttSession::new();
+    let (lane, control) = (Lane(4), Lane::CONTROL);
+    for number in 1..=3 {
+        assert_eq!(session.receive(lane, id(number), false), Received::New);
+    }
+    session.mark_refused(lane, id(1));
+    session.mark_refused(lane, id(3));
+    assert_eq!(session.receive(lane, id(1), true), Received::Pending);
+    // Also where its lane is lost meanwhile.
+    session.lane_closed(lane);
+    assert_eq!(session.receive(control, id(1), true), Received::Pending);
+    session.begin_connection();
+    session.check();
+    assert_eq!(session.incoming_len(), 1);
+    assert_eq!(session.receive(control, id(1), true), Received::New);
+    assert_eq!(session.receive(control, id(2), true), Received::Repeated);
+    assert_eq!(session.receive(control, id(3), true), Received::New);
+}
+
 /// What was written down restores what a restart must not lose.
 ///
 /// [MQTT-3.1.2-23] [MQTT-4.4.0-1] [MQTT311-3.1.2-5] [MQTT311-4.4.0-1]

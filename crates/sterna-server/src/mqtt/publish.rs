@@ -9,11 +9,13 @@ use super::acknowledge::Acknowledgement;
 use super::admission::{copy, qos};
 use super::ask::Asked;
 use super::client::Client;
+use super::repetitions::Digest;
 use crate::authorization::MessageKind;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::{Early, Promise};
 use crate::metrics::DropReason;
+use crate::session;
 
 impl Door {
     pub(super) fn publish(
@@ -44,6 +46,7 @@ impl Door {
         if !is_within && !is_told && publish.qos.is_acknowledged() {
             // [MQTT311-3.3.5-2] an acknowledgement would say that it is kept
             let detail = "the user owes more messages than it may";
+            self.mark_refused(cx, client, lane, publish);
             return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
         }
         let mut token = 0;
@@ -82,6 +85,7 @@ impl Door {
                         let dropped = DropReason::of_refusal(why);
                         cx.meters.drops.count(Protocol::Mqtt, dropped);
                         let detail = why.detail();
+                        self.mark_refused(cx, client, lane, publish);
                         return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
                     }
                     match routed.retention {
@@ -126,6 +130,10 @@ impl Door {
                 reason = reason.name(),
                 "publication refused"
             );
+        }
+        if reason.is_error() && client.engine.version().is_v5() {
+            // The acknowledgement may have to wait, and its connection may end before.
+            self.mark_refused(cx, client, lane, publish);
         }
         // [MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT311-3.3.5-2] the older versions have no way to refuse:
         // the client takes the acknowledgement, and the message goes nowhere.
@@ -190,6 +198,47 @@ pub(super) fn received_id(key: &[u8]) -> Option<PacketId> {
 const MESSAGE_BYTES: usize = 8;
 
 impl Door {
+    /// Has a refused message count as new when its client sends it again over another connection.
+    /// [MQTT-4.3.3-9] [MQTT311-3.3.5-2]
+    fn mark_refused(
+        &self,
+        cx: &mut Context<'_>,
+        client: &Client,
+        lane: Lane,
+        publish: &IncomingPublish<'_>,
+    ) {
+        let Some(packet_id) = publish.packet_id else {
+            return;
+        };
+        if publish.qos == QoS::ExactlyOnce
+            && let Some(session) = client.session()
+            && let Some(state) = session::mqtt_mut(cx.broker, session)
+        {
+            state.mark_refused(lane, packet_id);
+        }
+        if client.early == Early::Allowed {
+            let digest = self.digest(cx, client, packet_id, publish);
+            (self.service.repetitions).refused((cx.shard, client.id), digest);
+        }
+    }
+
+    fn digest(
+        &self,
+        cx: &Context<'_>,
+        client: &Client,
+        packet_id: PacketId,
+        publish: &IncomingPublish<'_>,
+    ) -> Digest {
+        self.service.repetitions.digest(
+            client.subject(cx),
+            packet_id,
+            (publish.qos, publish.retain),
+            &publish.topic,
+            &publish.properties,
+            publish.payload,
+        )
+    }
+
     /// Whether a message was done already, when a copy of the client's first flight came.
     fn is_repetition(
         &self,
@@ -205,14 +254,7 @@ impl Door {
         }
         let bytes = u32::try_from(publish.payload.len() + MESSAGE_BYTES).unwrap_or(u32::MAX);
         client.beginning_bytes = client.beginning_bytes.saturating_sub(bytes);
-        let digest = self.service.repetitions.digest(
-            client.subject(cx),
-            packet_id,
-            (publish.qos, publish.retain),
-            &publish.topic,
-            &publish.properties,
-            publish.payload,
-        );
+        let digest = self.digest(cx, client, packet_id, publish);
         let sender = (cx.shard, client.id);
         let is_repetition =
             (self.service.repetitions).is_repetition(sender, digest, cx.net.now_ms());

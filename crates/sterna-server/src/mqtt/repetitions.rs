@@ -135,6 +135,20 @@ impl Repetitions {
         before.is_some_and(|before| !before.is_confirmed && before.sender != sender)
     }
 
+    /// A message that came as early data of this connection was not taken: it is new when it comes again.
+    pub(super) fn refused(&self, sender: Sender, digest: Digest) {
+        let mut known = self.known();
+        if (known.messages.get(&digest)).is_some_and(|message| message.sender == sender) {
+            known.messages.remove(&digest);
+            if let Some(own) = known.unconfirmed.get_mut(&sender) {
+                own.retain(|one| *one != digest);
+                if own.is_empty() {
+                    known.unconfirmed.remove(&sender);
+                }
+            }
+        }
+    }
+
     /// A connection is confirmed: its messages are the client's own.
     pub(super) fn confirmed(&self, sender: Sender) {
         let mut known = self.known();
@@ -229,6 +243,13 @@ mod tests {
         ] {
             assert!(!known.is_repetition(B, other, 1_000));
         }
+        // It was not taken, so nothing was done.
+        let known = Repetitions::default();
+        assert!(known.may_be_early(A, message, 0));
+        known.refused(B, message);
+        known.refused(A, message);
+        assert!(!known.is_repetition(B, message, 1_000));
+        known.forget_all(10 * WINDOW_MS);
         // The client itself was first: the next message is its own.
         let known = Repetitions::default();
         assert!(known.may_be_early(A, message, 0));

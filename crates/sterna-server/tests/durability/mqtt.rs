@@ -422,6 +422,59 @@ fn a_full_store_refuses_and_forgets_nothing() {
     }
 }
 
+/// A repetition of a refused message that is acknowledged as one that was taken would be lost.
+///
+/// [MQTT-4.3.3-9] [MQTT311-3.3.5-2]
+#[test]
+fn a_refused_message_of_qos_2_is_new_when_it_comes_again() {
+    for (transport, version) in [
+        (TransportKind::Tcp, V5),
+        (TransportKind::Quic, V5),
+        (TransportKind::Tcp, V4),
+    ] {
+        for is_taken_over in [false, true] {
+            let store = Held::new();
+            let mut broker = store.broker(&config(), 1);
+            let keeper = keeper(&mut broker, transport);
+            let (peer, _) = connect(&mut broker, transport, version, "p", true);
+            // In 5.0 the PUBREC with the refusal waits behind this one's.
+            store.hold();
+            broker.packet(peer, version, &numbered("kept/a", QoS::ExactlyOnce, 1));
+            store.memory.set_full(true);
+            broker.packet(peer, version, &numbered("kept/b", QoS::ExactlyOnce, 2));
+            // A repetition waits for it, too.
+            broker.packet(peer, version, &numbered("kept/b", QoS::ExactlyOnce, 2));
+            assert_eq!(broker.told(peer, version), [""; 0]);
+            assert_eq!(broker.is_closed(peer), version == V4);
+            store.memory.set_full(false);
+            if !is_taken_over && version == V5 {
+                broker.cut(peer);
+            }
+            let (again, _) = connect(&mut broker, transport, version, "p", true);
+            store.sync(&mut broker);
+            assert_eq!(broker.told(again, version), ["CONNACK Success present"]);
+            for packet_id in [1, 2] {
+                let repetition = Packet::Publish(Publish {
+                    packet_id: PacketId::new(packet_id),
+                    dup: true,
+                    ..publish("kept/b", "x", QoS::ExactlyOnce)
+                });
+                broker.packet(again, version, &repetition);
+            }
+            store.sync(&mut broker);
+            assert_eq!(
+                broker.told(again, version),
+                ["PUBREC 1 Success", "PUBREC 2 Success"]
+            );
+            assert_eq!(
+                broker.told(keeper, V5),
+                ["PUBLISH2 kept/a=x", "PUBLISH2 kept/b=x"],
+                "{transport:?} {version:?} {is_taken_over}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_queue_may_ask_for_more_than_a_listener() {
     let mut config: Config = config();
