@@ -158,16 +158,17 @@ impl Door {
         attach: &Attach<'_>,
     ) -> Result<(), Refusal> {
         let mut wanted = self.wanted(cx, client, attach)?;
-        let kept = client
-            .suspended
-            .iter()
-            .position(|(_, kept)| *kept.name == *attach.name);
-        if let Some(at) = kept {
+        if let Some(mut kept) = self.take_suspended(cx, client, attach.name, &wanted) {
             // Its terminus is still here: the link has only been detached.
-            let (_, mut kept) = client.suspended.remove(at);
             let session = kept.session;
             kept.snd_settle_mode = wanted.snd_settle_mode;
-            kept.expiry = wanted.expiry;
+            if let Some(source) = &attach.source {
+                kept.address = source.address().unwrap_or_default().into();
+                kept.filter_bytes = filter_bytes(source);
+                kept.expiry = wanted.expiry;
+            } else {
+                wanted.expiry = kept.expiry;
+            }
             self.service
                 .consumers
                 .insert(kept.consumer, (client.id, link));
@@ -225,6 +226,27 @@ impl Door {
             }
         }
         Ok(())
+    }
+
+    /// Takes the source of a link that was only detached. One whose session would have another name ends: it lasts
+    /// for another time now, and who looks for it later looks by that name.
+    fn take_suspended(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        name: &str,
+        wanted: &Wanted,
+    ) -> Option<Box<SourceLink>> {
+        let mut suspended = client.suspended.iter();
+        let at = suspended.position(|(_, kept)| *kept.name == *name)?;
+        let (_, kept) = client.suspended.remove(at);
+        let is_named_so = (cx.broker.client_id(kept.session))
+            .is_none_or(|client_id| **client_id == *wanted.client_id);
+        if wanted.terminus.is_none() || is_named_so {
+            return Some(kept);
+        }
+        self.end_source(cx, &kept, 0);
+        None
     }
 
     /// The checked terms of an attach.
@@ -531,7 +553,7 @@ fn prepare(
             return Err(refusal(Condition::NOT_FOUND, detail));
         }
         (None, Some(known)) => known,
-        (Some(asked), Some(known)) if asked.filter == known.filter => asked,
+        (Some(asked), Some(known)) if asked.is_as(&known) => asked,
         (Some(asked), _) => {
             if present {
                 // It is another source now: the waiting messages are for the one before.

@@ -1,7 +1,8 @@
 //! State of an AMQP link that its session keeps, and the topics of AMQP's nodes.
 
 use bytes::Bytes;
-use sterna_amqp::types::Encoded;
+use sterna_amqp::messaging::{DistributionMode, Source};
+use sterna_amqp::types::{Composite as _, Encoded, Map};
 
 pub(crate) use crate::config::QUEUE_LEVEL;
 
@@ -21,6 +22,18 @@ pub struct Terminus {
 pub(crate) const TERMINUS_KEY: &[u8] = b"t";
 
 impl Terminus {
+    /// Whether the same messages come by both in the same way: by the subscription and the filters, as copies or
+    /// not. Otherwise what waits for one was not chosen by the other.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        self.filter == other.filter && self.choice() == other.choice()
+    }
+
+    /// The filters that are applied, and whether messages are copied or moved.
+    fn choice(&self) -> Option<(Option<Map<'_>>, Option<DistributionMode>)> {
+        let source = Source::from_value(self.source.value()).ok()?;
+        Some((source.filter, source.distribution_mode))
+    }
+
     /// For storage: the length of the filter in bytes, the filter, the source.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = (self.filter.len() as u32).to_be_bytes().to_vec();

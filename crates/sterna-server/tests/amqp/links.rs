@@ -528,6 +528,76 @@ fn filters_choose_and_unknown_ones_are_left_out() {
     assert_eq!(came, ["x.y", "x.y", "y"]);
 }
 
+/// The answer says which filter is applied: AMQP 1.0, part 3, section 3.5.3.
+#[test]
+fn a_detached_source_is_another_with_other_filters() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let (none, all) = (selector("1 = 2"), selector("1 = 1"));
+    let source = |filter| Source {
+        filter: map(filter),
+        ..Source::new("a/b")
+    };
+    let link = client.receiver(&mut broker, session, "r", source(&all), 10);
+    client.detach(&mut broker, link, false);
+    publish(&mut broker, &["1"]);
+    let link = client.receiver(&mut broker, session, "r", source(&none), 10);
+    assert_eq!(client.answers[&link].filters, 1);
+    publish(&mut broker, &["2"]);
+    client.turn(&mut broker);
+    assert_eq!(client.texts(), [""; 0], "none of them is selected");
+    client.detach(&mut broker, link, false);
+    let link = client.receiver(&mut broker, session, "r", source(&all), 10);
+    publish(&mut broker, &["3"]);
+    client.turn(&mut broker);
+    assert_eq!(client.accept_all(&mut broker), ["3"]);
+    // With the same it is the same.
+    client.detach(&mut broker, link, false);
+    publish(&mut broker, &["4"]);
+    client.receiver(&mut broker, session, "r", source(&all), 10);
+    assert_eq!(client.accept_all(&mut broker), ["4"]);
+}
+
+#[test]
+fn a_detached_source_that_is_to_last_is_found_by_the_next_connection() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let link = client.receiver(&mut broker, session, "r", Source::new("a/b"), 10);
+    client.detach(&mut broker, link, false);
+    client.receiver(&mut broker, session, "r", durable("a/b"), 10);
+    drop(client.cut(&mut broker));
+    publish(&mut broker, &["1"]);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", durable("a/b"), 10);
+    assert_eq!(client.accept_all(&mut broker), ["1"]);
+}
+
+/// An attach without a source leaves the terminus as it is, and with it the end of its connection.
+#[test]
+fn a_source_that_is_taken_up_by_its_name_alone_lasts_no_longer() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let link = client.receiver(&mut broker, session, "r", Source::new("a/b"), 10);
+    client.detach(&mut broker, link, false);
+    let options = AttachOptions {
+        target: Some(TargetArchetype::Target(Target::default())),
+        ..AttachOptions::default()
+    };
+    let link = client.attach(&mut broker, session, "r", Role::Receiver, &options);
+    client.credit(&mut broker, link, 10);
+    publish(&mut broker, &["1"]);
+    client.turn(&mut broker);
+    assert_eq!(client.accept_all(&mut broker), ["1"]);
+    drop(client.cut(&mut broker));
+    let (sessions, _) = broker.sessions(0);
+    let names = sessions.iter().map(|session| &*session.client_id);
+    assert_eq!(names.filter(|name| name.starts_with("$amqp/")).count(), 0);
+}
+
 #[test]
 fn a_receiver_may_leave_out_its_own_connection() {
     let mut broker = Broker::new();

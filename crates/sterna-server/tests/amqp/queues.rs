@@ -523,3 +523,47 @@ fn a_browser_gets_copies_and_leaves_the_messages() {
         assert_eq!(client.accept_all(&mut broker), ["0", "1", "2", "3", "4"]);
     }
 }
+
+#[test]
+fn a_source_that_is_attached_again_to_browse_takes_nothing() {
+    for is_stolen in [false, true] {
+        let mut broker = Broker::new();
+        let mut client = Client::connect(&mut broker, "c");
+        let session = client.begin(&mut broker);
+        let sender = client.sender(&mut broker, session, "queue/q");
+        for token in 0..3 {
+            client.send(&mut broker, sender, token, &token.to_string());
+        }
+        // Some are assigned to it and not settled.
+        let link = client.receiver(&mut broker, session, "r", Source::new("queue/q"), 2);
+        assert_eq!(client.texts(), ["0", "1"]);
+        let browse = Source {
+            distribution_mode: Some(DistributionMode::Copy),
+            ..Source::new("queue/q")
+        };
+        let mut looking = if is_stolen {
+            Client::connect(&mut broker, "c")
+        } else {
+            client.detach(&mut broker, link, false);
+            client
+        };
+        let session = looking.begin(&mut broker);
+        looking.receiver(&mut broker, session, "r", browse, 10);
+        looking.turn(&mut broker);
+        let mut copies = looking.accept_all(&mut broker);
+        copies.sort();
+        assert_eq!(copies, ["0", "1", "2"], "stolen: {is_stolen}");
+        let mut other = Client::connect(&mut broker, "d");
+        let session = other.begin(&mut broker);
+        let link = other.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+        assert_eq!(other.accept_all(&mut broker), ["0", "1", "2"]);
+        other.detach(&mut broker, link, true);
+        // Nor is a link that takes one that browsed.
+        let sender = other.sender(&mut broker, session, "queue/q");
+        other.send(&mut broker, sender, 9, "9");
+        let mut taking = Client::connect(&mut broker, "c");
+        let session = taking.begin(&mut broker);
+        taking.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+        assert_eq!(taking.accept_all(&mut broker), ["9"]);
+    }
+}
