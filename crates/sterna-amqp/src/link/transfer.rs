@@ -191,6 +191,13 @@ impl Connection {
             })
     }
 
+    /// Sender: bytes of the largest message that the peer takes on a link; `None` for any.
+    #[must_use]
+    pub fn peer_max_message_bytes(&self, id: LinkId) -> Option<u64> {
+        let link = self.link_at(id).filter(|link| sender(link).is_ok())?;
+        Some(link.max_message_bytes).filter(|&bytes| bytes != 0)
+    }
+
     /// Sender: sends a delivery, in one or more transfers. `payload` is given in pieces, which need
     /// not be put together. With `more`, further pieces follow in later calls.
     ///

@@ -565,7 +565,14 @@ impl Pump {
         let now_bytes = whole.min(self.room_bytes(out).max(head.len()));
         let pieces = [&head[..], &tail[..now_bytes - head.len()]];
         let more = now_bytes < whole;
-        match engine.transfer(self.link, &transfer, &pieces, more, out) {
+        // The engine sees the first part alone, and a part of what is too large is of no use.
+        let most = engine.peer_max_message_bytes(self.link);
+        let transferred = if most.is_some_and(|most| whole as u64 > most) {
+            Err(CommandError::MessageTooLarge)
+        } else {
+            engine.transfer(self.link, &transfer, &pieces, more, out)
+        };
+        match transferred {
             Ok(sent) if sent.complete => self.sent(cx, source, &delivery),
             Ok(sent) => {
                 source.sending = Some(Sending {
@@ -577,15 +584,11 @@ impl Pump {
                 Step::Wait
             }
             Err(CommandError::MessageTooLarge | CommandError::FrameTooLarge) => {
-                if delivery.tag == 0 {
-                    // The broker knows no more of it.
-                    let (message, reason) = (&delivery.message, DropReason::TooLarge);
-                    (cx.meters).drop_delivery(Protocol::Amqp, &source.name, message, reason);
+                if resume {
+                    // The receiver still has the beginning of it. It may be sent: that was asked before.
+                    let _ = engine.abort_resumed(self.link, tag, out);
                 }
-                let undeliverable = broker::Outcome::Undeliverable;
-                cx.broker
-                    .settle(self.now_ms, source.session, delivery.tag, undeliverable);
-                Step::Skipped
+                self.too_large(cx, source, &delivery)
             }
             Err(_) => {
                 let released = broker::Outcome::Released;
@@ -633,9 +636,28 @@ impl Pump {
                 source.sending = Some(sending);
                 Step::Wait
             }
-            // The link is gone, or takes less than it said.
+            Err(CommandError::MessageTooLarge | CommandError::FrameTooLarge) => {
+                // Nothing is sent behind a part without its end. It may be sent: there is a window.
+                let _ = engine.abort(self.link, out);
+                let delivery = sending.delivery;
+                self.too_large(cx, source, &delivery)
+            }
+            // The link is gone.
             Err(_) => Step::Skipped,
         }
+    }
+
+    /// A message cannot be sent on this link.
+    fn too_large(&self, cx: &mut Context<'_>, source: &SourceLink, delivery: &Delivery) -> Step {
+        if delivery.tag == 0 {
+            // The broker knows no more of it.
+            let (message, reason) = (&delivery.message, DropReason::TooLarge);
+            (cx.meters).drop_delivery(Protocol::Amqp, &source.name, message, reason);
+        }
+        let undeliverable = broker::Outcome::Undeliverable;
+        cx.broker
+            .settle(self.now_ms, source.session, delivery.tag, undeliverable);
+        Step::Skipped
     }
 
     fn sent(&self, cx: &mut Context<'_>, source: &SourceLink, delivery: &Delivery) -> Step {

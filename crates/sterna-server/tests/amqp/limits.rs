@@ -1,7 +1,8 @@
 //! Every limit is a setting, and what exceeds it is refused with a condition.
 
 use sterna_amqp::Limits;
-use sterna_amqp::messaging::Source;
+use sterna_amqp::link::AttachOptions;
+use sterna_amqp::messaging::{Source, Target, TargetArchetype};
 use sterna_amqp::performatives::Role;
 use sterna_mqtt::{QoS, Version};
 use sterna_server::config::{Amqp, Config};
@@ -115,6 +116,44 @@ fn a_receiver_holds_no_more_than_its_limit() {
     assert_eq!(client.received.len(), 3);
     client.accept_all(&mut broker);
     assert_eq!(client.received.len(), 2, "the rest when there is room");
+}
+
+/// A message that cannot be sent whole ends neither its link nor the messages behind it.
+#[test]
+fn a_message_above_the_receivers_limit_is_passed_over() {
+    let mut config = Config::default();
+    // Of a message no more is passed on at a time.
+    config.network.high_watermark_bytes = 10_000;
+    for is_kept in [true, false] {
+        let mut broker = Broker::with(&config, 1);
+        let mut client = Client::connect(&mut broker, "c");
+        let session = client.begin(&mut broker);
+        let options = AttachOptions {
+            source: Some(Source::new("a")),
+            target: Some(TargetArchetype::Target(Target::default())),
+            max_message_size: Some(30_000),
+            ..AttachOptions::default()
+        };
+        let link = client.attach(&mut broker, session, "r", Role::Receiver, &options);
+        client.credit(&mut broker, link, 10);
+        let mqtt = broker.client(Version::V5, "publisher");
+        let qos = if is_kept {
+            QoS::AtLeastOnce
+        } else {
+            QoS::AtMostOnce
+        };
+        for bytes in [40_000, 20_000, 1] {
+            broker.publish(mqtt, Version::V5, "a", &"x".repeat(bytes), qos);
+            for _ in 0..5 {
+                broker.writable(client.peer);
+                client.turn(&mut broker);
+            }
+        }
+        let came = client.accept_all(&mut broker);
+        let bytes: Vec<_> = came.iter().map(String::len).collect();
+        assert_eq!(bytes, [20_000, 1], "{qos:?}");
+        assert_eq!(client.engine.unsettled(session), (0, 0));
+    }
 }
 
 #[test]
@@ -243,11 +282,9 @@ fn credit_leaves_room_for_what_is_unsettled() {
     });
     let mut client = Client::connect(&mut broker, "c");
     let session = client.begin(&mut broker);
-    let options = sterna_amqp::link::AttachOptions {
+    let options = AttachOptions {
         rcv_settle_mode: sterna_amqp::performatives::ReceiverSettleMode::Second,
-        target: Some(sterna_amqp::messaging::TargetArchetype::Target(
-            sterna_amqp::messaging::Target::new("a"),
-        )),
+        target: Some(TargetArchetype::Target(Target::new("a"))),
         ..Default::default()
     };
     let link = client.attach(&mut broker, session, "s", Role::Sender, &options);
