@@ -293,3 +293,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn many_names_are_found_among_many_properties() {
+    for count in [10, 17, 100] {
+        let names: Vec<String> = (0..count).map(|number| format!("p{number}")).collect();
+        let mut out = BytesMut::new();
+        MessageWriter::new(&mut out).application_properties(|map| {
+            for name in &names {
+                map.push(&Value::String(name), &Value::String(name));
+            }
+        });
+        let view = MessageView::parse(&out).unwrap();
+        let terms = names.iter().map(|name| format!("{name} = '{name}' AND "));
+        let all = terms.collect::<String>() + "missing IS NULL";
+        let limits = SelectorLimits {
+            max_depth: 255,
+            ..SelectorLimits::default()
+        };
+        assert!(Selector::parse(&all, &limits).unwrap().matches(&view));
+        let not_all = all + " AND p3 = 'p4'";
+        assert!(!Selector::parse(&not_all, &limits).unwrap().matches(&view));
+    }
+}

@@ -1,6 +1,6 @@
 //! From MQTT's form to AMQP's sections.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use bytes::BytesMut;
 use sterna_amqp::messaging::{Header, MessageId, MessageWriter, Properties};
@@ -38,7 +38,12 @@ struct Named<'m> {
     mark: Option<&'m str>,
     /// All others, and those that do not fit their field: of a name that occurs more than once the last.
     application: Vec<(&'m str, &'m str)>,
+    /// Their places, by their names. Nothing while there are few.
+    places: BTreeMap<&'m str, usize>,
 }
+
+/// Names that are found by looking at each.
+const FEW_NAMES: usize = 16;
 
 impl<'m> Named<'m> {
     fn read(published: &PublishProperties<'m>) -> Self {
@@ -53,14 +58,23 @@ impl<'m> Named<'m> {
 
     /// Adds an application property.
     fn put(&mut self, name: &'m str, value: &'m str) {
-        match self
-            .application
-            .iter_mut()
-            .find(|(known, _)| *known == name)
-        {
-            Some((_, known)) => *known = value,
-            None => self.application.push((name, value)),
+        let known = if self.application.len() < FEW_NAMES {
+            (self.application.iter()).position(|(known, _)| *known == name)
+        } else {
+            if self.places.is_empty() {
+                let names = self.application.iter().enumerate();
+                self.places = names.map(|(place, (name, _))| (*name, place)).collect();
+            }
+            self.places.get(name).copied()
+        };
+        if let Some(place) = known {
+            self.application[place].1 = value;
+            return;
         }
+        if !self.places.is_empty() {
+            self.places.insert(name, self.application.len());
+        }
+        self.application.push((name, value));
     }
 
     /// Sets the field that a User Property of this name stands for. False for any other name, and for a

@@ -506,3 +506,26 @@ fn a_message_that_says_nothing_has_no_header() {
         0
     );
 }
+
+/// Each name is found without a look at all others, or this takes very long.
+#[test]
+fn very_many_user_properties_are_as_few() {
+    for names in [1, 15, 16, 17, 100_000] {
+        let texts: Vec<String> = (0..names).map(|number| number.to_string()).collect();
+        let mut out = PropertyBuf::new();
+        for value in ["first", "last"] {
+            for name in &texts {
+                out.push(Property::UserProperty(name, value)).unwrap();
+            }
+        }
+        let properties = out.publish_properties(PropertyContext::Publish).unwrap();
+        let bytes = amqp(&properties, b"");
+        let view = MessageView::parse(&bytes).unwrap();
+        let came = view.application_properties().unwrap();
+        let came = came.iter().map(|(name, value)| {
+            assert_eq!(value, Value::String("last"));
+            name.as_text().unwrap()
+        });
+        assert!(came.eq(texts.iter().map(String::as_str)), "{names}");
+    }
+}

@@ -1,10 +1,15 @@
 //! Meaning of names in selectors.
 
 use std::borrow::Cow;
+use std::cell::{Cell, OnceCell};
+use std::collections::BTreeMap;
 
 use super::eval::Operand;
 use crate::messaging::{Header, MessageId, MessageView, Properties};
-use crate::types::{Timestamp, Value, uuid_text};
+use crate::types::{Map, Timestamp, Value, uuid_text};
+
+/// The number of properties, and of names, up to which each lookup looks at all properties.
+const FEW: usize = 16;
 
 /// Source of the values of names.
 pub trait Fields {
@@ -18,6 +23,10 @@ pub struct MessageFields<'a> {
     view: &'a MessageView<'a>,
     header: Header,
     properties: Properties<'a>,
+    /// Names that were looked up among many properties.
+    lookups: Cell<usize>,
+    /// The properties by their names, once many are looked up among many.
+    by_name: OnceCell<BTreeMap<&'a str, Value<'a>>>,
 }
 
 impl<'a> MessageFields<'a> {
@@ -28,7 +37,23 @@ impl<'a> MessageFields<'a> {
             view,
             header: view.header().ok().flatten().unwrap_or_default(),
             properties: view.properties().ok().flatten().unwrap_or_default(),
+            lookups: Cell::new(0),
+            by_name: OnceCell::new(),
         }
+    }
+
+    /// The value of an application property.
+    fn application(&self, name: &str) -> Option<Value<'a>> {
+        let map = self.view.application_properties()?;
+        if map.len() > FEW {
+            self.lookups.set(self.lookups.get() + 1);
+            if self.lookups.get() > FEW {
+                return (self.by_name.get_or_init(|| by_name(map)))
+                    .get(name)
+                    .copied();
+            }
+        }
+        map.get(name)
     }
 
     /// The value of one of JMS's headers, or of a field after `amqp.`.
@@ -84,12 +109,19 @@ impl Fields for MessageFields<'_> {
         {
             return value;
         }
-        of_value(
-            self.view
-                .application_properties()
-                .and_then(|map| map.get(name)),
-        )
+        of_value(self.application(name))
     }
+}
+
+/// The entries of a map by their names, as [`Map::get`] finds them: of a name that comes twice the first.
+fn by_name(map: Map<'_>) -> BTreeMap<&str, Value<'_>> {
+    let mut known = BTreeMap::new();
+    for (key, value) in map {
+        if let Some(name) = key.as_text() {
+            known.entry(name).or_insert(value);
+        }
+    }
+    known
 }
 
 fn text(text: Option<&str>) -> Operand<'_> {

@@ -1,12 +1,12 @@
 //! Views of validated lists, maps and described values.
 
-use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 
 use super::decode::{self, MAX_DEPTH};
 use super::{Reader, Value};
 use crate::DecodeError;
 
-/// Above this many entries the keys of a map are compared by hash.
+/// Above this many entries the keys of a map are compared by search.
 const FEW_KEYS: usize = 12;
 
 /// A list of values.
@@ -145,7 +145,8 @@ impl<'a> Map<'a> {
     pub fn check_keys(&self, is_key: impl Fn(&Value<'a>) -> bool) -> Result<(), DecodeError> {
         const TWICE: DecodeError = DecodeError::decode("a key comes twice in a map");
         let mut few: [&[u8]; FEW_KEYS] = [&[]; FEW_KEYS];
-        let mut many = FxHashSet::default();
+        // A sender chooses the keys, and cannot choose them so that they are slow to find here.
+        let mut many = BTreeSet::new();
         let mut reader = Reader::new(self.body);
         for index in 0..self.len() {
             let start = reader.rest();

@@ -517,7 +517,7 @@ pub struct Mqtt {
     pub maximum_held_bytes: u32,
     /// Bytes of all packets of one connection of which only parts have arrived.
     pub maximum_assembling_bytes: u32,
-    /// Largest number of user properties and filters in one packet.
+    /// Largest number of user properties of a message or a will, and of filters in one packet.
     pub maximum_list_entries: u32,
     /// Whether QUIC datagrams carry messages of QoS 0, both ways, for clients that ask.
     pub datagrams: bool,

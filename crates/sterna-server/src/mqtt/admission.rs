@@ -162,6 +162,10 @@ fn convert_will(
             "retained messages are not served",
         ));
     }
+    if has_more_user_properties(&will.properties, limits.maximum_list_entries) {
+        let detail = "the will has too many user properties";
+        return Err((ReasonCode::QuotaExceeded, detail));
+    }
     // [MQTT-3.1.2-14] [MQTT-3.1.2-15] [MQTT-3.1.3-10] [MQTT311-3.1.2-16] [MQTT311-3.1.2-17]
     let header = MessageHeader {
         qos: qos(will.qos),
@@ -175,6 +179,17 @@ fn convert_will(
         delay_s: will.properties.will_delay_s(),
         expiry_s: will.properties.message_expiry_s(),
     })
+}
+
+/// Bytes of the shortest User Property: its identifier and the lengths of two empty texts.
+const USER_PROPERTY_BYTES: usize = 5;
+
+/// Whether a message has more User Properties than that.
+pub(super) fn has_more_user_properties(properties: &PublishProperties<'_>, most: u32) -> bool {
+    let most = most as usize;
+    // Nearly all have no room for so many, and are not looked through.
+    properties.forward().len() / USER_PROPERTY_BYTES > most
+        && properties.user_properties().nth(most).is_some()
 }
 
 /// Makes a message of a packet's parts, leaving out the properties that end at this hop.

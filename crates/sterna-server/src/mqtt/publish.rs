@@ -6,7 +6,7 @@ use sterna_mqtt::{Frame, Lane, PacketId, QoS, ReasonCode};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
-use super::admission::{copy, qos};
+use super::admission::{copy, has_more_user_properties, qos};
 use super::ask::Asked;
 use super::client::Client;
 use super::repetitions::Digest;
@@ -57,7 +57,9 @@ impl Door {
             Asked::Decided(is_allowed) => is_allowed,
             Asked::Waits | Asked::GoesOn => client.may_publish(cx, topic, kind),
         };
-        let reason = if !is_within {
+        let most = cx.policy.mqtt.maximum_list_entries;
+        let is_long = has_more_user_properties(&publish.properties, most);
+        let reason = if !is_within || is_long {
             ReasonCode::QuotaExceeded
         } else if may_publish() {
             let now_ms = cx.net.now_ms();
@@ -118,6 +120,7 @@ impl Door {
                     let dropped = DropReason::of_refusal(why);
                     cx.meters.drops.count(Protocol::Mqtt, dropped);
                 }
+                _ if is_long => refuse(cx, client, DropReason::Invalid),
                 (ReasonCode::NotAuthorized, None) => refuse(cx, client, DropReason::NotAuthorized),
                 (ReasonCode::QuotaExceeded, None) => cx.meters.not_retained(Protocol::Mqtt),
                 _ => refuse(cx, client, DropReason::Invalid),

@@ -45,6 +45,39 @@ fn publications_are_acknowledged_by_their_level_and_qos_2_is_delivered_once() {
     }
 }
 
+#[test]
+fn a_message_with_too_many_user_properties_is_refused() {
+    let mut config = Config::default();
+    config.mqtt.maximum_list_entries = 3;
+    let mut broker = Broker::with(&config, 1);
+    let watcher = broker.client(V5, "watch");
+    broker.subscribe(watcher, V5, "t", QoS::AtMostOnce);
+    let peer = broker.client(V5, "p");
+    let property = Property::UserProperty("", "");
+    for (count, qos, told) in [
+        (3, QoS::AtMostOnce, None),
+        (4, QoS::AtMostOnce, None),
+        (3, QoS::AtLeastOnce, Some("PUBACK 7 Success")),
+        (4, QoS::AtLeastOnce, Some("PUBACK 7 Quota exceeded")),
+        (4, QoS::ExactlyOnce, Some("PUBREC 7 Quota exceeded")),
+        (3, QoS::ExactlyOnce, Some("PUBREC 7 Success")),
+    ] {
+        let mut all = vec![Property::ContentType("x")];
+        all.extend(vec![property; count]);
+        let properties = block(&all);
+        let packet = sterna_mqtt::packet::Publish {
+            properties: properties
+                .publish_properties(PropertyContext::Publish)
+                .expect("a message's"),
+            ..publish("t", "x", qos)
+        };
+        broker.packet(peer, V5, &Packet::Publish(packet));
+        assert_eq!(broker.told(peer, V5), told.as_slice(), "{count} {qos:?}");
+        let came = broker.told(watcher, V5).len();
+        assert_eq!(came, usize::from(count == 3), "{count} {qos:?}");
+    }
+}
+
 /// [MQTT-3.3.1-1] [MQTT-3.3.1-3] [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.6.0-5] [MQTT-4.6.0-6]
 /// [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT311-3.3.1-1] [MQTT311-4.4.0-1]
 /// [MQTT311-4.6.0-1] [MQTT311-4.6.0-5] [MQTT311-4.6.0-6]

@@ -98,3 +98,21 @@ fn a_will_waits_for_its_delay_and_a_reconnect_cancels_it() {
         ["SUBACK 1 0x00", "PUBLISH0 retain will=gone"]
     );
 }
+
+#[test]
+fn a_will_with_too_many_user_properties_is_refused() {
+    let mut config = sterna_server::config::Config::default();
+    config.mqtt.maximum_list_entries = 3;
+    let mut broker = Broker::with(&config, 1);
+    for (count, told) in [(3, "CONNACK Success"), (4, "CONNACK Quota exceeded")] {
+        let properties = block(&vec![Property::UserProperty("", ""); count]);
+        let properties = properties
+            .publish_properties(PropertyContext::Will)
+            .expect("a will's");
+        let mut connect = plain(V5, "mortal");
+        connect.will = Some(will("will", properties));
+        let peer = broker.open();
+        broker.packet(peer, V5, &Packet::Connect(connect));
+        assert_eq!(broker.told(peer, V5), [told]);
+    }
+}
