@@ -7,7 +7,7 @@ use sterna_amqp::connection::{Delivery, LinkId};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, Outcome};
 use sterna_amqp::performatives::Error;
 use sterna_amqp::transactions::{Declared, Discharge, Request, TransactionalState};
-use sterna_broker::{self as broker, Message, SessionKey};
+use sterna_broker::{self as broker, Message, SessionKey, Unacknowledged};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
@@ -150,13 +150,10 @@ impl Door {
             return Ok(Vec::new());
         }
         // A transaction takes effect as a whole or not at all.
-        let gone = transaction
-            .retired
-            .iter()
-            .any(|retired| cx.broker.protocol(retired.session).is_none());
-        if gone {
+        let gone = |retired: &Retired| is_gone(cx, retired);
+        if transaction.retired.iter().any(gone) {
             Self::roll_back(cx, client, transaction);
-            let detail = "a link whose deliveries are settled in the transaction is gone";
+            let detail = "a delivery that is settled in the transaction is its link's no more";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
         // The rules may have changed since it was posted.
@@ -352,6 +349,16 @@ impl Door {
             }
         }
     }
+}
+
+/// Whether a retired delivery is the receiver's no more: its link is gone, or it went back without the transaction.
+fn is_gone(cx: &Context<'_>, retired: &Retired) -> bool {
+    let Retired { session, tag, .. } = *retired;
+    if tag == 0 {
+        return cx.broker.protocol(session).is_none();
+    }
+    let sent = cx.broker.unacknowledged_by_tag(session, tag);
+    !matches!(sent, Some(Unacknowledged::Sent(_)))
 }
 
 fn declare(

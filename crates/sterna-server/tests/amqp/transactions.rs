@@ -160,6 +160,55 @@ fn what_was_retired_in_a_lost_transaction_is_recovered_undecided() {
     assert_eq!(client.accept_all(&mut broker), ["one"]);
 }
 
+/// A transaction takes effect as a whole or not at all: AMQP 1.0, part 4, section 4.4.
+#[test]
+fn a_transaction_whose_retired_delivery_went_back_has_no_effect() {
+    for settled in [false, true] {
+        for is_by_rules in [false, true] {
+            let mut broker = Broker::new();
+            let mut client = Client::connect(&mut broker, "c");
+            let session = client.begin(&mut broker);
+            let from = client.sender(&mut broker, session, "queue/from");
+            client.send(&mut broker, from, 1, "m");
+            client.outcomes();
+            let source = || Source::new("queue/from");
+            let receiver = client.receiver(&mut broker, session, "r", source(), 1);
+            let to = client.sender(&mut broker, session, "queue/to");
+            let link = client.coordinator(&mut broker, session);
+            let txn = client.declare(&mut broker, link).expect("declared");
+            let id = client.received.pop().expect("the message").id;
+            let state = in_transaction(&txn, Some(Outcome::Accepted));
+            client.dispose(&mut broker, session, (id, id), &state, settled);
+            client.post(&mut broker, to, 2, &txn, "n");
+            client.outcomes();
+            if is_by_rules {
+                let mut config = Config::default();
+                config.authorization.rules = vec![Rule {
+                    effect: Effect::Deny,
+                    actions: vec![ActionName::Subscribe],
+                    topics: vec!["queue/from".to_owned()],
+                    ..Rule::default()
+                }];
+                broker.apply(Policy::load(&config).expect("a policy"));
+                client.turn(&mut broker);
+                broker.apply(Policy::load(&Config::default()).expect("a policy"));
+            } else {
+                client.detach(&mut broker, receiver, false);
+                client.receiver(&mut broker, session, "r", source(), 0);
+            }
+            let outcome = discharge(&mut broker, &mut client, link, &txn, false);
+            assert_eq!(
+                outcome, "rejected amqp:transaction:rollback",
+                "settled {settled}, by rules {is_by_rules}"
+            );
+            client.receiver(&mut broker, session, "to", Source::new("queue/to"), 10);
+            assert_eq!(client.texts(), [""; 0]);
+            client.receiver(&mut broker, session, "from", source(), 10);
+            assert_eq!(client.texts(), ["m"]);
+        }
+    }
+}
+
 #[test]
 fn transactions_are_limited() {
     let mut config = Config::default();

@@ -202,10 +202,9 @@ impl World {
                 for token in &transaction.posted {
                     self.model.accepted(*token);
                 }
-                if !transaction.has_lost {
-                    for one in &transaction.retired {
-                        self.model.stores[one.store].account(one.message).gone_min += 1;
-                    }
+                // Also where a link was detached meanwhile, and has its deliveries still.
+                for one in &transaction.retired {
+                    self.model.stores[one.store].account(one.message).gone_min += 1;
                 }
             }
             Some("rejected amqp:transaction:rollback") => {
