@@ -225,6 +225,11 @@ impl Door {
             return; // it subscribes again
         }
         self.with_client(cx, connection, |door, cx, client| {
+            let source = client.sources.get(&link);
+            if source.is_none_or(|source| source.session != session) {
+                // It is detached, to come back, and subscribes again then. Another link may have its handle.
+                return;
+            }
             let filter = filter_of(cx, session);
             let is_allowed = filter.is_none_or(|filter| cx.broker.allows(session, &filter));
             let error = if is_allowed {
@@ -233,7 +238,7 @@ impl Door {
                 let detail = "the rules do not allow to subscribe there any more";
                 Error::new(Condition::UNAUTHORIZED_ACCESS, detail)
             };
-            // One that is detached, to come back, subscribes again then.
+            // One that is being attached is not there yet.
             let _ = client.engine.detach(link, true, Some(error), &mut door.out);
             door.handle_rest(cx, client);
         });

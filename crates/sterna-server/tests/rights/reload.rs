@@ -153,6 +153,32 @@ fn a_durable_source_that_is_away_comes_back_to_nothing() {
     );
 }
 
+/// The handle of a detached link is free for the next one.
+#[test]
+fn a_detached_source_that_is_forbidden_leaves_other_links_alone() {
+    let mut broker = Broker::with(&Config::default(), 1);
+    let publisher = broker.client(V5, "p");
+    let mut amqp = AmqpClient::connect(&mut broker, "c");
+    let session = amqp.begin(&mut broker);
+    let link = amqp.receiver(&mut broker, session, "a", Source::new("secret/a"), 9);
+    amqp.detach(&mut broker, link, false);
+    let other = amqp.receiver(&mut broker, session, "b", Source::new("open"), 9);
+    assert_eq!(link, other, "the same handle");
+    amqp.condition();
+    apply(&mut broker, &secretive(&[]));
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.condition(), None);
+    say(&mut broker, publisher, "open", "1");
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.texts(), ["1"]);
+    // It comes back as another subscription, once it may.
+    apply(&mut broker, &Config::default());
+    amqp.receiver(&mut broker, session, "a", Source::new("secret/a"), 9);
+    say(&mut broker, publisher, "secret/a", "2");
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.texts(), ["2"]);
+}
+
 #[test]
 fn a_queue_is_read_by_the_right_to_the_queue() {
     let allowed = |topics: &[&str]| {
