@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)] // it is all test
 
 use bytes::{Buf as _, BytesMut};
-use counting::allocated;
+use counting::{allocated, held};
 use proptest::prelude::*;
 use sterna_amqp::connection::{ClientOptions, LinkId, ServerOptions};
 use sterna_amqp::link::{AttachOptions, OutgoingTransfer};
-use sterna_amqp::messaging::{DeliveryState, MessageView, MessageWriter, Properties};
+use sterna_amqp::messaging::{
+    DeliveryState, DeliveryStateBuf, MessageView, MessageWriter, Properties, Received,
+};
 use sterna_amqp::performatives::{Open, Performative, Role};
 use sterna_amqp::types::{Reader, Value};
 use sterna_amqp::{Connection, Event, Framer, Lane, Limits};
@@ -22,6 +24,7 @@ mod counting {
     thread_local! {
         static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
         static BYTES: Cell<usize> = const { Cell::new(0) };
+        static HELD: Cell<isize> = const { Cell::new(0) };
     }
 
     struct Counting;
@@ -38,17 +41,20 @@ mod counting {
     unsafe impl GlobalAlloc for Counting {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
+            HELD.set(HELD.get() + layout.size().cast_signed());
             // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
             unsafe { System.alloc(layout) }
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            HELD.set(HELD.get() - layout.size().cast_signed());
             // SAFETY: the pointer came from `System` with this layout.
             unsafe { System.dealloc(pointer, layout) }
         }
 
         unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
             count(bytes);
+            HELD.set(HELD.get() + bytes.cast_signed() - layout.size().cast_signed());
             // SAFETY: the pointer came from `System` with this layout.
             unsafe { System.realloc(pointer, layout, bytes) }
         }
@@ -59,6 +65,13 @@ mod counting {
         let before = (ALLOCATIONS.get(), BYTES.get());
         run();
         (ALLOCATIONS.get() - before.0, BYTES.get() - before.1)
+    }
+
+    /// Bytes that are held after `run` beyond those before it.
+    pub(crate) fn held(run: impl FnOnce()) -> isize {
+        let before = HELD.get();
+        run();
+        HELD.get() - before
     }
 }
 
@@ -274,4 +287,70 @@ fn an_idle_connection_is_small() {
     let (_, bytes) = allocated(|| std::mem::forget(pair()));
     // Both ends, and the buffers of the test.
     assert!(bytes <= 2 * 65_536 + 16_384, "{bytes}");
+}
+
+/// A frame about very many deliveries is answered by as many events, which must not all wait as such.
+#[test]
+fn a_disposition_of_many_deliveries_takes_little_for_each() {
+    const DELIVERIES: u32 = 2_000;
+    let on_its_way = DeliveryState::Received(Received {
+        section_number: 1,
+        section_offset: 2,
+    });
+    for (state, settled, events) in [
+        (Some(&on_its_way), false, 0),
+        (None, false, 0),
+        (Some(&DeliveryState::RELEASED), false, DELIVERIES),
+        (Some(&DeliveryState::ACCEPTED), true, DELIVERIES),
+        (None, true, DELIVERIES),
+    ] {
+        let (mut client, mut client_out, mut server, mut server_out, link) = pair();
+        let (mut up, mut down) = (Framer::new(), Framer::new());
+        for number in 0..DELIVERIES {
+            let tag = number.to_be_bytes();
+            let transfer = OutgoingTransfer::new(&tag, u64::from(number) + 1);
+            client
+                .transfer(link, &transfer, &[b"x"], false, &mut client_out)
+                .unwrap();
+            pass(
+                &mut client_out,
+                &mut server,
+                &mut up,
+                &mut server_out,
+                |_, _, _| {},
+            );
+        }
+        server_out.clear();
+        let range = (0, DELIVERIES - 1);
+        (server.dispose(link.session, range, state, settled, &mut server_out)).unwrap();
+        let mut input = &server_out[..];
+        let unit = down.next(&mut input, 65_536).unwrap().unwrap();
+        let mut tokens = Vec::with_capacity(DELIVERIES as usize);
+        let kept = held(|| {
+            let (_, bytes) = allocated(|| {
+                let event = client.receive(Lane::CONTROL, &unit, 0, &mut client_out);
+                assert!(event.unwrap().is_none());
+            });
+            // Growing by doubling, all room together is four times as much as is needed.
+            let most = 4 * 16 * DELIVERIES as usize + 4_096;
+            assert!(bytes <= most, "{bytes} bytes for {state:?} {settled}");
+            while let Some(event) = client.next_event() {
+                match event {
+                    Event::Disposition {
+                        token,
+                        state: told,
+                        settled: is_settled,
+                        ..
+                    } => {
+                        assert_eq!(told.as_ref().map(DeliveryStateBuf::view).as_ref(), state);
+                        assert_eq!(is_settled, settled);
+                        tokens.push(token);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        assert!(tokens.iter().copied().eq(1..=u64::from(events)), "{events}");
+        assert!(kept <= 4_096, "{kept} bytes are kept");
+    }
 }

@@ -102,7 +102,8 @@ pub enum Event<'a> {
         /// The link.
         link: LinkId,
     },
-    /// The peer has told the state of a delivery, or settled it.
+    /// The peer has decided on a delivery, or settled it. It may also have done so for a transaction. That a
+    /// delivery is on its way makes no event.
     Disposition {
         /// The link.
         link: LinkId,

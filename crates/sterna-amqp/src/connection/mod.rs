@@ -7,16 +7,16 @@
 
 mod command;
 mod event;
+mod events;
 mod handshake;
 mod receive;
 mod timer;
-
-use std::collections::VecDeque;
 
 use bytes::BytesMut;
 use rustc_hash::FxHashMap;
 
 pub use event::{Delivery, ErrorBuf, Event, Payload};
+pub(crate) use events::{Events, Told};
 pub use handshake::{ClientOptions, ServerOptions};
 
 use crate::frame::{self, TYPE_AMQP};
@@ -116,7 +116,7 @@ pub(crate) struct Context<'c> {
     /// Largest frame that the peer takes.
     pub(crate) peer_frame_bytes: usize,
     /// Events of the present step.
-    pub(crate) events: &'c mut VecDeque<Event<'static>>,
+    pub(crate) events: &'c mut Events,
     /// Set when something is written.
     pub(crate) wrote: &'c mut bool,
 }
@@ -146,7 +146,7 @@ pub struct Connection {
     sessions: Vec<Option<Box<AmqpSession>>>,
     /// From the peer's channels to own ones.
     channels: FxHashMap<u16, SessionId>,
-    events: VecDeque<Event<'static>>,
+    events: Events,
     started_ms: u64,
     /// The latest time that was passed in.
     now_ms: u64,
@@ -182,7 +182,7 @@ impl Connection {
             open_frame: None,
             sessions: Vec::new(),
             channels: FxHashMap::default(),
-            events: VecDeque::new(),
+            events: Events::default(),
             started_ms: now_ms,
             now_ms,
             last_received_ms: now_ms,

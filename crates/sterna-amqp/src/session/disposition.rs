@@ -1,7 +1,7 @@
 //! States and settlement of deliveries (AMQP 1.0, part 2, sections 2.6.12 and 2.7.6).
 
 use super::{AmqpSession, before};
-use crate::connection::{Connection, Context, Event, Fault, LinkId, SessionId};
+use crate::connection::{Connection, Context, Event, Fault, SessionId, Told};
 use crate::link::Link;
 use crate::messaging::{DeliveryState, DeliveryStateBuf};
 use crate::performatives::{Disposition, Performative, ReceiverSettleMode, Role};
@@ -34,19 +34,20 @@ impl AmqpSession {
         }
         let settled = disposition.settled;
         let state = disposition.state.as_ref().map(DeliveryStateBuf::new);
+        // That a delivery is on its way decides nothing. It is kept for the case that the link is suspended.
+        let decides = !matches!(state, None | Some(DeliveryStateBuf::Received(_)));
         let session = self.id;
         let links = &mut self.links;
-        let mut tell = |handle, delivery_id, token, state| {
+        let mut tell = |handle, delivery_id, token, state: Option<&DeliveryStateBuf>| {
             if settled {
                 unsettle(links, handle);
             }
-            context.events.push_back(Event::Disposition {
-                link: LinkId { session, handle },
+            let told = Told {
+                handle,
                 delivery_id,
                 token,
-                state,
-                settled,
-            });
+            };
+            (context.events).push_disposition(session, told, state, settled);
         };
         match disposition.role {
             Role::Receiver => self.outgoing.retain_range(first, last, |id, one| {
@@ -54,15 +55,15 @@ impl AmqpSession {
                 if news {
                     one.state.clone_from(&state);
                 }
-                if news || settled {
-                    tell(one.handle, id, one.token, one.state.clone());
+                if (news && decides) || settled {
+                    tell(one.handle, id, one.token, one.state.as_ref());
                 }
                 !settled
             }),
             Role::Sender => self.incoming.retain_range(first, last, |id, one| {
                 // A sender's own outcome is reported; this end's state stays.
-                if settled || state.is_some() {
-                    tell(one.handle, id, one.token, state.clone());
+                if settled || decides {
+                    tell(one.handle, id, one.token, state.as_ref());
                 }
                 !settled
             }),

@@ -6,14 +6,12 @@ mod disposition;
 pub(crate) mod flow;
 mod ledger;
 
-use std::collections::VecDeque;
-
 use bytes::BytesMut;
 use rustc_hash::FxHashMap;
 
 pub(crate) use ledger::{Ledger, before};
 
-use crate::connection::{Context, ErrorBuf, Event, Fault, LinkId, SessionId};
+use crate::connection::{Context, ErrorBuf, Event, Events, Fault, LinkId, SessionId};
 use crate::frame::{self, TYPE_AMQP};
 use crate::link::{DeliveryTag, Link, LinkState, Unsettled};
 use crate::messaging::DeliveryStateBuf;
@@ -250,7 +248,7 @@ impl AmqpSession {
         handle: u32,
         closed: bool,
         error: Option<ErrorBuf>,
-        events: &mut VecDeque<Event<'static>>,
+        events: &mut Events,
     ) {
         let unsettled = self.take_unsettled(handle);
         events.push_back(Event::Detached {
@@ -278,7 +276,7 @@ impl AmqpSession {
     }
 
     /// Tells the caller that every link is gone, as suspended.
-    pub(crate) fn surface_links(&mut self, events: &mut VecDeque<Event<'static>>) {
+    pub(crate) fn surface_links(&mut self, events: &mut Events) {
         let handles: Vec<u32> = self
             .links
             .iter()
@@ -296,11 +294,7 @@ impl AmqpSession {
     }
 
     /// Tells the caller that the session and its links are gone.
-    pub(crate) fn surface_end(
-        &mut self,
-        error: Option<ErrorBuf>,
-        events: &mut VecDeque<Event<'static>>,
-    ) {
+    pub(crate) fn surface_end(&mut self, error: Option<ErrorBuf>, events: &mut Events) {
         self.surface_links(events);
         if !matches!(self.state, SessionState::EndSent { surfaced: true, .. }) {
             events.push_back(Event::Ended {
@@ -316,7 +310,7 @@ impl AmqpSession {
         handle: u32,
         error: Error<'_>,
         out: &mut BytesMut,
-        events: &mut VecDeque<Event<'static>>,
+        events: &mut Events,
     ) {
         let id = self.id;
         let Some(Some(link)) = self.links.get_mut(handle as usize) else {
