@@ -161,13 +161,12 @@ impl Door {
         if let Some(mut kept) = self.take_suspended(cx, client, attach.name, &wanted) {
             // Its terminus is still here: the link has only been detached.
             let session = kept.session;
+            kept.drain = Drain::No;
             kept.snd_settle_mode = wanted.snd_settle_mode;
             if let Some(source) = &attach.source {
                 kept.address = source.address().unwrap_or_default().into();
                 kept.filter_bytes = filter_bytes(source);
                 kept.expiry = wanted.expiry;
-            } else {
-                wanted.expiry = kept.expiry;
             }
             self.service
                 .consumers
@@ -552,7 +551,13 @@ fn prepare(
             let detail = "there is no source of this name";
             return Err(refusal(Condition::NOT_FOUND, detail));
         }
-        (None, Some(known)) => known,
+        (None, Some(known)) => {
+            if let Some(expiry) = expiry_of(&known) {
+                wanted.expiry = expiry;
+                source.expiry = expiry;
+            }
+            known
+        }
         (Some(asked), Some(known)) if asked.is_as(&known) => asked,
         (Some(asked), _) => {
             if present {
@@ -595,6 +600,15 @@ fn prepare(
         present,
         terminus,
         wanted,
+    })
+}
+
+/// When a source expires, as it was answered.
+fn expiry_of(terminus: &Terminus) -> Option<Expiry> {
+    let source = Source::from_value(terminus.source.value()).ok()?;
+    Some(Expiry {
+        policy: source.expiry_policy,
+        timeout_s: source.timeout,
     })
 }
 

@@ -599,6 +599,37 @@ fn a_source_that_is_taken_up_by_its_name_alone_lasts_no_longer() {
 }
 
 #[test]
+fn a_source_that_another_connection_takes_up_by_its_name_alone_lasts_no_longer() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let source = Source {
+        timeout: 10,
+        ..Source::new("a/b")
+    };
+    client.receiver(&mut broker, session, "r", source, 10);
+    drop(client.cut(&mut broker));
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = AttachOptions {
+        target: Some(TargetArchetype::Target(Target::default())),
+        ..AttachOptions::default()
+    };
+    let link = client.attach(&mut broker, session, "r", Role::Receiver, &options);
+    assert_eq!(client.answers[&link].address.as_deref(), Some("a/b"));
+    drop(client.cut(&mut broker));
+    let is_there = |broker: &Broker| {
+        let (sessions, _) = broker.sessions(0);
+        let mut names = sessions.iter().map(|session| &*session.client_id);
+        names.any(|name| name.starts_with("$amqp/"))
+    };
+    broker.advance(9_000);
+    assert!(is_there(&broker));
+    broker.advance(2_000);
+    assert!(!is_there(&broker));
+}
+
+#[test]
 fn a_receiver_may_leave_out_its_own_connection() {
     let mut broker = Broker::new();
     let mut client = Client::connect(&mut broker, "c");
