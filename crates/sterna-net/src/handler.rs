@@ -269,7 +269,8 @@ pub trait Network {
     /// Bytes queued on one stream that the transport has not yet taken over.
     fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize;
 
-    /// Requests [`Handler::writable`] once the transport has taken over all queued bytes of a stream.
+    /// Requests [`Handler::writable`] once the transport has taken over all queued bytes of a stream, or has dropped
+    /// them because one end gave the stream up.
     ///
     /// For streams that a peer may leave unread while it reads others. Byte streams have only the
     /// watermarks of their connection.

@@ -50,6 +50,8 @@ pub(crate) struct Carrier {
     counted_ms: u64,
     /// The application was told that there is no room.
     is_full: bool,
+    /// A stream has ended that left its session no room.
+    frees_room: bool,
     /// The client is not read: too much is queued towards it.
     is_paused: bool,
     /// Time at which the connection is closed unless a request has come; `None` after the first
@@ -168,6 +170,7 @@ impl Carrier {
             emptied: 0,
             counted_ms: 0,
             is_full: false,
+            frees_room: false,
             is_paused: false,
             connect_deadline_ms,
             is_confirmed: false,
@@ -299,6 +302,9 @@ impl Carrier {
     fn remove(&mut self, id: StreamId) -> Option<Stream> {
         let stream = self.streams.remove(&id.0)?;
         self.uncount(&stream);
+        if let Stream::OfSession { sent, .. } = &stream {
+            self.frees_room |= self.is_full && self.fills_response(sent);
+        }
         let counted = (self.incomplete, self.assembling_bytes);
         debug_assert!(
             !self.streams.is_empty() || counted == (0, 0),
@@ -313,6 +319,11 @@ impl Carrier {
         if let Some(before) = self.streams.insert(id.0, stream) {
             self.uncount(&before);
         }
+    }
+
+    /// Whether so much waits on a stream that the application waits, too.
+    fn fills_response(&self, sent: &Sent) -> bool {
+        sent.unsent_bytes(self.emptied) >= self.limits.response_bytes()
     }
 
     fn uncount(&mut self, stream: &Stream) {

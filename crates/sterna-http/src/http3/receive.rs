@@ -125,8 +125,15 @@ impl Carrier {
 
     /// Handles what else follows.
     pub(super) fn follow_up(&mut self, app: &mut dyn Application) {
-        while let Some(event) = self.engine.next_event() {
-            self.handle(app, event);
+        loop {
+            while let Some(event) = self.engine.next_event() {
+                self.handle(app, event);
+            }
+            // The transport has nothing to say about a stream that the session does not wait for any more.
+            if !std::mem::take(&mut self.frees_room) {
+                return;
+            }
+            self.writable(app);
         }
     }
 

@@ -110,8 +110,7 @@ impl Responses for Carrier {
     }
 
     fn has_room(&mut self, id: ExchangeId) -> bool {
-        let (most, emptied) = (self.limits.response_bytes(), self.emptied);
-        let is_full = |sent: &Sent| sent.unsent_bytes(emptied) >= most;
+        let is_full = |sent: &Sent| self.fills_response(sent);
         let full_stream = match self.streams.get(&id.0) {
             Some(Stream::Asked(Asked { sent, .. }) | Stream::OfSession { sent, .. }) => {
                 is_full(sent).then_some(id.0)

@@ -476,10 +476,8 @@ impl Connected {
                 self.tend_limit(shared, id.dir());
             }
             StreamEvent::Stopped { id, error_code } => {
-                if let Some(outgoing) = &mut self.outgoing {
-                    outgoing.drop_stream(&mut shared.pool, id);
-                    self.flush(shared);
-                }
+                let is_watched = self.drop_queued(shared, id);
+                self.flush(shared);
                 if let Some(closing) = &mut self.closing {
                     closing.awaited.retain(|awaited| *awaited != id);
                 }
@@ -495,6 +493,10 @@ impl Connected {
                         code,
                     },
                 );
+                // Later than the end of the stream: only then does the handler wait for it no more.
+                if is_watched {
+                    self.emit(shared, EventKind::Writable);
+                }
             }
             StreamEvent::Available { .. } => {
                 if let Some(outgoing) = &mut self.outgoing {

@@ -259,14 +259,17 @@ impl StreamQueues {
         self.lanes.iter().any(|lane| lane.stream == stream)
     }
 
-    /// Drops the waiting bytes of a stream.
-    pub(super) fn drop_stream(&mut self, pool: &mut Pool, stream: StreamId) {
-        if let Some(at) = self.lanes.iter().position(|lane| lane.stream == stream) {
-            let lane = self.lanes.remove(at);
-            self.unsent_bytes -= lane.unsent_bytes();
-            pool.held.remove(lane.copied_bytes());
-            recycle(&mut pool.buffers, lane.tail);
-        }
+    /// Drops the waiting bytes of a stream; returns whether the handler wants to know that none wait.
+    #[must_use]
+    pub(super) fn drop_stream(&mut self, pool: &mut Pool, stream: StreamId) -> bool {
+        let Some(at) = self.lanes.iter().position(|lane| lane.stream == stream) else {
+            return false;
+        };
+        let lane = self.lanes.remove(at);
+        self.unsent_bytes -= lane.unsent_bytes();
+        pool.held.remove(lane.copied_bytes());
+        recycle(&mut pool.buffers, lane.tail);
+        lane.watched
     }
 
     /// The library takes more on this stream, or on all of them.
@@ -424,7 +427,7 @@ mod tests {
             [100, 100]
         );
         assert_eq!(lane.tail, [3; 10]);
-        outgoing.drop_stream(&mut pool, STREAM());
+        assert!(!outgoing.drop_stream(&mut pool, STREAM()));
         assert_eq!(outgoing.unsent_bytes(), 0);
         assert!(outgoing.is_empty());
         assert_eq!(pool.buffers.len(), 1, "the buffer serves the next stream");

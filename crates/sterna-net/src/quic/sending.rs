@@ -112,14 +112,20 @@ impl Connected {
         if !self.is_usable() {
             return;
         }
-        if let Some(outgoing) = &mut self.outgoing {
-            outgoing.drop_stream(&mut shared.pool, stream);
+        if self.drop_queued(shared, stream) {
+            self.emit(shared, EventKind::Writable);
         }
         let sends = stream.initiator() == Side::Server || stream.dir() == Dir::Bi;
         if sends && self.exists(stream) {
             self.trace_stream(shared, stream, "reset_sent");
             let _ = self.quic.send_stream(stream).reset(code(reason));
         }
+    }
+
+    /// Drops the waiting bytes of a stream; returns whether the handler wants to know that none wait.
+    pub(super) fn drop_queued(&mut self, shared: &mut Shared, stream: StreamId) -> bool {
+        let outgoing = self.outgoing.as_mut();
+        outgoing.is_some_and(|outgoing| outgoing.drop_stream(&mut shared.pool, stream))
     }
 
     pub(super) fn stop(&mut self, shared: &Shared, stream: StreamId, reason: u64) {

@@ -226,9 +226,14 @@ impl<H: Handler> Simulation<H> {
         }
         aborted.down.over = true;
         let lost_down = aborted.down.drop_bytes();
+        let is_relieved = std::mem::take(&mut aborted.watched);
         link.up_bytes -= lost_up;
         self.world.left_down(client.0, lost_down);
         self.world.pump_up(client.0, stream, delay_us);
+        if is_relieved {
+            let (at_us, link) = (self.world.now_us + delay_us, client.0);
+            self.world.schedule(at_us, Action::Writable { link });
+        }
         self.world.end_if_passed_on(client.0);
     }
 

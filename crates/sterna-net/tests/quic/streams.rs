@@ -470,6 +470,47 @@ fn a_stream_that_is_watched_is_told_of_when_it_is_empty() {
     assert_eq!(world.clients[client].received[&one.0].len(), 100_000);
 }
 
+/// Bytes that are dropped wait no more than those that have left. The handler may wait for them before it sends on
+/// other streams.
+#[test]
+fn a_stream_that_is_watched_is_told_of_when_it_is_given_up() {
+    let mut world = World::new(QuicConfig::default(), RTT / 2);
+    let mut transport = World::transport();
+    transport.stream_receive_window(10_000u32.into());
+    let tls = world.identity.client_tls(&[b"mqtt"]);
+    let client = world.connect_with(std::sync::Arc::new(tls), transport);
+    world.run_for(RTT * 3);
+    let key = world.opened()[0].1;
+    let writable = |world: &World| {
+        world
+            .events(|kind| matches!(kind, EventKind::Writable).then_some(()))
+            .len()
+    };
+    for (n, is_stopped_by_the_client) in [true, false].into_iter().enumerate() {
+        world.clients[client].reads = false;
+        let stream = world.open(client, Dir::Bi, b"subscribe", false);
+        world.run_for(RTT);
+        world.server.send(key, stream, &vec![0; 100_000]);
+        world.server.watch(key, stream);
+        world.run_for(RTT * 10);
+        assert_eq!(writable(&world), n);
+        if is_stopped_by_the_client {
+            let id = quinn_proto::VarInt::from_u64(stream.0).unwrap().into();
+            let connection = &mut world.clients[client].connection;
+            connection.recv_stream(id).stop(18u32.into()).unwrap();
+        } else {
+            world.server.reset(key, stream, 19);
+        }
+        world.run_for(RTT * 2);
+        assert_eq!(world.server.unsent_on(key, stream), 0);
+        assert_eq!(
+            writable(&world),
+            n + 1,
+            "stopped: {is_stopped_by_the_client}"
+        );
+    }
+}
+
 /// What the library keeps for a client that acknowledges nothing is in the count, until it has acknowledged it or is
 /// gone.
 #[test]

@@ -72,6 +72,58 @@ fn answers_that_nobody_reads_are_not_piled_up() {
     }
 }
 
+/// The end of a stream that the client leaves unread.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The client reads it no more.
+    Stopped,
+    /// The server gives it up: it does not carry frames.
+    Refused,
+    /// The client has ended its side, and the server has answered all.
+    Finished,
+}
+
+/// A subscription waits while answers on another stream of its session are not read. The end of that stream is the
+/// last word on it: nothing else may ever come that wakes the subscription.
+#[test]
+fn a_subscription_goes_on_when_the_stream_that_it_waited_for_ends() {
+    for end in [End::Stopped, End::Refused, End::Finished] {
+        let mut broker = Broker::new();
+        let mut client = transport_client(&mut broker);
+        let mut other = Client::connect(&mut broker);
+        let number = session(&mut broker, &mut client, "/v1/topics/a");
+        let stream = client
+            .engine
+            .open_session_stream(StreamId(number), true, &mut client.out)
+            .expect("a stream");
+        broker.wires[0].unsent_bytes = 60_000;
+        let sent = (client.engine).send(stream, &[5, 1, 0, 1, b'b', 0], &mut client.out);
+        sent.expect("an open stream");
+        client.turn(&mut broker);
+        broker.advance(1);
+        other.request(&mut broker, "POST", "/v1/topics/a", &[], b"message");
+        client.turn(&mut broker);
+        let has_come = |client: &Client| {
+            let mut streams = client.heard.streams.values();
+            streams.any(|bytes| bytes.ends_with(b"message"))
+        };
+        let watched = (client.peer.id, sterna_net::StreamId(stream.0));
+        assert!(broker.wires[0].watched.contains(&watched), "{end:?}");
+        assert!(!has_come(&client), "{end:?}");
+        let done = match end {
+            End::Stopped => {
+                let code = sterna_h3::ErrorCode::H3_REQUEST_CANCELLED;
+                (client.engine).stop_receiving(stream, code, &mut client.out)
+            }
+            End::Refused => (client.engine).send(stream, &[1, 0x80], &mut client.out),
+            End::Finished => client.engine.finish(stream, &mut client.out),
+        };
+        done.expect("an open stream");
+        client.turn(&mut broker);
+        assert!(has_come(&client), "{end:?}");
+    }
+}
+
 #[test]
 fn a_session_whose_topic_is_deleted_leaves_nothing() {
     let mut broker = Broker::new();
