@@ -105,6 +105,7 @@ impl<P: DoorState> Broker<P> {
             self.append_changes();
         }
         self.companions.clear();
+        self.next_name = None;
         self.finish(now_ms);
         if self.token != before {
             routed.token = self.token;

@@ -505,6 +505,11 @@ fn what_has_a_name_of_its_own_goes_by_the_log_whoever_wants_it() {
     gate.set_log_full(false);
     publish(&mut node, 0, "a", Qos::AtLeastOnce, false);
     assert!(node.broker(0).take_outgoing().is_none());
+    // Messages that are published together have none, and leave none to the next one.
+    node.broker(0).name_next_as(once, None);
+    together(&mut node, &[("a", Qos::AtMostOnce, false)]);
+    publish(&mut node, 0, "a", Qos::AtLeastOnce, false);
+    assert!(node.broker(0).take_outgoing().is_none());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Messages from clients.
 
-use sterna_broker::{Message, Origin, Publication, Retention};
+use sterna_broker::{Message, Once, Origin, Publication, Retention};
 use sterna_http::{Request, Responses};
 use sterna_mqtt::topic;
 use sterna_net::ConnectionId;
@@ -70,6 +70,15 @@ fn not_retained() -> Trouble {
     )
 }
 
+/// What goes with the message of a request that has a key.
+pub(super) struct Keyed {
+    /// The name of the message in the log of a cluster.
+    once: Option<Once>,
+    /// The record by which the request is known.
+    key: KeyRecord,
+    value: Vec<u8>,
+}
+
 impl Api {
     /// Publishes the message of a request.
     ///
@@ -133,16 +142,16 @@ impl Api {
                 return Err(Trouble::new(Kind::KeyInUse, detail));
             }
         };
-        let record = ticket.record(PUBLISHED);
-        if let Some(once) = ticket.once() {
-            let (key, value) = &record;
-            cx.broker.name_next_as(once, Some((key, value)));
-        }
-        match self.publish(cx, peer, &asker.identity, message, Some(&record)) {
+        let (record_key, value) = ticket.record(PUBLISHED);
+        let keyed = Keyed {
+            once: ticket.once(),
+            key: record_key,
+            value,
+        };
+        match self.publish(cx, peer, &asker.identity, message, Some(&keyed)) {
             Ok(mut promise) => {
                 if self.registry.is_in_cluster() {
-                    let (key, value) = &record;
-                    cx.broker.keep_shared(key, value);
+                    cx.broker.keep_shared(&keyed.key, &keyed.value);
                     promise = promise.at(cx.broker.token());
                 }
                 ticket.done(PUBLISHED, promise.token());
@@ -182,7 +191,7 @@ impl Api {
         self.acknowledge(cx, peer, out, promise, done);
     }
 
-    /// Publishes a message, if that is allowed, together with a record of the node. The answer to the client
+    /// Publishes a message, if that is allowed, together with its record. The answer to the client
     /// waits for the promise.
     ///
     /// # Errors
@@ -193,12 +202,12 @@ impl Api {
         peer: &Peer,
         identity: &Identity,
         message: Message,
-        record: Option<&(KeyRecord, Vec<u8>)>,
+        keyed: Option<&Keyed>,
     ) -> Result<Promise, Trouble> {
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += message.payload().len() as u64;
         let topic = cx.meters.watch.is_on().then(|| message.topic().to_owned());
-        let published = Self::route(cx, peer, identity, message, record);
+        let published = Self::route(cx, peer, identity, message, keyed);
         if let Err(trouble) = &published {
             let of = (name_of(identity), topic.as_deref().unwrap_or_default());
             let drops = &cx.meters.drops;
@@ -222,7 +231,7 @@ impl Api {
         peer: &Peer,
         identity: &Identity,
         message: Message,
-        record: Option<&(KeyRecord, Vec<u8>)>,
+        keyed: Option<&Keyed>,
     ) -> Result<Promise, Trouble> {
         check_name(message.topic())?;
         let kind = MessageKind::of(&message);
@@ -233,7 +242,11 @@ impl Api {
             message.topic(),
             kind,
         );
-        if let Some((key, value)) = record {
+        if let Some(Keyed { once, key, value }) = keyed {
+            // Behind all refusals: the name would be that of the next message, whoever publishes it.
+            if let Some(once) = once {
+                cx.broker.name_next_as(*once, Some((key, value)));
+            }
             cx.broker.keep_node_with_next(key, value);
         }
         let publication = Publication {
