@@ -48,6 +48,8 @@ pub(crate) struct Carrier {
     emptied: u32,
     /// Time at which the queue of each stream was last read, in milliseconds since the Unix epoch.
     counted_ms: u64,
+    /// Bytes that are queued towards the client if it has taken none since that time.
+    untaken_bytes: usize,
     /// The application was told that there is no room.
     is_full: bool,
     /// A stream has ended that left its session no room.
@@ -169,6 +171,7 @@ impl Carrier {
             unsent_bytes: 0,
             emptied: 0,
             counted_ms: 0,
+            untaken_bytes: 0,
             is_full: false,
             frees_room: false,
             is_paused: false,
@@ -186,7 +189,10 @@ impl Carrier {
         self.unsent_bytes = moment.unsent_bytes;
         if self.unsent_bytes == 0 {
             self.emptied = self.emptied.wrapping_add(1);
-        } else if self.counted_ms != self.now_ms || self.is_full {
+            self.untaken_bytes = 0;
+        } else if self.counted_ms != self.now_ms
+            || (self.is_full && self.unsent_bytes != self.untaken_bytes)
+        {
             self.count_unsent(net);
         }
         if self.has_sessions() {
@@ -194,9 +200,10 @@ impl Carrier {
         }
     }
 
-    /// Asks how much is queued on each stream, once a turn where that is enough.
+    /// Asks how much is queued on each stream: once a turn, and when some of it was taken while there is no room.
     fn count_unsent(&mut self, net: &dyn Network) {
         self.counted_ms = self.now_ms;
+        self.untaken_bytes = self.unsent_bytes;
         for (number, stream) in &mut self.streams {
             let (Stream::Asked(Asked { sent, .. }) | Stream::OfSession { sent, .. }) = stream
             else {
@@ -234,7 +241,11 @@ impl Carrier {
             }
         }
         let most_bytes = self.limits.high_watermark_bytes.saturating_mul(PAUSE_SHARE);
-        let is_paused = is_paced || net.unsent_bytes(self.id) >= most_bytes;
+        let unsent_bytes = net.unsent_bytes(self.id);
+        // The difference that this step makes is no sign that the client has taken something.
+        let others_bytes = self.untaken_bytes.wrapping_sub(self.unsent_bytes);
+        self.untaken_bytes = others_bytes.wrapping_add(unsent_bytes);
+        let is_paused = is_paced || unsent_bytes >= most_bytes;
         if is_paused != self.is_paused {
             self.is_paused = is_paused;
             net.pause(self.id, is_paused);

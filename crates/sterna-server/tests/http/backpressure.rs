@@ -1,5 +1,7 @@
 //! Clients that read slowly, or not at all.
 
+use std::sync::atomic::Ordering;
+
 use sterna_mqtt::{Packet, QoS, Version};
 use sterna_net::{StreamId, TransportKind};
 
@@ -60,6 +62,36 @@ fn http3_waits_for_the_transport() {
         assert!(client.response(number).content.len() > before);
     }
     assert_eq!(messages(&client.response(number).content), MESSAGES);
+}
+
+/// Responses that wait for room cost nothing with each request: the streams are counted where something was taken.
+#[test]
+fn http3_counts_waiting_streams_only_when_the_transport_has_taken_something() {
+    const SUBSCRIPTIONS: usize = 40;
+    let mut broker = Broker::new();
+    let publisher = publisher(&mut broker);
+    let mut client = h3_client::Client::connect(&mut broker);
+    for _ in 0..SUBSCRIPTIONS {
+        client.request(&mut broker, "GET", TOPIC, &[], b"");
+    }
+    broker.wires[0].unsent_bytes = 60_000;
+    flood(&mut broker, publisher);
+    broker.advance(1);
+    assert!(broker.wires[0].watched.len() >= SUBSCRIPTIONS);
+    let asked = |broker: &mut Broker, client: &mut h3_client::Client| {
+        let before = broker.wires[0].counted.load(Ordering::Relaxed);
+        for _ in 0..100 {
+            let number = client.request(broker, "HEAD", "/v1/topics/none", &[], b"");
+            assert_eq!(client.response(number).status, 404);
+        }
+        broker.wires[0].counted.load(Ordering::Relaxed) - before
+    };
+    let questions = asked(&mut broker, &mut client);
+    assert!(questions <= 2 * SUBSCRIPTIONS, "{questions} questions");
+    // Once more for what was taken.
+    broker.wires[0].unsent_bytes -= 1;
+    let questions = asked(&mut broker, &mut client);
+    assert!((1..=2 * SUBSCRIPTIONS).contains(&questions), "{questions}");
 }
 
 #[test]
