@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_broker::{Answer, Part, Script, Server, frame, soon};
-use sterna_client::http::{Client, Credentials, Error, Event, Retained, Subscribe, Version};
+use sterna_client::http::{
+    Client, Credentials, Error, Event, Method, Retained, Subscribe, Version,
+};
 use sterna_client::{EarlyData, Publish, QoS};
 
 fn message(topic: &str, payload: &str) -> Publish {
@@ -365,6 +367,71 @@ async fn refusals_are_problems() {
         );
         assert_eq!(server.script.asked().len(), 1);
     }
+}
+
+/// Whether this is the error for a redirect to another place.
+fn is_redirect<T>(result: Result<T, Error>) -> bool {
+    let place = "http://elsewhere.example/a";
+    matches!(result, Err(Error::Unexpected { status: 307, location: Some(to) }) if to == place)
+}
+
+#[tokio::test]
+async fn a_redirect_is_no_success_and_is_not_followed() {
+    let script = || {
+        let fields = || vec![("location", "http://elsewhere.example/a".to_owned())];
+        Script::new(move |_| Answer::Whole(307, fields(), bytes::Bytes::new()))
+    };
+    for (server, client, _) in each_version(script).await {
+        let error = soon(client.publish(message("a", "1"))).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the server answered with status 307, which leads to http://elsewhere.example/a; \
+             it is not followed"
+        );
+        assert!(!error.is_temporary());
+        let of_qos_0 = message("a", "1").qos(QoS::AtMostOnce);
+        assert!(is_redirect(soon(client.publish(of_qos_0)).await));
+        assert!(is_redirect(soon(client.create_topic("a")).await));
+        assert!(is_redirect(soon(client.topic_exists("a")).await));
+        assert!(is_redirect(soon(client.delete_topic("a")).await));
+        assert!(is_redirect(soon(client.retained("a", Some("\"1\""))).await));
+        assert!(is_redirect(soon(client.session("mine")).await));
+        assert!(is_redirect(soon(client.end_session("mine")).await));
+        assert!(is_redirect(soon(client.acknowledge("mine", 1)).await));
+        assert!(is_redirect(
+            soon(client.acknowledge_each("mine", &[1])).await
+        ));
+        let call = client.call(Method::Get, "/admin/v1/sessions", None);
+        assert!(is_redirect(soon(call).await));
+        assert!(is_redirect(soon(client.lines("/admin/v1/watch")).await));
+        let subscribe = Subscribe::new("a", QoS::AtLeastOnce).unwrap();
+        assert!(is_redirect(soon(client.subscribe(subscribe)).await));
+        // Each request was sent once.
+        assert_eq!(server.script.asked().len(), 13);
+    }
+}
+
+#[tokio::test]
+async fn not_modified_is_an_answer_to_a_condition_alone() {
+    let server = Server::http3(Script::new(|_| Answer::status(304)));
+    let client = server.client("h3");
+    let known = soon(client.retained("a", Some("\"1\""))).await.unwrap();
+    assert!(matches!(known, Retained::NotModified));
+    let is_unexpected = |error| {
+        let Error::Unexpected { status, location } = error else {
+            return false;
+        };
+        (status, location) == (304, None)
+    };
+    assert!(is_unexpected(
+        soon(client.retained("a", None)).await.unwrap_err()
+    ));
+    assert!(is_unexpected(
+        soon(client.publish(message("a", "1"))).await.unwrap_err()
+    ));
+    assert!(is_unexpected(
+        soon(client.topic_exists("a")).await.unwrap_err()
+    ));
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ impl Method {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Answer {
-    /// The status, below 400.
+    /// The status, from 200 to 299.
     pub status: u16,
     /// The entity tag.
     pub etag: Option<String>,

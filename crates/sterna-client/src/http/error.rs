@@ -20,6 +20,14 @@ pub enum Error {
     Connect(ConnectError),
     /// The broker refused the request.
     Problem(Box<Problem>),
+    /// The answer is neither success nor refusal, for example a redirect of a proxy. What the request
+    /// asks for was not done. A redirect is not followed.
+    Unexpected {
+        /// The status of the response.
+        status: u16,
+        /// The place that the answer names.
+        location: Option<String>,
+    },
     /// The connection broke before the response was complete. Whether the request was done is not
     /// known, where it is not one that the client may repeat.
     Lost(Arc<io::Error>),
@@ -76,6 +84,13 @@ impl fmt::Display for Error {
         match self {
             Self::Connect(error) => error.fmt(f),
             Self::Problem(problem) => write!(f, "the broker refused: {problem}"),
+            Self::Unexpected { status, location } => {
+                write!(f, "the server answered with status {status}")?;
+                match location {
+                    Some(to) => write!(f, ", which leads to {to}; it is not followed"),
+                    None => f.write_str(", which is no answer to this request"),
+                }
+            }
             Self::Lost(error) => write!(f, "the connection was lost: {error}"),
             Self::Timeout(after) => write!(f, "no response within {after:?}"),
             Self::Protocol(what) => write!(f, "the broker broke the protocol: {what}"),

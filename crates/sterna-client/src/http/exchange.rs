@@ -19,6 +19,8 @@ use crate::options::random_characters;
 
 /// Largest problem that is read, in bytes.
 const MAX_PROBLEM_BYTES: usize = 16_384;
+/// Longest place of a redirect that is kept, in characters.
+const MAX_LOCATION: usize = 1_000;
 /// Most immediate repetitions of a request that the broker has not begun, before that counts as a
 /// failure.
 const MAX_AT_ONCE: u32 = 2;
@@ -68,6 +70,12 @@ impl Request {
             is_safe: false,
             ..Self::read(method, target)
         }
+    }
+
+    /// Whether an answer of this status says that it was done.
+    fn is_success(&self, status: u16) -> bool {
+        let is_conditional = || self.fields.iter().any(|(name, _)| *name == "if-none-match");
+        matches!(status, 200..=299) || (status == 304 && is_conditional())
     }
 
     /// Whether sending it again does no harm.
@@ -213,7 +221,8 @@ impl Inner {
         loop {
             self.check_open()?;
             let error = match self.try_once(request, &mut attempt).await {
-                Ok(response) if response.status < 400 => return Ok(response),
+                Ok(response) if request.is_success(response.status) => return Ok(response),
+                Ok(response) if response.status < 400 => return Err(unexpected(&response)),
                 Ok(response) if self.again_differently(&response, &mut attempt) => continue,
                 // The broker is still at work on an earlier attempt.
                 Ok(response) if response.status == 409 && attempt.key.is_some() => {
@@ -431,6 +440,16 @@ async fn look_after(inner: std::sync::Weak<Inner>, link: Link) {
         *inner.slot() = Some(instead);
         // Requests that wait there begin anew.
         link.give_up();
+    }
+}
+
+/// The error for an answer that is neither success nor refusal.
+fn unexpected(response: &Response) -> Error {
+    let location = response.text("location");
+    let location = location.map(|place| place.chars().take(MAX_LOCATION).collect());
+    Error::Unexpected {
+        status: response.status,
+        location,
     }
 }
 

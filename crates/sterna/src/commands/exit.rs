@@ -158,9 +158,10 @@ impl Failure {
             http::Error::Connect(error) => connect(error),
             http::Error::Problem(problem) => status(problem.status),
             http::Error::Lost(error) if is_tls(error) => TLS,
-            http::Error::Protocol(_) | http::Error::Frame(_) | http::Error::TooLarge { .. } => {
-                PROTOCOL
-            }
+            http::Error::Protocol(_)
+            | http::Error::Unexpected { .. }
+            | http::Error::Frame(_)
+            | http::Error::TooLarge { .. } => PROTOCOL,
             http::Error::Invalid(_) | http::Error::Command(_) => USAGE,
             http::Error::Closed => REFUSED,
             _ => LOST,
