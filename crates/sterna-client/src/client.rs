@@ -68,6 +68,15 @@ pub enum Event {
         /// last event.
         retry_in: Option<Duration>,
     },
+    /// The broker refuses a subscription that it granted before. It had lost the session, so the
+    /// client asked for the subscription again.
+    SubscriptionRefused {
+        /// The topic filter.
+        filter: String,
+        /// Why. [`ReasonCode::QuotaExceeded`] is temporary: the client asks again on its next
+        /// connection. After any other reason it has forgotten the subscription.
+        reason: ReasonCode,
+    },
 }
 
 /// A handle to a client. Clones are handles to the same one; it ends when it is disconnected, or

@@ -5,13 +5,14 @@ mod broker;
 
 use std::time::Duration;
 
-use broker::{Got, Listener, connected, published};
+use broker::{Broker, Got, Listener, connected, published};
 use sterna_auth::{ClientFirst, Nonce, Record, ServerStart};
 use sterna_client::{
-    Client, ConnectError, Error, Event, Login, Options, Property, Publish, QoS, ReasonCode,
-    SendError, Subscription, Version, Will,
+    Client, ConnectError, Error, Event, Events, Login, Options, Property, Publish, QoS, ReasonCode,
+    RetainHandling, SendError, Subscription, Version, Will,
 };
 use sterna_mqtt::packet::{Auth, ConnAck, Packet};
+use tokio::net::TcpStream;
 
 fn message(topic: &str, qos: QoS) -> Publish {
     Publish::new(topic, "x").unwrap().qos(qos)
@@ -257,6 +258,144 @@ async fn a_lost_session_is_rebuilt() {
     once.await.unwrap();
     assert!(matches!(exactly.await, Err(Error::SessionLost)));
     received.await.unwrap();
+}
+
+/// A client with a session that is kept, and subscriptions that the broker has granted.
+async fn subscribed(listener: &Listener, filters: &[&str]) -> (Client, Events, Broker<TcpStream>) {
+    let mut options = listener.options();
+    options.session_expiry_s = 60;
+    let (client, events, mut broker) = connected(options, listener).await;
+    let asking = client.subscribe(filters.iter().map(|one| filter(one)));
+    let answering = async {
+        let Got::Subscribe { id, .. } = broker.next().await else {
+            panic!("no SUBSCRIBE")
+        };
+        let codes = vec![ReasonCode::GrantedQoS1; filters.len()];
+        broker.suback(id, &codes).await;
+    };
+    let (asked, ()) = tokio::join!(asking, answering);
+    asked.unwrap();
+    (client, events, broker)
+}
+
+fn subscribes_to(got: Got, expected: &[&str]) -> u16 {
+    match got {
+        Got::Subscribe { id, filters } if filters == expected => id,
+        other => panic!("{other:?} in place of a SUBSCRIBE to {expected:?}"),
+    }
+}
+
+/// The client has nothing to say before a message of the application.
+async fn says_nothing_more(client: &Client, broker: &mut Broker<TcpStream>) {
+    let delivery = client
+        .send(message("fence", QoS::AtMostOnce))
+        .await
+        .unwrap();
+    let fence = published(0, "fence", QoS::AtMostOnce, false);
+    assert_eq!(broker.next().await, fence);
+    delivery.await.unwrap();
+}
+
+/// The broker lost the session, and the connection broke again before the SUBACK. The broker then has a
+/// session, without the subscriptions.
+#[tokio::test]
+async fn subscriptions_are_asked_for_until_they_are_confirmed() {
+    let listener = Listener::new().await;
+    let (client, _events, broker) = subscribed(&listener, &["a", "b"]).await;
+    drop(broker);
+    let mut broker = listener.accept_connected(false).await;
+    subscribes_to(broker.next().await, &["a", "b"]);
+    drop(broker);
+    let mut broker = listener.accept_connected(true).await;
+    let id = subscribes_to(broker.next().await, &["a", "b"]);
+    // The session may have them, and their retained messages then came already.
+    let handling = broker.options.iter().map(|options| options.retain_handling);
+    assert!(handling.eq([RetainHandling::SendIfNew; 2]));
+    broker.suback(id, &[ReasonCode::GrantedQoS1; 2]).await;
+    says_nothing_more(&client, &mut broker).await;
+    drop(broker);
+    let mut broker = listener.accept_connected(true).await;
+    says_nothing_more(&client, &mut broker).await;
+}
+
+/// The CONNACK that said that the session was lost was lost itself.
+#[tokio::test]
+async fn subscriptions_are_asked_for_after_a_connect_without_an_answer() {
+    let listener = Listener::new().await;
+    let (client, _events, broker) = subscribed(&listener, &["a"]).await;
+    drop(broker);
+    let mut broker = listener.accept().await;
+    assert!(matches!(broker.next().await, Got::Connect { .. }));
+    drop(broker);
+    let mut broker = listener.accept_connected(true).await;
+    let id = subscribes_to(broker.next().await, &["a"]);
+    broker.suback(id, &[ReasonCode::GrantedQoS1]).await;
+    says_nothing_more(&client, &mut broker).await;
+    drop(broker);
+    // A refusal leaves the session as it is.
+    let mut broker = listener.accept().await;
+    assert!(matches!(broker.next().await, Got::Connect { .. }));
+    broker.refuse(ReasonCode::ServerBusy, "later").await;
+    let mut broker = listener.accept_connected(true).await;
+    says_nothing_more(&client, &mut broker).await;
+}
+
+#[tokio::test]
+async fn subscriptions_that_are_not_granted_again_are_told() {
+    let listener = Listener::new().await;
+    let (client, mut events, broker) = subscribed(&listener, &["a", "b", "c"]).await;
+    drop(broker);
+    let mut broker = listener.accept_connected(false).await;
+    let id = subscribes_to(broker.next().await, &["a", "b", "c"]);
+    let codes = [
+        ReasonCode::NotAuthorized,
+        ReasonCode::QuotaExceeded,
+        ReasonCode::GrantedQoS1,
+    ];
+    broker.suback(id, &codes).await;
+    let mut refused = Vec::new();
+    while refused.len() < 2 {
+        match events.next().await.unwrap() {
+            Event::SubscriptionRefused { filter, reason } => refused.push((filter, reason)),
+            Event::Message(_) => panic!("a message"),
+            _ => {}
+        }
+    }
+    let expected = [("a", codes[0]), ("b", codes[1])].map(|(it, code)| (it.to_owned(), code));
+    assert_eq!(refused, expected);
+    says_nothing_more(&client, &mut broker).await;
+    drop(broker);
+    // The quota has room again. The other one is forgotten.
+    let mut broker = listener.accept_connected(true).await;
+    let id = subscribes_to(broker.next().await, &["b"]);
+    broker.suback(id, &[ReasonCode::GrantedQoS1]).await;
+    says_nothing_more(&client, &mut broker).await;
+}
+
+/// An UNSUBSCRIBE leaves before the CONNACK that says that the session is lost.
+#[tokio::test]
+async fn what_the_application_has_given_up_is_not_asked_for_again() {
+    let listener = Listener::new().await;
+    let (client, _events, mut broker) = subscribed(&listener, &["a", "b"]).await;
+    let giving_up = tokio::spawn({
+        let client = client.clone();
+        async move { client.unsubscribe(["a"]).await }
+    });
+    assert!(matches!(broker.next().await, Got::Unsubscribe { .. }));
+    drop(broker);
+    let mut broker = listener.accept().await;
+    assert!(matches!(broker.next().await, Got::Connect { .. }));
+    let Got::Unsubscribe { id: given_up } = broker.next().await else {
+        panic!("no UNSUBSCRIBE")
+    };
+    broker.connack(false, &[]).await;
+    let id = subscribes_to(broker.next().await, &["b"]);
+    broker
+        .unsuback(given_up, &[ReasonCode::NoSubscriptionExisted])
+        .await;
+    broker.suback(id, &[ReasonCode::GrantedQoS1]).await;
+    giving_up.await.unwrap().unwrap();
+    says_nothing_more(&client, &mut broker).await;
 }
 
 #[tokio::test]

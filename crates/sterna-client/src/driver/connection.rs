@@ -89,6 +89,7 @@ impl Link {
             moved: false,
         };
         if driver.may_be_early() && driver.options.clean_start_at(driver.connections) {
+            driver.doubt_subscriptions();
             link.subscribe_again(driver);
         }
         Ok(link)
@@ -308,6 +309,7 @@ impl Link {
                 }
                 Input::Subscribed { tag, codes, .. } | Input::Unsubscribed { tag, codes, .. } => {
                     driver.answered(tag, codes.collect());
+                    self.subscribe_again(driver);
                 }
                 Input::Connected(connack) => {
                     let (connection, exchange) = (&mut self.connection, &mut self.exchange);
@@ -327,13 +329,13 @@ impl Link {
                     let connected =
                         accepted(driver, connection, &connack, self.carrier.peer, early_data);
                     driver.events.push_back(Event::Connected(connected));
-                    let session_lost = !connack.session_present;
+                    if !connack.session_present {
+                        driver.doubt_subscriptions();
+                    }
                     resend(driver, connection, &mut self.carrier.lanes);
                     self.send_orphans(driver);
                     self.carrier.remember();
-                    if session_lost && !driver.asks_for_all() {
-                        self.subscribe_again(driver);
-                    }
+                    self.subscribe_again(driver);
                 }
                 Input::Refused(connack) => {
                     return Err(Error::Refused(Refusal::new(

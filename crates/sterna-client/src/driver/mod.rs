@@ -109,6 +109,23 @@ struct Sent {
     lane: Lane,
 }
 
+/// A subscription that the server has granted.
+struct Granted {
+    subscription: Subscription,
+    standing: Standing,
+}
+
+/// The client's knowledge of a subscription that the server granted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// The server's session has it.
+    Confirmed,
+    /// The server's session may lack it, so it has to be requested again.
+    Due,
+    /// It was requested on this connection. Without a SUBACK of success it is due on the next one.
+    Asked,
+}
+
 /// A request that was sent.
 enum Asked {
     Subscribe {
@@ -156,7 +173,7 @@ struct Driver {
     asked: HashMap<u64, Asked>,
     next_tag: u64,
     /// Subscriptions to request again after the server has lost the session.
-    subscriptions: BTreeMap<String, Subscription>,
+    subscriptions: BTreeMap<String, Granted>,
     /// Connections that the server accepted.
     connections: u64,
     /// Limits of the server on the last connection.
@@ -253,10 +270,16 @@ impl link::Driver for Driver {
 
     /// SUBSCRIBE and UNSUBSCRIBE that were not answered are asked again on the next connection.
     fn connection_ended(&mut self) {
+        for granted in self.subscriptions.values_mut() {
+            if granted.standing == Standing::Asked {
+                granted.standing = Standing::Due;
+            }
+        }
         let mut asked: Vec<_> = self.asked.drain().collect();
         asked.sort_unstable_by_key(|(tag, _)| std::cmp::Reverse(*tag));
         for (_, asked) in asked {
             match asked {
+                // Its subscriptions are due again.
                 Asked::Subscribe { done: None, .. } => {}
                 Asked::Subscribe {
                     subscriptions,
@@ -301,7 +324,14 @@ impl link::Driver for Driver {
         let started = Instant::now();
         match connection::Link::open(self, transport, deadline) {
             Ok(mut link) => {
+                let connections = self.connections;
                 let end = link.run(self).await;
+                let is_refused = matches!(end, End::Failed(Error::Refused(_)));
+                if self.connections == connections && !is_refused {
+                    // The server may have made a new session, and its CONNACK is lost. The next one
+                    // then says that there is a session.
+                    self.doubt_subscriptions();
+                }
                 self.note_end(&end, link.is_accepted(), started.elapsed());
                 self.early_failed |= self.limits.is_none() && link.is_unanswered(&end);
                 end
@@ -324,6 +354,15 @@ impl Driver {
             Some(first) = self.inlets.bulk.recv() => self.bulk.push_back(first),
             request = self.inlets.requests.recv() => {
                 self.requests.push_back(request.unwrap_or_else(Request::last));
+            }
+        }
+    }
+
+    /// The server's session may have none of the subscriptions.
+    fn doubt_subscriptions(&mut self) {
+        for granted in self.subscriptions.values_mut() {
+            if granted.standing == Standing::Confirmed {
+                granted.standing = Standing::Due;
             }
         }
     }

@@ -4,12 +4,12 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use sterna_mqtt::client::{Publication as View, SendError};
-use sterna_mqtt::packet::Disconnect;
+use sterna_mqtt::packet::{Disconnect, RetainHandling};
 use sterna_mqtt::{PacketId, Property, PropertyBuf, ReasonCode};
 
 use super::connection::Link;
-use super::{Asked, Driver, Publication, Request, Sent};
-use crate::client::Published;
+use super::{Asked, Driver, Granted, Publication, Request, Sent, Standing};
+use crate::client::{Event, Published};
 use crate::error::Error;
 use crate::link::Driver as _;
 use crate::message::{Publish, Subscription};
@@ -375,51 +375,134 @@ impl Link {
         Ok(tag)
     }
 
-    /// Subscribes to everything again, because the server has forgotten it.
+    /// Subscribes again to what the server's session may lack, as far as there is room for requests.
     pub(super) fn subscribe_again(&mut self, driver: &mut Driver) {
         let mut by_identifier: Vec<(Option<u32>, Vec<Subscription>)> = Vec::new();
-        for subscription in driver.subscriptions.values() {
+        for subscription in driver.due_subscriptions() {
             let identifier = subscription.identifier;
             match by_identifier
                 .iter_mut()
                 .find(|(known, list)| *known == identifier && list.len() < FILTERS_AT_ONCE)
             {
-                Some((_, list)) => list.push(subscription.clone()),
-                None => by_identifier.push((identifier, vec![subscription.clone()])),
+                Some((_, list)) => list.push(subscription),
+                None => by_identifier.push((identifier, vec![subscription])),
             }
         }
         for (_, subscriptions) in by_identifier {
-            // Subscriptions that exceed a limit before the CONNACK, or fail, are requested again
-            // after it; see `asks_for_all`.
-            if let Ok(tag) = self.send_subscribe(driver, &subscriptions, &PropertyBuf::new()) {
-                let properties = PropertyBuf::new();
-                let asked = Asked::Subscribe {
-                    subscriptions,
-                    properties,
-                    done: None,
-                };
-                driver.asked.insert(tag, asked);
+            match self.ask_again(driver, subscriptions) {
+                Ok(()) => {}
+                // The next answer makes room; at the connection's end the next connection has it.
+                Err((SendError::Later | SendError::Closed, _)) => return,
+                // The limits before the CONNACK are narrow ones.
+                Err(_) if !self.connection.is_connected() => {}
+                // One that the server cannot take does not keep it from the others.
+                Err((_, subscriptions)) => {
+                    for subscription in subscriptions {
+                        match self.ask_again(driver, vec![subscription]) {
+                            Ok(()) => {}
+                            Err((SendError::Later | SendError::Closed, _)) => return,
+                            Err((error, refused)) => {
+                                let reason = match error {
+                                    SendError::Unsupported(reason) => reason,
+                                    SendError::Encode(_) => ReasonCode::PacketTooLarge,
+                                    _ => ReasonCode::ImplementationSpecificError,
+                                };
+                                for subscription in refused {
+                                    driver.refused_again(subscription, reason);
+                                }
+                            }
+                        }
+                    }
+                }
             }
         }
+    }
+
+    /// Sends one SUBSCRIBE of the client's own making; gives the subscriptions back if it cannot be sent.
+    fn ask_again(
+        &mut self,
+        driver: &mut Driver,
+        subscriptions: Vec<Subscription>,
+    ) -> Result<(), (SendError, Vec<Subscription>)> {
+        let mut sent = subscriptions.clone();
+        for subscription in &mut sent {
+            // The session may have it after all. Its retained messages have come then.
+            let handling = &mut subscription.options.retain_handling;
+            if *handling == RetainHandling::Send {
+                *handling = RetainHandling::SendIfNew;
+            }
+        }
+        let properties = PropertyBuf::new();
+        let tag = match self.send_subscribe(driver, &sent, &properties) {
+            Ok(tag) => tag,
+            Err(error) => return Err((error, subscriptions)),
+        };
+        for subscription in &subscriptions {
+            if let Some(granted) = driver.subscriptions.get_mut(&subscription.filter) {
+                granted.standing = Standing::Asked;
+            }
+        }
+        let asked = Asked::Subscribe {
+            subscriptions,
+            properties,
+            done: None,
+        };
+        driver.asked.insert(tag, asked);
+        Ok(())
     }
 }
 
 impl Driver {
-    /// Whether all subscriptions are being asked for on this connection already.
-    pub(super) fn asks_for_all(&self) -> bool {
-        let asked: usize = self
-            .asked
-            .values()
-            .map(|asked| match asked {
-                Asked::Subscribe {
-                    subscriptions,
-                    done: None,
-                    ..
-                } => subscriptions.len(),
-                _ => 0,
-            })
-            .sum();
-        asked >= self.subscriptions.len()
+    /// Subscriptions to request again. The application's own requests that wait or are under way take
+    /// care of theirs: they are later than the grant.
+    fn due_subscriptions(&self) -> Vec<Subscription> {
+        let due = |granted: &&Granted| granted.standing == Standing::Due;
+        if !self.subscriptions.values().any(|granted| due(&granted)) {
+            return Vec::new();
+        }
+        let mut handled = std::collections::BTreeSet::new();
+        for asked in self.asked.values() {
+            match asked {
+                Asked::Subscribe { subscriptions, .. } => {
+                    handled.extend(subscriptions.iter().map(|one| one.filter.as_str()));
+                }
+                Asked::Unsubscribe { filters, .. } => {
+                    handled.extend(filters.iter().map(String::as_str));
+                }
+            }
+        }
+        for request in &self.requests {
+            match request {
+                Request::Subscribe { subscriptions, .. } => {
+                    handled.extend(subscriptions.iter().map(|one| one.filter.as_str()));
+                }
+                Request::Unsubscribe { filters, .. } => {
+                    handled.extend(filters.iter().map(String::as_str));
+                }
+                _ => {}
+            }
+        }
+        let subscriptions = self.subscriptions.values().filter(due);
+        subscriptions
+            .filter(|granted| !handled.contains(granted.subscription.filter.as_str()))
+            .map(|granted| granted.subscription.clone())
+            .collect()
+    }
+
+    /// The server does not grant a subscription again.
+    fn refused_again(&mut self, subscription: Subscription, reason: ReasonCode) {
+        let filter = subscription.filter;
+        tracing::warn!(
+            filter,
+            reason = reason.name(),
+            "the broker refuses a subscription that it granted before"
+        );
+        // A quota has room later: the subscription stays, and is due on the next connection.
+        if reason != ReasonCode::QuotaExceeded {
+            self.subscriptions.remove(&filter);
+        }
+        self.events
+            .push_back(Event::SubscriptionRefused { filter, reason });
     }
 
     /// A SUBACK or UNSUBACK came.
@@ -432,18 +515,16 @@ impl Driver {
                 ..
             }) => {
                 for (subscription, code) in subscriptions.into_iter().zip(&codes) {
-                    if code.is_error() {
-                        if done.is_none() {
-                            tracing::warn!(
-                                filter = subscription.filter,
-                                reason = code.name(),
-                                "the broker refuses a subscription that it granted before"
-                            );
-                        }
-                        self.subscriptions.remove(&subscription.filter);
+                    if !code.is_error() {
+                        let granted = Granted {
+                            subscription: subscription.clone(),
+                            standing: Standing::Confirmed,
+                        };
+                        self.subscriptions.insert(subscription.filter, granted);
+                    } else if done.is_none() {
+                        self.refused_again(subscription, *code);
                     } else {
-                        self.subscriptions
-                            .insert(subscription.filter.clone(), subscription);
+                        self.subscriptions.remove(&subscription.filter);
                     }
                 }
                 if let Some(done) = done {

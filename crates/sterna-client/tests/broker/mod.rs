@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sterna_client::{Client, Events, Options, PropertyBuf, QoS, ReasonCode, Version};
-use sterna_mqtt::packet::{Ack, ConnAck, Packet, Publish, encode_suback};
+use sterna_mqtt::packet::{
+    Ack, ConnAck, Packet, Publish, SubscribeOptions, encode_suback, encode_unsuback,
+};
 use sterna_mqtt::{Framer, MAX_PACKET_BYTES, PacketId, Properties, Property, PublishProperties};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -98,6 +100,8 @@ pub(crate) struct Broker<S> {
     framer: Framer,
     input: Bytes,
     version: Version,
+    /// The options in the last SUBSCRIBE.
+    pub(crate) options: Vec<SubscribeOptions>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Broker<S> {
@@ -107,6 +111,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Broker<S> {
             framer: Framer::new(),
             input: Bytes::new(),
             version: Version::V5,
+            options: Vec::new(),
         }
     }
 
@@ -126,6 +131,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Broker<S> {
                 let packet = Packet::decode(&frame, self.version).unwrap();
                 if let Packet::Connect(connect) = &packet {
                     self.version = connect.version;
+                }
+                if let Packet::Subscribe(subscribe) = &packet {
+                    self.options = subscribe.filters().map(|(_, options)| options).collect();
                 }
                 got(&packet)
             });
@@ -202,6 +210,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Broker<S> {
             &mut bytes,
         )
         .unwrap();
+        self.stream.write_all(&bytes).await.unwrap();
+    }
+
+    pub(crate) async fn unsuback(&mut self, id: u16, codes: &[ReasonCode]) {
+        let mut bytes = BytesMut::new();
+        let codes = codes.iter().copied();
+        let none = Properties::EMPTY;
+        let id = packet_id(id);
+        encode_unsuback(self.version, id, none, codes, MAX_PACKET_BYTES, &mut bytes).unwrap();
         self.stream.write_all(&bytes).await.unwrap();
     }
 
