@@ -122,8 +122,9 @@ pub struct Options {
     /// Seconds that the session outlives a connection (MQTT 5); 0 by default, `u32::MAX` for ever.
     /// With older versions a session lives for ever exactly when `clean_start` is false.
     pub session_expiry_s: u32,
-    /// Seconds without a packet after which the client sends a PINGREQ; 60 by default, 0 turns it
-    /// off.
+    /// Seconds after which the client sends a PINGREQ if it has sent no packet or received none; 60
+    /// by default, 0 turns it off. Over QUIC, packets that it receives do not count: the idle timeout of
+    /// QUIC, three times as long, finds out that the broker is gone.
     pub keep_alive_s: u16,
     /// User name and password; by default those of the URL.
     pub login: Login,

@@ -131,6 +131,10 @@ pub(super) fn open_connection(
         out,
     )
     .map_err(|error| Error::Send(error.into()))?;
+    if over_quic && options.link.has_idle_timeout() {
+        // The battery of a device that only sends is spared: its packets are acknowledged already.
+        connection.leave_liveness_to_transport();
+    }
     if !options.version.is_v5() {
         connection.limit_packets(options.max_packet_bytes as usize);
     }

@@ -74,6 +74,12 @@ impl LinkOptions {
         self.quic.settings().check().is_ok()
     }
 
+    /// Whether QUIC finds out that the server is gone, for a client of MQTT with a keep alive.
+    pub(crate) fn has_idle_timeout(&self) -> bool {
+        let is_own = self.quic.idle_timeout_ms.is_none() && self.quic.profile.is_none();
+        is_own || self.quic.settings().idle_timeout_ms > 0
+    }
+
     /// Longest time to connect: as configured, or what a profile of QUIC for slow paths needs.
     pub(crate) fn longest_connect(&self) -> Duration {
         let scheme = self.url.scheme();

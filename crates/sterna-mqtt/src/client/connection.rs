@@ -127,7 +127,10 @@ pub struct Connection {
     keep_alive_ms: u64,
     last_sent_ms: u64,
     last_heard_ms: u64,
-    ping_sent: bool,
+    /// When a PINGREQ was sent that the server has not answered.
+    ping_sent_ms: Option<u64>,
+    /// The transport itself finds out that the server is gone.
+    transport_hears: bool,
 }
 
 impl Connection {
@@ -189,7 +192,8 @@ impl Connection {
             keep_alive_ms: u64::from(connect.keep_alive_s) * 1000,
             last_sent_ms: now_ms,
             last_heard_ms: now_ms,
-            ping_sent: false,
+            ping_sent_ms: None,
+            transport_hears: false,
         })
     }
 
@@ -288,7 +292,7 @@ impl Connection {
             Packet::SubAck(suback) => self.suback(session, suback).map(Some),
             Packet::UnsubAck(unsuback) => self.unsuback(session, unsuback).map(Some),
             Packet::PingResp => {
-                self.ping_sent = false;
+                self.ping_sent_ms = None;
                 Ok(None)
             }
             Packet::Disconnect(disconnect) if self.version.is_v5() => {
@@ -713,6 +717,12 @@ impl Connection {
         self.last_heard_ms = now_ms;
     }
 
+    /// Leaves it to the transport to find out that the server is gone, as QUIC does with its idle
+    /// timeout. Then the silence of this end alone makes a PINGREQ due.
+    pub const fn leave_liveness_to_transport(&mut self) {
+        self.transport_hears = true;
+    }
+
     /// Time at which [`Connection::on_timeout`] is due, if no packet passes until then. In
     /// milliseconds on the clock of `now_ms`; `None` for never.
     #[must_use]
@@ -720,12 +730,31 @@ impl Connection {
         if self.state != State::Connected || self.keep_alive_ms == 0 {
             return None;
         }
-        if self.ping_sent {
-            let since = self.last_sent_ms.max(self.last_heard_ms);
-            return Some(since + self.ping_timeout_ms());
-        }
+        let ping_ms = self.ping_deadline_ms();
+        Some(match self.answer_deadline_ms() {
+            Some(answer_ms) => answer_ms.min(ping_ms),
+            None => ping_ms,
+        })
+    }
+
+    /// Time at which the next PINGREQ is due.
+    fn ping_deadline_ms(&self) -> u64 {
+        // What is sent says nothing about the server: bytes vanish in a dead connection for minutes.
+        // One PINGREQ at a time asks for a sign of life.
+        let asks = !self.transport_hears && self.ping_sent_ms.is_none();
+        let since_ms = if asks {
+            self.last_sent_ms.min(self.last_heard_ms)
+        } else {
+            self.last_sent_ms
+        };
         // [MQTT-3.1.2-20] [MQTT311-3.1.2-23]
-        Some(self.last_sent_ms + self.keep_alive_ms)
+        since_ms + self.keep_alive_ms
+    }
+
+    /// Time at which a server that has not answered a PINGREQ counts as gone.
+    fn answer_deadline_ms(&self) -> Option<u64> {
+        let since_ms = self.ping_sent_ms?.max(self.last_heard_ms);
+        Some(since_ms + self.ping_timeout_ms())
     }
 
     const fn ping_timeout_ms(&self) -> u64 {
@@ -750,13 +779,14 @@ impl Connection {
         {
             return Ok(());
         }
-        if self.ping_sent {
+        let answer_ms = self.answer_deadline_ms();
+        if answer_ms.is_some_and(|deadline_ms| now_ms >= deadline_ms) {
             return Err(Violation {
                 answer: Answer::Nothing,
                 ..self.broken(ReasonCode::KeepAliveTimeout, "the server doesn't answer")
             });
         }
-        self.ping_sent = true;
+        self.ping_sent_ms.get_or_insert(now_ms);
         self.last_sent_ms = now_ms;
         let _ = Packet::PingReq.encode(self.version, MAX_PACKET_BYTES, out);
         Ok(())
