@@ -87,7 +87,7 @@ impl<M> Echoes<M> {
     pub fn give_up(&mut self, topic: &str, number: u64) -> Option<M> {
         let known = self.0.get_mut(topic)?;
         if number == known.last {
-            // What was stored before it is the last that may come.
+            // The message that was stored before it is the last that may come.
             known.last = known.stored.map_or(0, |(before, _)| before);
             if known.stored.is_none() {
                 known.stored = Some((0, 0));

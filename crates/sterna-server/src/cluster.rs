@@ -12,9 +12,9 @@ use sterna_cluster::{
 use sterna_net::{Courier, Mailbox};
 
 use crate::config::{self, Config};
+use crate::control::Failure;
 use crate::mail::{HttpLetter, Mail};
 use crate::metrics::ClusterSource;
-use crate::server::Failure;
 use crate::session::SessionState;
 
 /// Places of sessions, and retained messages, that a shard tells again in one turn.

@@ -1,11 +1,20 @@
-//! Orders to the process that a front door passes on: a shard can neither reload the configuration nor end
-//! the process.
+//! Orders to the process that a front door passes on, and failures for which it should end: a shard can neither
+//! reload the configuration nor end the process.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Orders that may wait for the process; more are refused.
 const MAXIMUM_WAITING: usize = 16;
+
+/// Why the process should end though nobody has asked for it, a sentence each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// A thread has failed. A failed shard serves no client, and others may be served wrongly.
+    Bug(String),
+    /// The cluster goes on without this node: what is published here reaches no other node.
+    LeftOut(String),
+}
 
 /// An order to the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

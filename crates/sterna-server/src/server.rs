@@ -19,7 +19,7 @@ use crate::bans::Bans;
 use crate::certificate::{self, Certificate};
 use crate::cluster::Cluster;
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
-use crate::control::OrderLetter;
+use crate::control::{Failure, OrderLetter};
 use crate::file_watch;
 use crate::http::Registry as HttpRegistry;
 use crate::identity::Checker;
@@ -326,15 +326,6 @@ impl Server {
         // Nobody else has it any more. The data directory is still locked.
         Arc::into_inner(self.store).is_none_or(OpenStore::close)
     }
-}
-
-/// Why the process should end though nobody has asked for it, a sentence each.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Failure {
-    /// A thread has failed. A failed shard serves no client, and others may be served wrongly.
-    Bug(String),
-    /// The cluster goes on without this node: what is published here reaches no other node.
-    LeftOut(String),
 }
 
 /// How often a shard that is to end is looked at.

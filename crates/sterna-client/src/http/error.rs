@@ -20,8 +20,8 @@ pub enum Error {
     Connect(ConnectError),
     /// The broker refused the request.
     Problem(Box<Problem>),
-    /// The answer is neither success nor refusal, for example a redirect of a proxy. What the request
-    /// asks for was not done. A redirect is not followed.
+    /// The answer is neither success nor refusal, for example a redirect of a proxy. The request was not
+    /// carried out. A redirect is not followed.
     Unexpected {
         /// The status of the response.
         status: u16,

@@ -376,7 +376,7 @@ impl Core {
         self.stopping.notified().await;
         self.gate.set_open(false);
         self.inbound.close();
-        // What this process would say or give up now may belong to another.
+        // Sessions and words of this process may belong to another one by now.
         if let Some(why) = self.ended.take() {
             return Err(why);
         }

@@ -739,7 +739,7 @@ impl Connection {
 
     /// Time at which the next PINGREQ is due.
     fn ping_deadline_ms(&self) -> u64 {
-        // What is sent says nothing about the server: bytes vanish in a dead connection for minutes.
+        // Sent bytes say nothing about the server: they vanish in a dead connection for minutes.
         // One PINGREQ at a time asks for a sign of life.
         let asks = !self.transport_hears && self.ping_sent_ms.is_none();
         let since_ms = if asks {

@@ -119,7 +119,7 @@ impl Shard {
         let amqp = doors.amqp.heavy(&doors.cx).into_iter();
         let http = doors.http.heavy(&doors.cx).into_iter();
         let admin = doors.admin.heavy(&doors.cx).into_iter();
-        // Operators stay. Whoever waits to be one does not.
+        // Operators stay, and clients that are yet to prove that they are some do not.
         let admin = admin.filter(|(_, connection)| doors.admin.name_of(*connection).is_none());
         let mut heavy: Vec<(u64, ConnectionId)> =
             mqtt.chain(amqp).chain(http).chain(admin).collect();

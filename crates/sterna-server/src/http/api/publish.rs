@@ -70,7 +70,7 @@ fn not_retained() -> Trouble {
     )
 }
 
-/// What goes with the message of a request that has a key.
+/// Companions of the message of a request that has a key.
 pub(super) struct Keyed {
     /// The name of the message in the log of a cluster.
     once: Option<Once>,
