@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{
-    Connection, ConnectionError, ConnectionEvent, Event, StreamEvent, StreamId, TransportErrorCode,
-    VarInt,
+    Connection, ConnectionError, ConnectionEvent, Event, StreamEvent, StreamId, Transmit,
+    TransportErrorCode, VarInt,
 };
 use sterna_quic::{PathMemory, SavedPath};
 
 use super::driver::Parcel;
 use super::event::{Counters, DriverEvent, EventKind, Key};
-use super::figures::{Figures, Moving};
+use super::figures::{Built, Figures, Moving};
 use super::gaps::Gaps;
 use super::half_open::HalfOpen;
 use super::outgoing::{Pool, StreamQueues};
@@ -216,16 +216,37 @@ impl Connected {
         }
         self.heed_blocked(shared);
         self.notice_address(shared, before);
-        if let Some(moving) = &self.moving
+        if let Some(moving) = &mut self.moving
             && from == self.quic.remote_address()
-            && moving.is_answered(&self.quic)
+            && moving.heard(&self.quic)
+            && moving.unproved.holds_back()
         {
-            if let Some(moving) = self.moving.take() {
-                shared.released.extend(moving.unproved.into_held());
-            }
-            self.moved(shared);
+            // The next packet shows whether that was the right answer: as a rule, the acknowledgement of the answer.
+            // Datagrams that are held back wait for it, and a PING makes it leave at once.
+            self.quic.ping();
         }
         self.trace_metrics(shared);
+    }
+
+    /// Builds the next datagrams, and notices by them that the client has proved its new address.
+    pub(super) fn poll_transmit(
+        &mut self,
+        shared: &mut Shared,
+        most: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        if !self.moving.as_ref().is_some_and(|it| it.is_answered()) {
+            return self.quic.poll_transmit(shared.now, most, buffer);
+        }
+        let built = Built::of(&self.quic);
+        let transmit = self.quic.poll_transmit(shared.now, most, buffer)?;
+        if transmit.destination == self.quic.remote_address()
+            && let Some(moving) = self.moving.take_if(|it| it.is_proved(&self.quic, built))
+        {
+            shared.released.extend(moving.unproved.into_held());
+            self.moved(shared);
+        }
+        Some(transmit)
     }
 
     /// The client has shown that it reads at its address.
@@ -335,8 +356,7 @@ impl Connected {
             self.figures.after_timer(lost, &self.quic);
             self.notice_address(shared, before);
             // The address to which the library returns was validated before. The handler is told if
-            // it knows another one. That happens only with a client that answers challenges
-            // wrongly.
+            // it knows another one: the client has moved on before its answer was seen to be right.
             if self.quic.remote_address() != before && self.moving.take().is_some() {
                 self.moved(shared);
             }

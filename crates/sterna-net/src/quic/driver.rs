@@ -627,8 +627,8 @@ impl Driver {
                 }
                 buffer.clear();
                 let segments = max_segments.max(1);
-                let Some(mut transmit) = connection.quic.poll_transmit(now, segments, buffer)
-                else {
+                let built = connection.poll_transmit(&mut self.shared, segments, buffer);
+                let Some(mut transmit) = built else {
                     if connection.close_if_delivered(&mut self.shared) {
                         continue;
                     }

@@ -48,8 +48,31 @@ pub(super) struct Moving {
     pub(super) known: SocketAddr,
     /// Bytes to the new address.
     pub(super) unproved: Unproved,
-    /// Responses to path challenges when it moved.
+    /// Responses to path challenges at the last look.
     responses: u64,
+    /// Whether one has come that may be the right one.
+    is_answered: bool,
+}
+
+/// Counts of packets that were built, which show whether the library takes an address for validated.
+///
+/// The library (quinn-proto 0.11.19, `populate_packet`) puts a path challenge into each packet to an address until
+/// it has got the right response from there. It does not tell of that otherwise. It also counts wrong responses.
+/// Only probes of the size of datagrams carry no challenge in any case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Built {
+    challenges: u64,
+    size_probes: u64,
+}
+
+impl Built {
+    pub(super) fn of(quic: &Connection) -> Self {
+        let stats = quic.stats();
+        Self {
+            challenges: stats.frame_tx.path_challenge,
+            size_probes: stats.path.sent_plpmtud_probes,
+        }
+    }
 }
 
 /// Frames sent that ask for an acknowledgement (RFC 9000, section 13.2).
@@ -170,13 +193,33 @@ impl Moving {
             known,
             unproved: Unproved::moved(quic.remote_address(), is_challenge_due),
             responses: stats.frame_rx.path_response,
+            is_answered: false,
         }
     }
 
-    /// Whether the peer has answered a challenge since. The library judges the answer. After a
-    /// wrong one it returns to the old address, which is reported as any other change.
-    pub(super) fn is_answered(&self, quic: &Connection) -> bool {
-        quic.stats().frame_rx.path_response > self.responses
+    /// Takes note of a datagram from the new address; returns whether it has a response to a challenge. That need
+    /// not be the right one, nor be to the challenge of this address.
+    pub(super) fn heard(&mut self, quic: &Connection) -> bool {
+        let responses = quic.stats().frame_rx.path_response;
+        let has_response = responses > self.responses;
+        self.responses = responses;
+        self.is_answered |= has_response;
+        has_response
+    }
+
+    /// Takes note of packets to the new address that follow what was `built` before; returns whether they show that
+    /// the answer was the right one.
+    pub(super) fn is_proved(&mut self, quic: &Connection, built: Built) -> bool {
+        let now = Built::of(quic);
+        if now.challenges != built.challenges {
+            self.is_answered = false;
+        }
+        self.is_answered && now == built && !quic.is_closed()
+    }
+
+    /// Whether the next packets show if the peer has proved its address.
+    pub(super) const fn is_answered(&self) -> bool {
+        self.is_answered
     }
 }
 

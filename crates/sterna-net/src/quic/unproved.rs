@@ -100,6 +100,11 @@ impl Unproved {
         self.held.pop_front()
     }
 
+    /// Whether datagrams are held back.
+    pub(super) fn holds_back(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// The address is proved: everything that was held back may leave.
     pub(super) fn into_held(self) -> VecDeque<Parcel> {
         self.held

@@ -179,6 +179,53 @@ fn many_forged_addresses_get_no_more_than_three_times_what_was_sent() {
     assert_eq!(moves(&world), [address("198.51.100.9:1")]);
 }
 
+/// A client that forges addresses, and answers a challenge that it has got at its own: to the library that is no
+/// answer. So the forged address is no more believed than one that nobody answers at.
+#[test]
+fn an_answer_to_the_challenge_of_another_path_proves_nothing() {
+    let (mut world, client, stream, key) = connected();
+    let own = world.clients[client].address;
+    for n in 0..20 {
+        let forged = SocketAddr::from(([203, 0, 113, n], 666));
+        world.clients[client].address = forged;
+        world.clients[client].connection.ping();
+        world.drive_client(client);
+        world.clients[client].address = own;
+        // The server challenges both addresses. The client has both challenges when it answers.
+        let challenges = world.server.path(key).sent_datagrams;
+        let answers = world.clients[client]
+            .connection
+            .stats()
+            .frame_tx
+            .path_response;
+        world.run_until(RTT, |world| {
+            world.server.path(key).sent_datagrams > challenges
+        });
+        world.clients[client].address = forged;
+        world.run_for(RTT * 3 / 4);
+        let answered = world.clients[client]
+            .connection
+            .stats()
+            .frame_tx
+            .path_response;
+        assert_eq!(answered, answers + 1);
+        world.clients[client].address = own;
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(moves(&world), [], "{n}");
+    }
+    let (sent, victims) = (world.clients[client].up.1, world.astray.1);
+    assert!(victims > 0 && victims <= 3 * sent, "{victims} for {sent}");
+    assert_eq!(world.server.path(key).migrations, 0);
+    world.write(client, stream, &message(1), false);
+    world.run_for(RTT * 2);
+    assert!(world.clients[client].received[&stream.0] == message(1));
+    // After an answer that was wrong, a right one counts.
+    world.clients[client].address = address("198.51.100.9:1");
+    world.write(client, stream, &message(2), false);
+    world.run_for(RTT * 2);
+    assert_eq!(moves(&world), [address("198.51.100.9:1")]);
+}
+
 /// The attacker carries on while the client sends: the client's own packets win.
 #[test]
 fn a_persistent_spoofer_is_not_believed_either() {
