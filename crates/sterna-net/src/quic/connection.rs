@@ -606,16 +606,7 @@ impl Connected {
             }
             Stage::Early => {
                 self.stage = Stage::Open;
-                // A window that shrank in the meantime may be full of lost answers, and nothing
-                // would ever empty it; see `QuicConfig::early_answer_bytes`.
-                let congestion = self.quic.congestion_state();
-                if congestion.window() < congestion.initial_window() {
-                    self.quic.path_changed(shared.now);
-                }
-                if let Some(outgoing) = &mut self.outgoing {
-                    outgoing.unblock(None);
-                    self.flush(shared);
-                }
+                self.lift_early_limit(shared);
                 // Known already, except for the ticket; fetched so that the session releases it.
                 let left = self.quic.crypto_session().handshake_data();
                 if let Some(left) = left.and_then(|left| left.downcast::<Negotiated>().ok()) {
@@ -623,7 +614,9 @@ impl Connected {
                 }
                 self.emit(shared, EventKind::Confirmed);
             }
-            Stage::Open | Stage::Lingering | Stage::Closed | Stage::Left => {}
+            // Closed in early data: the rest of the last words waits for this.
+            Stage::Lingering => self.lift_early_limit(shared),
+            Stage::Open | Stage::Closed | Stage::Left => {}
         }
         shared.counters.resumed += u64::from(self.figures.resumed);
         let is_refused = self.figures.early_data() == EarlyData::Rejected;
@@ -633,6 +626,20 @@ impl Connected {
             // acknowledgement's delay (RFC 9000, section 13.2.5).
             let from = self.quic.remote_address();
             self.input(shared, event, from);
+        }
+    }
+
+    /// Answers to early data may be as long as they are.
+    fn lift_early_limit(&mut self, shared: &mut Shared) {
+        // A window that shrank in the meantime may be full of lost answers, and nothing would ever empty it; see
+        // `QuicConfig::early_answer_bytes`.
+        let congestion = self.quic.congestion_state();
+        if congestion.window() < congestion.initial_window() {
+            self.quic.path_changed(shared.now);
+        }
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.unblock(None);
+            self.flush(shared);
         }
     }
 

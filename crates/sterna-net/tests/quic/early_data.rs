@@ -297,6 +297,30 @@ fn long_answers_to_early_data_survive_the_loss_of_the_first_datagram() {
     assert_eq!(world.clients[client].received[&stream.0], expected);
 }
 
+/// A handler that closes in early data has said more than may leave before the handshake ends. The rest leaves behind
+/// that, and the connection ends as soon as it has arrived.
+#[test]
+fn last_words_to_early_data_leave_when_the_handshake_is_over() {
+    let (mut world, tls) = with_ticket(QuicConfig::default());
+    world.reaction = Box::new(|server, event| {
+        if let EventKind::Chunk { stream, .. } = event.kind {
+            server.send(event.connection, stream, &vec![1; 30_000]);
+            server.close(event.connection, 7);
+        }
+    });
+    let client = world.connect_with(tls, World::transport());
+    let stream = world.open(client, Dir::Bi, b"SUBSCRIBE", false);
+    world.run_until(RTT * 6, |world| world.clients[client].lost.is_some());
+    let client = &world.clients[client];
+    assert_eq!(client.received[&stream.0], vec![1; 30_000]);
+    assert!(client.finished.contains(&stream.0));
+    assert!(matches!(
+        &client.lost,
+        Some(quinn_proto::ConnectionError::ApplicationClosed(close))
+            if close.error_code.into_inner() == 7
+    ));
+}
+
 #[test]
 fn answers_before_the_handshake_ends_are_limited() {
     let (mut world, tls) = with_ticket(QuicConfig::default());
