@@ -376,3 +376,17 @@ fn the_papers_scenarios_run() {
         assert!(line["up_bytes"].as_u64() > Some(100 * 138), "{line}");
     }
 }
+
+/// `--retained-only` ends at the first live message, which goes back to its queue.
+#[test]
+fn what_retained_only_ends_before_is_not_settled() {
+    let broker = plain_broker();
+    let queue = ["-t", "queue/jobs", "-q", "1", "-W", "20"];
+    let sent = broker.run(TCP, "pub", &["-t", "queue/jobs", "-q", "1", "-m", "live"]);
+    assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+    let with = |rest: &[&'static str]| [&queue[..], rest].concat();
+    let ended = broker.run(TCP, "sub", &with(&["--retained-only"]));
+    assert_eq!((code(&ended), stdout(&ended)), (0, ""));
+    let next = broker.run(TCP, "sub", &with(&["-C", "1"]));
+    assert_eq!((code(&next), stdout(&next)), (0, "live\n"));
+}

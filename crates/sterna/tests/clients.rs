@@ -3,14 +3,14 @@
 
 mod process;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use process::{Broker, code, stderr, stdout, sterna};
+use process::{Broker, code, scripted, stderr, stdout, sterna};
 use sterna_server::config::Config;
 
 const TCP: usize = 0;
@@ -709,4 +709,42 @@ fn flags_that_do_nothing_over_a_transport_are_errors() {
         assert!(text.contains(flag), "{url} {flags:?}: {text}");
         assert_eq!(code(&sent), 1, "{url} {flags:?}: {text}");
     }
+}
+
+/// `--retained-only` ends at the first live message, which stays for the next subscriber.
+#[test]
+fn what_retained_only_ends_before_is_not_acknowledged() {
+    let broker = plain_broker();
+    let session = ["-t", "r/#", "-q", "1", "-i", "keeper", "-c", "-W", "20"];
+    let with = |rest: &[&'static str]| [&session[..], rest].concat();
+    assert_eq!(code(&broker.run(TCP, "sub", &with(&["-E"]))), 0);
+    let sent = broker.run(TCP, "pub", &["-t", "r/1", "-q", "1", "-m", "live"]);
+    assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+    let ended = broker.run(TCP, "sub", &with(&["--retained-only"]));
+    assert_eq!((code(&ended), stdout(&ended)), (0, ""));
+    let next = broker.run(TCP, "sub", &with(&["-C", "1"]));
+    assert_eq!((code(&next), stdout(&next)), (0, "live\n"));
+}
+
+/// A message comes in one segment with the DISCONNECT that ends the command.
+#[test]
+fn what_came_before_the_end_is_printed() {
+    let server = scripted(|client| {
+        // CONNECT and SUBSCRIBE come before the answer.
+        let _ = client.read(&mut [0; 1_024]).unwrap();
+        // CONNACK and SUBACK.
+        let answers = *b"\x20\x03\x00\x00\x00\x90\x04\x00\x01\x00\x00";
+        client.write_all(&answers).unwrap();
+        // PUBLISH with QoS 0, and DISCONNECT with "not authorized".
+        let end = *b"\x30\x06\x00\x01t\x00hi\xe0\x01\x87";
+        client.write_all(&end).unwrap();
+    });
+    let url = format!("mqtt://{server}");
+    let run = sterna().args(["sub", &url, "-t", "t"]).output().unwrap();
+    assert_eq!(
+        (code(&run), stdout(&run)),
+        (135, "hi\n"),
+        "{}",
+        stderr(&run)
+    );
 }

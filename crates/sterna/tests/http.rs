@@ -3,11 +3,11 @@
 
 mod process;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 
-use process::{Broker, code, stderr, stdout, sterna};
+use process::{Broker, code, scripted, stderr, stdout, sterna};
 use sterna_server::config::{Config, EarlyData};
 
 const MQTT: usize = 0;
@@ -247,4 +247,56 @@ fn the_first_message_is_as_early_as_that_of_mqtt() {
     assert_eq!(early["up_packets"], 1, "{early}");
     assert_eq!(early["early_data_accepted"], true);
     assert_eq!(of("MQTT, QUIC, 0-RTT")["up_packets"], 1);
+}
+
+/// `--retained-only` ends at the first live message, which stays for the next subscriber.
+#[test]
+fn what_retained_only_ends_before_is_not_acknowledged() {
+    let broker = plain_broker();
+    let session = ["-t", "r/#", "-q", "1", "-i", "keeper", "-c", "-W", "20"];
+    let with = |rest: &[&'static str]| [&session[..], rest].concat();
+    let asked = broker.run(H3, "sub", &with(&["-E"]));
+    assert_eq!(code(&asked), 0, "{}", stderr(&asked));
+    let sent = broker.run(H3, "pub", &["-t", "r/1", "-q", "1", "-m", "live"]);
+    assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+    let ended = broker.run(H3, "sub", &with(&["--retained-only"]));
+    assert_eq!((code(&ended), stdout(&ended)), (0, ""));
+    let next = broker.run(H3, "sub", &with(&["-C", "1"]));
+    assert_eq!((code(&next), stdout(&next)), (0, "live\n"));
+}
+
+/// A frame comes in one piece with one that cannot be read.
+#[test]
+fn what_came_before_the_end_is_printed() {
+    let server = scripted(|client| {
+        let _ = client.read(&mut [0; 1_024]).unwrap();
+        let answer = *b"HTTP/1.1 200 OK\r\ncontent-type: application/vnd.sterna.stream\r\n\
+            content-length: 11\r\n\r\n\x07\x01\x01\x01t\x00hi\x02\x01\x00";
+        client.write_all(&answer).unwrap();
+    });
+    let url = format!("http://{server}");
+    let run = sterna().args(["sub", &url, "-t", "t"]).output().unwrap();
+    assert_eq!(
+        (code(&run), stdout(&run)),
+        (130, "hi\n"),
+        "{}",
+        stderr(&run)
+    );
+}
+
+#[test]
+fn a_redirect_is_told_and_not_followed() {
+    let server = scripted(|client| {
+        let _ = client.read(&mut [0; 1_024]).unwrap();
+        let answer = *b"HTTP/1.1 301 Moved Permanently\r\nlocation: https://elsewhere.example/\r\n\
+            content-length: 0\r\n\r\n";
+        client.write_all(&answer).unwrap();
+    });
+    let url = format!("http://{server}");
+    let sent = sterna()
+        .args(["pub", &url, "-t", "t", "-q", "1", "-m", "hi"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&sent), 130);
+    assert!(stderr(&sent).contains("301, which leads to https://elsewhere.example/"));
 }

@@ -152,6 +152,11 @@ impl Args {
         self.qos.unwrap_or(own)
     }
 
+    /// Whether the command ends before this message, which it then neither prints nor acknowledges.
+    const fn ends_before(&self, message: &Message) -> bool {
+        self.retained_only && !message.retain()
+    }
+
     fn subscriptions(&self, url_topic: Option<String>) -> Result<Vec<Subscription>, Failure> {
         let mut filters = self.topics.clone();
         filters.extend(url_topic);
@@ -264,6 +269,7 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
         version,
         outage,
         printed: 0,
+        granted: None,
         out: Vec::new(),
     };
     let result = printer.run(&mut events, asking).await;
@@ -286,8 +292,8 @@ struct Answers {
 }
 
 impl Answers {
-    /// An error when every subscription was refused, a warning for each that was.
-    fn check(self, version: Version, quiet: bool) -> Result<(), Failure> {
+    /// The number of subscriptions. An error when every one was refused, a warning for each that was.
+    fn check(self, version: Version, quiet: bool) -> Result<usize, Failure> {
         let refused: Vec<_> = self
             .filters
             .iter()
@@ -297,16 +303,9 @@ impl Answers {
         if let Some((_, first)) = refused.first()
             && refused.len() == self.filters.len()
         {
-            let text = if version.is_v5() {
-                first.name()
-            } else {
-                "refused"
-            };
-            return Err(Failure::new(
-                **first as u8,
-                format_args!("the broker refused all subscriptions: {text}"),
-            ));
+            return Err(refused_all(**first, version));
         }
+        let granted = self.filters.len() - refused.len();
         for (filter, code) in refused {
             if !quiet {
                 eprintln!(
@@ -315,8 +314,21 @@ impl Answers {
                 );
             }
         }
-        Ok(())
+        Ok(granted)
     }
+}
+
+/// The failure of a command that has no subscription.
+fn refused_all(reason: ReasonCode, version: Version) -> Failure {
+    let text = if version.is_v5() {
+        reason.name()
+    } else {
+        "refused"
+    };
+    Failure::new(
+        reason as u8,
+        format_args!("the broker refused all subscriptions: {text}"),
+    )
 }
 
 async fn ask(
@@ -356,6 +368,8 @@ struct Printer<'a> {
     version: Version,
     outage: Outage,
     printed: u64,
+    /// Subscriptions that the broker has granted; `None` before its answer.
+    granted: Option<usize>,
     out: Vec<u8>,
 }
 
@@ -364,7 +378,7 @@ impl Printer<'_> {
     async fn run(
         &mut self,
         events: &mut Events,
-        asking: impl Future<Output = Result<(), Failure>>,
+        asking: impl Future<Output = Result<usize, Failure>>,
     ) -> Result<(), Failure> {
         let mut signals = signals::listen();
         let mut signals_alive = true;
@@ -385,7 +399,16 @@ impl Printer<'_> {
                 }
                 result = &mut asking, if !asked => {
                     asked = true;
-                    result?;
+                    match result {
+                        Ok(granted) => self.granted = Some(granted),
+                        Err(failure) => {
+                            // Messages of a kept session may have come before.
+                            if let Some(event) = events.try_next() {
+                                self.take(events, event).await?;
+                            }
+                            return Err(failure);
+                        }
+                    }
                     if self.args.exit_after_subscribe {
                         return Ok(());
                     }
@@ -407,19 +430,31 @@ impl Printer<'_> {
     async fn take(&mut self, events: &mut Events, first: Event) -> Result<Next, Failure> {
         let mut next = Some(first);
         let mut printed = Vec::new();
-        let mut end = Next::GoOn;
+        let mut end = Ok(Next::GoOn);
         while let Some(event) = next.take() {
-            match event {
+            end = match event {
+                // It stays for the next subscriber of its session.
+                Event::Message(message) if self.args.ends_before(&message) => Ok(Next::End),
                 Event::Message(message) => {
-                    end = self.message(&message).await?;
-                    printed.push(message);
+                    let handled = self.message(&message).await;
+                    if handled.is_ok() {
+                        printed.push(message);
+                    }
+                    handled
                 }
-                other => self.outage.note(Change::mqtt(&other, self.version))?,
-            }
-            if end == Next::GoOn && printed.len() < 256 {
+                Event::SubscriptionRefused { filter, reason } => {
+                    self.refused(&filter, reason).map(|()| Next::GoOn)
+                }
+                other => self
+                    .outage
+                    .note(Change::mqtt(&other, self.version))
+                    .map(|()| Next::GoOn),
+            };
+            if matches!(end, Ok(Next::GoOn)) && printed.len() < 256 {
                 next = events.try_next();
             }
         }
+        // What came before a failure is printed all the same.
         let out = std::mem::take(&mut self.out);
         if !out.is_empty() {
             output::print(&out)?;
@@ -429,14 +464,29 @@ impl Printer<'_> {
             // any more.
             let _ = self.client.acknowledge(message).await;
         }
-        Ok(end)
+        end
+    }
+
+    /// The broker has lost the session, and does not grant a subscription again: an error when it was
+    /// the last one.
+    fn refused(&mut self, filter: &str, reason: ReasonCode) -> Result<(), Failure> {
+        let name = reason.name();
+        let text = format!("Warning: the broker does not grant {filter} again: {name}");
+        // The client asks for it once more when it connects.
+        if reason == ReasonCode::QuotaExceeded {
+            self.say(&text);
+            return Ok(());
+        }
+        self.granted = self.granted.map(|granted| granted.saturating_sub(1));
+        if self.granted == Some(0) {
+            return Err(refused_all(reason, self.version));
+        }
+        self.say(&text);
+        Ok(())
     }
 
     async fn message(&mut self, message: &Message) -> Result<Next, Failure> {
         let args = self.args;
-        if args.retained_only && !message.retain() {
-            return Ok(Next::End);
-        }
         if args
             .filter_out
             .iter()

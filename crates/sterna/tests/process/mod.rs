@@ -143,3 +143,19 @@ pub(crate) fn stdout(output: &Output) -> &str {
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
+
+/// Address of a server that does this with its first client, and then waits for the client's end.
+pub(crate) fn scripted(
+    script: impl FnOnce(&mut std::net::TcpStream) + Send + 'static,
+) -> std::net::SocketAddr {
+    use std::io::Read as _;
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        script(&mut client);
+        while client.read(&mut [0; 1_024]).is_ok_and(|bytes| bytes > 0) {}
+    });
+    address
+}

@@ -105,6 +105,7 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
                     deadline = args.timeout.map(|timeout| now + timeout);
                 }
                 if let Err(failure) = outage.note(Change::amqp(&event)) {
+                    printer.take_rest(&mut arrived).await;
                     break Err(failure);
                 }
             }
@@ -118,7 +119,13 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
                 match printer.take(&mut arrived, one) {
                     Ok(Next::GoOn) => {}
                     Ok(Next::End) => break Ok(()),
-                    Err(failure) => break Err(failure),
+                    Err(failure) => {
+                        // Messages of other links may have come already.
+                        while let Ok(one) = arrived.try_recv() {
+                            let _ = printer.take(&mut arrived, one);
+                        }
+                        break Err(failure);
+                    }
                 }
             }
         }
@@ -276,60 +283,79 @@ impl Printer<'_> {
         first: Arrived,
     ) -> Result<Next, Failure> {
         let mut next = Some(first);
-        let mut printed = Vec::new();
-        let mut end = Next::GoOn;
+        let mut settled = Vec::new();
+        let mut end = Ok(Next::GoOn);
         while let Some((number, delivery)) = next.take() {
-            let delivery = delivery.map_err(|error| Failure::amqp(&error))?;
-            end = self.delivery(number, &delivery);
+            match delivery {
+                Ok(delivery) => match self.delivery(number, &delivery) {
+                    // Unsettled, it goes back to its queue.
+                    None => end = Ok(Next::End),
+                    Some((outcome, and_then)) => {
+                        end = Ok(and_then);
+                        settled.push((delivery, outcome));
+                    }
+                },
+                Err(error) => end = Err(Failure::amqp(&error)),
+            }
             let grant = &mut self.grants[number];
             grant.given = grant.given.saturating_sub(1);
             self.give_credit(number);
-            printed.push(delivery);
-            if end == Next::GoOn && printed.len() < 256 {
+            if matches!(end, Ok(Next::GoOn)) && settled.len() < 256 {
                 next = arrived.try_recv().ok();
             }
         }
+        // What came before a failure is printed all the same.
         let out = std::mem::take(&mut self.out);
         if !out.is_empty() {
             output::print(&out)?;
         }
-        for delivery in printed {
+        for (delivery, outcome) in settled {
             // They have left this process.
-            let settlement = delivery.settle(&Outcome::Accepted);
-            if end == Next::End {
+            let settlement = delivery.settle(&outcome);
+            if !matches!(end, Ok(Next::GoOn)) {
                 self.settling.push(settlement);
             }
         }
-        Ok(end)
+        end
     }
 
-    fn delivery(&mut self, number: usize, delivery: &Delivery) -> Next {
+    /// Prints what came before the connection ended for good. All links end with it.
+    async fn take_rest(&mut self, arrived: &mut mpsc::Receiver<Arrived>) {
+        while let Some(one) = arrived.recv().await {
+            if matches!(self.take(arrived, one), Ok(Next::End)) {
+                return;
+            }
+        }
+    }
+
+    /// Prints a delivery: its outcome, and whether to go on. `None` if the command ends before it.
+    fn delivery(&mut self, number: usize, delivery: &Delivery) -> Option<(Outcome, Next)> {
         let args = self.args;
         let message = match delivery.to_mqtt(&self.addresses[number]) {
             Ok(message) => message,
             Err(error) => {
                 self.say(&format!("Error: {error}"));
-                return Next::GoOn;
+                // Released it would come again at once. The queue may have a place for it.
+                return Some((Outcome::Rejected(None), Next::GoOn));
             }
         };
-        if args.retained_only && !message.retain() {
-            return Next::End;
+        if args.ends_before(&message) {
+            return None;
         }
         let left_out = args
             .filter_out
             .iter()
             .any(|filter| topic::matches(filter, message.topic()));
         if left_out || (args.no_retained && message.retain()) || !is_drawn(args.random_filter) {
-            return Next::GoOn;
+            return Some((Outcome::Accepted, Next::GoOn));
         }
         if let Err(error) = args.output.write(&message, &mut self.out) {
             self.say(&format!("Error: {error}"));
         }
         self.printed += 1;
-        if args.count.is_some_and(|count| self.printed >= count) {
-            return Next::End;
-        }
-        Next::GoOn
+        let is_last = args.count.is_some_and(|count| self.printed >= count);
+        let next = if is_last { Next::End } else { Next::GoOn };
+        Some((Outcome::Accepted, next))
     }
 
     /// Lets a link send what `-C` still wants, as far as the window allows. Messages of a queue that

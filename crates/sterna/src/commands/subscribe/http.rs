@@ -161,30 +161,39 @@ impl Printer<'_> {
         let mut next = Some(first);
         let mut count = 0;
         let mut last = None;
-        let mut end = Next::GoOn;
+        let mut end = Ok(Next::GoOn);
         while let Some(received) = next.take() {
-            end = self.message(&received).await?;
-            count += 1;
-            last = received.id.or(last);
-            if end == Next::GoOn && count < TOGETHER {
-                next = subscription.try_next().map_err(failed)?;
+            if self.args.ends_before(&received.message) {
+                // It stays for the next subscriber of its session.
+                end = Ok(Next::End);
+                break;
+            }
+            end = self.message(&received).await;
+            if end.is_ok() {
+                count += 1;
+                last = received.id.or(last);
+            }
+            if matches!(end, Ok(Next::GoOn)) && count < TOGETHER {
+                match subscription.try_next() {
+                    Ok(received) => next = received,
+                    Err(error) => end = Err(failed(error)),
+                }
             }
         }
+        // What came before a failure is printed all the same.
         let out = std::mem::take(&mut self.out);
         if !out.is_empty() {
             output::print(&out)?;
         }
         if let Some(id) = last.filter(|_| is_durable) {
-            subscription.acknowledge(id).await.map_err(failed)?;
+            let acknowledged = subscription.acknowledge(id).await.map_err(failed);
+            return end.and_then(|end| acknowledged.map(|()| end));
         }
-        Ok(end)
+        end
     }
 
     async fn message(&mut self, received: &Received) -> Result<Next, Failure> {
         let (args, message) = (self.args, &received.message);
-        if args.retained_only && !message.retain() {
-            return Ok(Next::End);
-        }
         let left_out = args
             .filter_out
             .iter()
