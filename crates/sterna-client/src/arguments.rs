@@ -90,35 +90,60 @@ impl Place {
 /// Login of the client by user name and password.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Credentials {
-    /// User name
-    #[arg(
-        short = 'u',
-        long,
-        value_name = "USER",
-        env = "STERNA_USERNAME",
-        help_heading = "Client"
-    )]
-    pub username: Option<String>,
+    /// User name [env: STERNA_USERNAME, for a URL without a user name]
+    #[arg(short = 'u', long, value_name = "USER", help_heading = "Client")]
+    username: Option<String>,
     /// Password. Other users of this host can see it on the command line; the environment is safer
-    /// [env: STERNA_PASSWORD, with a user name]
+    /// [env: STERNA_PASSWORD, with a user name that is not the URL's]
     #[arg(
         short = 'P',
         long = "pw",
         value_name = "PASSWORD",
         help_heading = "Client"
     )]
+    password: Option<String>,
+}
+
+/// User name and password of a client.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct UserLogin {
+    /// The user name.
+    pub user: Option<String>,
+    /// The password.
     pub password: Option<String>,
 }
 
+impl std::fmt::Debug for UserLogin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // A secret is not for logs.
+        f.debug_struct("UserLogin")
+            .field("user", &self.user)
+            .field("has_password", &self.password.is_some())
+            .finish()
+    }
+}
+
 impl Credentials {
-    /// The password. That of the environment belongs to a user name.
+    /// Login at the broker of this URL: that of the flags, then that of the URL, and only without a
+    /// user name in both that of the environment.
     #[must_use]
-    pub fn password(&self) -> Option<String> {
-        let of_environment = || {
-            self.username.as_ref()?;
-            from_environment("STERNA_PASSWORD")
+    pub fn login(&self, url: &Url) -> UserLogin {
+        self.login_from(url, from_environment)
+    }
+
+    fn login_from(&self, url: &Url, variable: impl Fn(&str) -> Option<String>) -> UserLogin {
+        let of_url = url.user().map(str::to_owned);
+        let user = self.username.clone().or_else(|| of_url.clone());
+        let user = user.or_else(|| variable("STERNA_USERNAME"));
+        // A password goes with its own user name, and no secret to a server that it is not for.
+        let password_of_url = || {
+            let password = url.password().filter(|_| user == of_url);
+            password.map(str::to_owned)
         };
-        self.password.clone().or_else(of_environment)
+        let is_users_own = user.is_some() && (self.username.is_some() || of_url.is_none());
+        let password = self.password.clone().or_else(password_of_url);
+        let password = password.or_else(|| variable("STERNA_PASSWORD").filter(|_| is_users_own));
+        UserLogin { user, password }
     }
 }
 
@@ -305,5 +330,45 @@ fn tls_version(text: &str) -> Result<TlsVersion, String> {
         "tlsv1.2" => Ok(TlsVersion::Tls12),
         "tlsv1.3" => Ok(TlsVersion::Tls13),
         _ => Err("tlsv1.2 or tlsv1.3".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A secret of the environment is for the server that is named without a login.
+    #[test]
+    fn flags_go_before_the_url_and_that_before_the_environment() {
+        let login = |flags: [Option<&str>; 2], url: &str, variables: bool| {
+            let [username, password] = flags.map(|flag| flag.map(str::to_owned));
+            let credentials = Credentials { username, password };
+            let variable = |name: &str| {
+                let value = match name {
+                    "STERNA_USERNAME" => "env",
+                    _ => "secret",
+                };
+                variables.then(|| value.to_owned())
+            };
+            let UserLogin { user, password } =
+                credentials.login_from(&url.parse().unwrap(), variable);
+            format!("{user:?} {password:?}").replace("Some", "")
+        };
+        let none = [None, None];
+        for (flags, url, expected) in [
+            (none, "mqtt://h", r#"("env") ("secret")"#),
+            (none, "mqtt://ann:pw@h", r#"("ann") ("pw")"#),
+            (none, "mqtt://ann@h", r#"("ann") None"#),
+            ([None, Some("P")], "mqtt://ann@h", r#"("ann") ("P")"#),
+            ([None, Some("P")], "mqtt://ann:pw@h", r#"("ann") ("P")"#),
+            ([None, Some("P")], "mqtt://h", r#"("env") ("P")"#),
+            ([Some("u"), None], "mqtt://h", r#"("u") ("secret")"#),
+            ([Some("u"), None], "mqtt://ann:pw@h", r#"("u") ("secret")"#),
+            ([Some("ann"), None], "mqtt://ann:pw@h", r#"("ann") ("pw")"#),
+        ] {
+            assert_eq!(login(flags, url, true), expected, "{flags:?} {url}");
+        }
+        assert_eq!(login(none, "mqtt://h", false), "None None");
+        assert_eq!(login([None, Some("P")], "mqtt://h", false), r#"None ("P")"#);
     }
 }

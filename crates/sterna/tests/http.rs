@@ -300,3 +300,40 @@ fn a_redirect_is_told_and_not_followed() {
     assert_eq!(code(&sent), 130);
     assert!(stderr(&sent).contains("301, which leads to https://elsewhere.example/"));
 }
+
+/// Secrets of the environment do not go to the server of a URL with a login of its own.
+#[test]
+fn a_login_in_the_url_goes_before_the_environment() {
+    for (url_login, flags, expected) in [
+        ("ann:pw@", &[][..], "Basic YW5uOnB3"),
+        ("ann@", &["-P", "other"][..], "Basic YW5uOm90aGVy"),
+        ("ann@", &[][..], "Basic YW5uOg=="),
+        ("", &[][..], "Bearer secret"),
+    ] {
+        let (saw, seen) = std::sync::mpsc::channel();
+        let server = scripted(move |client| {
+            let mut request = [0; 4_096];
+            let bytes = client.read(&mut request).unwrap();
+            let text = String::from_utf8_lossy(&request[..bytes]).into_owned();
+            saw.send(text).unwrap();
+            let _ = client.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+        });
+        let mut command = sterna();
+        command.args([
+            "pub",
+            &format!("http://{url_login}{server}"),
+            "-t",
+            "t",
+            "-m",
+            "x",
+        ]);
+        command.args(flags).env("STERNA_TOKEN", "secret");
+        let sent = command.output().unwrap();
+        assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+        let request = seen.recv().unwrap();
+        assert!(
+            request.contains(&format!("authorization: {expected}\r\n")),
+            "{request}"
+        );
+    }
+}

@@ -49,7 +49,7 @@ pub(super) struct Connection {
     #[command(flatten)]
     login: Credentials,
     /// Log in by SCRAM-SHA-256: the password stays here, and the broker has to know it, too
-    #[arg(long, requires = "username", help_heading = "Client")]
+    #[arg(long, help_heading = "Client")]
     scram: bool,
     /// HTTP: a token to log in with, in place of user name and password [env: STERNA_TOKEN]
     #[arg(
@@ -253,6 +253,7 @@ impl Connection {
             }
         }
         let topic = url.topic().map_err(|error| error.to_string())?;
+        let login = self.login.login(&url);
         let mut options = Options::new(url);
         options.version = self.protocol_version;
         let properties = Properties::new(&self.properties, options.version, packets)?;
@@ -272,22 +273,16 @@ impl Connection {
             None if self.disable_clean_session && options.version.is_v5() => u32::MAX,
             None => 0,
         };
-        match (&self.login.username, self.login.password()) {
-            (Some(user), Some(password)) if self.scram => {
-                options.login = Login::Scram {
-                    user: user.clone(),
-                    password,
-                };
-            }
+        options.login = match (login.user, login.password) {
+            (Some(user), Some(password)) if self.scram => Login::Scram { user, password },
             (Some(_), None) if self.scram => return Err("--scram: there is no password".to_owned()),
-            (user, password) if user.is_some() || password.is_some() => {
-                options.login = Login::Password {
-                    user: user.clone(),
-                    password: password.map(String::into_bytes),
-                };
-            }
-            _ => {}
-        }
+            (None, _) if self.scram => return Err("--scram: there is no user name".to_owned()),
+            (None, None) => Login::Anonymous,
+            (user, password) => Login::Password {
+                user,
+                password: password.map(String::into_bytes),
+            },
+        };
         self.link(&mut options.link)?;
         options.keep_alive_s = self.keepalive;
         options.close_timeout = self.close_timeout.unwrap_or(options.close_timeout);

@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 use sterna_client::Url;
 use sterna_client::arguments::{Credentials as Login, Trust, from_environment, seconds};
-use sterna_client::http::{Client, Credentials, Error, Lines, Method, Options};
+use sterna_client::http::{Client, Error, Lines, Method, Options};
 
+use super::super::connection::http::credentials;
 use super::super::exit::Failure;
 
 /// The port of an admin URL without one.
@@ -80,18 +81,7 @@ impl Connection {
         let url = http_url(given.as_deref().unwrap_or("admin://localhost"))?;
         self.trust.refuse_idle(url.scheme())?;
         let mut options = Options::new(url);
-        if let Some(user) = &self.login.username {
-            options.credentials = Credentials::Basic {
-                user: user.clone(),
-                password: self.login.password().unwrap_or_default(),
-            };
-        } else if let Some(token) = self
-            .token
-            .clone()
-            .or_else(|| from_environment("STERNA_TOKEN"))
-        {
-            options.credentials = Credentials::Bearer(token);
-        }
+        options.credentials = credentials(self.token.as_ref(), &self.login.login(&options.url));
         options.tls = self.trust.tls();
         options.http3 = false;
         options.connect_timeout = self.timeout;

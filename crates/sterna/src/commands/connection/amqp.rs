@@ -79,14 +79,9 @@ impl Connection {
 
     /// The login of --sasl, or that of the user name, password and --scram.
     fn sasl(&self, options: &mut amqp::Options) -> Result<(), String> {
-        let from_url = match &options.sasl {
-            Sasl::Plain { user, password } => Some((user.clone(), password.clone())),
-            _ => None,
-        };
-        let credentials = match &self.login.username {
-            Some(user) => Some((user.clone(), self.login.password().unwrap_or_default())),
-            None => from_url,
-        };
+        let login = self.login.login(&options.url);
+        let password = login.password.unwrap_or_default();
+        let credentials = login.user.map(|user| (user, password));
         let mechanism = match (self.sasl, self.scram, &credentials) {
             (Some(mechanism), ..) => mechanism,
             (None, true, _) => Mechanism::Scram,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sterna_client::arguments::from_environment;
+use sterna_client::arguments::{UserLogin, from_environment};
 use sterna_client::http::{Client, Credentials, Options};
 use sterna_client::{Streams, Version};
 
@@ -25,6 +25,21 @@ pub(in super::super) fn refuse(flags: &[(&str, bool)]) -> Result<(), String> {
     match flags.iter().find(|(_, is_given)| *is_given) {
         Some((flag, _)) => Err(format!("{flag}: HTTP has no such thing")),
         None => Ok(()),
+    }
+}
+
+/// The login for HTTP: a token of the command line, user name and password, or the token of the
+/// environment.
+pub(in super::super) fn credentials(token: Option<&String>, login: &UserLogin) -> Credentials {
+    match (token, &login.user) {
+        (Some(token), _) => Credentials::Bearer(token.clone()),
+        (None, Some(user)) => Credentials::Basic {
+            user: user.clone(),
+            password: login.password.clone().unwrap_or_default(),
+        },
+        (None, None) => {
+            from_environment("STERNA_TOKEN").map_or(Credentials::None, Credentials::Bearer)
+        }
     }
 }
 
@@ -67,19 +82,7 @@ impl Connection {
 
     /// The login: a token, or user name and password.
     fn credentials(&self, options: &mut Options) {
-        let token = || {
-            self.token
-                .clone()
-                .or_else(|| from_environment("STERNA_TOKEN"))
-        };
-        if let Some(user) = &self.login.username {
-            options.credentials = Credentials::Basic {
-                user: user.clone(),
-                password: self.login.password().unwrap_or_default(),
-            };
-        } else if let Some(token) = token() {
-            options.credentials = Credentials::Bearer(token);
-        }
+        options.credentials = credentials(self.token.as_ref(), &self.login.login(&options.url));
     }
 
     /// Says what the connection knows of its path, when --path-stats asks for it.

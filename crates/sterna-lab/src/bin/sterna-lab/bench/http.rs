@@ -118,18 +118,17 @@ async fn measure(args: &Args) -> Result<Report, String> {
     if let Some(own) = &own {
         options.tls.fingerprints = vec![own.fingerprint];
     }
-    if let Some(user) = &args.login.username {
-        options.credentials = Credentials::Basic {
-            user: user.clone(),
-            password: args.login.password().unwrap_or_default(),
-        };
-    } else if let Some(token) = args
-        .token
-        .clone()
-        .or_else(|| from_environment("STERNA_TOKEN"))
-    {
-        options.credentials = Credentials::Bearer(token);
-    }
+    let login = args.login.login(&options.url);
+    options.credentials = match (&args.token, login.user) {
+        (Some(token), _) => Credentials::Bearer(token.clone()),
+        (None, Some(user)) => Credentials::Basic {
+            user,
+            password: login.password.unwrap_or_default(),
+        },
+        (None, None) => {
+            from_environment("STERNA_TOKEN").map_or(Credentials::None, Credentials::Bearer)
+        }
+    };
     let pid = args.pid.or_else(|| own.as_ref().map(OwnBroker::pid));
     let broker = Process::find(pid.ok_or("there is no process to measure")?)?;
     process::raise_open_files();

@@ -297,19 +297,19 @@ struct Credentials {
 
 impl Credentials {
     fn new(common: &Common) -> Result<Self, String> {
-        let password = common.login.password();
+        let login = common.login.login(&common.place.url(&common.trust)?);
+        let password = login.password;
         if (password.as_ref()).is_some_and(|password| password.len() > usize::from(u16::MAX)) {
             return Err("--pw: a password has at most 65,535 bytes".to_owned());
         }
-        if !common.protocol_version.is_v5() && password.is_some() && common.login.username.is_none()
-        {
+        if !common.protocol_version.is_v5() && password.is_some() && login.user.is_none() {
             return Err("--pw: before MQTT 5 a password needs a user name".to_owned());
         }
         Ok(Self {
             version: common.protocol_version,
             prefix: (common.client_prefix.clone())
                 .unwrap_or_else(|| format!("bench-{}", std::process::id())),
-            username: common.login.username.clone(),
+            username: login.user,
             password: password.map(String::into_bytes),
         })
     }
