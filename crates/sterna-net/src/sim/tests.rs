@@ -410,6 +410,21 @@ fn half_closed_connections_still_carry_bytes_the_other_way() {
 }
 
 #[test]
+fn a_stream_that_is_watched_and_given_up_by_the_client_is_reported() {
+    let (mut sim, client) = quiet(2);
+    sim.pause(client, true);
+    ask(&mut sim, client, |net, id| {
+        net.send_shared(id, StreamId::FIRST, Bytes::from(vec![1; 20 * SHARE_BYTES]));
+        net.watch(id, StreamId::FIRST);
+    });
+    sim.run_for(100_000);
+    assert!(!sim.handler(0).told.contains(&Told::Writable));
+    sim.abort(client, StreamId::FIRST, 7);
+    sim.run_for(100_000);
+    assert!(sim.handler(0).told.contains(&Told::Writable));
+}
+
+#[test]
 fn a_client_that_does_not_read_is_felt_and_reported_when_it_does() {
     let (mut sim, client) = quiet(2);
     sim.pause(client, true);
