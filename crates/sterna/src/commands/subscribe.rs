@@ -454,7 +454,7 @@ impl Printer<'_> {
                 next = events.try_next();
             }
         }
-        // What came before a failure is printed all the same.
+        // Messages that came before a failure are printed all the same.
         let out = std::mem::take(&mut self.out);
         if !out.is_empty() {
             output::print(&out)?;

@@ -180,7 +180,7 @@ impl Printer<'_> {
                 }
             }
         }
-        // What came before a failure is printed all the same.
+        // Messages that came before a failure are printed all the same.
         let out = std::mem::take(&mut self.out);
         if !out.is_empty() {
             output::print(&out)?;
