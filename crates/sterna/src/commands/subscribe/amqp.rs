@@ -304,7 +304,7 @@ impl Printer<'_> {
                 next = arrived.try_recv().ok();
             }
         }
-        // What came before a failure is printed all the same.
+        // Messages that came before a failure are printed all the same.
         let out = std::mem::take(&mut self.out);
         if !out.is_empty() {
             output::print(&out)?;
