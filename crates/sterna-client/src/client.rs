@@ -299,8 +299,9 @@ impl Client {
 
     /// Acknowledges a message with QoS 1 or 2, where [`Options::acknowledge_on_receipt`] is off.
     /// Acknowledgements leave in the order of the messages, so one that is left out holds up those
-    /// after it. For a message that came over an earlier connection it does nothing: that one comes
-    /// again.
+    /// after it. For a message with QoS 1 that came over an earlier connection it does nothing: that
+    /// one comes again. One with QoS 2 comes once, and its acknowledgement is sent over the connection
+    /// that there is.
     ///
     /// # Errors
     /// When the client has ended.

@@ -152,7 +152,8 @@ pub struct Options {
     pub incoming_messages: usize,
     /// Acknowledge messages with QoS 1 and 2 as soon as they are received; on by default. When off,
     /// the application acknowledges each with [`Client::acknowledge`](crate::Client::acknowledge)
-    /// after its work. If the session continues, unacknowledged messages are delivered again.
+    /// after its work. If the session continues, unacknowledged messages with QoS 1 are delivered
+    /// again. Those with QoS 2 are delivered again to the next client of the session only.
     pub acknowledge_on_receipt: bool,
     /// Distribution of messages over QUIC's streams; one stream by default.
     pub streams: Streams,

@@ -398,6 +398,73 @@ async fn what_the_application_has_given_up_is_not_asked_for_again() {
     says_nothing_more(&client, &mut broker).await;
 }
 
+/// The application acknowledges by itself. Of three messages it has acknowledged the second alone, which
+/// waits for the first one's acknowledgement.
+#[tokio::test]
+async fn what_the_application_has_not_acknowledged_is_not_acknowledged() {
+    let listener = Listener::new().await;
+    let mut options = listener.options();
+    options.session_expiry_s = 60;
+    options.acknowledge_on_receipt = false;
+    let (client, mut events, mut broker) = connected(options, &listener).await;
+    for (id, qos) in [
+        (7, QoS::ExactlyOnce),
+        (8, QoS::ExactlyOnce),
+        (9, QoS::AtLeastOnce),
+    ] {
+        broker
+            .publish("t", &[b'0' + u8::try_from(id).unwrap()], qos, id)
+            .await;
+    }
+    let mut came = Vec::new();
+    for _ in 0..3 {
+        came.push(events.message().await.unwrap());
+    }
+    client.acknowledge(&came[1]).await.unwrap();
+    says_nothing_more(&client, &mut broker).await;
+    drop(broker);
+
+    let mut broker = listener.accept_connected(true).await;
+    client.connected().await.unwrap();
+    for (id, qos) in [
+        (7, QoS::ExactlyOnce),
+        (8, QoS::ExactlyOnce),
+        (9, QoS::AtLeastOnce),
+    ] {
+        broker
+            .publish("t", &[b'0' + u8::try_from(id).unwrap()], qos, id)
+            .await;
+    }
+    // Of the three, the application has acknowledged this one.
+    assert_eq!(broker.next().await, Got::PubRec(8));
+    // The first comes once: its acknowledgement is still to be given.
+    let again = events.message().await.unwrap();
+    assert_eq!(&again.payload()[..], b"9");
+    says_nothing_more(&client, &mut broker).await;
+    client.acknowledge(&came[0]).await.unwrap();
+    assert_eq!(broker.next().await, Got::PubRec(7));
+    // For QoS 1, an acknowledgement of the earlier delivery says nothing about this one.
+    client.acknowledge(&came[2]).await.unwrap();
+    says_nothing_more(&client, &mut broker).await;
+    client.acknowledge(&again).await.unwrap();
+    assert_eq!(broker.next().await, Got::PubAck(9));
+    for id in [7, 8] {
+        broker.ack(Packet::PubRel, id).await;
+        assert_eq!(broker.next().await, Got::PubComp(id));
+    }
+    // What was acknowledged while there was no connection is known to the next one.
+    broker.publish("t", b"A", QoS::ExactlyOnce, 10).await;
+    let late = events.message().await.unwrap();
+    drop(broker);
+    let mut broker = listener.accept().await;
+    client.acknowledge(&late).await.unwrap();
+    assert!(matches!(broker.next().await, Got::Connect { .. }));
+    broker.connack(true, &[]).await;
+    says_nothing_more(&client, &mut broker).await;
+    broker.publish("t", b"A", QoS::ExactlyOnce, 10).await;
+    assert_eq!(broker.next().await, Got::PubRec(10));
+}
+
 #[tokio::test]
 async fn a_request_without_an_answer_is_asked_again() {
     let listener = Listener::new().await;

@@ -110,8 +110,10 @@ struct World {
     server_framer: Framer,
     to_server: BytesMut,
     to_client: BytesMut,
-    /// Messages that the client has received and not acknowledged yet.
-    unacknowledged: Vec<PacketId>,
+    /// Messages that the client has received and not acknowledged yet, by their tags.
+    unacknowledged: Vec<(PacketId, u64)>,
+    /// Tags of those that it has acknowledged.
+    acknowledged: std::collections::BTreeSet<u64>,
     up: Traffic,
     down: Traffic,
 }
@@ -162,6 +164,7 @@ impl World {
             to_server,
             to_client: BytesMut::new(),
             unacknowledged: Vec::new(),
+            acknowledged: std::collections::BTreeSet::new(),
             up: Traffic::default(),
             down: Traffic::default(),
         }
@@ -173,7 +176,10 @@ impl World {
         self.to_client.clear();
         self.client_framer = Framer::new();
         self.server_framer = Framer::new();
-        self.unacknowledged.clear();
+        // QoS 1 comes again. QoS 2 does not, so the application still has to acknowledge it.
+        let published = &self.down.published;
+        self.unacknowledged
+            .retain(|(_, tag)| published[tag] == QoS::ExactlyOnce);
         self.server = server::Connection::new(limits(), NOW_MS);
         self.client = open(&mut self.client_session, &mut self.to_server);
     }
@@ -187,7 +193,8 @@ impl World {
             Action::ClientAcknowledges => {
                 if !self.unacknowledged.is_empty() {
                     // The last one first: the engine keeps the order.
-                    let packet_id = self.unacknowledged.pop().unwrap();
+                    let (packet_id, tag) = self.unacknowledged.pop().unwrap();
+                    self.acknowledged.insert(tag);
                     self.client.acknowledge(
                         &mut self.client_session,
                         packet_id,
@@ -327,6 +334,8 @@ impl World {
                     packet_id,
                     reason,
                 }) => {
+                    // Nothing is acknowledged without the application.
+                    assert!(tag.is_none_or(|tag| self.acknowledged.contains(&tag)));
                     self.down.handed_over.extend(tag);
                     let out = &mut self.to_client;
                     self.server.pubrel(Lane::CONTROL, packet_id, reason, out);
@@ -373,7 +382,8 @@ impl World {
                         .parse()
                         .unwrap();
                     self.down.received.push(tag);
-                    self.unacknowledged.extend(publish.packet_id);
+                    let packet_id = publish.packet_id;
+                    self.unacknowledged.extend(packet_id.map(|id| (id, tag)));
                 }
                 Some(client::Event::Delivered { tag, .. }) => self.up.delivered.push(tag),
                 Some(client::Event::HandedOver { tag }) => self.up.handed_over.push(tag),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sterna_mqtt::client::{Connection, Event as Input};
 use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
-use sterna_mqtt::{Framer, Lane, ReasonCode, Violation};
+use sterna_mqtt::{Framer, Lane, QoS, ReasonCode, Version, Violation};
 use tokio::sync::mpsc::OwnedPermit;
 
 use super::lanes::{Carrier, LaneState, Lanes, Purpose, Sharing};
@@ -270,6 +270,12 @@ impl Link {
                     publish.topic = &topic;
                     let packet_id = publish.packet_id;
                     arrived(driver, &publish);
+                    if let Some(packet_id) = packet_id
+                        && publish.qos == QoS::ExactlyOnce
+                        && !driver.options.acknowledge_on_receipt
+                    {
+                        driver.held.insert(packet_id, driver.connections);
+                    }
                     if let Some(packet_id) =
                         packet_id.filter(|_| driver.options.acknowledge_on_receipt)
                     {
@@ -331,6 +337,10 @@ impl Link {
                     driver.events.push_back(Event::Connected(connected));
                     if !connack.session_present {
                         driver.doubt_subscriptions();
+                        // MQTT 3.1 does not tell.
+                        if driver.options.version != Version::V31 {
+                            driver.held.clear();
+                        }
                     }
                     resend(driver, connection, &mut self.carrier.lanes);
                     self.send_orphans(driver);

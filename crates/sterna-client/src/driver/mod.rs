@@ -174,6 +174,9 @@ struct Driver {
     next_tag: u64,
     /// Subscriptions to request again after the server has lost the session.
     subscriptions: BTreeMap<String, Granted>,
+    /// Messages with QoS 2 that the application has not acknowledged, and the connections that they
+    /// came over. They are not delivered again.
+    held: BTreeMap<PacketId, u64>,
     /// Connections that the server accepted.
     connections: u64,
     /// Limits of the server on the last connection.
@@ -203,6 +206,7 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         asked: HashMap::new(),
         next_tag: 1,
         subscriptions: BTreeMap::new(),
+        held: BTreeMap::new(),
         connections: 0,
         limits: None,
         early_failed: false,

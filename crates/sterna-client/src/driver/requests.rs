@@ -297,8 +297,12 @@ impl Link {
                 packet_id,
                 connection,
             } => {
-                // Messages of an earlier connection come again over this one.
-                if connection == driver.connections {
+                // Of an earlier connection, messages with QoS 1 are delivered again over this one.
+                let is_held = driver.held.get(&packet_id) == Some(&connection);
+                if is_held {
+                    driver.held.remove(&packet_id);
+                }
+                if is_held || connection == driver.connections {
                     let success = ReasonCode::Success;
                     let session = &mut driver.session;
                     self.connection.acknowledge(

@@ -470,7 +470,10 @@ impl Connection {
         if publish.qos == QoS::ExactlyOnce {
             match session.receive(lane, packet_id, publish.dup) {
                 Received::New => {}
-                Received::Pending => return Ok(None),
+                Received::Pending => {
+                    self.await_acknowledgement(packet_id, publish.qos, lane);
+                    return Ok(None);
+                }
                 Received::Repeated => {
                     // [MQTT-4.3.3-10]
                     self.answer(
@@ -501,11 +504,29 @@ impl Connection {
         Ok(Some(Event::Publish { topic, publish }))
     }
 
+    /// A message that the application has came again: on another lane, or over another connection.
+    /// The application's acknowledgement of the first one is for this one.
+    fn await_acknowledgement(&mut self, packet_id: PacketId, qos: QoS, lane: Lane) {
+        let mut known = self.unanswered.iter_mut();
+        match known.find(|known| known.packet_id == packet_id && known.qos == qos) {
+            Some(known) => known.lane = lane,
+            None => self.unanswered.push_back(Unanswered {
+                packet_id,
+                qos,
+                lane,
+                reason: None,
+            }),
+        }
+    }
+
     /// Takes over a message with QoS 1 or 2 that came with [`Event::Publish`], or refuses it with
     /// an error code. Writes PUBACK or PUBREC. Servers before MQTT 5.0 do not get the code.
     ///
     /// Messages may be acknowledged in any order. The packets leave in the order in which the
     /// messages came, so one that stays unacknowledged holds up the others.
+    ///
+    /// A message with QoS 2 is handed over once, also where its connection ends before this. Its
+    /// acknowledgement then answers the repetition, which may be yet to come.
     pub fn acknowledge(
         &mut self,
         session: &mut MqttSession,
@@ -513,15 +534,24 @@ impl Connection {
         reason: ReasonCode,
         out: &mut impl LaneWriter,
     ) {
-        if self.state != State::Connected {
-            return;
+        let refuses = reason.is_error() && self.version.is_v5();
+        let is_connected = self.state == State::Connected;
+        let found = self.unanswered.iter_mut().find(|message| {
+            is_connected && message.packet_id == packet_id && message.reason.is_none()
+        });
+        match found {
+            Some(message) => {
+                message.reason = Some(reason);
+                if message.qos == QoS::ExactlyOnce && !refuses {
+                    // Also where those before it hold its PUBREC up.
+                    session.mark_received(message.lane, packet_id);
+                }
+            }
+            None if refuses => {}
+            None => session.mark_earlier_received(packet_id),
         }
-        let found = self
-            .unanswered
-            .iter_mut()
-            .find(|message| message.packet_id == packet_id && message.reason.is_none());
-        if let Some(message) = found {
-            message.reason = Some(reason);
+        if !is_connected {
+            return;
         }
         // [MQTT-4.6.0-2] [MQTT-4.6.0-3] [MQTT311-4.6.0-2] [MQTT311-4.6.0-3]
         while let Some(Unanswered {
@@ -540,8 +570,6 @@ impl Connection {
                 // [MQTT-4.3.3-8] [MQTT-4.3.3-9]
                 if reason.is_error() && self.version.is_v5() {
                     session.forget_received(lane, packet_id);
-                } else {
-                    session.mark_received(lane, packet_id);
                 }
                 self.answer(PacketType::PubRec, lane, packet_id, reason, out);
             }

@@ -77,6 +77,7 @@ impl Connection {
         // [MQTT-3.1.4-4] [MQTT311-3.1.4-3]
         if session_present {
             // [MQTT-3.1.2-5] [MQTT311-3.1.2-4]
+            session.mark_all_received();
             session.begin_connection();
         } else {
             // [MQTT-3.1.2-4] [MQTT311-3.1.2-6]

@@ -10,7 +10,7 @@ const EARLIER: u64 = u64::MAX;
 /// Stands for the lane of messages received on a lost lane of this connection.
 const ORPHAN: u64 = u64::MAX - 1;
 
-/// A PUBREC with success has been sent.
+/// A PUBREC with success has been sent, or waits for its turn.
 const ACKNOWLEDGED: u8 = 0b01;
 
 /// Received on this connection: counts against the Receive Maximum.
@@ -41,13 +41,24 @@ impl Incoming {
     pub(super) fn begin_connection(&mut self) {
         self.in_flight = 0;
         let ids = std::mem::take(&mut self.ids);
-        // The received messages had been handed on, so they count as acknowledged from now on. [MQTT-4.3.3-10]
-        // A refused one whose client was not told is new when it comes again. [MQTT-4.3.3-9]
-        self.ids = ids
-            .into_iter()
-            .filter(|(_, state)| state & REFUSED == 0)
-            .map(|((id, _), _)| ((id, EARLIER), ACKNOWLEDGED))
-            .collect();
+        // A refused message whose client was not told is new when it comes again. [MQTT-4.3.3-9]
+        let taken = ids.into_iter().filter(|(_, state)| state & REFUSED == 0);
+        for ((id, _), state) in taken {
+            // Of two lanes with one identifier, one that is acknowledged counts for both.
+            *self.ids.entry((id, EARLIER)).or_default() |= state & ACKNOWLEDGED;
+        }
+    }
+
+    pub(super) fn mark_all_received(&mut self) {
+        for state in self.ids.values_mut() {
+            *state |= ACKNOWLEDGED;
+        }
+    }
+
+    pub(super) fn mark_earlier(&mut self, packet_id: PacketId) {
+        if let Some(state) = self.ids.get_mut(&(packet_id.get(), EARLIER)) {
+            *state |= ACKNOWLEDGED;
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -75,9 +86,13 @@ impl Incoming {
         // Of an earlier connection: a repetition, with any DUP flag. Of a lost lane: a repetition
         // only with the DUP flag. Some clients give each lane identifiers of its own, and forget
         // them with it.
-        if self.ids.remove(&(id, EARLIER)).is_some() {
-            self.insert(id, lane, ACKNOWLEDGED);
-            return Received::Repeated;
+        if let Some(state) = self.ids.remove(&(id, EARLIER)) {
+            self.insert(id, lane, state & ACKNOWLEDGED);
+            return if state & ACKNOWLEDGED != 0 {
+                Received::Repeated
+            } else {
+                Received::Pending
+            };
         }
         if let Some(state) = self.ids.remove(&(id, ORPHAN)) {
             self.in_flight -= u32::from(state & IN_FLIGHT != 0);

@@ -65,6 +65,19 @@ impl MqttSession {
         self.incoming.begin_connection();
     }
 
+    /// All received messages with QoS 2 count as acknowledged, for an end that hands them on as they
+    /// come. Without it, those without a PUBREC stay so on the next connection.
+    pub fn mark_all_received(&mut self) {
+        // [MQTT-4.3.3-10]
+        self.incoming.mark_all_received();
+    }
+
+    /// The application acknowledges a message with QoS 2 of an earlier connection, whose repetition is
+    /// yet to come.
+    pub fn mark_earlier_received(&mut self, packet_id: PacketId) {
+        self.incoming.mark_earlier(packet_id);
+    }
+
     /// Discards all state: the session starts again.
     pub fn clear(&mut self) {
         // [MQTT-3.1.2-4] [MQTT311-3.1.2-6]
@@ -210,7 +223,7 @@ impl MqttSession {
         self.incoming.receive(lane, packet_id, dup)
     }
 
-    /// A PUBREC with success was sent: a repeated PUBLISH is answered without being delivered.
+    /// A PUBREC with success was sent, or waits for its turn: a repeated PUBLISH is answered without being delivered.
     pub fn mark_received(&mut self, lane: Lane, packet_id: PacketId) {
         self.incoming.mark_received(lane, packet_id);
     }
