@@ -275,6 +275,38 @@ async fn a_silent_server_is_asked_again_elsewhere() {
     assert_eq!(client.connection().unwrap().connections, 2);
 }
 
+/// Each request of HTTP/1.1 has a connection for itself. One that waits for it in vain takes none from
+/// another.
+#[tokio::test]
+async fn a_wait_for_a_connection_ends_no_other_request() {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    let receiver = Mutex::new(Some(receiver));
+    let server = Server::tcp(
+        Script::new(move |_| {
+            let receiver = receiver.lock().unwrap().take();
+            match receiver {
+                Some(receiver) => Answer::Stream(Vec::new(), receiver),
+                None => Answer::status(204),
+            }
+        }),
+        &[],
+    )
+    .await;
+    let mut options = server.options("http");
+    options.max_connections = 1;
+    options.reconnect = None;
+    options.response_timeout = Duration::from_millis(50);
+    let client = Client::new(options).unwrap();
+    let mut lines = soon(client.lines("/admin/v1/watch")).await.unwrap();
+    let error = soon(client.publish(message("a", "1"))).await.unwrap_err();
+    assert!(matches!(error, Error::Timeout(_)), "{error}");
+    assert!(sender.send(Part::Bytes("on\n".into())).is_ok());
+    assert_eq!(soon(lines.next()).await.unwrap().unwrap(), "on");
+    // Now there is room.
+    drop(lines);
+    soon(client.publish(message("a", "1"))).await.unwrap();
+}
+
 #[tokio::test]
 async fn requests_that_were_refused_undone_are_sent_again() {
     let count = Arc::new(AtomicUsize::new(0));

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::client::{Connected, Event};
 use super::error::Error;
 use super::fields::Fields;
-use super::link::{self, Body, Link, LinkError, OutgoingRequest, Response};
+use super::link::{self, Body, Link, LinkError, OutgoingRequest, Progress, Response};
 use super::options::Options;
 use super::problem::Problem;
 use crate::backoff::Failures;
@@ -244,10 +244,13 @@ impl Inner {
                 Failed::Link(LinkError::Lost(_) | LinkError::Timeout(_)) => {
                     request.is_repeatable(attempt.key.as_deref())
                 }
-                Failed::Busy(_) | Failed::Link(LinkError::Undone(_) | LinkError::EarlyData) => true,
+                Failed::Busy(_)
+                | Failed::Link(
+                    LinkError::Undone(_) | LinkError::EarlyData | LinkError::NoRoom(_),
+                ) => true,
                 Failed::Link(_) => false,
             };
-            let is_busy = matches!(error, Failed::Busy(_));
+            let is_busy = matches!(error, Failed::Busy(_) | Failed::Link(LinkError::NoRoom(_)));
             let is_unreachable = matches!(error, Failed::Connect(Error::Connect(_)));
             let error = error.into_error();
             let is_first = self.connections() == 0 && !self.options.retry_first;
@@ -299,18 +302,20 @@ impl Inner {
             fields: &fields,
             credentials: credentials.filter(|_| attempt.with_credentials),
             content: request.content.clone(),
+            progress: Progress::default(),
         };
         let timeout = self.options.response_timeout;
+        let sending = std::pin::pin!(link.send(&outgoing));
         let answered = tokio::select! {
-            answered = tokio::time::timeout(timeout, link.send(&outgoing)) => answered,
+            answered = outgoing.progress.within(timeout, sending) => answered,
             error = self.handshake_overdue(&link) => {
                 self.give_up(&link);
                 return Err(Failed::Connect(error.into()));
             }
         };
-        let answered = answered.unwrap_or_else(|_| {
+        let answered = answered.unwrap_or_else(|| {
             // It is dead, or as good as.
-            self.give_up(&link);
+            self.give_up_request(&link);
             Err(LinkError::Timeout(timeout))
         });
         match answered {
@@ -374,6 +379,13 @@ impl Inner {
         }
     }
 
+    /// Takes the connection of a request for lost. Others go on where they have their own.
+    pub(super) fn give_up_request(&self, link: &Link) {
+        if link.give_up_request() {
+            self.give_up(link);
+        }
+    }
+
     /// Takes a connection for lost.
     pub(super) fn give_up(&self, link: &Link) {
         link.give_up();
@@ -419,7 +431,7 @@ impl From<LinkError> for Error {
             }
             LinkError::Connect(error) => Self::Connect(error),
             LinkError::Lost(error) => Self::Lost(error),
-            LinkError::Timeout(after) => Self::Timeout(after),
+            LinkError::Timeout(after) | LinkError::NoRoom(after) => Self::Timeout(after),
             LinkError::Protocol(what) => Self::Protocol(what),
             LinkError::Command(error) => Self::Command(error),
         }

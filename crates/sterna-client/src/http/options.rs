@@ -112,8 +112,9 @@ pub struct Options {
     /// want of credentials is sent again with them.
     pub credentials_once: bool,
     /// Longest time from a request to the head of its response, and between two pieces of a
-    /// response. After it, the connection counts as lost. 20 s by default. Subscriptions have
-    /// `silence_timeout` instead.
+    /// response. It begins anew with each piece of the request that leaves. After it, the request's
+    /// connection counts as lost. 20 s by default; also the longest wait for a free connection of
+    /// HTTP/1.1. Subscriptions have `silence_timeout` instead.
     pub response_timeout: Duration,
     /// Longest silence of a subscription, after which its connection counts as lost. 45 s by
     /// default. A broker sends a sign of life every 15 s.

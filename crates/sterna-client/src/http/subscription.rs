@@ -267,7 +267,7 @@ impl Subscription {
             Err(error) => {
                 if matches!(error, LinkError::Timeout(_)) {
                     let link = link.clone();
-                    self.inner.give_up(&link);
+                    self.inner.give_up_request(&link);
                 }
                 if let LinkError::Protocol(what) = error {
                     return Err(Error::Protocol(what));

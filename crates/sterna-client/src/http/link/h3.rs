@@ -18,7 +18,8 @@ use sterna_h3::{
 };
 use tokio::sync::watch;
 
-use super::{LinkError, OutgoingRequest, Response};
+use super::upload::Upload;
+use super::{LinkError, OutgoingRequest, Progress, Response};
 use crate::error::ConnectError;
 use crate::http::options::Options;
 use crate::path::PathStatistics;
@@ -244,8 +245,9 @@ impl H3 {
         self: &Arc<Self>,
         outgoing: &OutgoingRequest<'_>,
     ) -> Result<Response, LinkError> {
+        outgoing.progress.note();
         let mut exchange = self.open_exchange(outgoing).await?;
-        exchange.write_all().await?;
+        exchange.write_all(&outgoing.progress).await?;
         self.uncork();
         exchange.response().await
     }
@@ -500,16 +502,20 @@ impl fmt::Debug for Exchange {
 }
 
 impl Exchange {
-    async fn write_all(&mut self) -> Result<(), LinkError> {
+    async fn write_all(&mut self, progress: &Progress) -> Result<(), LinkError> {
         for bytes in std::mem::take(&mut self.actions.writes) {
-            match self.send.write_chunk(bytes).await {
-                Ok(()) => {}
-                // The server has answered without the rest, or the stream says why it did not.
-                Err(WriteError::Stopped(_) | WriteError::ClosedStream) => return Ok(()),
-                Err(WriteError::ZeroRttRejected) => return Err(LinkError::EarlyData),
-                Err(error) => return Err(LinkError::lost(error)),
+            let mut upload = Upload::new(bytes, progress.clone());
+            while let Some(piece) = upload.next() {
+                match self.send.write_chunk(piece).await {
+                    Ok(()) => {}
+                    // The server has answered without the rest, or the stream says why it did not.
+                    Err(WriteError::Stopped(_) | WriteError::ClosedStream) => return Ok(()),
+                    Err(WriteError::ZeroRttRejected) => return Err(LinkError::EarlyData),
+                    Err(error) => return Err(LinkError::lost(error)),
+                }
             }
         }
+        progress.note();
         if self.actions.fin {
             // An error says that the server reads no further.
             let _ = self.send.finish();

@@ -4,6 +4,7 @@
 mod h3;
 mod io;
 mod tcp;
+mod upload;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 
 pub(super) use h3::H3;
 pub(super) use tcp::{H1, H2};
+pub(super) use upload::Progress;
 
 use super::Version;
 use super::options::Options;
@@ -40,6 +42,8 @@ pub(super) enum LinkError {
     Lost(Arc<std::io::Error>),
     /// No data within this time.
     Timeout(Duration),
+    /// All connections that may be open are in use, and none became free within this time.
+    NoRoom(Duration),
     /// The broker broke the protocol.
     Protocol(String),
     /// It cannot be sent.
@@ -62,6 +66,7 @@ pub(super) struct OutgoingRequest<'a> {
     /// The value of the field authorization.
     pub(super) credentials: Option<&'a [u8]>,
     pub(super) content: Bytes,
+    pub(super) progress: Progress,
 }
 
 /// A response whose content has yet to come.
@@ -192,6 +197,17 @@ impl Link {
             Self::H2(link) => link.give_up(),
             Self::H1(link) => link.give_up(),
         }
+    }
+
+    /// Takes the connection of a request for lost, and says whether that was the only one. Each request
+    /// of HTTP/1.1 has one for itself.
+    pub(super) fn give_up_request(&self) -> bool {
+        if let Self::H1(link) = self {
+            link.forget_idle();
+            return false;
+        }
+        self.give_up();
+        true
     }
 
     /// Ends the connection in order.

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -16,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 use super::io::{Io, Tasks};
+use super::upload::Upload;
 use super::{Link, LinkError, OutgoingRequest, Response};
 use crate::error::ConnectError;
 use crate::http::options::Options;
@@ -58,7 +58,7 @@ fn request(
     authority: &str,
     outgoing: &OutgoingRequest<'_>,
     is_http2: bool,
-) -> Result<http::Request<Full<Bytes>>, LinkError> {
+) -> Result<http::Request<Upload>, LinkError> {
     let invalid = |_| LinkError::Protocol("a field or target that none may have".to_owned());
     let target = if is_http2 {
         let scheme = options.url.scheme();
@@ -79,9 +79,8 @@ fn request(
         value.set_sensitive(true);
         builder = builder.header("authorization", value);
     }
-    builder
-        .body(Full::new(outgoing.content.clone()))
-        .map_err(invalid)
+    let upload = Upload::new(outgoing.content.clone(), outgoing.progress.clone());
+    builder.body(upload).map_err(invalid)
 }
 
 fn response(response: http::Response<Incoming>, lease: Option<Lease>) -> Response {
@@ -151,7 +150,7 @@ impl Body {
 pub(in crate::http) struct H2 {
     options: Arc<Options>,
     authority: String,
-    sender: http2::SendRequest<Full<Bytes>>,
+    sender: http2::SendRequest<Upload>,
     given_up: AtomicBool,
     task: AbortHandle,
 }
@@ -196,6 +195,7 @@ impl H2 {
     }
 
     pub(super) async fn send(&self, outgoing: &OutgoingRequest<'_>) -> Result<Response, LinkError> {
+        outgoing.progress.note();
         let request = request(&self.options, &self.authority, outgoing, true)?;
         let mut sender = self.sender.clone();
         sender.ready().await.map_err(failed)?;
@@ -206,7 +206,7 @@ impl H2 {
 
 /// A connection of HTTP/1.1 on which a request can be sent.
 struct Idle {
-    sender: http1::SendRequest<Full<Bytes>>,
+    sender: http1::SendRequest<Upload>,
     task: AbortHandle,
 }
 
@@ -276,11 +276,16 @@ impl H1 {
         }
     }
 
-    pub(super) fn give_up(&self) {
+    /// Gives up connections without a request. Where one does not answer, these may be as dead.
+    pub(super) fn forget_idle(&self) {
         self.idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
+    }
+
+    pub(super) fn give_up(&self) {
+        self.forget_idle();
         let mut leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
         for connection in leased.drain(..) {
             connection.abort();
@@ -296,8 +301,12 @@ impl H1 {
 
     /// A connection that is idle, else a new one.
     async fn lease(&self) -> Result<(Lease, bool), LinkError> {
-        let room = Arc::clone(&self.room).acquire_owned().await;
-        let room = room.map_err(|_| LinkError::Undone("the client has ended"))?;
+        let timeout = self.options.response_timeout;
+        let room = Arc::clone(&self.room).acquire_owned();
+        let room = tokio::time::timeout(timeout, room).await;
+        let room = room
+            .map_err(|_| LinkError::NoRoom(timeout))?
+            .map_err(|_| LinkError::Undone("the client has ended"))?;
         let lease = |connection| Lease {
             connection,
             pool: Arc::clone(&self.idle),
@@ -327,6 +336,7 @@ impl H1 {
     pub(super) async fn send(&self, outgoing: &OutgoingRequest<'_>) -> Result<Response, LinkError> {
         let request = request(&self.options, &self.authority, outgoing, false)?;
         let (mut lease, is_reused) = self.lease().await?;
+        outgoing.progress.note();
         self.note_lease(&lease.connection);
         let sender = &mut lease.connection.sender;
         if sender.ready().await.is_err() {
