@@ -610,6 +610,37 @@ fn gets(script: &Script) -> Vec<String> {
         .collect()
 }
 
+/// A server that cuts the response after each message is asked with the pauses of other failures.
+#[tokio::test]
+async fn a_message_does_not_end_the_back_off() {
+    let id = AtomicUsize::new(0);
+    let server = Server::tcp(
+        Script::new(move |_| {
+            let (answer, inlet) = Answer::subscription("~1");
+            let id = id.fetch_add(1, Ordering::Relaxed) as u64 + 1;
+            inlet.send(frame(id, 1, "t", b"x")).ok().unwrap();
+            inlet.send(Part::Cut).ok().unwrap();
+            answer
+        }),
+        &[],
+    )
+    .await;
+    let mut options = server.options("http");
+    options.reconnect.as_mut().unwrap().max_attempts = Some(3);
+    let client = Client::new(options).unwrap();
+    let subscribe = Subscribe::new("t", QoS::AtLeastOnce).unwrap();
+    let mut subscription = soon(client.subscribe(subscribe)).await.unwrap();
+    let mut messages = 0;
+    let error = loop {
+        match soon(subscription.next()).await {
+            Ok(_) => messages += 1,
+            Err(error) => break error,
+        }
+        assert!(messages <= 3, "it is asked again without an end");
+    };
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+}
+
 #[tokio::test]
 async fn a_subscription_goes_on_where_it_was_cut_off() {
     for plain in [false, true] {

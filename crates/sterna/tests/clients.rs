@@ -748,3 +748,33 @@ fn what_came_before_the_end_is_printed() {
         stderr(&run)
     );
 }
+
+/// A signal ends `request` before its response: that is no success.
+#[test]
+fn a_request_that_is_interrupted_says_so() {
+    let (begun, waiting) = std::sync::mpsc::channel();
+    let server = scripted(move |client| {
+        let _ = client.read(&mut [0; 1_024]).unwrap();
+        client.write_all(b"\x20\x03\x00\x00\x00").unwrap();
+        begun.send(()).unwrap();
+    });
+    let url = format!("mqtt://{server}");
+    let mut command = sterna();
+    command.args(["request", &url, "-t", "t", "-m", "x", "-q", "0", "-W", "60"]);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    waiting.recv().unwrap();
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(code(&ended), 27, "{}", stderr(&ended));
+}

@@ -165,7 +165,6 @@ impl Subscription {
 
     /// Notes that a message has come.
     fn note(&mut self, id: Option<u64>, is_duplicate: bool) {
-        self.failures.clear();
         if id.is_some() && id <= self.handed && !is_duplicate {
             // Numbers grow, so that this is another session of the same name.
             self.begin_anew();

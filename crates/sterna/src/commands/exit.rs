@@ -3,11 +3,14 @@
 //! Where mosquitto's clients have a code for the same case, it is the same number.
 
 use std::fmt::Display;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use sterna_client::amqp::{self, Condition, Outcome};
 use sterna_client::http;
 use sterna_client::{ConnectError, Error, SendError, Version};
+
+use super::admin::table::harmless;
 
 /// The command line is wrong, or a local file could not be read or written.
 pub(crate) const USAGE: u8 = 1;
@@ -23,7 +26,7 @@ const UNREACHABLE: u8 = 14;
 const UNRESOLVED: u8 = 15;
 /// The topic of a request had no subscriber.
 pub(super) const NOBODY: u8 = 16;
-/// Time ran out.
+/// Time ran out, or a signal ended a request without its response.
 pub(super) const TIMEOUT: u8 = 27;
 /// Unspecified error, as in MQTT 5: the broker refused and said nothing that has a code of its own.
 pub(super) const REFUSED: u8 = 0x80;
@@ -54,7 +57,7 @@ Exit status:
   14       the broker cannot be reached
   15       the host's name cannot be resolved
   16       the topic of a request has no subscriber
-  27       time ran out (-W)
+  27       time ran out (-W), or a signal ended a request without its response
   128-162  the broker refused (MQTT 5: its reason code; AMQP: the one that is closest to its
            condition; HTTP: to its status), for example 135 not authorised";
 
@@ -62,6 +65,17 @@ Exit status:
 pub(crate) fn usage(error: impl Display) -> ExitCode {
     eprintln!("sterna: {error}");
     ExitCode::from(USAGE)
+}
+
+/// Prints a line on standard error. It may have words of a server, which a terminal must not obey.
+pub(super) fn tell(text: impl Display) {
+    let text = text.to_string();
+    if std::io::stderr().is_terminal() {
+        let lines: Vec<_> = text.split('\n').map(harmless).collect();
+        eprintln!("{}", lines.join("\n"));
+    } else {
+        eprintln!("{text}");
+    }
 }
 
 /// Why a client command ends with something else than success.
@@ -83,6 +97,11 @@ impl Failure {
     /// A wrong command line or a local file.
     pub(super) fn local(text: impl Display) -> Self {
         Self::new(USAGE, text)
+    }
+
+    /// A signal ended a request.
+    pub(super) fn interrupted() -> Self {
+        Self::new(TIMEOUT, "ended without the response")
     }
 
     /// No text, and no fault: the reader of the output has closed it.
@@ -232,7 +251,7 @@ pub(super) fn code(result: Result<(), Failure>, quiet: bool) -> ExitCode {
         Err(failure) => {
             // A wrong command line is said in any case.
             if !failure.text.is_empty() && (!quiet || failure.code == USAGE) {
-                eprintln!("sterna: {}", failure.text);
+                tell(format_args!("sterna: {}", failure.text));
             }
             ExitCode::from(failure.code)
         }

@@ -144,7 +144,7 @@ impl Outage {
 
     fn say(&self, what: &str) {
         if !self.quiet {
-            eprintln!("sterna: {}", self.at_place(what));
+            exit::tell(format_args!("sterna: {}", self.at_place(what)));
         }
     }
 

@@ -1,10 +1,12 @@
 //! Received messages on standard output.
 
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use sterna_client::{Message, Property};
 
+use super::admin::table::harmless;
 use super::clock::LocalTime;
 use super::exit::Failure;
 use super::format::{Fields, Format};
@@ -57,11 +59,22 @@ impl Output {
     ///
     /// Errors of a single message, such as a payload that is not JSON, are for standard error.
     pub(super) fn write(&self, message: &Message, out: &mut Vec<u8>) -> Result<(), String> {
+        self.write_for(message, io::stdout().is_terminal(), out)
+    }
+
+    fn write_for(
+        &self,
+        message: &Message,
+        is_terminal: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
         let payload = message.payload_bytes();
         if let Some(format) = &self.format {
-            format.write(&fields(message), &LocalTime::now(), self.pretty, out)?;
+            let texts = Texts::of(message, is_terminal);
+            let fields = fields(message, &texts);
+            format.write(&fields, &LocalTime::now(), self.pretty, out)?;
         } else if self.verbose {
-            out.extend_from_slice(message.topic().as_bytes());
+            out.extend_from_slice(shown(message.topic(), is_terminal).as_bytes());
             out.push(b' ');
             out.extend_from_slice(if payload.is_empty() {
                 b"(null)"
@@ -81,24 +94,61 @@ impl Output {
     }
 }
 
-fn fields(message: &Message) -> Fields<'_> {
+/// A text of a publisher's. A terminal would obey its control characters. The payload stays as it is.
+fn shown(text: &str, is_terminal: bool) -> Cow<'_, str> {
+    if is_terminal {
+        harmless(text).into()
+    } else {
+        text.into()
+    }
+}
+
+/// The texts of a message, as they are shown.
+struct Texts<'a> {
+    topic: Cow<'a, str>,
+    content_type: Option<Cow<'a, str>>,
+    response_topic: Option<Cow<'a, str>>,
+    user_properties: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> Texts<'a> {
+    fn of(message: &'a Message, is_terminal: bool) -> Self {
+        let properties = message.properties();
+        let shown = |text| shown(text, is_terminal);
+        Self {
+            topic: shown(message.topic()),
+            content_type: properties.content_type().map(shown),
+            response_topic: properties.response_topic().map(shown),
+            user_properties: properties
+                .user_properties()
+                .map(|(name, value)| (shown(name), shown(value)))
+                .collect(),
+        }
+    }
+}
+
+fn fields<'a>(message: &'a Message, texts: &'a Texts<'_>) -> Fields<'a> {
     let properties = message.properties();
     Fields {
-        topic: message.topic(),
+        topic: &texts.topic,
         payload: message.payload_bytes(),
         qos: message.qos() as u8,
         retain: message.retain(),
         packet_id: message.packet_id(),
         topic_alias: properties.topic_alias(),
-        content_type: properties.content_type(),
+        content_type: texts.content_type.as_deref(),
         correlation_data: properties.correlation_data(),
         expiry_s: properties.message_expiry_s(),
         payload_format: properties.all().find(|property| match property {
             Property::PayloadFormatIndicator(is_text) => Some(u8::from(is_text)),
             _ => None,
         }),
-        response_topic: properties.response_topic(),
-        user_properties: properties.user_properties().collect(),
+        response_topic: texts.response_topic.as_deref(),
+        user_properties: texts
+            .user_properties
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect(),
         subscription_ids: properties.subscription_identifiers().collect(),
     }
 }
@@ -114,4 +164,37 @@ pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
             io::ErrorKind::BrokenPipe => Failure::quiet(),
             _ => Failure::local(format_args!("standard output: {error}")),
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use sterna_client::http::{Frame, Frames};
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        output: Output,
+    }
+
+    #[test]
+    fn a_topic_gives_a_terminal_no_orders() {
+        let mut frames = Frames::new(100);
+        frames.push(b"\x0c\x01\x01\x04a\x1b[m\x00\x1b[2J");
+        let Some(Frame::Message { message, .. }) = frames.next_frame().unwrap() else {
+            panic!("no message")
+        };
+        for flags in [&["-v"][..], &["-F", "%t %p"][..]] {
+            let output = Cli::parse_from(std::iter::once(&"sub").chain(flags)).output;
+            for (is_terminal, expected) in
+                [(true, "a\\u{1b}[m \x1b[2J\n"), (false, "a\x1b[m \x1b[2J\n")]
+            {
+                let mut out = Vec::new();
+                output.write_for(&message, is_terminal, &mut out).unwrap();
+                assert_eq!(String::from_utf8(out).unwrap(), expected);
+            }
+        }
+    }
 }

@@ -213,7 +213,7 @@ impl Exchange<'_> {
                 }
                 word = super::subscribe::signal(&mut signals), if signals_alive => {
                     if word {
-                        return Ok(());
+                        return Err(Failure::interrupted());
                     }
                     signals_alive = false;
                 }

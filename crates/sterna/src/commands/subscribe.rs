@@ -308,10 +308,10 @@ impl Answers {
         let granted = self.filters.len() - refused.len();
         for (filter, code) in refused {
             if !quiet {
-                eprintln!(
+                exit::tell(format_args!(
                     "Warning: the broker refused the subscription to {filter}: {}",
                     code.name()
-                );
+                ));
             }
         }
         Ok(granted)
@@ -522,7 +522,7 @@ impl Printer<'_> {
 
     fn say(&self, text: &str) {
         if !self.args.connection.quiet {
-            eprintln!("sterna: {text}");
+            exit::tell(format_args!("sterna: {text}"));
         }
     }
 }

@@ -100,7 +100,7 @@ impl Exchange<'_> {
                 }
                 word = signal(&mut signals), if signals_alive => {
                     if word {
-                        return Ok(());
+                        return Err(Failure::interrupted());
                     }
                     signals_alive = false;
                 }

@@ -378,7 +378,7 @@ impl Printer<'_> {
 
     fn say(&self, text: &str) {
         if !self.args.connection.quiet {
-            eprintln!("sterna: {text}");
+            exit::tell(format_args!("sterna: {text}"));
         }
     }
 }
