@@ -88,6 +88,8 @@ fn refused_identifiers_end_with_the_connection() {
     // Also where its lane is lost meanwhile.
     session.lane_closed(lane);
     assert_eq!(session.receive(control, id(1), true), Received::Pending);
+    // As a server does.
+    session.mark_all_received();
     session.begin_connection();
     session.check();
     assert_eq!(session.incoming_len(), 1);
