@@ -48,8 +48,9 @@ pub(crate) struct Carrier {
     emptied: u32,
     /// Time at which the queue of each stream was last read, in milliseconds since the Unix epoch.
     counted_ms: u64,
-    /// Bytes that are queued towards the client if it has taken none since that time.
-    untaken_bytes: usize,
+    /// Bytes that are queued towards the client if it has taken none since that time: the lower half of the number,
+    /// which is compared alone. Each idle client has it.
+    untaken_bytes: u32,
     /// The application was told that there is no room.
     is_full: bool,
     /// A stream has ended that left its session no room.
@@ -191,7 +192,7 @@ impl Carrier {
             self.emptied = self.emptied.wrapping_add(1);
             self.untaken_bytes = 0;
         } else if self.counted_ms != self.now_ms
-            || (self.is_full && self.unsent_bytes != self.untaken_bytes)
+            || (self.is_full && self.unsent_bytes as u32 != self.untaken_bytes)
         {
             self.count_unsent(net);
         }
@@ -203,7 +204,7 @@ impl Carrier {
     /// Asks how much is queued on each stream: once a turn, and when some of it was taken while there is no room.
     fn count_unsent(&mut self, net: &dyn Network) {
         self.counted_ms = self.now_ms;
-        self.untaken_bytes = self.unsent_bytes;
+        self.untaken_bytes = self.unsent_bytes as u32;
         for (number, stream) in &mut self.streams {
             let (Stream::Asked(Asked { sent, .. }) | Stream::OfSession { sent, .. }) = stream
             else {
@@ -243,8 +244,8 @@ impl Carrier {
         let most_bytes = self.limits.high_watermark_bytes.saturating_mul(PAUSE_SHARE);
         let unsent_bytes = net.unsent_bytes(self.id);
         // The difference that this step makes is no sign that the client has taken something.
-        let others_bytes = self.untaken_bytes.wrapping_sub(self.unsent_bytes);
-        self.untaken_bytes = others_bytes.wrapping_add(unsent_bytes);
+        let others_bytes = self.untaken_bytes.wrapping_sub(self.unsent_bytes as u32);
+        self.untaken_bytes = others_bytes.wrapping_add(unsent_bytes as u32);
         let is_paused = is_paced || unsent_bytes >= most_bytes;
         if is_paused != self.is_paused {
             self.is_paused = is_paused;
