@@ -46,8 +46,9 @@ pub(crate) struct Carrier {
     unsent_bytes: usize,
     /// Number of steps that began with an empty queue: the transport had taken everything.
     emptied: u32,
-    /// Time at which the queue of each stream was last read, in milliseconds since the Unix epoch.
-    counted_ms: u64,
+    /// Time at which the queue of each stream was last read, in milliseconds since the Unix epoch: the lower half of
+    /// the number, which is compared alone.
+    counted_ms: u32,
     /// Bytes that are queued towards the client if it has taken none since that time: the lower half of the number,
     /// which is compared alone. Each idle client has it.
     untaken_bytes: u32,
@@ -191,7 +192,7 @@ impl Carrier {
         if self.unsent_bytes == 0 {
             self.emptied = self.emptied.wrapping_add(1);
             self.untaken_bytes = 0;
-        } else if self.counted_ms != self.now_ms
+        } else if self.counted_ms != self.now_ms as u32
             || (self.is_full && self.unsent_bytes as u32 != self.untaken_bytes)
         {
             self.count_unsent(net);
@@ -203,7 +204,7 @@ impl Carrier {
 
     /// Asks how much is queued on each stream: once a turn, and when some of it was taken while there is no room.
     fn count_unsent(&mut self, net: &dyn Network) {
-        self.counted_ms = self.now_ms;
+        self.counted_ms = self.now_ms as u32;
         self.untaken_bytes = self.unsent_bytes as u32;
         for (number, stream) in &mut self.streams {
             let (Stream::Asked(Asked { sent, .. }) | Stream::OfSession { sent, .. }) = stream
