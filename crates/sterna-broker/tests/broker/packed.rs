@@ -243,13 +243,10 @@ impl Rights for Stricter {
     }
 }
 
-#[test]
-fn packed_sessions_are_judged_by_new_rules() {
-    let mut cluster = kept(1, &MemoryStore::new());
-    let client = full_client(&mut cluster, None);
-    pack(&mut cluster, client, 1);
-    let of_user = OpenSession {
-        client_id: "b",
+/// Opens a session of the user `gone`.
+fn open_of_gone(cluster: &mut Cluster, client_id: &str) -> Client {
+    let request = OpenSession {
+        client_id,
         user: Some("gone"),
         clean_start: false,
         expiry_s: 3_600,
@@ -258,8 +255,16 @@ fn packed_sessions_are_judged_by_new_rules() {
         on_demand: false,
         selector: None,
     };
-    let (consumer, opened) = cluster.start_request(0, of_user);
-    let other = cluster.opened(0, consumer, opened);
+    let (consumer, opened) = cluster.start_request(0, request);
+    cluster.opened(0, consumer, opened)
+}
+
+#[test]
+fn packed_sessions_are_judged_by_new_rules() {
+    let mut cluster = kept(1, &MemoryStore::new());
+    let client = full_client(&mut cluster, None);
+    pack(&mut cluster, client, 1);
+    let other = open_of_gone(&mut cluster, "b");
     cluster.subscribe(other, "plain", qos(Qos::AtLeastOnce));
     pack(&mut cluster, other, 2);
     cluster.publish(0, "plain", "secret", Qos::AtLeastOnce);
@@ -285,18 +290,7 @@ fn many_packed_sessions_are_judged_in_parts() {
         let mut cluster = kept(1, &MemoryStore::new());
         for number in 0..SESSIONS {
             let client_id = format!("away-{number}");
-            let request = OpenSession {
-                client_id: &client_id,
-                user: Some("gone"),
-                clean_start: false,
-                expiry_s: 3_600,
-                consumer: ConsumerId::default(),
-                will: None,
-                on_demand: false,
-                selector: None,
-            };
-            let (consumer, opened) = cluster.start_request(0, request);
-            let client = cluster.opened(0, consumer, opened);
+            let client = open_of_gone(&mut cluster, &client_id);
             cluster.close(client, Close::LOST);
         }
         cluster.pass(WRITTEN_MS);

@@ -22,6 +22,10 @@ fn restarted(shards: u16, limits: Limits, store: &MemoryStore) -> Cluster {
         cluster.broker(shard).restore(NOW_MS);
         cluster.collect(shard);
     }
+    for shard in 0..shards {
+        cluster.broker(shard).all_restored(NOW_MS);
+        cluster.collect(shard);
+    }
     cluster.run();
     cluster
 }
@@ -213,15 +217,20 @@ fn the_retained_message_is_the_same_after_a_restart() {
     assert_eq!(after.expect("it is retained").payload(), b"second");
 }
 
+/// A member of a shared subscription, whose session is away.
+fn leave_member(cluster: &mut Cluster) {
+    let member = cluster.open_with(0, "a", false, 3_600, None);
+    cluster.subscribe(member, "$share/g/t", qos(Qos::AtLeastOnce));
+    cluster.close(member, Close::LOST);
+}
+
 /// The last member's session ends with the process. What waited for the shared subscription is not for later members.
 #[test]
 fn a_shared_subscription_without_members_ends_with_the_restart() {
     for shards in 1..=2 {
         let store = MemoryStore::new();
         let mut cluster = restarted(shards, Limits::default(), &store);
-        let kept = cluster.open_with(0, "a", false, 3_600, None);
-        cluster.subscribe(kept, "$share/g/t", qos(Qos::AtLeastOnce));
-        cluster.close(kept, Close::LOST);
+        leave_member(&mut cluster);
         // It stays for as long as the connection does, and no longer.
         let brief = cluster.open_with(0, "a", false, 0, None);
         assert!(brief.present);
@@ -236,10 +245,6 @@ fn a_shared_subscription_without_members_ends_with_the_restart() {
         assert!(has_group(&store));
         drop(cluster);
         let mut cluster = restarted(shards, Limits::default(), &store);
-        for shard in 0..shards {
-            cluster.broker(shard).all_restored(NOW_MS);
-            cluster.collect(shard);
-        }
         cluster.pass(1_000);
         assert!(!has_group(&store), "nothing is left of it");
         let later = cluster.open_with(0, "b", false, 3_600, None);
@@ -256,17 +261,11 @@ fn a_shared_subscription_with_a_member_outlives_the_restart() {
     for shards in 1..=2 {
         let store = MemoryStore::new();
         let mut cluster = restarted(shards, Limits::default(), &store);
-        let kept = cluster.open_with(0, "a", false, 3_600, None);
-        cluster.subscribe(kept, "$share/g/t", qos(Qos::AtLeastOnce));
-        cluster.close(kept, Close::LOST);
+        leave_member(&mut cluster);
         cluster.publish(0, "t", "waits", Qos::AtLeastOnce);
         cluster.run();
         drop(cluster);
         let mut cluster = restarted(shards, Limits::default(), &store);
-        for shard in 0..shards {
-            cluster.broker(shard).all_restored(NOW_MS);
-            cluster.collect(shard);
-        }
         cluster.pass(1_000);
         let back = cluster.open_with(0, "a", false, 3_600, None);
         assert!(back.present);
