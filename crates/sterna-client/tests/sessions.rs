@@ -398,15 +398,8 @@ async fn what_the_application_has_given_up_is_not_asked_for_again() {
     says_nothing_more(&client, &mut broker).await;
 }
 
-/// The application acknowledges by itself. Of three messages it has acknowledged the second alone, which
-/// waits for the first one's acknowledgement.
-#[tokio::test]
-async fn what_the_application_has_not_acknowledged_is_not_acknowledged() {
-    let listener = Listener::new().await;
-    let mut options = listener.options();
-    options.session_expiry_s = 60;
-    options.acknowledge_on_receipt = false;
-    let (client, mut events, mut broker) = connected(options, &listener).await;
+/// Sends three messages, each with the last digit of its identifier.
+async fn publish_three(broker: &mut Broker<TcpStream>) {
     for (id, qos) in [
         (7, QoS::ExactlyOnce),
         (8, QoS::ExactlyOnce),
@@ -416,6 +409,18 @@ async fn what_the_application_has_not_acknowledged_is_not_acknowledged() {
             .publish("t", &[b'0' + u8::try_from(id).unwrap()], qos, id)
             .await;
     }
+}
+
+/// The application acknowledges by itself. Of three messages it has acknowledged the second alone, which
+/// waits for the first one's acknowledgement.
+#[tokio::test]
+async fn what_the_application_has_not_acknowledged_is_not_acknowledged() {
+    let listener = Listener::new().await;
+    let mut options = listener.options();
+    options.session_expiry_s = 60;
+    options.acknowledge_on_receipt = false;
+    let (client, mut events, mut broker) = connected(options, &listener).await;
+    publish_three(&mut broker).await;
     let mut came = Vec::new();
     for _ in 0..3 {
         came.push(events.message().await.unwrap());
@@ -426,15 +431,7 @@ async fn what_the_application_has_not_acknowledged_is_not_acknowledged() {
 
     let mut broker = listener.accept_connected(true).await;
     client.connected().await.unwrap();
-    for (id, qos) in [
-        (7, QoS::ExactlyOnce),
-        (8, QoS::ExactlyOnce),
-        (9, QoS::AtLeastOnce),
-    ] {
-        broker
-            .publish("t", &[b'0' + u8::try_from(id).unwrap()], qos, id)
-            .await;
-    }
+    publish_three(&mut broker).await;
     // Of the three, the application has acknowledged this one.
     assert_eq!(broker.next().await, Got::PubRec(8));
     // The first comes once: its acknowledgement is still to be given.
