@@ -20,14 +20,14 @@ from harness import Failure
 FOLDER = Path(os.environ["STERNA_BUILD"]) / "cluster-security"
 
 
-def server(name: str, config: str, store: str = "") -> tuple[Program, int]:
-    """A single server of NATS with JetStream."""
+def server(name: str, config: str, store: str = "8GB") -> tuple[Program, int]:
+    """A single server of NATS with JetStream. Without a `store` it gives three quarters of the disk that is free."""
     folder = FOLDER / f"nats-{name}"
     folder.mkdir(parents=True)
     (port,) = free_ports(1)
     path = folder / "nats.conf"
     path.write_text(
-        f'server_name: {name}\nlisten: 127.0.0.1:{port}\njetstream {{ store_dir: "{folder / "data"}"{store} }}\n{config}\n'
+        f'server_name: {name}\nlisten: 127.0.0.1:{port}\njetstream {{ store_dir: "{folder / "data"}", max_file_store: {store} }}\n{config}\n'
     )
     program = Program(["nats-server", "-c", str(path)], folder / "log")
     program.start()
@@ -53,10 +53,21 @@ class Member(Node):
         log = self.log.read_text(errors="replace")
         return any(all(word in line for word in words) for line in log.splitlines())
 
+    def warnings(self) -> list[str]:
+        """The last ones: a failed row of another machine has no other witness."""
+        return [line for line in self.log.read_text(errors="replace").splitlines() if " WARN " in line or " ERROR " in line][-3:]
+
 
 def joins(member: Member) -> None:
     with member:
-        wait_until(f"{member.name} joins; it says {member.page('/readyz')!r}", member.is_ready)
+        is_ready(member)
+
+
+def is_ready(member: Member) -> None:
+    try:
+        wait_until(f"{member.name} is ready", member.is_ready)
+    except TimeoutError as error:
+        raise Failure(f"{error}; /readyz: {member.page('/readyz')!r}; its log: {member.warnings()}") from error
 
 
 def is_refused(member: Member, ready: str, *log: str) -> None:
@@ -66,7 +77,7 @@ def is_refused(member: Member, ready: str, *log: str) -> None:
             wait_until("/readyz says why", lambda: ready in member.page("/readyz"))
             wait_until("the log says why", lambda: member.said("WARN", *(log or (ready,))))
         except TimeoutError as error:
-            raise Failure(f"{error}; /readyz: {member.page('/readyz')!r}") from error
+            raise Failure(f"{error}; /readyz: {member.page('/readyz')!r}; its log: {member.warnings()}") from error
         with Reader(member, "mqtt", "alone") as reader:
             publish_well(member, "mqtt", "alone", "still served")
             reader.wait(1)
@@ -180,7 +191,7 @@ def credentials() -> None:
 
 def a_small_store() -> None:
     """The inbox and the log are set aside as a whole; what is too much is said."""
-    nats, port = server("small", "", ", max_file_store: 100MB")
+    nats, port = server("small", "", "100MB")
     try:
         is_refused(Member("too-large", port, ""), "the node has not joined", "cannot join", "insufficient storage")
         joins(Member("fitting", port, "maximum_inbox_bytes = 50000000\nmaximum_log_bytes = 40000000"))
@@ -201,7 +212,7 @@ def names() -> None:
         for member in members:
             member.start()
         for member in members:
-            wait_until(f"{member.name} is ready", member.is_ready)
+            is_ready(member)
             wait_until("it sees its own", lambda member=member: member.figure("sterna_cluster_nodes_here") == 1)
         red, red_b, blue, blue_b = members
         with Reader(red_b, "mqtt", "x/#", "-q", "1") as one, Reader(blue_b, "mqtt", "x/#", "-q", "1") as other:
