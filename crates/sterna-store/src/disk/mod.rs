@@ -8,6 +8,7 @@ mod simulated;
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use real::RealDisk;
@@ -114,6 +115,68 @@ pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     let read = file.read_at(0, &mut bytes)?;
     bytes.truncate(read);
     Ok(bytes)
+}
+
+/// Bytes that are read at once around a place that the device cannot read: the system reads whole pages.
+const PIECE_BYTES: u64 = 1 << 12;
+
+/// How far around an unreadable place something has to be readable, in bytes.
+const NEAR_BYTES: u64 = 1 << 15;
+
+/// The system's number for an error of the device.
+const DEVICE_ERROR: i32 = 5;
+
+fn is_of_device(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(DEVICE_ERROR)
+}
+
+/// Reads as [`DiskFile::read_at`], and around places that the device cannot read. They are zeros, and are returned
+/// beside the number of bytes, as offsets in the file.
+///
+/// # Errors
+/// The system's. Also where nothing near can be read: the device is gone, and its bytes may come back with it.
+pub(crate) fn read_around(
+    file: &dyn DiskFile,
+    offset: u64,
+    into: &mut [u8],
+) -> io::Result<(usize, Vec<Range<u64>>)> {
+    let error = match file.read_at(offset, into) {
+        Ok(read) => return Ok((read, Vec::new())),
+        Err(error) if is_of_device(&error) => error,
+        Err(error) => return Err(error),
+    };
+    let end = file.length()?.min(offset + into.len() as u64);
+    let mut unreadable: Vec<Range<u64>> = Vec::new();
+    let mut is_gone = true;
+    let mut at = offset;
+    while at < end {
+        let next = end.min((at / PIECE_BYTES + 1) * PIECE_BYTES);
+        let piece = &mut into[(at - offset) as usize..(next - offset) as usize];
+        match file.read_at(at, piece) {
+            Ok(_) => is_gone = false,
+            Err(error) if is_of_device(&error) => {
+                piece.fill(0);
+                match unreadable.last_mut() {
+                    Some(last) if last.end == at => last.end = next,
+                    _ => unreadable.push(at..next),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        at = next;
+    }
+    if is_gone && !is_readable_near(file, offset, end) {
+        return Err(error);
+    }
+    Ok((end.saturating_sub(offset) as usize, unreadable))
+}
+
+fn is_readable_near(file: &dyn DiskFile, from: u64, end: u64) -> bool {
+    let mut byte = [0];
+    let before =
+        (1..=NEAR_BYTES / PIECE_BYTES).map_while(|nth| from.checked_sub(nth * PIECE_BYTES));
+    let after = (0..NEAR_BYTES / PIECE_BYTES).map(|nth| end + nth * PIECE_BYTES);
+    (before.chain(after)).any(|at| file.read_at(at, &mut byte).is_ok_and(|read| read > 0))
 }
 
 /// Puts a file with these bytes in the place of one with this name, on the disk when it returns.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Disk, DiskFile};
@@ -35,6 +36,9 @@ pub enum Fault {
     Open,
 }
 
+/// The system's number for an error of the device.
+const DEVICE_ERROR: i32 = 5;
+
 /// The system's number for too many open files.
 const TOO_MANY_FILES: i32 = 24;
 
@@ -52,6 +56,8 @@ struct State {
     kept_names: BTreeMap<String, u64>,
     name_changes: Vec<(String, NameChange)>,
     capacity_bytes: u64,
+    /// Places of files that cannot be read until they are written anew.
+    unreadable: Vec<(u64, Range<usize>)>,
     fault: Option<(Fault, u32)>,
     /// Changes that still come through before the power fails.
     changes_left: Option<u32>,
@@ -168,6 +174,7 @@ impl SimulatedDisk {
             kept_names: BTreeMap::new(),
             name_changes: Vec::new(),
             capacity_bytes: u64::MAX,
+            unreadable: Vec::new(),
             fault: None,
             changes_left: None,
             now_ms: 0,
@@ -229,7 +236,17 @@ impl SimulatedDisk {
         content.seen.clone_from(&content.kept);
     }
 
-    /// A file's bytes, as a program reads them.
+    /// Makes bytes of a file unreadable, as a bad sector is: until all of them are written anew.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn make_unreadable(&self, name: &str, place: Range<usize>) {
+        let mut state = self.state();
+        let file = *state.names.get(name).expect("a file of this name");
+        state.unreadable.push((file, place));
+    }
+
+    /// A file's bytes, as they were written.
     #[must_use]
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
@@ -517,6 +534,13 @@ impl DiskFile for SimulatedFile {
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut state = self.state()?;
+        let (start, end) = (offset as usize, offset as usize + into.len());
+        let hits = |(file, place): &(u64, Range<usize>)| {
+            *file == self.file && place.start < end && start < place.end
+        };
+        if state.unreadable.iter().any(hits) {
+            return Err(io::Error::from_raw_os_error(DEVICE_ERROR));
+        }
         let seen = &state.content(self.file)?.seen;
         let rest = seen.get(offset as usize..).unwrap_or_default();
         let count = rest.len().min(into.len());
@@ -545,6 +569,9 @@ impl DiskFile for SimulatedFile {
             Err(end) => &bytes[..end.saturating_sub(offset).min(bytes.len())],
         };
         state.written_bytes += written.len() as u64;
+        let (file, end) = (self.file, offset + written.len());
+        (state.unreadable)
+            .retain(|(known, place)| *known != file || place.start < offset || end < place.end);
         state.content(self.file)?.note_write(offset, written);
         room.map_err(|_| full())
     }

@@ -68,6 +68,9 @@ pub(crate) struct Maintenance {
     log_bytes: u64,
     /// Numbers of segments whose index is in its file.
     indexed: BTreeSet<u64>,
+    /// Numbers of segments whose index could not be written, until the next attempt.
+    put_off: BTreeSet<u64>,
+    index_retry_at_ms: u64,
     retry_at_ms: Option<u64>,
 }
 
@@ -91,6 +94,8 @@ impl Maintenance {
             last_checkpoint_ms: 0,
             log_bytes: 0,
             indexed,
+            put_off: BTreeSet::new(),
+            index_retry_at_ms: 0,
             retry_at_ms: None,
         }
     }
@@ -101,6 +106,9 @@ impl Maintenance {
             return Step::At(at_ms);
         }
         self.retry_at_ms = None;
+        if now_ms >= self.index_retry_at_ms {
+            self.put_off.clear();
+        }
         let done = if let Some(applied) = self.waiting {
             if self.shared.progress().synced < applied.sequence {
                 return Step::At(now_ms + POLL_MS);
@@ -109,7 +117,13 @@ impl Maintenance {
         } else if self.begin_checkpoint(now_ms, checkpoint) {
             Ok(())
         } else if let Some(segment) = self.without_index() {
-            self.write_index(&segment)
+            if let Err(reason) = self.write_index(&segment) {
+                // Segments that nobody needs go all the same: theirs may be the room that is lacking.
+                tracing::warn!("store: {reason}");
+                self.put_off.insert(segment.number);
+                self.index_retry_at_ms = now_ms + RETRY_MS;
+            }
+            Ok(())
         } else {
             match self.remove_segment() {
                 Ok(false) => return self.rest(),
@@ -138,6 +152,8 @@ impl Maintenance {
     fn rest(&self) -> Step {
         if self.applied.sequence < self.shared.pending().through {
             Step::At(self.next_checkpoint_ms)
+        } else if !self.put_off.is_empty() {
+            Step::At(self.index_retry_at_ms)
         } else {
             // Every append may be the first since the last checkpoint; the thread looks in its interval.
             Step::Idle
@@ -238,6 +254,7 @@ impl Maintenance {
             let state = segment.state();
             state.file.is_none()
                 && (state.index.is_some() || !self.indexed.contains(&segment.number))
+                && !self.put_off.contains(&segment.number)
         };
         segments.iter().find(is_without).map(Arc::clone)
     }
@@ -300,6 +317,7 @@ impl Maintenance {
             }
         }
         self.indexed.remove(&number);
+        self.put_off.remove(&number);
         // One after the other: after a power cut, there must not be a gap.
         (shared.disk.sync_folder(FOLDER)).map_err(|error| error.to_string())?;
         Ok(true)

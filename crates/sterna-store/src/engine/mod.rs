@@ -25,7 +25,7 @@ pub use running::{Running, Unwritten};
 pub use shared::{Damage, Progress};
 pub use usage::{SyncTimes, Usage, UsageReader};
 
-use crate::disk::{Disk, DiskFile, UNFINISHED};
+use crate::disk::{Disk, DiskFile, UNFINISHED, read_around};
 use crate::error::OpenError;
 use crate::log::frame::{Item, Seal, items};
 use crate::log::index::IndexBuilder;
@@ -466,8 +466,15 @@ fn rewrite(file: &dyn DiskFile, from: u64, end: u64) -> io::Result<()> {
     let mut at = from;
     while at < end {
         bytes.resize((end - at).min(CHUNK_BYTES) as usize, 0);
-        let read = file.read_at(at, &mut bytes)?;
-        file.write_at(at, &bytes[..read])?;
+        let (read, unreadable) = read_around(file, at, &mut bytes)?;
+        // A place that cannot be read today keeps what it has.
+        let mut from = 0;
+        for place in unreadable {
+            let (start, end) = ((place.start - at) as usize, (place.end - at) as usize);
+            file.write_at(at + from as u64, &bytes[from..start])?;
+            from = end;
+        }
+        file.write_at(at + from as u64, &bytes[from..read])?;
         at += bytes.len() as u64;
     }
     Ok(())

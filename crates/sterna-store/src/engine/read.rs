@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::shared::{Damage, Shared};
-use crate::disk::{DiskFile, read_all};
+use crate::disk::{DiskFile, read_all, read_around};
 use crate::log::frame::{HEADER_BYTES, Header, Seal, is_sound, messages};
 use crate::log::index::{Index, IndexBuilder, IndexFile, Posting};
 use crate::log::scan::{Found, Reason, Scanner};
@@ -237,15 +237,10 @@ impl View<'_> {
 #[derive(Debug)]
 struct Moved;
 
-/// The system's number for an error of the device.
-const DEVICE_ERROR: i32 = 5;
-
-/// Whether an error is the file's own and stays. All other errors of the system pass, such as too many open files:
-/// the messages are there, and are not to be passed over.
+/// Whether an error is the file's own and stays. Errors of the system pass, such as too many open files, or a
+/// device that is gone: the messages are there, and are not to be passed over.
 fn is_damage(error: &io::Error) -> bool {
-    error
-        .raw_os_error()
-        .is_none_or(|number| number == DEVICE_ERROR)
+    error.raw_os_error().is_none()
 }
 
 impl Reader {
@@ -373,7 +368,12 @@ impl Reader {
                 let is_close = next.saturating_sub(posting.offset) < TOGETHER_BYTES;
                 let found = window.frame(posting.offset, is_close, self.shared.seal)?;
                 if found.is_none() {
-                    self.report(view, posting.offset, 0, Reason::Body)?;
+                    let reason = if window.has_unreadable {
+                        Reason::Unreadable
+                    } else {
+                        Reason::Body
+                    };
+                    self.report(view, posting.offset, 0, reason)?;
                 }
                 checked = Some((posting.offset, found));
             }
@@ -561,7 +561,7 @@ impl Reader {
     }
 }
 
-/// Makes the index of a segment from its frames. Damage is passed over.
+/// Makes the index of a segment from its frames. Damage is reported, and passed over.
 pub(crate) fn build_index(
     shared: &Shared,
     segment: &Segment,
@@ -573,11 +573,23 @@ pub(crate) fn build_index(
     let start = SEGMENT_HEADER_BYTES as u64;
     let mut scanner = Scanner::new(file, shared.seal, start, end.offset);
     while let Some(found) = scanner.next()? {
-        if let Found::Frame { offset, header } = found
-            && header.first_position >= next_position
-            && header.sequence <= end.sequence
-        {
-            next_position = builder.add_frame(offset, header.first_position, scanner.body());
+        match found {
+            Found::Frame { offset, header } => {
+                if header.first_position >= next_position && header.sequence <= end.sequence {
+                    next_position =
+                        builder.add_frame(offset, header.first_position, scanner.body());
+                }
+            }
+            // A segment that failed has its last frames in the next one.
+            Found::Damaged(damaged) if segment.end().offset >= end.offset => {
+                shared.add_damage(Damage {
+                    file: shared.disk.display_name(&segment_name(segment.number)),
+                    offset: damaged.offset,
+                    bytes: damaged.bytes,
+                    reason: damaged.reason.to_string(),
+                });
+            }
+            Found::Damaged(_) => {}
         }
     }
     Ok(builder)
@@ -590,6 +602,8 @@ struct Window<'a> {
     end: u64,
     at: u64,
     bytes: Vec<u8>,
+    /// Whether the device could not read some of the bytes.
+    has_unreadable: bool,
 }
 
 impl<'a> Window<'a> {
@@ -599,6 +613,7 @@ impl<'a> Window<'a> {
             end,
             at: 0,
             bytes: Vec::new(),
+            has_unreadable: false,
         }
     }
 
@@ -643,8 +658,9 @@ impl<'a> Window<'a> {
         let length = (self.end.saturating_sub(offset)).min(length as u64) as usize;
         self.bytes.resize(length, 0);
         self.at = offset;
-        let read = self.file.read_at(offset, &mut self.bytes)?;
+        let (read, unreadable) = read_around(self.file, offset, &mut self.bytes)?;
         self.bytes.truncate(read);
+        self.has_unreadable = !unreadable.is_empty();
         Ok(())
     }
 }

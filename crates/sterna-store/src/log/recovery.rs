@@ -352,6 +352,11 @@ impl Gap {
 
     /// Whether something is missing here that was not synced.
     fn is_torn(&self, synced: u64) -> bool {
+        // A power cut leaves no such place.
+        let mut stretches = self.stretches.iter();
+        if stretches.any(|stretch| stretch.reason == Reason::Unreadable) {
+            return false;
+        }
         match self.after {
             Some(after) => after - 1 > synced,
             None => self.before >= synced,

@@ -1,9 +1,10 @@
 //! Walks through the frames of a file, and around damage.
 
 use std::io;
+use std::ops::Range;
 
 use super::frame::{HEADER_BYTES, Header, Seal, is_sound};
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, read_around};
 
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 1 << 18;
@@ -41,6 +42,8 @@ pub(crate) enum Reason {
     Missing,
     /// An append was cut off before it was complete.
     Torn,
+    /// The device cannot read it.
+    Unreadable,
 }
 
 impl std::fmt::Display for Reason {
@@ -51,6 +54,7 @@ impl std::fmt::Display for Reason {
             Self::FileHeader => "the file's header does not fit its checksum",
             Self::Missing => "frames are missing",
             Self::Torn => "an append that was cut off",
+            Self::Unreadable => "the device cannot read it",
         })
     }
 }
@@ -67,8 +71,10 @@ pub(crate) struct Scanner<'a> {
     /// Bytes of the file from an offset on.
     window: Vec<u8>,
     window_at: u64,
+    /// Places that the device could not read, in order.
+    unreadable: Vec<Range<u64>>,
     /// The last frame's body, as a range of the window.
-    body: std::ops::Range<usize>,
+    body: Range<usize>,
     chunk_bytes: usize,
 }
 
@@ -82,6 +88,7 @@ impl<'a> Scanner<'a> {
             end,
             window: Vec::new(),
             window_at: from,
+            unreadable: Vec::new(),
             body: 0..0,
             chunk_bytes: CHUNK_BYTES,
         }
@@ -108,7 +115,7 @@ impl<'a> Scanner<'a> {
             Ok(Some(Found::Damaged(Damaged {
                 offset,
                 bytes: length,
-                reason: Reason::Body,
+                reason: self.reason(offset, self.at, Reason::Body),
             })))
         }
     }
@@ -129,8 +136,9 @@ impl<'a> Scanner<'a> {
         let mut at = from;
         let mut last_set = None;
         while at < self.end {
-            let wanted = (self.end - at).min(CHUNK_BYTES as u64) as usize;
-            let start = self.fill(at, wanted)?;
+            // Bytes that are here are not read once more, whatever number of hits they have.
+            let start = self.fill(at, 1)?;
+            let wanted = (self.window.len() - start).min(CHUNK_BYTES);
             let bytes = &self.window[start..start + wanted];
             if bytes == &ZEROS[..wanted] {
                 at += wanted as u64;
@@ -148,7 +156,7 @@ impl<'a> Scanner<'a> {
                     return Ok(Some(Found::Damaged(Damaged {
                         offset: from,
                         bytes: at - from,
-                        reason: Reason::Header,
+                        reason: self.reason(from, at, Reason::Header),
                     })));
                 }
                 last_set = Some(at);
@@ -156,13 +164,26 @@ impl<'a> Scanner<'a> {
             }
         }
         self.at = self.end;
-        Ok(last_set.map(|last| {
+        // What cannot be read is no room that was reserved.
+        let unreadable = self.unreadable.last().map(|place| place.end - 1);
+        let last = last_set.max(unreadable.filter(|last| *last >= from));
+        Ok(last.map(|last| {
             Found::Damaged(Damaged {
                 offset: from,
                 bytes: last + 1 - from,
-                reason: Reason::Header,
+                reason: self.reason(from, last + 1, Reason::Header),
             })
         }))
+    }
+
+    /// Why bytes are no frame: `otherwise`, unless some of them could not be read.
+    fn reason(&self, from: u64, end: u64, otherwise: Reason) -> Reason {
+        let mut places = self.unreadable.iter();
+        if places.any(|place| place.start < end && from < place.end) {
+            Reason::Unreadable
+        } else {
+            otherwise
+        }
     }
 
     /// Has bytes in the window, and returns where in it they begin. They end before the file does.
@@ -172,7 +193,9 @@ impl<'a> Scanner<'a> {
             let wanted = (self.end - offset).min(count.max(self.chunk_bytes) as u64) as usize;
             self.window.resize(wanted, 0);
             self.window_at = offset;
-            let read = self.file.read_at(offset, &mut self.window)?;
+            let (read, unreadable) = read_around(self.file, offset, &mut self.window)?;
+            let known = self.unreadable.last().map_or(0, |place| place.end);
+            (self.unreadable).extend(unreadable.into_iter().filter(|place| place.end > known));
             // A file that is shorter than it should be reads as zeros.
             self.window[read..].fill(0);
         }

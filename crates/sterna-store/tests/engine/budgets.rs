@@ -133,3 +133,27 @@ fn the_first_append_after_a_start_waits_for_no_file() {
         .collect();
     assert_eq!(contents, [6, large.len(), 5]);
 }
+
+/// Damage in a large message: each byte of its body that is the first of a frame's magic may begin one.
+#[test]
+fn a_damaged_large_message_is_read_a_few_times() {
+    let settings = Settings {
+        segment_bytes: 4 << 20,
+        ..settings()
+    };
+    let mut store = Store::open(&SimulatedDisk::new(1), &settings);
+    let large: Vec<u8> = (0..2_usize << 20).map(|number| number as u8).collect();
+    for content in [&large[..], b"after"] {
+        store.append(&[("a", content)]).unwrap();
+        store.handle.flush();
+        store.pass(20);
+    }
+    let name = &super::log_files(&store.disk, ".log")[0];
+    // In the first frame's header.
+    store.disk.flip(name, 70, 0);
+    let before = store.disk.read_bytes();
+    let mut store = store.reopen();
+    assert_eq!(store.read(0).len(), 1);
+    let times = (store.disk.read_bytes() - before) / large.len() as u64;
+    assert!(times <= 8, "read {times} times");
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sterna_store::disk::{Disk, Fault, SimulatedDisk};
 use sterna_store::inspect::{compact, inspect};
-use sterna_store::{Damage, Engine, OpenError};
+use sterna_store::{Damage, Engine, OpenError, Settings};
 
 use super::{Store, draft, log_files, settings};
 
@@ -326,4 +326,87 @@ fn a_folder_that_takes_no_files_is_refused() {
     let error = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("no file can be made here"), "{text}");
+}
+
+/// Frames of 1,000 bytes in segments of 64 KiB, all synced, and applied if asked for.
+fn large_store(applied: bool) -> SimulatedDisk {
+    let settings = Settings {
+        segment_bytes: 64 << 10,
+        ..settings()
+    };
+    let mut store = Store::open(&SimulatedDisk::new(3), &settings);
+    for number in 0..LARGE_FRAMES {
+        store
+            .append(&[("a/topic", &[number as u8; 1_000])])
+            .unwrap();
+        store.handle.flush();
+        store.pass(1);
+    }
+    store.pass(if applied { 20_000 } else { 20 });
+    assert_eq!(store.handle.progress().synced, LARGE_FRAMES);
+    store.disk.kill_process();
+    store.disk
+}
+
+const LARGE_FRAMES: u64 = 150;
+
+/// Frames that a piece of 4 KiB and its ends have.
+const FRAMES_OF_A_PIECE: usize = 6;
+
+#[test]
+fn a_sector_that_cannot_be_read_costs_its_frames_and_neither_the_segment_nor_the_start() {
+    for applied in [false, true] {
+        let disk = large_store(applied);
+        let names = log_files(&disk, ".log");
+        assert!(names.len() > 2);
+        // In the first segment, in the last one, and without an index file.
+        for (name, has_index) in [(&names[0], true), (&names[0], false), (&names[2], false)] {
+            let disk = large_store(applied);
+            if !has_index {
+                let _ = disk.remove(&name.replace(".log", ".index"));
+            }
+            let bad = 20_480..20_992;
+            disk.make_unreadable(name, bad.clone());
+            let found = inspect(&as_disk(&disk)).unwrap();
+            let covers = |damage: &Damage| {
+                let end = damage.offset + damage.bytes.max(1);
+                damage.file == *name
+                    && damage.reason == "the device cannot read it"
+                    && damage.offset < bad.end as u64
+                    && (bad.start as u64) < end
+            };
+            // Segments behind the last checkpoint, and the last one, are walked through.
+            assert!(found.damage.iter().any(covers), "{name}: {found:?}");
+            let settings = Settings {
+                segment_bytes: 64 << 10,
+                ..settings()
+            };
+            let mut store = Store::open(&disk, &settings);
+            let messages = store.read(0);
+            let lost = LARGE_FRAMES as usize - messages.len();
+            assert!((1..=FRAMES_OF_A_PIECE).contains(&lost), "{name}: {lost}");
+            let damage = store.engine.damage();
+            assert!(damage.iter().any(covers), "{name}: {damage:?}");
+            store.append(&[("a/topic", b"more")]).unwrap();
+            store.pass(20);
+            assert_eq!(store.read(0).len(), messages.len() + 1, "{name}");
+        }
+    }
+}
+
+/// Nothing is passed over: the device may come back.
+#[test]
+fn readers_wait_for_a_device_that_is_gone() {
+    let disk = large_store(true);
+    let settings = Settings {
+        segment_bytes: 64 << 10,
+        ..settings()
+    };
+    let mut store = Store::open(&disk, &settings);
+    let name = &log_files(&disk, ".log")[1];
+    disk.make_unreadable(name, 0..usize::MAX);
+    let answer = store.handle.read_now(&super::everything(0));
+    let had = answer.messages.len();
+    assert!(had > 0 && had < LARGE_FRAMES as usize);
+    assert_eq!(answer.next, had as u64 + 1, "it goes on where it stopped");
 }

@@ -1,6 +1,6 @@
 //! A disk that is full, slow, or fails.
 
-use sterna_store::disk::{Fault, SimulatedDisk};
+use sterna_store::disk::{Disk as _, Fault, SimulatedDisk};
 use sterna_store::{Durability, Full, Settings};
 
 use super::{Store, draft, settings};
@@ -214,4 +214,30 @@ fn a_store_on_a_disk_without_a_byte_says_that_it_is_stuck() {
     store.disk.set_capacity_bytes(u64::MAX);
     store.pass(200);
     assert!(!store.handle.is_stuck());
+}
+
+/// An index is missing, and its segment cannot be read any more.
+#[test]
+fn segments_that_nobody_needs_go_although_an_index_cannot_be_written() {
+    let mut store = Store::new();
+    for _ in 0..40 {
+        store.append(&[("a", &[1; 500])]).unwrap();
+        store.pass(5);
+    }
+    store.pass(20_000);
+    let index = &super::log_files(&store.disk, ".index")[1];
+    store.disk.remove(index).unwrap();
+    let mut store = store.reopen();
+    let before = super::log_files(&store.disk, ".log").len();
+    let segment = index.replace(".index", ".log");
+    store.disk.make_unreadable(&segment, 0..usize::MAX);
+    store.handle.needed_from(store.handle.next_position());
+    // Two checkpoints.
+    for value in ["1", "2", "3"] {
+        let change = draft(&[], &[("cursor", Some(value))]);
+        store.handle.append(&change).unwrap();
+        store.pass(20_000);
+    }
+    let after = super::log_files(&store.disk, ".log").len();
+    assert!(after < before - 2, "{after} of {before} segments are left");
 }
