@@ -330,6 +330,14 @@ impl Reader {
         }
     }
 
+    /// The allowance in which a message of the log counts; `None` where it counts in none.
+    pub(crate) fn allowance_at(&mut self, position: u64) -> Option<&mut Allowance> {
+        // Messages before the cursor were in its queue or sent before.
+        let from = self.cursor.from;
+        let is_counted = |allowance: &&mut Allowance| (from..allowance.until).contains(&position);
+        self.allowance.as_mut().filter(is_counted)
+    }
+
     /// Gives up what it was about to read.
     pub(crate) fn interrupt(&mut self) {
         self.next = self.reached();

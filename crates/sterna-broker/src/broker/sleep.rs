@@ -150,22 +150,25 @@ impl<P: DoorState> Broker<P> {
         self.drop_logged(slot);
     }
 
-    /// Drops what waits for a session that sleeps and is in the log: it is read again, in its order.
+    /// Drops what waits for a session that sleeps and is in the log: it is read again, in its order, and counts in the
+    /// session's allowance then.
     pub(super) fn drop_logged(&mut self, slot: u32) {
-        let mut lowest = u64::MAX;
         let mut node = self.queues.sessions[slot].pending.first();
         while node != NIL {
             let next = self.queues.nodes.next(node);
             let entry = self.queues.nodes.entry(node);
             let position = entry.map_or(0, Entry::own_position);
-            if position != 0 {
-                lowest = lowest.min(position);
-                self.queues.remove_pending(slot, node);
+            if position != 0
+                && let Some(entry) = self.queues.remove_pending(slot, node)
+                && let Some(reader) = &mut self.queues.sessions[slot].reader
+            {
+                reader.next = reader.next.min(position);
+                if let Some(allowance) = reader.allowance_at(position) {
+                    allowance.messages += 1;
+                    allowance.bytes += entry.body_bytes() as usize;
+                }
             }
             node = next;
-        }
-        if let Some(reader) = &mut self.queues.sessions[slot].reader {
-            reader.next = reader.next.min(lowest);
         }
         self.queues.mark_changed(slot);
     }
@@ -402,9 +405,7 @@ impl<P: DoorState> Broker<P> {
             return false;
         }
         if let Some(reader) = &mut session.reader
-            && let Some(allowance) = &mut reader.allowance
-            // Messages before the cursor were in its queue or sent before.
-            && (reader.cursor.from..allowance.until).contains(&position)
+            && let Some(allowance) = reader.allowance_at(position)
         {
             if allowance.messages == 0 || body_bytes > allowance.bytes {
                 // The queue was full when it was published.

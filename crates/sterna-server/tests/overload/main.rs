@@ -15,6 +15,7 @@ use sterna_amqp::link::AttachOptions;
 use sterna_amqp::messaging::{Source, Target, TargetArchetype};
 use sterna_amqp::performatives::{ReceiverSettleMode, Role};
 use sterna_amqp::types::{Encoded, MapWriter, Value};
+use sterna_broker::Limits;
 use sterna_mqtt::packet::{Connect, Publish};
 use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, QoS, Version};
 use sterna_net::TransportKind;
@@ -61,6 +62,14 @@ fn is_paused(broker: &Broker, peer: Peer) -> bool {
 
 /// Connects to a session that is kept, and takes four messages at once.
 fn kept(broker: &mut Broker, client_id: &str) -> Peer {
+    let peer = come_back(broker, client_id);
+    let told = broker.told(peer, V5);
+    assert!(told[0].starts_with("CONNACK Success"), "{told:?}");
+    peer
+}
+
+/// The same, where the answer and what waits are yet to be read.
+fn come_back(broker: &mut Broker, client_id: &str) -> Peer {
     let properties = block(&[
         Property::SessionExpiryInterval(1_000),
         Property::ReceiveMaximum(4),
@@ -70,7 +79,9 @@ fn kept(broker: &mut Broker, client_id: &str) -> Peer {
         properties: properties.properties(),
         ..plain(V5, client_id)
     };
-    broker.client_with(V5, &connect)
+    let peer = broker.open();
+    broker.packet(peer, V5, &Packet::Connect(connect));
+    peer
 }
 
 /// The payloads and identifiers of messages that have come.
@@ -238,6 +249,45 @@ fn what_waits_and_is_in_the_log_leaves_memory_and_comes_in_order() {
         all.iter().enumerate().all(|(n, came)| *came == text(n)),
         "in order"
     );
+}
+
+/// Its queue was full to the last message. What leaves memory and is read again counts once.
+#[test]
+fn a_reader_that_was_away_loses_nothing_when_what_waits_leaves_memory() {
+    const MESSAGES: usize = 600;
+    let store = Held::new();
+    let limits = Limits {
+        queued_messages: MESSAGES,
+        ..Limits::default()
+    };
+    let mut broker = Broker::restored(&config(), 1, limits, || Box::new(store.clone()));
+    let reader = kept(&mut broker, "reader");
+    broker.subscribe(reader, V5, "t", QoS::AtLeastOnce);
+    broker.cut(reader);
+    let publisher = broker.client(V5, "publisher");
+    for n in 0..MESSAGES {
+        broker.publish(publisher, V5, "t", &n.to_string(), QoS::AtLeastOnce);
+    }
+    let reader = come_back(&mut broker, "reader");
+    let mut inbox = came(&mut broker, reader);
+    let waited = waiting(&broker);
+    assert!(waited > 100, "{waited} wait in memory");
+    resident(&mut broker, 85, Stage::MoveToLog);
+    broker.advance(5_000);
+    let waited = waiting(&broker);
+    assert!(waited <= 32, "{waited} wait in memory");
+    resident(&mut broker, 10, Stage::Normal);
+    let mut all = Vec::new();
+    while !inbox.is_empty() {
+        for (text, id) in std::mem::take(&mut inbox) {
+            all.push(text);
+            puback(&mut broker, reader, id.expect("an identifier"));
+        }
+        broker.advance(10);
+        inbox.extend(came(&mut broker, reader));
+    }
+    let expected: Vec<String> = (0..MESSAGES).map(|n| n.to_string()).collect();
+    assert_eq!(all, expected);
 }
 
 #[test]
