@@ -12,7 +12,6 @@ use crate::group_reader::GroupRecord;
 use crate::mail::Letter;
 use crate::queues::Queues;
 use crate::records::{self, Kind};
-use crate::session::State;
 
 /// How often the log is looked through for what nobody needs.
 const SURVEY_EVERY_MS: u64 = 10_000;
@@ -31,7 +30,6 @@ pub(super) struct Survey {
     at: usize,
     /// The lowest position that one of them needs.
     lowest: u64,
-    is_sound: bool,
 }
 
 /// See the module.
@@ -291,8 +289,13 @@ impl<P: DoorState> Broker<P> {
         self.queues.store.hold_from(position);
     }
 
-    /// A reader leaves for another shard, and needs the log from here on.
+    /// A reader leaves for another shard, and needs the log from here on. This shard holds it for a while, the other one
+    /// from its arrival on.
     pub(super) fn hand_over_log(&mut self, position: u64) {
+        if let Some(survey) = &mut self.surveys.under_way {
+            // It may not have come to the session.
+            survey.lowest = survey.lowest.min(position);
+        }
         self.surveys.handed.lately = self.surveys.handed.lately.min(position);
     }
 
@@ -328,11 +331,7 @@ impl<P: DoorState> Broker<P> {
             for group in self.orphans.values().chain(unread) {
                 lowest = lowest.min(group.cursor.first());
             }
-            Survey {
-                at: 0,
-                lowest,
-                is_sound: true,
-            }
+            Survey { at: 0, lowest }
         };
         let sessions = &self.queues.sessions;
         let all = sessions.capacity();
@@ -348,8 +347,7 @@ impl<P: DoorState> Broker<P> {
             let Some(session) = sessions.get(slot) else {
                 continue;
             };
-            // One that is under way between shards is in no shard's survey.
-            survey.is_sound &= session.state == State::Active;
+            // One that leaves counts here until it is handed over. One that is yet to come has no reader.
             if let Some(reader) = &session.reader {
                 let needed = reader.holds();
                 survey.lowest = survey.lowest.min(needed);
@@ -364,9 +362,7 @@ impl<P: DoorState> Broker<P> {
             self.surveys.under_way = Some(survey);
             return;
         }
-        if survey.is_sound {
-            self.surveys.done = Some((survey.lowest, self.token));
-        }
+        self.surveys.done = Some((survey.lowest, self.token));
         let pause_ms = if self.passing.end_survey() {
             SURVEY_SOON_MS
         } else {

@@ -513,3 +513,53 @@ fn the_log_is_kept_for_a_session_that_moves() {
         assert_eq!(cluster.drain(back).len(), 0);
     }
 }
+
+/// A survey of many sessions takes several turns, and a session may leave between two of them.
+#[test]
+fn the_log_is_kept_for_a_session_that_leaves_during_a_survey() {
+    let needed: [Arc<AtomicU64>; 2] = Default::default();
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with(2, Limits::default(), |shard| {
+        Box::new(Surveyed {
+            inner: store.clone(),
+            needed_from: Arc::clone(&needed[usize::from(shard)]),
+            asked: Arc::default(),
+        })
+    });
+    for n in 0..8_192 {
+        cluster.open_with(0, &format!("other {n}"), false, 0, None);
+    }
+    // These are behind those that a survey looks at first.
+    let client = cluster.open(0, "a");
+    cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+    cluster.close(client, Close::LOST);
+    let busy = cluster.open(0, "busy");
+    cluster.subscribe(busy, "busy", qos(Qos::AtLeastOnce));
+    let waits_from = store.next_position();
+    cluster.publish(0, "t", "waits", Qos::AtLeastOnce);
+    for _ in 0..60 {
+        cluster.publish(0, "busy", "x", Qos::AtLeastOnce);
+        assert_eq!(cluster.drain(busy), ["x"]);
+        cluster.pass(1_000);
+    }
+    let timeout = |cluster: &mut Cluster| {
+        let now_ms = cluster.now_ms;
+        cluster.broker(0).timeout(now_ms);
+        cluster.collect(0);
+    };
+    cluster.now_ms += 10_000;
+    timeout(&mut cluster);
+    cluster.run();
+    let (consumer, opened) = cluster.start_open(1, "a", false, 3_600, None);
+    assert!(cluster.deliver_one(1, 0), "the claim");
+    assert!(cluster.deliver_one(0, 1), "the fence");
+    assert!(cluster.deliver_one(1, 0), "its answer: the session leaves");
+    // This survey ends, and the next one tells what it has found.
+    timeout(&mut cluster);
+    cluster.now_ms += 10_000;
+    timeout(&mut cluster);
+    let held_from = needed[0].load(Ordering::Relaxed);
+    assert!(held_from <= waits_from, "{held_from}, {waits_from}");
+    let back = cluster.opened(1, consumer, opened);
+    assert_eq!(cluster.drain(back), ["waits"]);
+}

@@ -13,6 +13,8 @@ struct Node {
     disk: SimulatedDisk,
     engine: Engine,
     cluster: Cluster,
+    /// Sessions that move between two shards all the time: their names, and the shards where they are.
+    movers: Vec<(&'static str, u16)>,
 }
 
 impl Node {
@@ -40,13 +42,18 @@ impl Node {
             disk,
             engine,
             cluster,
+            movers: Vec::new(),
         }
     }
 
     /// Lets time pass, in which the store works.
     fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds * 4 {
-            self.cluster.pass(250);
+            if self.movers.is_empty() {
+                self.cluster.pass(250);
+            } else {
+                self.pass_with_claims(250);
+            }
             let now_ms = self.cluster.now_ms;
             self.disk.set_now_ms(now_ms);
             let disk = self.disk.clone();
@@ -57,6 +64,23 @@ impl Node {
                 self.cluster.collect(shard);
             }
             self.cluster.run();
+        }
+    }
+
+    /// Lets time pass. Each mover comes back on the other shard, and is claimed while timers are due.
+    fn pass_with_claims(&mut self, duration_ms: u64) {
+        let mut claims = Vec::new();
+        for (name, shard) in &self.movers {
+            claims.push(self.cluster.start_open(1 - shard, name, false, 3_600, None));
+        }
+        self.cluster.now_ms += duration_ms;
+        let now_ms = self.cluster.now_ms;
+        for shard in 0..2 {
+            self.cluster.broker(shard).timeout(now_ms);
+            self.cluster.collect(shard);
+        }
+        for ((_, shard), (consumer, opened)) in self.movers.iter_mut().zip(claims) {
+            *shard = self.cluster.opened(1 - *shard, consumer, opened).shard;
         }
     }
 
@@ -135,6 +159,7 @@ fn sessions_with_quiet_filters_let_segments_go_present_or_away() {
             disk,
             engine,
             cluster,
+            ..
         } = node;
         let now_ms = cluster.now_ms;
         drop((cluster, engine));
@@ -209,5 +234,28 @@ fn sessions_that_hold_the_log_by_right_cost_no_writes() {
     // Segments go behind the next checkpoints.
     node.load(busy);
     assert!(node.segments() < FEW, "{} segments", node.segments());
+    node.check();
+}
+
+/// Devices that sleep come back on any shard, thousands of them in a second.
+#[test]
+fn sessions_that_move_let_segments_go() {
+    let mut node = Node::on(SimulatedDisk::new(10), 2, 1_000_000);
+    let busy = node.cluster.open(0, "busy");
+    node.cluster
+        .subscribe(busy, "busy/#", qos(Qos::AtLeastOnce));
+    for (name, shard) in [("quiet/a", 0), ("quiet/b", 1)] {
+        let mover = node.cluster.open(shard, name);
+        node.cluster.subscribe(mover, name, qos(Qos::AtLeastOnce));
+        node.movers.push((name, shard));
+    }
+    node.load(busy);
+    assert!(node.segments() < FEW, "{} segments", node.segments());
+    // What one of them has not settled stays.
+    node.cluster
+        .publish(0, "quiet/a", "wanted", Qos::AtLeastOnce);
+    node.load(busy);
+    let held = node.segments();
+    assert!(held > FEW, "{held} segments");
     node.check();
 }
