@@ -54,6 +54,8 @@ pub enum Mail {
     Drain,
     /// Tell clients goodbye and end.
     Stop,
+    /// From another shard: all that it sends before its farewell of this round, from 0, has come.
+    Farewell(usize),
 }
 
 /// The way to all shards. Real shards have a [`Courier`]; a simulation carries mail its own way.

@@ -3,6 +3,7 @@
 mod bans;
 mod report;
 mod shortage;
+mod stopping;
 
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ use crate::sys::{Board, Reporter};
 use crate::tracer::Tracer;
 use crate::watch::Eye;
 use shortage::Shortage;
+use stopping::{Farewells, Stopping};
 
 /// The handler of one shard.
 #[derive(Debug)]
@@ -52,6 +54,7 @@ pub struct Shard {
     cluster: Option<Member>,
     sys: Sys,
     stopping: Stopping,
+    farewells: Farewells,
     /// Queries of the admin API that wait for the store: the shard that asks, the number of the question there.
     unanswered: Vec<(usize, u64, Query)>,
     found: Found,
@@ -64,17 +67,6 @@ pub struct Shard {
 
 /// Time between two looks at all clients for those that are banned, in milliseconds.
 const BANS_INTERVAL_MS: u64 = 1_000;
-
-/// How far the end is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stopping {
-    /// Nobody has asked for it.
-    No,
-    /// Acknowledgements wait for the store, until this time at most, in milliseconds.
-    Draining(u64),
-    /// Clients have been told goodbye.
-    Yes,
-}
 
 /// The front doors for one step. A connection belongs to one of them from its first moment.
 struct Doors<'a> {
@@ -257,6 +249,7 @@ impl Shard {
                 retained: parts.directory,
             },
             stopping: Stopping::No,
+            farewells: Farewells::default(),
             found,
             unanswered: Vec::new(),
             memory,
@@ -302,29 +295,6 @@ impl Shard {
                 fence: self.cluster.as_ref().map(Member::fence),
             },
         }
-    }
-
-    /// Tells clients goodbye, if that was asked for and no acknowledgement waits any more, or the time for
-    /// that is over.
-    fn stop_if_drained(&mut self, net: &mut dyn Network) {
-        let Stopping::Draining(until_ms) = self.stopping else {
-            return;
-        };
-        let is_drained = self.mqtt.is_drained()
-            && self.amqp.is_drained()
-            && self.http.is_drained()
-            && self.admin.is_drained();
-        if !is_drained && net.now_ms() < until_ms {
-            return;
-        }
-        self.stopping = Stopping::Yes;
-        let mut doors = self.doors(net);
-        doors.mqtt.stop(&mut doors.cx);
-        doors.amqp.stop(&mut doors.cx);
-        doors.http.stop(&mut doors.cx);
-        doors.admin.stop(&mut doors.cx);
-        // Settled messages need not come again.
-        self.broker.write_cursors();
     }
 }
 
@@ -552,6 +522,7 @@ impl Handler for Shard {
                     self.stop_if_drained(net);
                 }
                 Mail::Stop => {}
+                Mail::Farewell(round) => self.hear_farewell(round),
             }
         }
     }
@@ -624,6 +595,7 @@ impl Handler for Shard {
             let mut doors = self.doors(net);
             of_consumer!(doors, consumer, deliver(session));
         }
+        self.end_if_all_is_heard(net);
         if let Some(member) = &self.cluster {
             let is_stopping = self.stopping != Stopping::No;
             member.end_of_turn(&mut self.broker, is_stopping);
@@ -642,14 +614,11 @@ impl Handler for Shard {
             }
         }
         self.account();
+        self.say_farewell();
         self.outbox.flush();
     }
 
     fn deadline_ms(&self) -> Option<u64> {
-        let drained_ms = match self.stopping {
-            Stopping::Draining(until_ms) => Some(until_ms),
-            Stopping::No | Stopping::Yes => None,
-        };
         let deadlines = [
             self.broker.deadline_ms(),
             self.mqtt.deadline_ms(),
@@ -663,7 +632,7 @@ impl Handler for Shard {
             self.bans_due_ms,
             // More in the next turn.
             self.shortage.is_relieving.then_some(0),
-            drained_ms,
+            self.stopping.deadline_ms(),
         ];
         // Each turn asks, and this needs no branch for each of them.
         let each = deadlines.iter().map(|due_ms| due_ms.unwrap_or(u64::MAX));
@@ -671,7 +640,7 @@ impl Handler for Shard {
     }
 
     fn finished(&self) -> bool {
-        self.stopping == Stopping::Yes
+        self.stopping == Stopping::Over
             && self.mqtt.clients.is_empty()
             && self.amqp.clients.is_empty()
             && self.http.clients.is_empty()

@@ -9,7 +9,7 @@ use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, PublishProperties
 use sterna_server::config::{Config, Queue};
 
 use crate::amqp::durable;
-use crate::amqp_client::Client as AmqpClient;
+use crate::amqp_client::{Client as AmqpClient, Received, Start as AmqpStart};
 use crate::fixture::{Broker, Peer, block, plain, publish};
 use crate::h3_client::Client as HttpClient;
 use crate::store::{Held, config};
@@ -429,6 +429,51 @@ fn queues_are_there_again_with_their_rules() {
     client.dispose(&mut broker, link.session, range, &failed, true);
     client.receiver(&mut broker, session, "d", Source::new("queue/dead"), 10);
     assert_eq!(client.texts(), ["queue/orders"], "a dead letter");
+}
+
+/// A queue may be at home on another shard than its consumer. What that gives back comes by letter.
+#[test]
+fn a_message_that_was_never_sent_has_not_failed_when_the_broker_stops() {
+    for shard in [0, 1] {
+        let store = Held::new();
+        let mut broker = store.broker(&config(), 2);
+        let (mut sender, session) = begin(&mut broker, "s");
+        let to = sender.sender(&mut broker, session, "queue/q");
+        let mut consumer = AmqpClient::start(&mut broker, AmqpStart::new("c").on(shard));
+        let session = consumer.begin(&mut broker);
+        consumer.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+        // Its transport is full, so it has credit and gets nothing.
+        broker.wires[shard].unsent_bytes = usize::MAX / 2;
+        sender.send(&mut broker, to, 1, "one");
+        consumer.turn(&mut broker);
+        assert_eq!(consumer.texts(), [""; 0]);
+        broker.advance(1_000);
+        broker.stop();
+        assert!(broker.finished());
+        drop(broker);
+        let mut broker = store.broker(&config(), 1);
+        let (mut client, session) = begin(&mut broker, "c");
+        client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+        let counts: Vec<u32> = (client.received.iter())
+            .map(Received::delivery_count)
+            .collect();
+        assert_eq!(counts, [0], "shard {shard}");
+    }
+}
+
+/// A shard that has failed says nothing to the others.
+#[test]
+fn a_shard_that_is_not_heard_of_does_not_keep_the_broker_from_its_end() {
+    let store = Held::new();
+    let mut config = config();
+    config.network.shutdown_timeout_ms = 10_000;
+    let mut broker = store.broker(&config, 2);
+    broker.deaf = Some(0);
+    broker.stop();
+    broker.advance(7_499);
+    assert!(!broker.finished());
+    broker.advance(1);
+    assert!(broker.finished());
 }
 
 #[test]
