@@ -308,10 +308,18 @@ impl<P: DoorState> Broker<P> {
     ///
     /// [MQTT-3.3.1-8] [MQTT311-3.3.1-12]: those without the flag leave the retained message as it is.
     fn route_parts(&mut self, now_ms: u64, parts: Vec<Part>) -> Routed {
-        let wanted: Vec<bool> = parts
-            .iter()
-            .map(|part| self.wants_log(&part.message))
-            .collect();
+        let directory = Arc::clone(&self.directory);
+        // Which routes a message goes by, and whether a subscriber finds it retained, is decided at one moment. Routes
+        // change under the lock alone. They are read without it, for that may take a while.
+        let (wanted, mut appends) = loop {
+            self.catch_up();
+            let wanted = parts.iter().map(|part| self.wants_log(&part.message));
+            let wanted: Vec<bool> = wanted.collect();
+            let appends = self.queues.is_durable.then(|| directory.appends());
+            if appends.is_none() || directory.head() == self.applied {
+                break (wanted, appends);
+            }
+        };
         let logged: Vec<Arc<Message>> = parts
             .iter()
             .zip(&wanted)
@@ -325,9 +333,6 @@ impl<P: DoorState> Broker<P> {
             .cloned()
             .collect();
         let keeps_retained = (retained.iter()).any(|message| self.keeps_retained(message.topic()));
-        let directory = Arc::clone(&self.directory);
-        // Which routes a message goes by, and whether a subscriber finds it retained, is decided at one moment.
-        let mut appends = self.queues.is_durable.then(|| directory.appends());
         let mut next = 0;
         let is_full = keeps_retained && self.queues.store.is_full();
         let kept = if is_full {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sterna_broker::{
-    Broker, Close, ConsumerId, DeadLetter, Directory, Limits, Message, MessageReader,
-    NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Publication, Qos, QueueRules, ShardId, Store,
-    SubscribeError, Will,
+    Broker, Close, ConsumerId, DeadLetter, Directory, Holder, Limits, Message, MessageReader,
+    NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Permit, Publication, Qos, QueueRules, Right,
+    Rights, SessionKey, ShardId, Store, SubscribeError, Will,
 };
 use sterna_store::MemoryStore;
 
@@ -215,6 +215,101 @@ fn the_retained_message_is_the_same_after_a_restart() {
     let mut cluster = restarted(1, Limits::default(), &store);
     let after = cluster.broker(0).retained(NOW_MS, "topic");
     assert_eq!(after.expect("it is retained").payload(), b"second");
+}
+
+/// Subscribes by another shard's broker, once, while the first looks who wants its message.
+#[derive(Debug)]
+struct Overtaking {
+    other: Mutex<Broker<Protocol>>,
+    session: SessionKey,
+    is_done: AtomicBool,
+}
+
+impl Permit for Overtaking {
+    fn permits(&self, topic: &str) -> bool {
+        if !self.is_done.swap(true, Ordering::Relaxed) {
+            let mut other = self.other.lock().expect("nobody else has it");
+            let subscribed = other.subscribe(NOW_MS, self.session, topic, qos(Qos::AtLeastOnce));
+            subscribed.expect("a valid filter");
+        }
+        true
+    }
+}
+
+/// The rules of a shard where each subscription has this permit.
+#[derive(Debug)]
+struct Permitting(Arc<Overtaking>);
+
+impl Rights for Permitting {
+    fn admits(&self, _: Holder<'_>) -> bool {
+        true
+    }
+
+    fn reads(&self, _: Holder<'_>, _: &str, _: Option<&str>) -> Right {
+        Right::Some(Arc::clone(&self.0) as _)
+    }
+
+    fn receives(&self, _: Holder<'_>, _: &str) -> bool {
+        true
+    }
+
+    fn publishes(&self, _: Holder<'_>, _: &Message) -> bool {
+        true
+    }
+}
+
+/// Whether a message is to be kept is decided when its readers are, however many messages are published as a whole.
+#[test]
+fn a_message_is_kept_for_a_reader_that_comes_at_the_last_moment() {
+    for is_retained in [true, false] {
+        let store = MemoryStore::new();
+        let directory = Directory::new(2, Limits::default(), 42);
+        let broker = |shard| {
+            let store = Box::new(store.clone());
+            Broker::<Protocol>::new(ShardId(shard), Arc::clone(&directory), store)
+        };
+        let open = |broker: &mut Broker<Protocol>, client_id, expiry_s| {
+            let request = OpenSession {
+                client_id,
+                user: None,
+                clean_start: false,
+                expiry_s,
+                consumer: ConsumerId::default(),
+                will: None,
+                on_demand: false,
+                selector: None,
+            };
+            let opened = broker.open(NOW_MS, request);
+            let Ok(Opened::Ready { session, .. }) = opened else {
+                panic!("there is no other session");
+            };
+            session
+        };
+        let (mut first, mut other) = (broker(0), broker(1));
+        let session = open(&mut other, "late", NEVER_EXPIRES_S);
+        let late = Arc::new(Overtaking {
+            other: Mutex::new(other),
+            session,
+            is_done: AtomicBool::new(false),
+        });
+        first.set_rights(Arc::new(Permitting(Arc::clone(&late))));
+        let brief = open(&mut first, "brief", 0);
+        let subscribed = first.subscribe(NOW_MS, brief, "topic", qos(Qos::AtLeastOnce));
+        subscribed.expect("a valid filter");
+        let routed = if is_retained {
+            first.publish(NOW_MS, retained("kept"))
+        } else {
+            let message = message("topic", "kept", Qos::AtLeastOnce, false);
+            first.publish_together(NOW_MS, vec![message])
+        };
+        assert!(late.is_done.load(Ordering::Relaxed));
+        assert_eq!(routed.matched, 2, "the one that has just come, too");
+        // The first shard dies before its letter is read.
+        drop((first, late));
+        let mut cluster = restarted(1, Limits::default(), &store);
+        let back = cluster.open(0, "late");
+        assert_eq!(cluster.drain(back), ["kept"], "retained: {is_retained}");
+    }
 }
 
 /// A member of a shared subscription, whose session is away.
