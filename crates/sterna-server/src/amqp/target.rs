@@ -184,7 +184,12 @@ impl Door {
             target.exact = exact;
         }
         // The answer tells the outcomes of earlier deliveries.
-        let promise = Promise::on(cx, client.listener).at(token);
+        let promise = if attaching.unsettled.is_empty() {
+            Promise::on(cx, client.listener)
+        } else {
+            Promise::again(cx)
+        };
+        let promise = promise.at(token);
         let attached = Acknowledgement::AttachedTarget(link, attaching);
         self.acknowledge(cx, client, promise, attached);
     }

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use sterna_broker::Committed;
+use sterna_broker::{Committed, Keeping};
 
 use crate::authorization::{MessageKind, Subject};
 use crate::config::Durability;
@@ -56,6 +56,20 @@ impl Promise {
         Self {
             durability: own.durability.for_once(),
             ..own
+        }
+    }
+
+    /// The promise for an answer to what may be a repetition, about all appends so far. An earlier connection may have
+    /// been promised the first answer by another listener, rule or queue. So it waits as the strictest of them asks.
+    pub(crate) fn again(cx: &Context<'_>) -> Self {
+        Self {
+            token: cx.broker.token(),
+            durability: match cx.policy.exactly_once {
+                Keeping::Nothing => Durability::Memory,
+                Keeping::Written => Durability::Interval,
+                Keeping::Synced => Durability::Commit,
+            },
+            is_bound: false,
         }
     }
 

@@ -47,6 +47,17 @@ impl Door {
         self.acknowledge(cx, client, promise, acknowledgement);
     }
 
+    /// Acknowledges what an earlier connection may have done, once all of that is kept.
+    pub(super) fn acknowledge_again(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        acknowledgement: Acknowledgement,
+    ) {
+        let promise = Promise::again(cx).bound(client.is_bound);
+        self.acknowledge(cx, client, promise, acknowledgement);
+    }
+
     /// Writes an answer whose effect is kept now.
     pub(super) fn write_acknowledgement(
         &mut self,

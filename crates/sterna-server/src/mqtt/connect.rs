@@ -477,7 +477,13 @@ impl Door {
         cx.note_origin(client.id, session);
         let token = if present { cx.broker.token() } else { token };
         let welcome = Acknowledgement::ConnAck(session, present, admission);
-        self.acknowledge_kept(cx, client, token, welcome);
+        let mut unsettled = cx.broker.unacknowledged(session).into_iter();
+        if unsettled.any(|entry| matches!(entry, Unacknowledged::HandedOver { .. })) {
+            // PUBREL follows at once.
+            self.acknowledge_again(cx, client, welcome);
+        } else {
+            self.acknowledge_kept(cx, client, token, welcome);
+        }
     }
 
     /// Sends the CONNACK, before anything else, and the session's waiting messages. [MQTT-3.1.4-5]

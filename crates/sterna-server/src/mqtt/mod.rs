@@ -580,7 +580,7 @@ impl Door {
             }
             Event::Repeated { packet_id } => {
                 let again = Acknowledgement::PubRec(lane, packet_id, ReasonCode::Success);
-                self.acknowledge_kept(cx, client, 0, again);
+                self.acknowledge_again(cx, client, again);
             }
             Event::Subscribe(subscribe) => self.subscribe(cx, client, lane, &subscribe),
             Event::Unsubscribe(unsubscribe) => self.unsubscribe(cx, client, lane, &unsubscribe),

@@ -176,7 +176,12 @@ impl Door {
         let key = received_key(packet_id);
         let ((), token) = cx.appended(|cx| cx.broker.forget(session, &key));
         let done = Acknowledgement::PubComp(lane, packet_id, reason);
-        self.acknowledge_kept(cx, client, token, done);
+        if reason == ReasonCode::Success {
+            self.acknowledge_kept(cx, client, token, done);
+        } else {
+            // An earlier connection may have released it, and the client uses its identifier anew.
+            self.acknowledge_again(cx, client, done);
+        }
     }
 }
 

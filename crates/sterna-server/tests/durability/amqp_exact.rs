@@ -13,7 +13,7 @@ use sterna_net::TransportKind;
 use crate::amqp::durable;
 use crate::amqp_client::{Client, Happened, Start};
 use crate::fixture::Broker;
-use crate::store::{Held, config};
+use crate::store::{Held, config, with_strict_rule};
 
 /// A client on a shard, with a session.
 fn enter(broker: &mut Broker, container: &str, shard: usize) -> (Client, SessionId) {
@@ -403,4 +403,32 @@ fn what_a_receiver_knows_by_its_place_leaves_when_it_is_kept() {
     store.sync(&mut broker);
     receiver.turn(&mut broker);
     assert_eq!(receiver.texts(), ["one"]);
+}
+
+/// A rule may ask for more than the listener, also where the outcome is told on another link.
+#[test]
+fn an_outcome_is_told_again_when_the_disk_has_what_it_is_about() {
+    let mut config = with_strict_rule();
+    config.authorization.rules[0].topics = vec!["kept/a".to_owned()];
+    let store = Held::new();
+    let mut broker = store.broker(&config, 1);
+    let _keeper = keeper(&mut broker);
+    broker.listener = 1;
+    let (mut client, session) = enter(&mut broker, "c", 0);
+    let link = once(&mut client, &mut broker, session, &[]);
+    store.hold();
+    client.send(&mut broker, link, 1, "one");
+    store.write(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(client.outcomes(), []);
+    let left = lose(&mut client);
+    broker.cut(client.peer);
+    let (mut client, session) = enter(&mut broker, "c", 0);
+    once(&mut client, &mut broker, session, &left);
+    store.write(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(recovered(&client), []);
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(recovered(&client), [(1, "Settle".to_owned())]);
 }

@@ -6,7 +6,7 @@ use sterna_net::TransportKind;
 use sterna_server::config::{Config, Durability};
 
 use crate::fixture::{Broker, Peer, block, everybodys, plain, publish};
-use crate::store::{Held, config};
+use crate::store::{Held, config, with_strict_rule};
 
 const V5: Version = Version::V5;
 
@@ -260,4 +260,92 @@ fn a_session_that_moves_while_it_waits_gets_each_message_once() {
     assert_eq!(payloads(&mut broker, moved), [""; 0]);
     store.sync(&mut broker);
     assert_eq!(payloads(&mut broker, moved), ["1", "2"]);
+}
+
+/// The identifiers of the messages that have come.
+fn identifiers(broker: &mut Broker, peer: Peer) -> Vec<[u8; 2]> {
+    let ids = broker.packets(peer, V5, |packet| match packet {
+        Packet::Publish(publish) => publish.packet_id.map(PacketId::get),
+        _ => None,
+    });
+    ids.into_iter().flatten().map(u16::to_be_bytes).collect()
+}
+
+/// After a power cut the identifier would be known again, and the client would use it for another message.
+#[test]
+fn a_pubrel_that_comes_again_is_answered_when_the_disk_has_the_first() {
+    for shard in [0, 1] {
+        let store = Held::new();
+        let mut broker = store.broker(&waiting_for(Durability::Interval), 2);
+        let keeper = connect(&mut broker, 0, "keeper");
+        broker.subscribe(keeper, V5, "t/#", QoS::AtLeastOnce);
+        let peer = connect(&mut broker, 0, "p");
+        send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+        assert_eq!(broker.told(peer, V5), ["PUBREC 1 Success"]);
+        store.hold();
+        broker.send(peer, &[0x62, 2, 0, 1]);
+        assert_eq!(broker.told(peer, V5), [""; 0]);
+        broker.cut(peer);
+        let peer = connect(&mut broker, shard, "p");
+        store.write(&mut broker);
+        let told = broker.told(peer, V5);
+        assert_eq!(told, ["CONNACK Success present"], "nothing follows from it");
+        broker.send(peer, &[0x62, 2, 0, 1]);
+        store.write(&mut broker);
+        assert_eq!(broker.told(peer, V5), [""; 0], "shard {shard}");
+        store.sync(&mut broker);
+        let told = broker.told(peer, V5);
+        assert_eq!(told, ["PUBCOMP 1 Packet Identifier not found"]);
+    }
+}
+
+/// After a power cut the message would come again, and its receiver has released it.
+#[test]
+fn a_session_goes_on_with_pubrel_when_the_disk_has_the_pubrec() {
+    let store = Held::new();
+    let mut broker = store.broker(&waiting_for(Durability::Interval), 1);
+    let exact = connect(&mut broker, 0, "exact");
+    broker.subscribe(exact, V5, "t/#", QoS::ExactlyOnce);
+    let peer = connect(&mut broker, 0, "p");
+    send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+    let [high, low] = identifiers(&mut broker, exact)[0];
+    store.hold();
+    broker.send(exact, &[0x50, 2, high, low]);
+    broker.cut(exact);
+    let exact = connect(&mut broker, 0, "exact");
+    store.write(&mut broker);
+    assert_eq!(broker.told(exact, V5), [""; 0]);
+    store.sync(&mut broker);
+    let told = broker.told(exact, V5);
+    assert_eq!(told[0], "CONNACK Success present");
+    assert!(told[1].starts_with("PUBREL"), "{told:?}");
+}
+
+/// A rule may ask for more than the listener.
+#[test]
+fn a_message_that_comes_again_is_acknowledged_as_the_first_was_to_be() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_strict_rule(), 1);
+    let keeper = connect(&mut broker, 0, "keeper");
+    broker.subscribe(keeper, V5, "kept/#", QoS::AtLeastOnce);
+    broker.listener = 1;
+    let peer = connect(&mut broker, 0, "p");
+    store.hold();
+    send(&mut broker, peer, "kept/strict/a", "1", QoS::ExactlyOnce, 1);
+    store.write(&mut broker);
+    assert_eq!(broker.told(peer, V5), [""; 0]);
+    broker.cut(peer);
+    let peer = connect(&mut broker, 0, "p");
+    store.write(&mut broker);
+    assert_eq!(broker.told(peer, V5), ["CONNACK Success present"]);
+    let again = Packet::Publish(Publish {
+        packet_id: PacketId::new(1),
+        dup: true,
+        ..publish("kept/strict/a", "1", QoS::ExactlyOnce)
+    });
+    broker.packet(peer, V5, &again);
+    store.write(&mut broker);
+    assert_eq!(broker.told(peer, V5), [""; 0]);
+    store.sync(&mut broker);
+    assert_eq!(broker.told(peer, V5), ["PUBREC 1 Success"]);
 }
