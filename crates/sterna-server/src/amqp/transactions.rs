@@ -108,6 +108,10 @@ impl Door {
                 let (result, token) = cx.appended(|cx| Self::discharge(cx, client, &discharge));
                 promise = promise.at(token);
                 result.map(|settled| {
+                    if !settled.is_empty() {
+                        // Receivers that settle second forget these deliveries.
+                        promise = promise.and(Promise::once(cx, client.listener));
+                    }
                     for settled in settled {
                         self.acknowledge(cx, client, promise, settled);
                     }

@@ -5,13 +5,13 @@ use sterna_amqp::Event;
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Unsettled};
 use sterna_amqp::messaging::{
-    DeliveryState, MessageWriter, Source, Target, TargetArchetype, TerminusDurability,
+    DeliveryState, MessageWriter, Outcome, Source, Target, TargetArchetype, TerminusDurability,
 };
 use sterna_amqp::performatives::{ReceiverSettleMode, Role};
 use sterna_net::TransportKind;
 
 use crate::amqp::durable;
-use crate::amqp_client::{Client, Happened, Start};
+use crate::amqp_client::{Client, Happened, Start, in_transaction};
 use crate::fixture::Broker;
 use crate::store::{Held, config, with_strict_rule};
 
@@ -431,4 +431,35 @@ fn an_outcome_is_told_again_when_the_disk_has_what_it_is_about() {
     store.sync(&mut broker);
     client.turn(&mut broker);
     assert_eq!(recovered(&client), [(1, "Settle".to_owned())]);
+}
+
+/// After a power cut the delivery would come again, and its receiver has forgotten it.
+#[test]
+fn a_transaction_settles_second_when_the_disk_has_it() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    broker.listener = 1;
+    let (mut receiver, session) = enter(&mut broker, "r", 0);
+    let link = second(&mut receiver, &mut broker, session, &[]);
+    let coordinator = receiver.coordinator(&mut broker, session);
+    let (mut sender, session) = enter(&mut broker, "s", 0);
+    let to = sender.sender(&mut broker, session, "kept/a");
+    sender.send(&mut broker, to, 1, "one");
+    receiver.turn(&mut broker);
+    let id = receiver.received[0].id;
+    let txn_id = (receiver.declare(&mut broker, coordinator)).expect("declared");
+    let accepted = in_transaction(&txn_id, Some(Outcome::Accepted));
+    receiver.dispose(&mut broker, link.session, (id, id), &accepted, false);
+    store.hold();
+    receiver.discharge(&mut broker, coordinator, 1, &txn_id, false);
+    let is_settled = |receiver: &Client| {
+        let is_it = |one: &Happened| matches!(one, Happened::Disposed { link: of, settled: true, .. } if *of == link);
+        receiver.happened.iter().any(is_it)
+    };
+    store.write(&mut broker);
+    receiver.turn(&mut broker);
+    assert!(!is_settled(&receiver), "the kernel has it");
+    store.sync(&mut broker);
+    receiver.turn(&mut broker);
+    assert!(is_settled(&receiver));
 }
