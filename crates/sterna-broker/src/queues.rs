@@ -534,7 +534,7 @@ impl<P> Queues<P> {
             .move_back(&mut session.pending, &mut session.ledger, node);
         if is_from_group && !is_kept && delivery.qos == Qos::ExactlyOnce {
             // From here on the message is no other member's. [MQTT-4.8.2-5]
-            self.release_from_group(slot, node);
+            self.release_from_group(slot, node, None);
         }
         if !delivery.redelivered {
             self.counters.sent_messages += 1;
@@ -605,20 +605,23 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Keeps an entry as its session's alone, whatever becomes of the log.
-    pub(crate) fn keep_owned(&mut self, slot: u32, node: u32) {
+    /// Keeps an entry as its session's alone, whatever becomes of the log. `group` is the filter of the shared
+    /// subscription that it came from.
+    pub(crate) fn keep_owned(&mut self, slot: u32, node: u32, group: Option<&str>) {
         let entry = self.nodes.entry(node);
         let is_handed_over = entry.is_some_and(|entry| entry.phase == Phase::HandedOver);
-        let change = self.owned_record(slot, node, is_handed_over);
+        let change = self.owned_record(slot, node, is_handed_over, group);
         self.changes.extend(change);
     }
 
-    /// The record that an entry is its session's alone; `None` where nothing is kept of it.
+    /// The record that an entry is its session's alone; `None` where nothing is kept of it. `group` is the filter of
+    /// the shared subscription that it came from.
     pub(crate) fn owned_record(
         &self,
         slot: u32,
         node: u32,
         is_handed_over: bool,
+        group: Option<&str>,
     ) -> Option<Change> {
         let session = &self.sessions[slot];
         let entry = self.nodes.entry(node)?;
@@ -633,7 +636,7 @@ impl<P> Queues<P> {
             qos: entry.qos,
             retain: entry.retain,
             is_handed_over,
-            group: self.group_of(slot, entry).map(Into::into),
+            group: group.map(Into::into),
             identifiers: context.map_or_else(Box::default, |context| context.identifiers.clone()),
         };
         let mut value = record.encode();
@@ -642,15 +645,6 @@ impl<P> Queues<P> {
         }
         let key = owned_key(entry);
         Some(records::put(Kind::Owned, &session.client_id, &key, value))
-    }
-
-    /// The shared subscription that an entry of a session came from, by its filter.
-    fn group_of(&self, slot: u32, entry: &Entry) -> Option<&str> {
-        let subscriptions = &self.sessions[slot].subscriptions;
-        let mut of_group = subscriptions
-            .iter()
-            .filter(|(_, known)| entry.group != NIL && known.group == entry.group);
-        of_group.next().map(|(filter, _)| &**filter)
     }
 
     /// Forgets an entry that was its session's alone, when the cursors that have passed it are written.
@@ -704,8 +698,17 @@ impl<P> Queues<P> {
         });
     }
 
-    /// Takes a message of a group into the keeping of its member's session: the group is done with it.
-    pub(crate) fn release_from_group(&mut self, slot: u32, node: u32) {
+    /// The filter of the shared subscription that has assigned an entry to a session, while the session has it.
+    fn groups_filter(&self, slot: u32, node: u32) -> Option<Arc<str>> {
+        let group = self.nodes.entry(node)?.group;
+        let mut subscriptions = self.sessions[slot].subscriptions.iter();
+        let of_group = subscriptions.find(|(_, known)| group != NIL && known.group == group);
+        of_group.map(|(filter, _)| Arc::clone(filter))
+    }
+
+    /// Takes a message of a group into the keeping of its member's session: the group is done with it. `filter` is the
+    /// group's; it is not needed while the session has the subscription.
+    pub(crate) fn release_from_group(&mut self, slot: u32, node: u32, filter: Option<&str>) {
         let Some(entry) = self.nodes.entry_mut(node) else {
             return;
         };
@@ -714,7 +717,9 @@ impl<P> Queues<P> {
         }
         let (group, position) = (entry.group, entry.position);
         if !std::mem::take(&mut entry.is_claimed) {
-            self.keep_owned(slot, node);
+            let own = (filter.is_none()).then(|| self.groups_filter(slot, node));
+            let own = own.flatten();
+            self.keep_owned(slot, node, filter.or(own.as_deref()));
         }
         let session = &self.sessions[slot];
         self.owed.push(Owed {

@@ -156,7 +156,9 @@ impl<P: DoorState> Broker<P> {
         if !self.stays(session, tag, outcome)
             && let Some(node) = self.find_sent(session, tag)
         {
-            let record = self.queues.owned_record(session.slot, node, true);
+            let entry = self.queues.nodes.entry(node);
+            let group = entry.and_then(|entry| self.index.filter_of_group(entry.group));
+            let record = (self.queues).owned_record(session.slot, node, true, group);
             self.companions.extend(record);
         }
     }
@@ -345,6 +347,7 @@ impl<P: DoorState> Broker<P> {
         entry.phase = Phase::HandedOver;
         entry.context = None;
         let (is_kept, own_position) = (entry.is_kept, entry.own_position());
+        let group = entry.group;
         if let Some(message) = entry.message.take() {
             let body_bytes = message.body_bytes() as u64;
             self.queues.counters.handed_over(body_bytes);
@@ -354,11 +357,13 @@ impl<P: DoorState> Broker<P> {
             // The reader is done with it; what is left has a record of its own.
             self.queues.settle_position(slot, own_position);
         }
+        // The session may have left the group since it was sent.
+        let group = self.index.filter_of_group(group);
         if is_kept {
             // From now on it is this consumer's alone.
-            self.queues.release_from_group(slot, node);
+            self.queues.release_from_group(slot, node, group);
         } else {
-            self.queues.keep_owned(slot, node);
+            self.queues.keep_owned(slot, node, group);
         }
         if !self.queues.changes.is_empty() {
             self.append_changes();

@@ -136,7 +136,8 @@ impl<P: DoorState> Broker<P> {
                 && is_unclaimed(entry)
             {
                 entry.is_claimed = true;
-                self.queues.keep_owned(slot, node);
+                let group = self.index.filter_of_group(entry.group);
+                self.queues.keep_owned(slot, node, group);
             }
             node = self.queues.nodes.next(node);
         }

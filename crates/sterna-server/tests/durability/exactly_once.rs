@@ -349,3 +349,38 @@ fn a_message_that_comes_again_is_acknowledged_as_the_first_was_to_be() {
     store.sync(&mut broker);
     assert_eq!(broker.told(peer, V5), ["PUBREC 1 Success"]);
 }
+
+/// [MQTT-4.8.2-5]
+#[test]
+fn a_message_of_a_group_that_its_member_has_left_is_nobody_elses() {
+    for shards in [1, 2] {
+        let store = Held::new();
+        let config = waiting_for(Durability::Interval);
+        let mut broker = store.broker(&config, shards);
+        let names = ["first", "second"];
+        let members = names.map(|name| {
+            let member = connect(&mut broker, shards - 1, name);
+            broker.subscribe(member, V5, "$share/g/t/#", QoS::ExactlyOnce);
+            member
+        });
+        let peer = connect(&mut broker, 0, "p");
+        send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+        let came = members.map(|member| identifiers(&mut broker, member));
+        let of = usize::from(came[0].is_empty());
+        let (member, [high, low]) = (members[of], came[of][0]);
+        let mut unsubscribe = vec![0xa2, 17, 0, 9, 0, 0, 12];
+        unsubscribe.extend_from_slice(b"$share/g/t/#");
+        broker.send(member, &unsubscribe);
+        broker.send(member, &[0x50, 2, high, low]);
+        let told = broker.told(member, V5);
+        assert!(told[0].starts_with("UNSUBACK"), "{told:?}");
+        assert!(told[1].starts_with("PUBREL"), "{told:?}");
+        drop(broker);
+
+        // It dies before it has written what the group is done with.
+        let store = Held::on(store.memory.snapshot());
+        let mut broker = store.broker(&config, shards);
+        let (_, of_other) = enter(&mut broker, 0, names[1 - of]);
+        assert_eq!(of_other, [""; 0], "{shards} shards");
+    }
+}
