@@ -27,6 +27,9 @@ pub(crate) struct Banned {
     pub(crate) client: Option<Box<str>>,
     /// An address or a prefix.
     pub(crate) address: Option<AddressPrefix>,
+    /// Only clients without the name of a user. `user` cannot say that, where `None` is anybody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) nameless: bool,
 }
 
 /// A ban.
@@ -63,6 +66,7 @@ impl Banned {
             banned.is_none() || banned.as_deref() == name
         };
         is_name(&self.user, who.user)
+            && !(self.nameless && who.user.is_some())
             && is_name(&self.client, who.client)
             && (self.address)
                 .is_none_or(|banned| who.address.is_some_and(|address| banned.contains(address)))
@@ -349,6 +353,8 @@ pub(crate) fn of_flapping(limits: &config::Bans, now_ms: u64, who: Newcomer<'_>)
         user: who.user.map(Into::into),
         client: who.client.map(Into::into),
         address: (who.address.filter(|_| who.user.is_none())).map(origin_prefix),
+        // Any name may be given as the client's own, also one that a user's client has.
+        nameless: who.user.is_none(),
     };
     Ban {
         banned,
@@ -396,6 +402,7 @@ mod tests {
                 user: name(user),
                 client: name(client),
                 address: address.parse().ok(),
+                nameless: false,
             },
             reason: "test".into(),
             cause: "operator".into(),
@@ -503,6 +510,24 @@ mod tests {
         assert!(page.len() == 1 && has_more);
         let (page, has_more) = bans.page(5, page[0].0, 1);
         assert!(page.len() == 1 && !has_more);
+    }
+
+    #[test]
+    fn a_nameless_client_that_flaps_takes_no_user_along() {
+        let limits = config::Bans::default();
+        let bans = Bans::default();
+        let nameless = who("", "pump", "192.0.2.1");
+        let id = bans.add(&limits, 0, of_flapping(&limits, 0, nameless));
+        let kept = bans.take_changed();
+        let kept = kept
+            .iter()
+            .map(|(key, value)| (&key[..], value.as_deref().expect("a value")));
+        let restored = Bans::default();
+        restored.restore(kept, 0);
+        for bans in [bans, restored] {
+            assert_eq!(bans.find(0, nameless), id.ok());
+            assert_eq!(bans.find(0, who("ann", "pump", "192.0.2.1")), None);
+        }
     }
 
     #[test]

@@ -97,6 +97,7 @@ impl Desk<'_, '_> {
             user: wanted.user,
             client: wanted.client,
             address: wanted.address,
+            nameless: false,
         };
         if banned.is_empty() {
             return Err(invalid(

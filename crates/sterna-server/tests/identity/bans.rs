@@ -146,3 +146,34 @@ fn a_container_that_flaps_is_banned_too() {
         amqp.cut(&mut broker);
     }
 }
+
+/// A client identifier is the client's own choice. A nameless client that gives another's harms nameless ones alone.
+#[test]
+fn a_nameless_client_cannot_have_the_client_of_a_user_banned() {
+    let right = Shown::Password("ann", "ann-pass");
+    let doors = [Door::Mqtt311, Door::Mqtt5, Door::Amqp(Quiet::NoLayer)];
+    for (of_ann, of_nobody) in doors
+        .into_iter()
+        .flat_map(|one| doors.map(|other| (one, other)))
+    {
+        let (_directory, config) = guarded(|config| {
+            config.authentication.anonymous = Some(true);
+            config.bans.flapping_logins = 3;
+        });
+        let mut broker = Broker::with(&config, 2);
+        broker.come_from(HERE);
+        let pump = |broker: &mut Broker, door, shown| {
+            enter(broker, door, TransportKind::Tcp, None, shown, "pump")
+        };
+        let mut anns = pump(&mut broker, of_ann, right).expect("enters");
+        for _ in 0..4 {
+            // At the door of MQTT it is refused as another user's session.
+            drop(pump(&mut broker, of_nobody, Shown::Nothing));
+        }
+        assert!(pump(&mut broker, of_nobody, Shown::Nothing).is_none());
+        broker.advance(5_000);
+        let doors = (of_ann, of_nobody);
+        assert_eq!(anns.reads(&mut broker, "who/ann"), 200, "{doors:?}");
+        assert!(pump(&mut broker, of_ann, right).is_some(), "{doors:?}");
+    }
+}
