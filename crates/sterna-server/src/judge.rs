@@ -418,7 +418,7 @@ impl<'a, 'c> Case<'a, 'c> {
         let webhook = &self.cx.policy.webhook;
         let login = Login {
             credentials,
-            protocol: self.protocol().name(),
+            protocol: self.cx.policy.spoken(self.info).name(),
             transport: transport(self.info.transport),
             address: self.info.peer.ip(),
             certificate: self.holder.as_ref().and_then(Holder::common_name),
@@ -466,16 +466,6 @@ impl<'a, 'c> Case<'a, 'c> {
             Credentials::Token(_) => Identity::nameless(Proof::Webhook),
         };
         Ok(Verdict::Pending(Pending::asked(number, claimed, ticket)))
-    }
-
-    /// The client's protocol: the one that it has negotiated, else the one of its listener.
-    fn protocol(&self) -> Protocol {
-        match &*self.info.protocol {
-            b"mqtt" | b"mqttv3.1" => Protocol::Mqtt,
-            b"amqp" => Protocol::Amqp,
-            b"h3" | b"h2" => Protocol::Http,
-            _ => self.cx.policy.listener(self.info.listener).protocol,
-        }
     }
 
     /// Whether credentials name the user that the certificate names, if it names one.

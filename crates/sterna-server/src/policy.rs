@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sterna_broker::Keeping;
-use sterna_net::Pages;
+use sterna_net::{ConnectionInfo, Pages};
 
 use crate::authorization::{MessageKind, Rules, Standings, Subject};
 use crate::config::{
@@ -118,6 +118,17 @@ impl Policy {
     pub fn listener(&self, index: u16) -> ListenerPolicy {
         let known = self.listeners.get(usize::from(index));
         known.copied().unwrap_or_default()
+    }
+
+    /// The protocol of a connection: by its own word, or by its listener. The versions of HTTP over TCP serve clients
+    /// and operators, so they say nothing.
+    pub(crate) fn spoken(&self, info: &ConnectionInfo) -> Protocol {
+        match &*info.protocol {
+            b"amqp" => Protocol::Amqp,
+            b"h3" => Protocol::Http,
+            b"" | b"http/1.1" | b"h2" => self.listener(info.listener).protocol,
+            _ => Protocol::Mqtt,
+        }
     }
 
     /// Durability for which the acknowledgement of a message waits. It is the strictest of three:

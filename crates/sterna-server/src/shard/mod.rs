@@ -325,25 +325,13 @@ fn of_consumer(consumer: ConsumerId) -> Protocol {
     }
 }
 
-/// The protocol of a connection that opens: by its own word, or by its listener.
-fn spoken(cx: &Context<'_>, connection: ConnectionId) -> Protocol {
-    let Some(info) = cx.net.info(connection) else {
-        return Protocol::Mqtt;
-    };
-    match &*info.protocol {
-        b"amqp" => Protocol::Amqp,
-        b"h3" => Protocol::Http,
-        b"" | b"http/1.1" | b"h2" => cx.policy.listener(info.listener).protocol,
-        _ => Protocol::Mqtt,
-    }
-}
-
 impl Handler for Shard {
     type Mail = Mail;
 
     fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         let mut doors = self.doors(net);
-        let protocol = spoken(&doors.cx, connection);
+        let info = doors.cx.net.info(connection);
+        let protocol = info.map_or(Protocol::Mqtt, |info| doors.cx.policy.spoken(info));
         match protocol {
             Protocol::Mqtt => doors.mqtt.opened(&mut doors.cx, connection),
             Protocol::Amqp => doors.amqp.opened(&mut doors.cx, connection),

@@ -12,11 +12,12 @@ use sterna_server::Policy;
 use sterna_server::config::{Config, Listener, Rule};
 
 use crate::fixture::{Broker, Peer, block, plain};
+use crate::h2_client::Client as H2Client;
 use crate::h3_client::Client as H3Client;
 use crate::table::TRANSPORTS;
 use crate::world::{
-    DOORS, Door, Entered, Quiet, Shown, authorization, carries, certificate, enter, guarded, oauth,
-    takes,
+    ADMIN, DOORS, Door, Entered, Quiet, Shown, authorization, carries, certificate, enter, guarded,
+    oauth, takes,
 };
 
 /// What the service does with a question.
@@ -197,6 +198,33 @@ fn every_door_asks_about_whom_no_file_knows() {
         })
     );
     assert!(asked.iter().all(|(_, question)| question["user"] != "ann"));
+}
+
+/// Operators are told apart by their listener in each version of HTTP, also where the other door knows the login.
+#[test]
+fn the_service_is_told_of_operators_whatever_they_speak() {
+    let hook = Hook::start(|question| {
+        let is_operator = question["protocol"] == "admin";
+        let result = if is_operator { "deny" } else { "allow" };
+        Reply::Json(json!({"result": result, "user": "device"}))
+    });
+    let (_directory, config) = hooked(&hook, |_| {});
+    let mut broker = Broker::with(&config, 1);
+    let field = authorization(Shown::Token("device-token")).expect("a field");
+    let mut ask = |listener: u16, path: &str| {
+        broker.listener = listener;
+        let mut client = H2Client::connect(&mut broker, b"h2");
+        let fields = [("authorization", field.as_str())];
+        let mut answer = client.request(&mut broker, "GET", path, &fields, b"");
+        broker.await_verdicts();
+        client.turn(&mut broker, &mut [&mut answer]);
+        answer.status
+    };
+    assert_eq!(ask(0, "/v1/topics/free/x?wait=0s") / 100, 2);
+    assert_eq!(ask(ADMIN, "/admin/v1/me"), 401);
+    let asked = hook.asked();
+    let told: Vec<_> = asked.iter().map(|(_, asked)| &asked["protocol"]).collect();
+    assert_eq!(told, ["http", "admin"]);
 }
 
 pub fn connect(broker: &mut Broker, client: &str, user: &str, password: &str) -> Peer {
