@@ -2,7 +2,7 @@
 
 mod scrape;
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -24,13 +24,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A key of the issuer.
 struct Key {
     name: &'static str,
-    pair: Ed25519KeyPair,
+    pair: Arc<Ed25519KeyPair>,
 }
 
 impl Key {
     fn new(name: &'static str) -> Self {
         let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("a key");
         let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("a key");
+        let pair = Arc::new(pair);
+        Self { name, pair }
+    }
+
+    /// The same key by another name.
+    fn renamed(&self, name: &'static str) -> Self {
+        let pair = Arc::clone(&self.pair);
         Self { name, pair }
     }
 
@@ -195,7 +202,17 @@ fn enter(server: &Server, token: &str) -> Option<TcpStream> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).expect("CONNACK");
     assert_eq!(head[0], 0x20);
+    let mut properties = vec![0; usize::from(head[1]) - 2];
+    stream.read_exact(&mut properties).expect("CONNACK");
     (head[3] == 0).then_some(stream)
+}
+
+/// Whether a client is answered a ping.
+fn is_alive(stream: &mut (impl Read + Write)) -> bool {
+    let mut answer = [0; 2];
+    stream.write_all(&[0xc0, 0]).is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && answer == [0xd0, 0]
 }
 
 fn requests(server: &Server, outcome: &str) -> u64 {
@@ -265,6 +282,21 @@ fn keys_are_followed_and_the_last_good_ones_stay() {
     let why = server.reload(&other).expect_err("is refused");
     assert!(why.contains("authentication.jwt.keys_url"), "{why}");
     assert!(enter(&server, &second.token()).is_some());
+}
+
+#[test]
+fn a_key_is_followed_to_another_name() {
+    let first = Key::new("first");
+    let url = Url::start(set(&[&first]));
+    let server = Server::start(&url.config()).expect("starts");
+    let mut early = enter(&server, &first.token()).expect("known at once");
+    let second = first.renamed("second");
+    assert!(enter(&server, &second.token()).is_none());
+    url.answers(set(&[&second]));
+    await_that("the new name", || enter(&server, &second.token()).is_some());
+    assert!(enter(&server, &first.token()).is_none());
+    // The key is trusted as before, so nobody is ended.
+    assert!(is_alive(&mut early));
 }
 
 #[test]

@@ -277,9 +277,12 @@ impl Keys {
         self.0.iter().any(|key| key.id == *id)
     }
 
-    /// Whether they are the same as others, in any order.
+    /// Whether they are the same as others, in any order. Names count: tokens call keys by them.
     pub(super) fn are_same(&self, other: &Self) -> bool {
-        let all = |one: &Self, other: &Self| one.0.iter().all(|key| other.have(&key.id));
+        let has = |keys: &Self, key: &Key| {
+            (keys.0.iter()).any(|one| one.id == key.id && one.name == key.name)
+        };
+        let all = |one: &Self, other: &Self| one.0.iter().all(|key| has(other, key));
         all(self, other) && all(other, self)
     }
 }
