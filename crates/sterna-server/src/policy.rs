@@ -286,6 +286,16 @@ impl Policy {
         self
     }
 
+    /// The same policy, which follows this one, with other keys of signed tokens.
+    pub(crate) fn with_issuer(&self, issuer: Issuer) -> Self {
+        Self {
+            issuer: Arc::new(issuer),
+            // Authorities that this policy has changed are not changed again: their clients have come back since.
+            trust: Arc::new(self.trust.succeeding(&self.trust)),
+            ..self.clone()
+        }
+    }
+
     /// Notes the standing of a client that has come in, by its identifier as the rules know it.
     pub(crate) fn note_standing(&self, identity: &mut Identity, client: &str) {
         if self.gives_standings() {

@@ -204,10 +204,7 @@ impl key_refresh::Place for Live {
         // No reload meanwhile.
         let mut in_force = locked(&self.in_force);
         if Arc::ptr_eq(&in_force.policy.issuer, old) {
-            let policy = Arc::new(Policy {
-                issuer: Arc::new(new),
-                ..(*in_force.policy).clone()
-            });
+            let policy = Arc::new(in_force.policy.with_issuer(new));
             in_force.policy = Arc::clone(&policy);
             tell_all(&self.courier, || Mail::Policy(Arc::clone(&policy)));
         }

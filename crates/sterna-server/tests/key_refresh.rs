@@ -10,8 +10,14 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+};
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use serde_json::json;
 use sterna_server::Server;
 use sterna_server::config::{Config, Listener};
@@ -90,7 +96,9 @@ impl Url {
         let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
         let own = own.expect("a certificate");
         std::fs::write(directory.path().join("ca"), own.cert.pem()).expect("written");
-        let key = rustls_pki_types::PrivatePkcs8KeyDer::from(own.signing_key.serialize_der());
+        let pem = own.signing_key.serialize_pem();
+        std::fs::write(directory.path().join("key"), pem).expect("written");
+        let key = PrivatePkcs8KeyDer::from(own.signing_key.serialize_der());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -297,6 +305,84 @@ fn a_key_is_followed_to_another_name() {
     assert!(enter(&server, &first.token()).is_none());
     // The key is trusted as before, so nobody is ended.
     assert!(is_alive(&mut early));
+}
+
+/// An authority with a key of its own, and the same name as each other one.
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.distinguished_name.push(DnType::CommonName, "x");
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signs")
+}
+
+/// Connects to the listener with TLS, with a certificate of an authority.
+fn enter_certified(
+    server: &Server,
+    url: &Url,
+    authority: &CertifiedIssuer<'static, KeyPair>,
+) -> StreamOwned<ClientConnection, TcpStream> {
+    let params = CertificateParams::new(vec!["device".to_owned()]).expect("parameters");
+    let key = KeyPair::generate().expect("a key");
+    let own = params.signed_by(&key, authority).expect("signs");
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_file(url.ca()).expect("a certificate");
+    roots.add(root).expect("a root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![own.der().clone()], key.into())
+        .expect("a key");
+    let address = server.listeners()[2]
+        .trim_start_matches("mqtts://")
+        .to_owned();
+    let stream = TcpStream::connect(address).expect("connects");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let client = ClientConnection::new(Arc::new(tls), name).expect("a client");
+    let mut stream = StreamOwned::new(client, stream);
+    let connect = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00";
+    stream.write_all(connect).expect("writes");
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).expect("CONNACK");
+    assert_eq!((head[0], head[3]), (0x20, 0));
+    let mut properties = vec![0; usize::from(head[1]) - 2];
+    stream.read_exact(&mut properties).expect("CONNACK");
+    stream
+}
+
+/// Clients that came back after their authority's change of keys have nothing to do with keys of tokens.
+#[test]
+fn other_keys_of_tokens_end_nobody_whose_authority_has_changed_before() {
+    let (first, second) = (Key::new("first"), Key::new("second"));
+    let url = Url::start(set(&[&first]));
+    let file = |name: &str| url.directory.path().join(name);
+    let write = |name: &str, authority: &CertifiedIssuer<'static, KeyPair>| {
+        std::fs::write(file(name), authority.pem()).expect("written");
+        Some(file(name))
+    };
+    let (before, after) = (authority(), authority());
+    let mut config = url.config();
+    config.shards = 1;
+    config.listeners.push(Listener::at("mqtts://127.0.0.1:0"));
+    config.tls.certificate = Some(url.ca());
+    config.tls.key = Some(file("key"));
+    // The reload of this test is the last one.
+    config.tls.watch_interval_s = 0;
+    config.tls.client_ca = write("before", &before);
+    let server = Server::start(&config).expect("starts");
+    let mut gone = enter_certified(&server, &url, &before);
+    assert!(is_alive(&mut gone));
+    config.tls.client_ca = write("after", &after);
+    server.reload(&config).expect("reloads");
+    let mut stays = enter_certified(&server, &url, &after);
+    assert!(is_alive(&mut stays) && !is_alive(&mut gone));
+    url.answers(set(&[&second]));
+    await_that("the new key", || enter(&server, &second.token()).is_some());
+    assert!(is_alive(&mut stays));
 }
 
 #[test]
