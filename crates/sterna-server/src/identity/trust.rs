@@ -8,13 +8,15 @@ use rustc_hash::FxHashSet;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, SubjectPublicKeyInfoDer};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::config::Tls;
 
 type Bytes = Box<[u8]>;
 
 /// Certificates that the files of `tls` vouch for now. The TLS library has verified the chain in its handshake, by
-/// the files of that time. So the name of an authority is only looked up.
+/// the files of that time. So the name of an authority is only looked up, unless it has lost a key since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     /// The public keys of the authorities by their subjects; `None` without authorities.
@@ -26,6 +28,9 @@ pub struct Trust {
     /// Subjects of authorities that have lost a key with these files: nobody knows which of their
     /// certificates it has signed.
     changed: FxHashSet<Bytes>,
+    /// The same with any files since the start. A handshake may have verified a certificate by the lost key, and end
+    /// only now: so the present keys are looked for in the signature.
+    rekeyed: FxHashSet<Bytes>,
     /// Whether the files before vouched for the same.
     is_unchanged: bool,
 }
@@ -82,11 +87,12 @@ impl Trust {
         next.is_unchanged = self.is_same(old);
         if let (Some(new), Some(old)) = (&self.authorities, &old.authorities) {
             let has_lost = |subject: &Bytes, keys: &FxHashSet<Bytes>| {
-                new.get(subject).is_some_and(|now| !keys.is_subset(now))
+                new.get(subject).is_none_or(|now| !keys.is_subset(now))
             };
             let lost = old.iter().filter(|(subject, keys)| has_lost(subject, keys));
             next.changed = lost.map(|(subject, _)| subject.clone()).collect();
         }
+        next.rekeyed = next.changed.union(&old.rekeyed).cloned().collect();
         next
     }
 
@@ -100,15 +106,28 @@ impl Trust {
     /// Whether a peer may come in with its handshake's credentials: a chain in DER, end-entity first, a bare key, or
     /// nothing.
     pub(crate) fn admits(&self, chain: &[Bytes]) -> bool {
-        self.stands(chain, false)
+        self.stands(chain, |one, keys| {
+            !self.rekeyed.contains(one.issuer().as_raw())
+                || keys.iter().any(|key| has_signed(key, one))
+        })
     }
 
     /// Whether a connection from before these files may live on.
     pub(crate) fn keeps(&self, chain: &[Bytes]) -> bool {
-        self.is_unchanged || self.stands(chain, true)
+        // Without a look at signatures: there may be very many connections.
+        self.is_unchanged
+            || self.stands(chain, |one, _| {
+                !self.changed.contains(one.issuer().as_raw())
+            })
     }
 
-    fn stands(&self, chain: &[Bytes], is_from_before: bool) -> bool {
+    /// Whether a chain is vouched for. `is_of` says of a certificate with the name of an authority whether it is of that
+    /// one, which has these keys.
+    fn stands(
+        &self,
+        chain: &[Bytes],
+        is_of: impl Fn(&X509Certificate<'_>, &FxHashSet<Bytes>) -> bool,
+    ) -> bool {
         let Some(first) = chain.first() else {
             return true;
         };
@@ -133,11 +152,16 @@ impl Trust {
             }
             certificates.push(one);
         }
-        let is_here = |name: &[u8]| {
-            authorities.contains_key(name) && !(is_from_before && self.changed.contains(name))
-        };
-        leads_to(&certificates, &is_here)
+        leads_to(&certificates, &|one| {
+            (authorities.get(one.issuer().as_raw())).is_some_and(|keys| is_of(one, keys))
+        })
     }
+}
+
+/// Whether a key, in DER, has signed a certificate.
+fn has_signed(key: &[u8], certificate: &X509Certificate<'_>) -> bool {
+    SubjectPublicKeyInfo::from_der(key)
+        .is_ok_and(|(_, key)| certificate.verify_signature(Some(&key)).is_ok())
 }
 
 /// Signatures of one chain that are looked at, at most: as many as the handshake does.
@@ -147,14 +171,17 @@ const MOST_SIGNATURES: usize = 100;
 ///
 /// The peer may show certificates of its own making, which the handshake has ignored: so a certificate counts as the
 /// issuer of another only if its key has signed that.
-fn leads_to(chain: &[X509Certificate<'_>], is_authority: &dyn Fn(&[u8]) -> bool) -> bool {
+fn leads_to(
+    chain: &[X509Certificate<'_>],
+    is_by_authority: &dyn Fn(&X509Certificate<'_>) -> bool,
+) -> bool {
     let mut is_reached = vec![false; chain.len()];
     let mut next = vec![0];
     let mut signatures = 0;
     while let Some(at) = next.pop() {
         let one = &chain[at];
         is_reached[at] = true;
-        if is_authority(one.issuer().as_raw()) {
+        if is_by_authority(one) {
             return true;
         }
         for (by, other) in chain.iter().enumerate() {
@@ -271,6 +298,29 @@ mod tests {
             assert!(trust.keeps(&chain) && trust.admits(&chain));
         }
         assert!(!trust.keeps(&[own, last.der]), "a link is missing");
+    }
+
+    /// The handshake has verified a certificate by the key that is gone now, and ends after the change.
+    #[test]
+    fn a_lost_key_admits_nobody_any_more() {
+        let (old, new) = (authority("x", None), authority("x", None));
+        let (was, changed) = (trust_of(&[&old]), trust_of(&[&new]));
+        let next = changed.succeeding(&was);
+        let again = next.succeeding(&next);
+        // The name was away for a while.
+        let away = trust_of(&[&authority("other", None)]).succeeding(&was);
+        let back = changed.succeeding(&away);
+        let both = trust_of(&[&old, &new]);
+        let one_of_both = changed.succeeding(&both);
+        for trust in [&next, &again, &back, &one_of_both] {
+            let (oldest, newest) = (authority("y", Some(&old)), authority("y", Some(&new)));
+            assert!(!trust.admits(&[device(&old)]));
+            assert!(!trust.admits(&[device(&old), new.der.clone()]));
+            assert!(!trust.admits(&[device(&oldest), oldest.der]));
+            assert!(trust.admits(&[device(&new)]));
+            assert!(trust.admits(&[device(&newest), newest.der]));
+        }
+        assert!(!next.keeps(&[device(&new)]) && again.keeps(&[device(&new)]));
     }
 
     /// Hundreds of certificates that have all issued each other take no time.
