@@ -246,6 +246,12 @@ impl TokenFile {
         (is_same && is_valid).then_some(record)
     }
 
+    /// Whether a token has a record, also one that has expired.
+    #[must_use]
+    pub fn has(&self, token: &[u8]) -> bool {
+        self.tokens.contains_key(&TokenDigest::of(token))
+    }
+
     /// The tokens, in the order of the file.
     pub fn tokens(&self) -> impl Iterator<Item = &TokenRecord> {
         self.lines.iter().filter_map(|line| match line {
@@ -352,11 +358,12 @@ mod tests {
             assert_eq!(file.user_of(b"two", 100), None);
             assert_eq!(file.user_of(b"three", 199), Some("bob"));
             assert_eq!(file.user_of(b"four", 0), None);
+            assert!(file.has(b"two") && !file.has(b"four"));
         }
         let second = TokenDigest::of(b"two").to_string();
         assert_eq!(file.remove("bob", &second), 0, "it is ann's");
         assert_eq!(file.remove("ann", &second[..8]), 1);
-        assert_eq!(file.user_of(b"two", 0), None);
+        assert_eq!((file.user_of(b"two", 0), file.has(b"two")), (None, false));
         assert_eq!(file.user_of(b"one", 0), Some("ann"));
         assert_eq!(file.remove("ann", ""), 1);
         assert_eq!((file.len(), file.tokens().count()), (1, 1));

@@ -415,6 +415,11 @@ impl<'a, 'c> Case<'a, 'c> {
             Credentials::Token(_) => Refusal::Token,
         };
         self.may_guess(subject)?;
+        // The file decides about its own: one that has expired, or is shown where tokens of files are not taken.
+        if matches!(credentials, Credentials::Token(token) if self.cx.policy.tokens.has(token)) {
+            self.note(subject, false);
+            return Err(wrong);
+        }
         let webhook = &self.cx.policy.webhook;
         let login = Login {
             credentials,

@@ -269,6 +269,11 @@ impl Tokens {
         let until_ms = record.expires_at_s.map(|at_s| at_s.saturating_mul(1000));
         Some((&record.user, until_ms))
     }
+
+    /// Whether the file has a token, also one that has expired.
+    pub(crate) fn has(&self, token: &[u8]) -> bool {
+        self.file.has(token)
+    }
 }
 
 /// Passwords that were found right: a keyed digest of each, so that a client that comes again costs no
