@@ -2,6 +2,8 @@
 
 /// Largest head of an answer, in bytes.
 const MAXIMUM_HEAD_BYTES: usize = 16 << 10;
+/// Bytes that a byte of content takes in a chunk of its own.
+const CHUNK_BYTES: usize = 6;
 /// Fields of an answer.
 const MAXIMUM_FIELDS: usize = 64;
 
@@ -46,6 +48,14 @@ pub(super) fn content_of(
     let content = if let Some(coding) = field("transfer-encoding") {
         if !coding.eq_ignore_ascii_case(b"chunked") {
             return Err("the answer has a transfer coding that was not asked for".to_owned());
+        }
+        // Extensions of chunks would otherwise be bounded by time alone.
+        if rest.len()
+            > most
+                .saturating_mul(CHUNK_BYTES)
+                .saturating_add(MAXIMUM_HEAD_BYTES)
+        {
+            return Err(too_long());
         }
         let found = unchunked(rest, most).map_err(|why| why.unwrap_or_else(too_long))?;
         found.map(|(content, after)| {
@@ -119,6 +129,8 @@ mod tests {
     fn answers_are_read_in_each_form_and_bounded() {
         let whole = |text: &str| content_of(text.as_bytes(), true, ("maximum_keys_bytes", 10));
         let ok = "HTTP/1.1 200 OK\r\n";
+        let singles = "1\r\nx\r\n".repeat(10);
+        let filling = "x".repeat(singles.len() + MAXIMUM_HEAD_BYTES);
         for (text, expected) in [
             (format!("{ok}Content-Length: 2\r\n\r\n{{}}"), Ok(Some("{}"))),
             (format!("{ok}Content-Length: 3\r\n\r\n{{}}"), Ok(None)),
@@ -142,6 +154,14 @@ mod tests {
             (
                 format!("{ok}Transfer-Encoding: chunked\r\n\r\nb\r\n"),
                 Err("maximum_keys_bytes"),
+            ),
+            (
+                format!("{ok}Transfer-Encoding: chunked\r\n\r\n1;{filling}"),
+                Err("maximum_keys_bytes"),
+            ),
+            (
+                format!("{ok}Transfer-Encoding: chunked\r\n\r\n{singles}0\r\n\r\n"),
+                Ok(Some("xxxxxxxxxx")),
             ),
             (
                 format!("{ok}Transfer-Encoding: gzip\r\n\r\n"),
