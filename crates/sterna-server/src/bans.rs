@@ -1,7 +1,7 @@
 //! Bans of clients for a while: by hand, or for their behaviour. One list for all doors and shards.
 //!
 //! A ban names a user, a client, addresses, or several of these, which then must all fit. Each is filed under the
-//! most telling of its names, so that a login looks at few. They are kept as records of the node.
+//! most telling of its names, so that a look at a client looks at few. They are kept as records of the node.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -78,12 +78,12 @@ impl Banned {
     }
 
     /// Where it is filed; `None` among the prefixes.
-    fn place(&self) -> Option<Place> {
-        if let Some(user) = &self.user {
-            return Some(Place::User(user.clone()));
-        }
+    fn place(&self) -> Option<Place<'_>> {
         if let Some(client) = &self.client {
-            return Some(Place::Client(client.clone()));
+            return Some(Place::Client(self.user.as_deref(), client));
+        }
+        if let Some(user) = &self.user {
+            return Some(Place::User(user));
         }
         let address = self.address?;
         let first = address.first();
@@ -97,11 +97,12 @@ fn origin_prefix(address: IpAddr) -> AddressPrefix {
     AddressPrefix::of(origin(address), if address.is_ipv4() { 32 } else { 64 })
 }
 
-/// The key under which a ban is filed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Place {
-    User(Box<str>),
-    Client(Box<str>),
+/// What a ban is filed under.
+#[derive(Clone, Copy, Debug, Hash)]
+enum Place<'a> {
+    User(&'a str),
+    /// A client of a user; of any without one.
+    Client(Option<&'a str>, &'a str),
     /// One address, or the first of a host's.
     Address(IpAddr),
 }
@@ -116,7 +117,8 @@ struct Logins {
 #[derive(Debug)]
 struct List {
     bans: BTreeMap<u64, Ban>,
-    places: HashMap<Place, Vec<u64>>,
+    /// By the hashes of their places: a look needs no copy of a name. Bans that are found there may be of others.
+    places: HashMap<u64, Vec<u64>>,
     prefixes: Vec<u64>,
     next: u64,
     /// Bans whose records are to be written or removed.
@@ -152,8 +154,12 @@ impl Default for Bans {
 }
 
 impl List {
+    fn key(&self, place: Place<'_>) -> u64 {
+        self.places.hasher().hash_one(place)
+    }
+
     fn insert(&mut self, id: u64, ban: Ban) {
-        match ban.banned.place() {
+        match ban.banned.place().map(|place| self.key(place)) {
             Some(place) => self.places.entry(place).or_default().push(id),
             None => self.prefixes.push(id),
         }
@@ -164,7 +170,7 @@ impl List {
     fn remove(&mut self, id: u64) -> Option<Ban> {
         let ban = self.bans.remove(&id)?;
         self.changed.push(id);
-        match ban.banned.place() {
+        match ban.banned.place().map(|place| self.key(place)) {
             Some(place) => {
                 if let Some(ids) = self.places.get_mut(&place) {
                     ids.retain(|known| *known != id);
@@ -190,18 +196,18 @@ impl List {
     fn find(&self, now_ms: u64, who: Newcomer<'_>) -> Option<u64> {
         let address = who.address.map(|address| address.to_canonical());
         let who = Newcomer { address, ..who };
+        let of_user = who.client.filter(|_| who.user.is_some());
         let places = [
-            who.user.map(|user| Place::User(user.into())),
-            who.client.map(|client| Place::Client(client.into())),
+            who.user.map(Place::User),
+            who.client.map(|client| Place::Client(None, client)),
+            of_user.map(|client| Place::Client(who.user, client)),
             address.map(Place::Address),
             address
                 .filter(IpAddr::is_ipv6)
                 .map(|address| Place::Address(origin(address))),
         ];
-        let filed = places
-            .iter()
-            .flatten()
-            .filter_map(|place| self.places.get(place));
+        let places = places.iter().flatten();
+        let filed = places.filter_map(|place| self.places.get(&self.key(*place)));
         let mut ids = filed.flatten().chain(&self.prefixes);
         let holds = |id: &&u64| {
             self.bans.get(id).is_some_and(|ban| {
@@ -227,6 +233,11 @@ impl Bans {
             return None;
         }
         self.list().find(now_ms, who)
+    }
+
+    /// The number of the newest ban; 0 before the first.
+    pub(crate) fn newest(&self) -> u64 {
+        self.list().next - 1
     }
 
     /// Adds a ban. One of the same names takes the place of the older one. Returns its number.
@@ -469,7 +480,9 @@ mod tests {
                 0,
             );
             assert_eq!(restored.find(0, yes), Some(id));
+            assert_eq!(bans.newest(), id);
             assert!(bans.lift(id) && !bans.lift(id));
+            assert_eq!(bans.newest(), id, "none is new");
             assert_eq!(bans.find(0, yes), None);
             assert_eq!(bans.take_changed(), [(record(id), None)]);
             let list = bans.list();

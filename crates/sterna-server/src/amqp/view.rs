@@ -40,6 +40,14 @@ impl Door {
         Some(view)
     }
 
+    /// The user and the container-id of a client, as bans name it; `None` where the client is gone.
+    pub(crate) fn names(&self, id: ConnectionId) -> Option<(Option<&str>, Option<&str>)> {
+        let client = self.clients.get(id)?;
+        let is_open = matches!(client.state, State::Open);
+        let user = client.identity.as_ref().and_then(Identity::user);
+        Some((user, is_open.then_some(&*client.container)))
+    }
+
     /// The connection of a consumer.
     pub(crate) fn connection_of(&self, consumer: ConsumerId) -> Option<ConnectionId> {
         self.place_of(consumer).map(|(connection, _)| connection)

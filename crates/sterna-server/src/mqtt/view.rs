@@ -39,14 +39,16 @@ impl Door {
         Some(view)
     }
 
-    /// The identifier of a client that has been let in, also before its CONNACK.
-    pub(crate) fn admitted_name(&self, id: ConnectionId) -> Option<&str> {
+    /// The user and the identifier of a client, as bans name it; `None` where the client is gone. The identifier
+    /// is known as soon as the client has been let in, also before its CONNACK.
+    pub(crate) fn names(&self, id: ConnectionId) -> Option<(Option<&str>, Option<&str>)> {
         let client = self.clients.get(id)?;
         let is_admitted = matches!(
             client.state,
             State::Opening(..) | State::Opened(_) | State::Live(_)
         );
-        is_admitted.then_some(&*client.name)
+        let name = is_admitted.then_some(&*client.name);
+        Some((client.identity.user(), name))
     }
 
     /// The connection of a consumer.

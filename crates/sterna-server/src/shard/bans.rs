@@ -8,9 +8,47 @@ use super::{Doors, Shard};
 use crate::bans::Newcomer;
 use crate::config::Protocol;
 
+/// Clients that are looked at in one turn; messages pass between two turns.
+const CLIENTS_PER_TURN: usize = 500;
+/// Time until the next turn.
+const PAUSE_MS: u64 = 1;
+/// Time between the end of a round and the next one.
+const ROUNDS_PAUSE_MS: u64 = 1_000;
+
+/// The rounds in which all clients are looked at for those that are banned.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    /// Clients that are still to be looked at.
+    clients: Vec<ConnectionId>,
+    /// The newest ban when it began.
+    newest: u64,
+    /// When the next clients are looked at, or a new round begins.
+    due_ms: Option<u64>,
+    /// When a new round may begin.
+    next_ms: u64,
+}
+
+impl Round {
+    /// When [`Shard::end_banned`] is to be called.
+    pub(super) const fn deadline_ms(&self) -> Option<u64> {
+        self.due_ms
+    }
+}
+
 impl Shard {
+    /// Bans were added or lifted, here or on another shard.
+    pub(super) fn bans_changed(&mut self, net: &mut dyn Network) {
+        self.keep_bans();
+        // Nobody is to be ended by a ban that is lifted.
+        if self.bans.newest() != self.bans_round.newest {
+            let due_ms = self.bans_round.next_ms.max(net.now_ms());
+            self.bans_round.due_ms.get_or_insert(due_ms);
+        }
+        self.end_banned(net);
+    }
+
     /// Writes the records of bans that have changed. One shard does, since records have no owner.
-    pub(super) fn keep_bans(&mut self) {
+    fn keep_bans(&mut self) {
         if self.number != 0 {
             return;
         }
@@ -22,40 +60,44 @@ impl Shard {
         }
     }
 
-    /// Ends the connections of clients that are banned, if that is due.
+    /// Ends the connections of some clients that are banned, if that is due.
     pub(super) fn end_banned(&mut self, net: &mut dyn Network) {
         let now_ms = net.now_ms();
-        if self.bans_due_ms.is_none_or(|due_ms| due_ms > now_ms) {
+        if self.bans_round.due_ms.is_none_or(|due_ms| due_ms > now_ms) {
             return;
         }
-        self.bans_due_ms = None;
-        self.bans_looked_at_ms = now_ms;
+        let mut round = std::mem::take(&mut self.bans_round);
+        if round.clients.is_empty() {
+            // Bans from now on are for the round after this one.
+            round.newest = self.bans.newest();
+            let ids = (self.mqtt.clients.ids()).chain(self.amqp.clients.ids());
+            round.clients = ids.chain(self.http.clients.ids()).collect();
+        }
         let mut doors = self.doors(net);
-        let ids = (doors.mqtt.clients.ids()).chain(doors.amqp.clients.ids());
-        let banned: Vec<ConnectionId> = ids
-            .filter(|id| doors.is_banned(*id, doors.address(*id)))
-            .collect();
-        for id in banned {
-            let _ = doors.mqtt.dismiss(&mut doors.cx, id) || doors.amqp.dismiss(&mut doors.cx, id);
+        let rest = round.clients.len().saturating_sub(CLIENTS_PER_TURN);
+        for id in round.clients.drain(rest..) {
+            doors.end_if_banned(id, doors.address(id));
         }
-        // A connection of HTTP can be of more than one user.
-        let ids: Vec<ConnectionId> = doors.http.clients.ids().collect();
-        for id in ids {
-            let address = doors.address(id);
-            doors.http.end_banned(&mut doors.cx, id, address);
-        }
+        round.due_ms = if round.clients.is_empty() {
+            // None may come for a long time.
+            round.clients = Vec::new();
+            round.next_ms = now_ms + ROUNDS_PAUSE_MS;
+            (self.bans.newest() != round.newest).then_some(round.next_ms)
+        } else {
+            Some(now_ms + PAUSE_MS)
+        };
+        self.bans_round = round;
     }
 }
 
 impl Doors<'_> {
     /// Whether a client of MQTT or AMQP is banned.
     fn is_banned(&self, id: ConnectionId, address: Option<IpAddr>) -> bool {
-        let broker = &*self.cx.broker;
-        let view = (self.mqtt.view(broker, id)).or_else(|| self.amqp.view(broker, id));
-        let view = view.unwrap_or_default();
+        let names = (self.mqtt.names(id)).or_else(|| self.amqp.names(id));
+        let (user, client) = names.unwrap_or_default();
         let who = Newcomer {
-            user: view.user,
-            client: self.mqtt.admitted_name(id).or(view.name),
+            user,
+            client,
             address,
         };
         self.cx.bans.find(self.cx.net.now_ms(), who).is_some()
@@ -65,7 +107,7 @@ impl Doors<'_> {
         self.cx.net.info(id).map(|info| info.peer.ip())
     }
 
-    /// Ends a connection whose client has moved to this address, if that is banned.
+    /// Ends what is banned on a connection whose client is at this address.
     pub(super) fn end_if_banned(&mut self, id: ConnectionId, address: Option<IpAddr>) {
         match self.of_connection(id) {
             Protocol::Http => self.http.end_banned(&mut self.cx, id, address),

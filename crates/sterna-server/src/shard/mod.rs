@@ -60,13 +60,8 @@ pub struct Shard {
     found: Found,
     memory: Arc<Memory>,
     shortage: Shortage,
-    /// When clients that are banned are to be ended, and when that was done last.
-    bans_due_ms: Option<u64>,
-    bans_looked_at_ms: u64,
+    bans_round: bans::Round,
 }
-
-/// Time between two looks at all clients for those that are banned, in milliseconds.
-const BANS_INTERVAL_MS: u64 = 1_000;
 
 /// The front doors for one step. A connection belongs to one of them from its first moment.
 struct Doors<'a> {
@@ -235,8 +230,7 @@ impl Shard {
             checker: parts.checker,
             bans: parts.bans,
             seats: parts.seats,
-            bans_due_ms: None,
-            bans_looked_at_ms: 0,
+            bans_round: bans::Round::default(),
             tracer: parts.tracer,
             outbox: parts.outbox,
             cluster: parts.cluster,
@@ -471,12 +465,7 @@ impl Handler for Shard {
                         doors.admin.mail(&mut doors.cx, AdminLetter(body));
                     }
                 },
-                Mail::Bans => {
-                    self.keep_bans();
-                    let due_ms = now_ms.max(self.bans_looked_at_ms + BANS_INTERVAL_MS);
-                    self.bans_due_ms.get_or_insert(due_ms);
-                    self.end_banned(net);
-                }
+                Mail::Bans => self.bans_changed(net),
                 Mail::Memory => self.memory_changed(net),
                 Mail::Restored => {
                     self.broker.all_restored(now_ms);
@@ -617,7 +606,7 @@ impl Handler for Shard {
             self.paths.deadline_ms(),
             self.sys.next_ms,
             self.shortage.next_ms,
-            self.bans_due_ms,
+            self.bans_round.deadline_ms(),
             // More in the next turn.
             self.shortage.is_relieving.then_some(0),
             self.stopping.deadline_ms(),

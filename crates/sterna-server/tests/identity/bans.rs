@@ -94,6 +94,37 @@ fn a_ban_ends_live_connections() {
     assert!(try_at(&mut broker, Door::Mqtt5, right));
 }
 
+/// However many clients there are, a ban looks at some of them in each turn.
+#[test]
+fn a_ban_ends_many_clients_in_parts() {
+    const PART: usize = 500;
+    let (_directory, config) = guarded(|config| {
+        config.authentication.anonymous = Some(true);
+        config.bans.guessing_failures = 3;
+    });
+    let mut broker = Broker::with(&config, 1);
+    broker.come_from(HERE);
+    for number in 0..2 * PART + 1 {
+        let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
+        let name = format!("c{number}");
+        let connect = Packet::Connect(plain(Version::V5, &name));
+        broker.packet(peer, Version::V5, &connect);
+        assert!(broker.told(peer, Version::V5)[0].contains("Success"));
+    }
+    for _ in 0..4 {
+        let wrong = Shown::Password("eve", "wrong");
+        assert!(!try_at(&mut broker, Door::Mqtt5, wrong));
+    }
+    let mut left = broker.open_connections(0);
+    assert!((PART + 1..2 * PART + 1).contains(&left), "{left}");
+    while left > 0 {
+        broker.advance(1);
+        let now = broker.open_connections(0);
+        assert!((left.saturating_sub(PART)..left).contains(&now), "{left}");
+        left = now;
+    }
+}
+
 fn flapping() -> Config {
     let text = "[bans]\nflapping_logins = 3\nflapping_window_s = 10\nflapping_ban_s = 60\n";
     let config = config::parse("x", text).expect("a configuration");
