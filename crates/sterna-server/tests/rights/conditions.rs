@@ -252,6 +252,39 @@ fn early_data_that_a_rule_denies_waits_for_the_handshake() {
     }
 }
 
+/// The same by HTTP, also for a request whose key makes a repetition harmless. One that another server has
+/// forwarded out of early data cannot wait.
+#[test]
+fn requests_in_early_data_wait_where_a_rule_asks_for_it() {
+    for listener in ["all", "idempotent"] {
+        let text = format!(
+            "[quic]\nearly_data = '{listener}'\n{}",
+            rule("effect = 'deny'\nactions = ['publish']\ntopics = ['late/#']\nearly_data = true"),
+        );
+        let config = config::parse("x", &text).expect("a configuration");
+        let mut broker = Broker::with(&config, 1);
+        let reader = broker.client(V5, "reader");
+        broker.subscribe(reader, V5, "#", QoS::AtMostOnce);
+        let mut http = HttpClient::connect(&mut broker);
+        http.early = true;
+        let path = "/v1/topics/late%2Fa";
+        let key = ("idempotency-key", "k");
+        for (fields, payload) in [(&[key][..], "keyed"), (&[], "plain")] {
+            http.request(&mut broker, "POST", path, fields, payload.as_bytes());
+            assert!(broker.told(reader, V5).is_empty(), "{listener} {payload}");
+        }
+        broker.confirm(http.peer);
+        http.early = false;
+        http.turn(&mut broker);
+        let came = ["PUBLISH0 late/a=keyed", "PUBLISH0 late/a=plain"];
+        assert_eq!(broker.told(reader, V5), came, "{listener}");
+        let forwarded = [("idempotency-key", "other"), ("early-data", "1")];
+        let number = http.request(&mut broker, "POST", path, &forwarded, b"x");
+        assert_eq!(http.response(number).status, 425, "{listener}");
+        assert!(broker.told(reader, V5).is_empty(), "{listener}");
+    }
+}
+
 #[test]
 fn conditions_that_cannot_be_are_faults() {
     for (text, names) in [

@@ -14,6 +14,7 @@ use super::target::{Resource, Target, TargetError};
 use super::topics::has_etag;
 use super::{Api, log_refusal};
 use crate::audit::Login;
+use crate::authorization::Rules;
 use crate::config::{EarlyData, HttpEarlyDataRefusal, Protocol};
 use crate::context::Context;
 use crate::door::TooManyConnections;
@@ -62,11 +63,12 @@ fn has_method(resource: &Resource, head: &Head) -> bool {
         .any(|method| method == head.method())
 }
 
-/// Whether a request does no harm when it comes twice (RFC 8470, section 4).
-fn is_replay_safe(head: &Head) -> bool {
+/// Whether a request may be answered although it may be a replay (RFC 8470, section 4). A key makes a second one
+/// harmless, but rules that ask for early data may forbid the first.
+fn is_replay_safe(head: &Head, rules: &Rules) -> bool {
     match head.method() {
         "GET" | "HEAD" | "OPTIONS" => true,
-        "POST" => head.field("idempotency-key").is_some(),
+        "POST" => head.field("idempotency-key").is_some() && !rules.look_at_early_data(),
         _ => false,
     }
 }
@@ -236,7 +238,7 @@ impl Api {
                 .open_resource(cx, out, request, reader, &target)
                 .map(|()| None);
         }
-        if !is_replay_safe(head) {
+        if !is_replay_safe(head, &cx.policy.rules) {
             if head.field("early-data").is_some_and(|value| value == b"1") {
                 let detail = "what forwarded the request has it from early data";
                 return Err(Trouble::new(Kind::TooEarly, detail));
