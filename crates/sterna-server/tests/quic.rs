@@ -184,6 +184,82 @@ fn what_is_held_before_connack_has_a_limit() {
     assert!(broker.is_closed(peer));
 }
 
+/// A message whose payload goes without a copy.
+fn image(number: usize) -> (String, String) {
+    (format!("images/{number:02}"), "x".repeat(20 << 10))
+}
+
+/// The topics of what a client is sent piece by piece: it has room again when it has taken all of one. No piece is
+/// much more than the high watermark, since a connection of QUIC with too much unsent is closed.
+fn drink(broker: &mut Broker, peer: Peer) -> Vec<String> {
+    let most_bytes = Config::default().network.high_watermark_bytes as usize + (21 << 10);
+    let mut topics = Vec::new();
+    loop {
+        let bytes = broker.take(peer);
+        if bytes.is_empty() {
+            return topics;
+        }
+        assert!(bytes.len() <= most_bytes, "{} bytes at once", bytes.len());
+        let packets = decode(V5, &bytes, |packet| match packet {
+            Packet::Publish(publish) => Some(publish.topic.to_owned()),
+            _ => None,
+        });
+        topics.extend(packets.into_iter().flatten());
+        broker.writable(peer);
+    }
+}
+
+#[test]
+fn large_messages_wait_until_the_transport_has_room() {
+    let mut broker = Broker::new();
+    let publisher = broker.client(V5, "p");
+    for number in 0..40 {
+        let (topic, payload) = image(number);
+        let message = Publish {
+            retain: true,
+            ..publish(&topic, &payload, QoS::AtLeastOnce)
+        };
+        broker.packet(publisher, V5, &Packet::Publish(message));
+    }
+    broker.wires[0].is_stalled = true;
+    let peer = quic(&mut broker);
+    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
+    broker.told(peer, V5);
+    broker.send(peer, &subscribe("images/#"));
+    assert_eq!(drink(&mut broker, peer).len(), 40);
+}
+
+#[test]
+fn large_messages_that_come_again_wait_for_room_before_new_ones() {
+    let mut broker = Broker::new();
+    let lasting = block(&[Property::SessionExpiryInterval(600)]);
+    let connect = Connect {
+        clean_start: false,
+        properties: lasting.properties(),
+        ..plain(V5, "x")
+    };
+    let peer = quic(&mut broker);
+    broker.packet(peer, V5, &Packet::Connect(connect));
+    broker.told(peer, V5);
+    broker.subscribe(peer, V5, "images/#", QoS::AtLeastOnce);
+    let publisher = broker.client(V5, "p");
+    let say = |broker: &mut Broker, numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            let (topic, payload) = image(number);
+            broker.publish(publisher, V5, &topic, &payload, QoS::AtLeastOnce);
+        }
+    };
+    say(&mut broker, 0..40);
+    assert_eq!(broker.told(peer, V5).len(), 40);
+    broker.cut(peer);
+    broker.wires[0].is_stalled = true;
+    let peer = quic(&mut broker);
+    broker.packet(peer, V5, &Packet::Connect(connect));
+    say(&mut broker, 40..45);
+    let expected: Vec<String> = (0..45).map(|number| image(number).0).collect();
+    assert_eq!(drink(&mut broker, peer), expected);
+}
+
 // ---- early data ----------------------------------------------------------------------------------
 
 #[test]

@@ -40,7 +40,7 @@ impl Door {
 
     fn drain(&mut self, cx: &mut Context<'_>, client: &mut Client, session: SessionKey) {
         let now_ms = cx.net.now_ms();
-        let unsent_bytes = cx.net.unsent_bytes(client.id);
+        let mut unsent_bytes = cx.net.unsent_bytes(client.id);
         for _ in 0..MESSAGES_PER_TURN {
             let Some(next) = cx.broker.next(now_ms, session) else {
                 return;
@@ -80,6 +80,10 @@ impl Door {
             match sent {
                 Ok(sent) => {
                     self.sent(cx, client, lane, &delivery, sent.append_payload);
+                    if sent.append_payload {
+                        // The transport has the payload already, past the gathered output.
+                        unsent_bytes = cx.net.unsent_bytes(client.id);
+                    }
                     if datagram {
                         let stream = client.delivery_lane(delivery.hint);
                         self.out
@@ -103,13 +107,14 @@ impl Door {
         }
     }
 
-    /// Sends messages again that an earlier connection left unacknowledged. [MQTT-4.4.0-1]
+    /// Sends messages again that an earlier connection left unacknowledged, as far as the client's window and the
+    /// transport allow. [`resume`](Self::resume) goes on with the rest. [MQTT-4.4.0-1]
     pub(super) fn resend(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let Some(session) = client.session() else {
             return;
         };
         let now_ms = cx.net.now_ms();
-        loop {
+        while cx.net.unsent_bytes(client.id) + self.out.len() < self.high_watermark_bytes {
             let Some(state) = session::mqtt_mut(cx.broker, session) else {
                 return;
             };
@@ -139,6 +144,20 @@ impl Door {
                 }
                 Err(NotSent::NotNow) => return,
             }
+        }
+    }
+
+    /// Goes on to send, because of an acknowledgement or because the transport has room: first messages of an
+    /// earlier connection, then new ones.
+    pub(super) fn resume(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let Some(session) = client.session() else {
+            return;
+        };
+        if session::mqtt(cx.broker, session).is_some_and(sterna_mqtt::MqttSession::has_resends) {
+            self.resend(cx, client);
+        }
+        if std::mem::take(&mut client.parked) {
+            cx.broker.unpark(session);
         }
     }
 
@@ -199,13 +218,7 @@ impl Door {
             Outcome::Accepted
         };
         cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
-        if session::mqtt(cx.broker, session).is_some_and(sterna_mqtt::MqttSession::has_resends) {
-            self.resend(cx, client);
-        }
-        if client.parked {
-            client.parked = false;
-            cx.broker.unpark(session);
-        }
+        self.resume(cx, client);
     }
 }
 

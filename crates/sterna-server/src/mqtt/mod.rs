@@ -290,14 +290,7 @@ impl Door {
 
     /// The queue towards a client has room again.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_client(cx, connection, |_, cx, client| {
-            if client.parked
-                && let Some(session) = client.session()
-            {
-                client.parked = false;
-                cx.broker.unpark(session);
-            }
-        });
+        self.with_client(cx, connection, Self::resume);
     }
 
     /// Cuts bytes of a stream into packets and handles them, or keeps them until they can be.
