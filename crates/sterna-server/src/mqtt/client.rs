@@ -56,7 +56,7 @@ pub(crate) struct Client {
     pub(super) promises: Promises<Acknowledgement>,
     /// Whether its session outlives the connection, so that another node may have taken it over.
     pub(super) is_bound: bool,
-    /// Whether the client is not read because too many answers wait, or memory is short.
+    /// Whether [`pace`](Self::pace) has the client not read.
     pub(super) is_paced: bool,
     pub(super) sips: Sips,
     /// Bytes that are left of the connection's beginning. Its messages may be repetitions, sent by a client that
@@ -145,10 +145,11 @@ impl Client {
         self.partial_bytes() + self.engine.alias_bytes()
     }
 
-    /// Stops reading while too much waits for the store or memory is short, and goes on after that.
+    /// Stops reading while too much waits for the store, memory is short, or the webhook is asked, and goes on after
+    /// that. The client's silence does not count meanwhile.
     pub(super) fn pace(&mut self, cx: &mut Context<'_>) {
         let is_held_back = self.sips.holds_back(cx, self.partial_bytes());
-        let is_full = is_held_back || self.promises.is_full(cx);
+        let is_full = is_held_back || self.promises.is_full(cx) || self.asking.is_waiting();
         if is_full {
             cx.net.pause(self.id, true);
         } else if self.is_paced {

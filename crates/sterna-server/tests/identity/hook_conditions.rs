@@ -1,10 +1,12 @@
 //! The webhook beside what else decides: conditions of rules, limits, bans and early data.
 
+use std::sync::mpsc::channel;
+
 use bytes::BytesMut;
 use serde_json::json;
-use sterna_amqp::messaging::MessageWriter;
+use sterna_amqp::messaging::{MessageWriter, Source};
 use sterna_amqp::types::Value;
-use sterna_mqtt::packet::{Connect, Publish, Will};
+use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions, Will};
 use sterna_mqtt::{Packet, PublishProperties, QoS, Version};
 use sterna_net::{Chunk, StreamId, TransportKind};
 use sterna_server::config::{self, Config, EarlyData, Listener};
@@ -15,6 +17,47 @@ use crate::hook::{Hook, Reply, asking, connect, hooked, rules, told, yes};
 use crate::world::{Door, Entered, Quiet, Shown, authorization, enter};
 
 const V5: Version = Version::V5;
+
+/// What a client says while the webhook is asked is not read. So its silence is the broker's until the answer.
+#[test]
+fn a_client_lives_while_the_webhook_is_asked_and_keeps_alive_afterwards() {
+    let shown = Shown::Password("ann", "ann-pass");
+    for door in [Door::Mqtt5, Door::Amqp(Quiet::NoLayer)] {
+        let (shut, gate) = channel::<()>();
+        let hook = Hook::start(move |question| {
+            // Until the test drops its end.
+            let _ = gate.recv();
+            yes(question)
+        });
+        let (_directory, config) = asking(&hook, |_| {});
+        let mut broker = Broker::with(&config, 1);
+        let entered = enter(&mut broker, door, TransportKind::Tcp, None, shown, "c");
+        // One and a half times the keep alive, and twice the idle time-out.
+        let (peer, most_ms) = match entered {
+            Some(Entered::Mqtt(peer, version)) => {
+                let options = SubscribeOptions::new(QoS::AtMostOnce);
+                broker.subscribe_with(peer, version, "yes/a", options, &[]);
+                (peer, 90_000)
+            }
+            Some(Entered::Amqp(mut client)) => {
+                let session = client.begin(&mut broker);
+                client.receiver(&mut broker, session, "r", Source::new("yes/a"), 9);
+                (client.peer, 120_000)
+            }
+            _ => panic!("enters"),
+        };
+        broker.advance(3 * most_ms);
+        assert!(!broker.is_closed(peer), "{door:?}");
+        assert!(broker.wires[0].paused.contains(&peer.id));
+        drop(shut);
+        broker.await_verdicts();
+        assert!(!broker.wires[0].paused.contains(&peer.id));
+        broker.advance(most_ms - 1);
+        assert!(!broker.is_closed(peer), "{door:?}");
+        broker.advance(1);
+        assert!(broker.is_closed(peer), "{door:?}");
+    }
+}
 
 /// A rule that asks about retained messages says nothing about others, and asks nothing about them.
 #[test]
