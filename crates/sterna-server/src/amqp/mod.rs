@@ -122,7 +122,7 @@ impl Service for Amqp {
         let id = client.id;
         door.release(cx, client);
         door.write_accepted(cx, client);
-        client.pace(cx);
+        client.pace(cx, door.stopping);
         door.out.flush(cx.net, id, &[]);
         for stream in client.finishing.drain(..) {
             cx.net.finish(id, stream);

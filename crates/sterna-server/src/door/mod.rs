@@ -75,7 +75,8 @@ pub(crate) trait Service: Sized {
         let _ = (door, cx, client);
     }
 
-    /// Ends a step: hands over its output, and sets the next deadline.
+    /// Ends a step: hands over its output, sets the next deadline, and decides whether the client is read. While the
+    /// door is `stopping` it is not.
     fn settle(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
 
     /// The answers that wait until their effects are kept.
@@ -366,14 +367,10 @@ impl<S: Service> Door<S> {
 
     /// Reads no more of any client, so that the answers that wait for the store come to an end. New clients are
     /// turned away.
-    pub(crate) fn stop_reading(&mut self, cx: &mut Context<'_>)
-    where
-        S: Service<Id = ConnectionId>,
-    {
+    pub(crate) fn stop_reading(&mut self, cx: &mut Context<'_>) {
         self.stopping = true;
-        for id in self.clients.ids() {
-            cx.net.pause(id, true);
-        }
+        // The end of each later step leaves them unread, too.
+        self.with_all(cx, |_, _, _| {});
     }
 
     /// Whether no acknowledgement waits for the store.

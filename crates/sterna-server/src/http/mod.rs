@@ -102,7 +102,10 @@ impl Service for Http {
         let partial_bytes = client.carrier.partial_bytes();
         let is_held_back = client.peer.sips.holds_back(cx, partial_bytes);
         let others_ms = client.peer.settle_others(cx.net.now_ms());
-        let is_paced = is_held_back || others_ms.is_some() || client.peer.promises.is_full(cx);
+        let is_paced = door.stopping
+            || is_held_back
+            || others_ms.is_some()
+            || client.peer.promises.is_full(cx);
         door.out.sent_bytes += client.carrier.flush(cx.net, is_paced);
         if let Some(code) = client.carrier.close_code() {
             cx.net.close(client.id, code);

@@ -104,7 +104,7 @@ impl Service for Mqtt {
 
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         door.release(cx, client);
-        client.pace(cx);
+        client.pace(cx, door.stopping);
         door.out.flush(cx.net, client.id, &client.mute);
         if matches!(client.state, State::Ended) {
             cx.net.close(client.id, 0);

@@ -130,6 +130,27 @@ fn settled_deliveries_pace_their_sender() {
     );
 }
 
+#[test]
+fn a_broker_that_stops_reads_no_sender_again() {
+    let store = Held::new();
+    let mut config = config();
+    config.store.maximum_waiting_acknowledgements = 2;
+    let mut broker = store.broker(&config, 1);
+    let _keeper = keeper(&mut broker, TransportKind::Tcp);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let link = client.sender(&mut broker, session, "queue/q");
+    store.hold();
+    client.send_settled(&mut broker, link, "m");
+    let one = store.memory.appends();
+    client.send_settled(&mut broker, link, "m");
+    broker.stop();
+    store.sync_up_to(&mut broker, one);
+    assert!(!broker.finished() && broker.wires[0].paused.contains(&client.peer.id));
+    store.sync(&mut broker);
+    assert!(broker.finished());
+}
+
 /// AMQP 1.0, part 3, section 3.5.5.
 #[test]
 fn a_terminus_is_kept_before_it_is_attached() {

@@ -368,3 +368,30 @@ fn a_session_that_cannot_be_kept_is_refused_through_every_door() {
     client.turn(&mut broker);
     assert_eq!(client.response(number).status, 200);
 }
+
+#[test]
+fn a_broker_that_stops_reads_no_client_again() {
+    let store = Held::new();
+    let mut config = with_http();
+    config.store.maximum_waiting_acknowledgements = 2;
+    let mut broker = store.broker(&config, 1);
+    let _keeper = keeper(&mut broker);
+    let mut client = Client::connect(&mut broker);
+    let plain = open_http1(&mut broker);
+    store.hold();
+    let path = "/v1/topics/kept%2Fa";
+    client.request(&mut broker, "POST", path, &[], b"m");
+    let one = store.memory.appends();
+    client.request(&mut broker, "POST", path, &[], b"m");
+    ask(&mut broker, plain, "POST", path, "", "m");
+    broker.stop();
+    store.sync_up_to(&mut broker, one);
+    for peer in [client.peer, plain] {
+        assert!(broker.wires[0].paused.contains(&peer.id), "{peer:?}");
+    }
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    let statuses = client.heard.responses.values().map(|one| one.status);
+    assert_eq!(statuses.collect::<Vec<_>>(), [204, 204]);
+    assert!(broker.finished());
+}

@@ -568,3 +568,36 @@ fn a_broker_that_stops_acknowledges_what_is_kept_first() {
         assert!(broker.finished());
     }
 }
+
+/// What came in while acknowledgements wait for the store would be acknowledged by nobody.
+#[test]
+fn a_broker_that_stops_reads_no_client_again() {
+    for transport in TRANSPORTS {
+        let store = Held::new();
+        let mut config = config();
+        config.store.maximum_waiting_acknowledgements = 2;
+        config.network.shutdown_timeout_ms = 200_000;
+        let mut broker = store.broker(&config, 1);
+        keeper(&mut broker, transport);
+        let (peer, _) = connect(&mut broker, transport, V5, "p", false);
+        store.hold();
+        broker.packet(peer, V5, &numbered("kept/a", QoS::AtLeastOnce, 1));
+        let one = store.memory.appends();
+        broker.packet(peer, V5, &numbered("kept/a", QoS::AtLeastOnce, 2));
+        let is_paused = |broker: &Broker| broker.wires[0].paused.contains(&peer.id);
+        assert!(is_paused(&broker));
+        broker.stop();
+        store.sync_up_to(&mut broker, one);
+        assert_eq!(broker.told(peer, V5), ["PUBACK 1 Success"]);
+        assert!(is_paused(&broker), "{transport:?}");
+        // Nor does its keep alive of a minute end meanwhile.
+        broker.advance(99_000);
+        assert!(!broker.is_closed(peer) && is_paused(&broker));
+        store.sync(&mut broker);
+        assert_eq!(
+            broker.told(peer, V5),
+            ["PUBACK 2 Success", "DISCONNECT Server shutting down"]
+        );
+        assert!(broker.finished());
+    }
+}
