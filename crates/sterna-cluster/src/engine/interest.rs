@@ -25,12 +25,11 @@ impl Core {
         for (filter, interest) in changes {
             let before = own.insert(Arc::clone(&filter), interest);
             let mut later = self.told_later.borrow_mut();
-            let waits = || later.iter().any(|(_, known)| *known == filter);
             if before == Some(Interest::Durable) {
                 // The session may have moved to a node that tells so in a moment.
                 let due_ms = self.now_ms() + self.settings.claim_timeout_ms;
-                later.push_back((due_ms, filter));
-            } else if interest == Interest::Durable || !waits() {
+                later.insert(filter, due_ms);
+            } else if interest == Interest::Durable || !later.contains_key(&filter) {
                 untold.push(filter);
             }
         }
@@ -43,11 +42,9 @@ impl Core {
             tokio::time::sleep(LATER).await;
             let now_ms = self.now_ms();
             let mut later = self.told_later.borrow_mut();
-            let due = later.partition_point(|&(due_ms, _)| due_ms <= now_ms);
-            if due > 0 {
-                (self.untold.borrow_mut()).extend(later.drain(..due).map(|(_, filter)| filter));
-                self.untold_arrived.notify_one();
-            }
+            let due = later.extract_if(|_, due_ms| *due_ms <= now_ms);
+            (self.untold.borrow_mut()).extend(due.map(|(filter, _)| filter));
+            self.untold_arrived.notify_one();
         }
     }
 

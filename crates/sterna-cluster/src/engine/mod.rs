@@ -120,8 +120,8 @@ struct Core {
     /// Other processes, as shards know them.
     roll: RefCell<Option<groups::Roll>>,
     untold: RefCell<Vec<Arc<str>>>,
-    /// Filters that are to be told later, each with its time in milliseconds since the start.
-    told_later: RefCell<VecDeque<(u64, Arc<str>)>>,
+    /// Filters that are to be told later, and when, in milliseconds since the start.
+    told_later: RefCell<HashMap<Arc<str>, u64>>,
     untold_arrived: Notify,
     incarnation: Cell<u64>,
     streams: streams::Streams,
