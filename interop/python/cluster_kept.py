@@ -314,6 +314,39 @@ def all_nodes(cluster: Cluster) -> None:
     end(cluster, "all")
 
 
+def a_shared_filter(cluster: Cluster) -> None:
+    """All nodes start again, and a client with a clean session takes the filter of a session that is away: that one misses
+    nothing."""
+    first, second, third = cluster.nodes
+    reader = Keeper(first, "sharing")
+    reader.want("sharing/#")
+    known_elsewhere(cluster, first)
+    reader.close()
+    time.sleep(0.5)
+    for node in cluster.nodes:
+        node.kill()
+    first.start()
+    wait_until("the node listens", lambda: first.page("/healthz"))
+    clean = Keeper(first, "sharing-clean", expiry_s=0)
+    clean.want("sharing/#")
+    wait_until("the node is ready", first.is_ready)
+    # These know of the filter what NATS has by now.
+    second.start()
+    third.start()
+    wait_until("the publisher's node is ready", second.is_ready)
+    writer = Keeper(second, "sharing-writer", expiry_s=0)
+    # From before until after the first node has the session again.
+    sent = numbered(0, 40)
+    for payload in sent:
+        writer.publish("sharing/a", payload, 1)
+        time.sleep(0.1)
+    cluster.settle()
+    back_at(third, "sharing", sent).close()
+    clean.close()
+    writer.close()
+    end(cluster, "sharing")
+
+
 def a_drain(cluster: Cluster) -> None:
     """A node stops in order: its sessions are there at once elsewhere."""
     first, second, _ = cluster.nodes
@@ -505,6 +538,7 @@ ROWS = [
     ("kept: a publisher's node is killed at QoS 2", received_once),
     ("kept: a node stops in order", a_drain),
     ("kept: all nodes start again", all_nodes),
+    ("kept: all nodes start again, and a clean session takes the filter", a_shared_filter),
     ("kept: a node dies and does not come back", adopted),
     # Its subscription stays: nothing that counts filters follows.
     ("kept: a durable terminus of AMQP, whose node is killed", amqp_terminus),

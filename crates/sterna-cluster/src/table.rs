@@ -259,12 +259,30 @@ impl Table {
         self.changed.insert(filter);
     }
 
-    /// The sessions of a node's processes up to an incarnation are all taken over, or have ended.
-    pub fn swept(&mut self, node: &str, incarnation: u64) {
+    /// What this node tells of a filter that its readers want so: no less than sessions want that its earlier starts
+    /// have left.
+    #[must_use]
+    pub fn told(&self, filter: &str, own: Interest) -> Interest {
+        let left = self.left.get(&self.own_name);
+        if left.is_some_and(|left| left.contains_key(filter)) {
+            Interest::Durable
+        } else {
+            own
+        }
+    }
+
+    /// The sessions of a node's processes up to an incarnation are all taken over, or have ended. Returns the filters
+    /// that earlier processes of the node had left for these sessions.
+    pub fn swept(&mut self, node: &str, incarnation: u64) -> Vec<Arc<str>> {
+        let mut ended = Vec::new();
         if let Some(left) = self.left.get_mut(node) {
             let gone = left.extract_if(|_, known| *known <= incarnation);
-            self.changed.extend(gone.map(|(filter, _)| filter));
+            ended.extend(gone.map(|(filter, _)| filter));
+            if left.is_empty() {
+                self.left.remove(node);
+            }
         }
+        self.changed.extend(ended.iter().cloned());
         if let Some(peer) = self.peers.get_mut(node)
             && peer.incarnation <= incarnation
         {
@@ -276,6 +294,7 @@ impl Table {
                 }
             }
         }
+        ended
     }
 
     /// The nodes whose sessions may want something that they are not here to say, and their incarnations.
@@ -646,6 +665,36 @@ mod tests {
         );
         table.swept("b", 5);
         assert!(table.durable_of_absent().is_empty());
+    }
+
+    /// NATS has one entry for each filter of a node, whichever of its starts has written it.
+    #[test]
+    fn what_an_earlier_start_has_left_is_told_until_it_is_swept() {
+        let mut table = table();
+        table.set_own_incarnation(7);
+        table.wants(0, "a", 5, "x", Interest::Durable);
+        table.wants(0, "a", 5, "y", Interest::Acknowledged);
+        table.wants(0, "a", 7, "z", Interest::Durable);
+        table.wants(0, "b", 3, "w", Interest::Durable);
+        for own in [
+            Interest::None,
+            Interest::AtMostOnce,
+            Interest::Acknowledged,
+            Interest::Durable,
+        ] {
+            assert_eq!(table.told("x", own), Interest::Durable);
+            for other in ["y", "z", "w"] {
+                assert_eq!(table.told(other, own), own, "{other}");
+            }
+        }
+        assert!(table.swept("a", 4).is_empty(), "an earlier one");
+        assert_eq!(table.told("x", Interest::Acknowledged), Interest::Durable);
+        let x: Arc<str> = Arc::from("x");
+        assert_eq!(table.swept("a", 6), [x], "it is to be told anew");
+        assert_eq!(
+            table.told("x", Interest::Acknowledged),
+            Interest::Acknowledged
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::message::PublishMessage;
@@ -51,6 +52,10 @@ impl Core {
     /// Tells it, again and again until NATS has it.
     pub(super) async fn tell_interest(self: Rc<Self>) {
         let mut retry = Retry::new();
+        // NATS has one entry for each filter: this start is not to replace what it has not read.
+        while !self.status.knows_nodes.load(Ordering::Acquire) {
+            self.untold_arrived.notified().await;
+        }
         loop {
             let filters: Vec<Arc<str>> = {
                 let mut untold = self.untold.borrow_mut();
@@ -101,24 +106,23 @@ impl Core {
     /// Tells some filters, and returns those that NATS does not have.
     async fn tell(&self, filters: Vec<Arc<str>>) -> Vec<Arc<str>> {
         let writes = filters.into_iter().map(|filter| {
-            let interest = (self.own.borrow().get(&filter).copied()).unwrap_or_default();
+            let own = (self.own.borrow().get(&filter).copied()).unwrap_or_default();
+            let interest = self.table.borrow().told(&filter, own);
             let line = Self::line(self.incarnation.get(), interest, &filter);
             let subject = format!("node.{}.want.{}", self.settings.node, digest_of(&filter));
             let mut entry = PublishMessage::build().payload(line.into());
             if interest == Interest::None {
                 entry = entry.ttl(ENDED);
             }
-            ((filter, interest), self.settings.subject(&subject), entry)
+            (filter, self.settings.subject(&subject), entry)
         });
         let mut failed = Vec::new();
-        for ((filter, interest), answer) in self.publish_all(writes).await {
+        for (filter, answer) in self.publish_all(writes).await {
+            let mut own = self.own.borrow_mut();
             if answer.is_err() {
                 failed.push(filter);
-            } else if interest == Interest::None {
-                let mut own = self.own.borrow_mut();
-                if own.get(&filter) == Some(&Interest::None) {
-                    own.remove(&filter);
-                }
+            } else if own.get(&filter) == Some(&Interest::None) {
+                own.remove(&filter);
             }
         }
         failed

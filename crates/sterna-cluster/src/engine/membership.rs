@@ -138,15 +138,19 @@ impl Core {
         let Some(incarnation) = incarnation else {
             return;
         };
-        self.table.borrow_mut().swept(node, incarnation);
+        let left = self.table.borrow_mut().swept(node, incarnation);
         self.forget_need(node, incarnation);
-        if *node == *self.settings.node && incarnation >= self.incarnation.get() {
-            // It was taken for gone, and is not: what it wants holds all the same.
-            let own = self.own.borrow();
-            self.untold.borrow_mut().extend(own.keys().cloned());
-            drop(own);
-            self.untold_arrived.notify_one();
+        if *node != *self.settings.node {
+            return;
         }
+        // From now on NATS is to have what this start wants, and no more.
+        let mut untold = self.untold.borrow_mut();
+        untold.extend(left);
+        if incarnation >= self.incarnation.get() {
+            // It was taken for gone, and is not: what it wants holds all the same.
+            untold.extend(self.own.borrow().keys().cloned());
+        }
+        self.untold_arrived.notify_one();
     }
 
     /// Tells all nodes that nobody has anything any more of a process that is gone.
@@ -162,6 +166,7 @@ impl Core {
     fn knows_nodes(&self) {
         if !self.status.knows_nodes.swap(true, Ordering::AcqRel) {
             self.look_at_gate();
+            self.untold_arrived.notify_one();
         }
     }
 
