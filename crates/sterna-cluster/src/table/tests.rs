@@ -1,0 +1,284 @@
+//! The table of other nodes, as words of theirs and the time change it.
+
+use super::*;
+
+fn table() -> Table {
+    Table::new("a", 4_000, 60_000, reads("1"))
+}
+
+fn reads(text: &str) -> Versions {
+    Versions::parse(text).expect("versions")
+}
+
+/// An upgrade, node by node, from nodes that read 1 to nodes that read 1 to 3, while one node is away.
+#[test]
+fn all_write_the_highest_version_that_all_read() {
+    let mut table = Table::new("c", 4_000, 60_000, reads("1-3"));
+    assert_eq!(table.version(), 3, "it is alone");
+    table.wants(0, "a", 1, "x", Interest::Acknowledged);
+    assert_eq!(table.version(), 1, "nobody knows yet what that node reads");
+    table.heard(0, "a", 1, false, reads("1"));
+    table.heard(0, "b", 2, false, reads("1-2"));
+    assert_eq!(table.version(), 1);
+    table.heard(0, "a", 7, false, reads("1-9"));
+    assert_eq!(table.version(), 2, "it has started anew");
+    table.look(4_000);
+    assert_eq!(
+        table.version(),
+        2,
+        "something waits for a node that is away"
+    );
+    table.heard(5_000, "b", 2, true, reads("1-2"));
+    assert_eq!(table.version(), 3, "nothing waits for a node that has left");
+    table.wants(5_000, "b", 8, "x", Interest::Acknowledged);
+    assert_eq!(table.version(), 3, "nothing waits for it yet");
+    table.heard(5_000, "b", 8, false, reads("1"));
+    assert_eq!(table.version(), 1, "it is back, and an older one");
+    let number = table.readers_of(2, Some("a"));
+    assert_eq!((number.len(), table.readers_of(2, Some("b")).len()), (1, 0));
+    assert_eq!(table.readers_of(2, None), number, "of all that read it");
+}
+
+#[test]
+fn who_reads_nothing_of_the_others_takes_no_part() {
+    let mut first = Table::new("a", 4_000, 60_000, reads("1-2"));
+    first.set_own_incarnation(5);
+    let newer = reads("3-4");
+    for _ in 0..2 {
+        first.heard(0, "late", 9, false, newer);
+        first.wants(0, "late", 9, "x", Interest::Acknowledged);
+    }
+    let node = Arc::from("late");
+    let unread = Event::Unread { node, reads: newer };
+    assert_eq!(first.take_events(), [unread], "said once");
+    assert!(changes(&mut first).is_empty(), "nothing waits for it");
+    assert_eq!((first.version(), first.count(Presence::Here)), (2, 0));
+    // It is installed anew, and fits.
+    first.heard(0, "late", 12, false, reads("2-3"));
+    assert_eq!((first.version(), first.count(Presence::Here)), (2, 1));
+    let mut late = Table::new("late", 4_000, 60_000, newer);
+    late.set_own_incarnation(9);
+    late.heard(0, "a", 5, false, reads("1-2"));
+    let node = Arc::from("a");
+    let reads = reads("1-2");
+    assert_eq!(late.take_events(), [Event::Unfit { node, reads }]);
+}
+
+fn nodes(numbers: &[usize]) -> NodeSet {
+    let mut set = NodeSet::EMPTY;
+    for &number in numbers {
+        set.insert(number);
+    }
+    set
+}
+
+fn changes(table: &mut Table) -> Vec<(String, Wanted)> {
+    let mut changes: Vec<_> = (table.take_changes(usize::MAX).into_iter())
+        .map(|(filter, wanted)| (filter.to_string(), wanted))
+        .collect();
+    changes.sort_by(|one, other| one.0.cmp(&other.0));
+    changes
+}
+
+fn wanted(any: &[usize], acknowledged: &[usize]) -> Wanted {
+    Wanted {
+        any: nodes(any),
+        acknowledged: nodes(acknowledged),
+        is_durable: false,
+    }
+}
+
+#[test]
+fn silence_takes_a_node_away_in_two_steps_and_its_word_brings_it_back() {
+    let mut table = table();
+    table.heard(0, "b", 5, false, reads("1"));
+    table.wants(0, "b", 5, "x", Interest::AtMostOnce);
+    table.wants(0, "b", 5, "y/#", Interest::Acknowledged);
+    assert_eq!(
+        changes(&mut table),
+        [
+            ("x".to_owned(), wanted(&[0], &[])),
+            ("y/#".to_owned(), wanted(&[0], &[0]))
+        ]
+    );
+    table.look(3_999);
+    assert!(changes(&mut table).is_empty());
+    table.look(4_000);
+    let away = [
+        ("x".to_owned(), Wanted::NOBODY),
+        ("y/#".to_owned(), wanted(&[], &[0])),
+    ];
+    assert_eq!(changes(&mut table), away, "what must arrive waits");
+    table.look(60_000);
+    let gone = [
+        ("x".to_owned(), Wanted::NOBODY),
+        ("y/#".to_owned(), Wanted::NOBODY),
+    ];
+    assert_eq!(changes(&mut table), gone);
+    table.heard(70_000, "b", 5, false, reads("1"));
+    let back = [
+        ("x".to_owned(), wanted(&[0], &[])),
+        ("y/#".to_owned(), wanted(&[0], &[0])),
+    ];
+    assert_eq!(changes(&mut table), back);
+    let node: Arc<str> = Arc::from("b");
+    let came = Event::Came {
+        node: Arc::clone(&node),
+    };
+    let went = Event::Went {
+        node: Arc::clone(&node),
+        number: 0,
+    };
+    assert_eq!(
+        table.take_events(),
+        [came.clone(), Event::Missed { node }, went, came]
+    );
+}
+
+#[test]
+fn a_new_start_ends_what_the_node_said_before() {
+    let mut table = table();
+    table.heard(0, "b", 5, false, reads("1"));
+    table.wants(0, "b", 5, "x", Interest::Acknowledged);
+    changes(&mut table);
+    table.heard(1, "b", 9, false, reads("1"));
+    assert_eq!(changes(&mut table), [("x".to_owned(), Wanted::NOBODY)]);
+    // A late word of the earlier start.
+    table.wants(2, "b", 5, "x", Interest::Acknowledged);
+    table.heard(2, "b", 5, true, reads("1"));
+    assert!(changes(&mut table).is_empty());
+    assert_eq!(table.count(Presence::Here), 1);
+}
+
+#[test]
+fn what_sessions_want_of_nodes_that_do_not_say_it_is_known() {
+    let mut table = table();
+    table.heard(0, "b", 5, false, reads("1"));
+    table.wants(0, "b", 5, "x", Interest::Durable);
+    table.wants(0, "b", 5, "y", Interest::Acknowledged);
+    assert!(table.durable_of_absent().is_empty(), "it says it by itself");
+    table.look(4_000);
+    let [b, x]: [Arc<str>; 2] = ["b", "x"].map(Arc::from);
+    assert_eq!(table.durable_of_absent(), [(b.clone(), 5, x.clone())]);
+    table.heard(5_000, "b", 9, false, reads("1"));
+    assert_eq!(
+        table.durable_of_absent(),
+        [(b, 5, x)],
+        "its earlier start's"
+    );
+    table.swept("b", 5);
+    assert!(table.durable_of_absent().is_empty());
+}
+
+/// NATS has one entry for each filter of a node, whichever of its starts has written it.
+#[test]
+fn what_an_earlier_start_has_left_is_told_until_it_is_swept() {
+    let mut table = table();
+    table.set_own_incarnation(7);
+    table.wants(0, "a", 5, "x", Interest::Durable);
+    table.wants(0, "a", 5, "y", Interest::Acknowledged);
+    table.wants(0, "a", 7, "z", Interest::Durable);
+    table.wants(0, "b", 3, "w", Interest::Durable);
+    for own in [
+        Interest::None,
+        Interest::AtMostOnce,
+        Interest::Acknowledged,
+        Interest::Durable,
+    ] {
+        assert_eq!(table.told("x", own), Interest::Durable);
+        for other in ["y", "z", "w"] {
+            assert_eq!(table.told(other, own), own, "{other}");
+        }
+    }
+    assert!(table.swept("a", 4).is_empty(), "an earlier one");
+    assert_eq!(table.told("x", Interest::Acknowledged), Interest::Durable);
+    let x: Arc<str> = Arc::from("x");
+    assert_eq!(table.swept("a", 6), [x], "it is to be told anew");
+    assert_eq!(
+        table.told("x", Interest::Acknowledged),
+        Interest::Acknowledged
+    );
+}
+
+#[test]
+fn who_leaves_is_gone_at_once() {
+    let mut table = table();
+    table.heard(0, "b", 5, false, reads("1"));
+    table.wants(0, "b", 5, "x", Interest::Acknowledged);
+    changes(&mut table);
+    table.heard(1, "b", 5, true, reads("1"));
+    assert_eq!(changes(&mut table), [("x".to_owned(), Wanted::NOBODY)]);
+    assert_eq!(table.count(Presence::Gone), 1);
+}
+
+#[test]
+fn a_node_that_was_cut_off_takes_nobody_for_gone() {
+    let mut table = table();
+    table.heard(0, "b", 5, false, reads("1"));
+    table.reconnected(100_000);
+    table.look(100_000);
+    assert_eq!(table.count(Presence::Here), 1);
+    table.look(104_000);
+    assert_eq!(table.count(Presence::Away), 1);
+}
+
+#[test]
+fn the_later_of_two_with_one_name_stays() {
+    let mut table = table();
+    table.set_own_incarnation(7);
+    table.heard(0, "a", 6, false, reads("1"));
+    table.heard(0, "a", 7, false, reads("1"));
+    assert!(table.take_events().is_empty());
+    table.heard(0, "a", 8, false, reads("1"));
+    assert_eq!(table.take_events(), [Event::Superseded]);
+}
+
+#[test]
+fn a_node_too_many_is_left_out_and_told_once() {
+    let mut table = table();
+    for node in 0..NodeSet::MAXIMUM {
+        table.heard(0, &format!("n{node}"), 1, false, reads("1"));
+    }
+    table.take_events();
+    table.heard(0, "late", 1, false, reads("1"));
+    table.wants(0, "late", 1, "x", Interest::Acknowledged);
+    let node = Arc::from("late");
+    assert_eq!(table.take_events(), [Event::TooMany { node }]);
+    assert!(changes(&mut table).is_empty());
+}
+
+#[test]
+fn what_leaves_the_region_is_wanted_by_a_node_that_is_always_here() {
+    let mut table = table();
+    table.export(&["x".to_owned(), "out/#".to_owned()]);
+    let outside = wanted(&[OUTSIDE], &[OUTSIDE]);
+    let both = [("out/#".to_owned(), outside), ("x".to_owned(), outside)];
+    assert_eq!(changes(&mut table), both);
+    assert!(table.is_first());
+    for node in 0..NodeSet::MAXIMUM {
+        table.heard(0, &format!("n{node}"), 1, false, reads("1"));
+        table.wants(0, &format!("n{node}"), 1, "x", Interest::AtMostOnce);
+    }
+    assert_eq!(table.count(Presence::Here), OUTSIDE, "one number is taken");
+    assert!(table.is_first(), "`a` is before all of them");
+    table.look(1_000_000);
+    assert_eq!(changes(&mut table), [("x".to_owned(), outside)]);
+    let mut later = Table::new("z", 4_000, 60_000, reads("1"));
+    later.heard(0, "b", 1, false, reads("1"));
+    assert!(!later.is_first());
+    later.look(4_000);
+    assert!(later.is_first(), "the other is away");
+}
+
+#[test]
+fn changes_are_taken_in_portions() {
+    let mut table = table();
+    table.heard(0, "b", 5, false, reads("1"));
+    for number in 0..10 {
+        table.wants(0, "b", 5, &number.to_string(), Interest::AtMostOnce);
+    }
+    assert_eq!(table.filters(), 10);
+    assert_eq!(table.take_changes(7).len(), 7);
+    assert_eq!(table.take_changes(7).len(), 3);
+    assert!(table.take_changes(7).is_empty());
+}
