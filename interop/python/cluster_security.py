@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from cluster import Reader, publish_well, run_rows
+from cluster import Reader, publish, publish_well, run_rows
 from cluster_nodes import Node, Program, free_ports, wait_until
 from harness import Failure
 
@@ -71,7 +71,7 @@ def is_ready(member: Member) -> None:
 
 
 def is_refused(member: Member, ready: str, *log: str) -> None:
-    """The node serves its clients, and says to operators why it is alone."""
+    """The node serves its clients as far as it loses nothing, and says to operators why it is alone."""
     with member:
         try:
             wait_until("/readyz says why", lambda: ready in member.page("/readyz"))
@@ -79,8 +79,11 @@ def is_refused(member: Member, ready: str, *log: str) -> None:
         except TimeoutError as error:
             raise Failure(f"{error}; /readyz: {member.page('/readyz')!r}; its log: {member.warnings()}") from error
         with Reader(member, "mqtt", "alone") as reader:
+            if publish(member, "mqtt", "alone", "who wants it elsewhere is not known", "-q", "1").returncode == 0:
+                raise Failure("a node that has not joined acknowledges a message")
             publish_well(member, "mqtt", "alone", "still served")
-            reader.wait(1)
+            if reader.wait(1) != ["still served"]:
+                raise Failure(f"got {reader.lines}")
 
 
 def passwords() -> None:

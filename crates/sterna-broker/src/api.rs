@@ -332,8 +332,8 @@ pub enum PublishRefusal {
     QueueFull,
     /// The store has no room (MQTT: Quota exceeded).
     StoreFull,
-    /// Other nodes want it for sure, and it cannot be brought to them now (MQTT: Implementation specific
-    /// error).
+    /// Other nodes want it for sure, or nobody knows yet whether they do, and it cannot be brought to them now (MQTT:
+    /// Implementation specific error).
     ClusterAway,
 }
 
@@ -348,7 +348,7 @@ impl PublishRefusal {
             Self::QueueFull => "a queue that the message belongs to is full; it went nowhere",
             Self::StoreFull => "the store has no room; the message went nowhere",
             Self::ClusterAway => {
-                "other nodes want the message, and it cannot be brought to them; it went nowhere"
+                "other nodes want the message, or may, and it cannot be brought to them; it went nowhere"
             }
         }
     }

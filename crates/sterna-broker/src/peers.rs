@@ -231,6 +231,7 @@ pub enum FromPeer {
 #[derive(Debug)]
 pub struct PeerGate {
     is_open: AtomicBool,
+    knows_wanted: AtomicBool,
     waiting_bytes: AtomicU64,
     arriving_bytes: AtomicU64,
     maximum_bytes: u64,
@@ -246,12 +247,13 @@ pub struct PeerGate {
 }
 
 impl PeerGate {
-    /// A gate that is shut. `maximum_bytes` is how many bytes of messages may wait behind it, and before it for this
+    /// A gate that is shut, while nobody knows what other nodes want. `maximum_bytes` is how many bytes of messages may wait behind it, and before it for this
     /// node's shards. One message of each shard may go above.
     #[must_use]
     pub const fn new(maximum_bytes: u64) -> Self {
         Self {
             is_open: AtomicBool::new(false),
+            knows_wanted: AtomicBool::new(false),
             waiting_bytes: AtomicU64::new(0),
             arriving_bytes: AtomicU64::new(0),
             maximum_bytes,
@@ -277,6 +279,18 @@ impl PeerGate {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Notes that all shards know what other nodes want: [`Broker::set_wanted`](crate::Broker::set_wanted) was told it
+    /// as a whole. Until then all messages of QoS 1 and 2 are refused behind a shut gate. It is to be opened after that.
+    pub fn set_knows_wanted(&self) {
+        self.knows_wanted.store(true, Ordering::Release);
+    }
+
+    /// Whether all shards know it.
+    #[must_use]
+    pub fn knows_wanted(&self) -> bool {
+        self.knows_wanted.load(Ordering::Acquire)
     }
 
     /// Bytes of messages that wait.

@@ -23,6 +23,9 @@ pub enum ToShard {
     Messages(Vec<(Message, FromPeer)>),
     /// Filters that other nodes want; for the first shard.
     Wanted(Vec<(Arc<str>, Wanted)>),
+    /// All filters that other nodes wanted when this one joined have come before it; for the first shard:
+    /// [`PeerGate::set_knows_wanted`](sterna_broker::PeerGate::set_knows_wanted).
+    WantedIsWhole,
     /// Acknowledgements may leave: the shard's commitments have come further.
     Committed,
     /// A claim is settled: [`Broker::session_claimed`](sterna_broker::Broker::session_claimed).

@@ -287,6 +287,7 @@ impl Member {
                 }
             }
             ToShard::Wanted(changes) => broker.set_wanted(changes),
+            ToShard::WantedIsWhole => self.gate.set_knows_wanted(),
             // These are for doors.
             ToShard::Committed | ToShard::Question { .. } => {}
             ToShard::Claimed { session, result } => {

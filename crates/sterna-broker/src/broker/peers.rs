@@ -255,16 +255,19 @@ impl<P: DoorState> Broker<P> {
         has_more.then_some(skip + messages.len())
     }
 
-    /// Whether other nodes are to have a message for sure, and cannot get it now.
+    /// Whether other nodes are to have a message for sure, or may want it so, and cannot get it now.
     pub(super) fn peers_refuse(&mut self, message: &Message) -> bool {
-        let is_shut = (self.peers.as_ref()).is_some_and(|peers| peers.is_shut_for(message));
-        if !is_shut || stays(message.topic()) {
+        let Some(peers) = &self.peers else {
+            return false;
+        };
+        if !peers.is_shut_for(message) || stays(message.topic()) {
             return false;
         }
+        let knows_wanted = peers.gate.knows_wanted();
         if !message.qos().is_acknowledged() {
             return self.is_for_queue(message);
         }
-        if message.retain() || self.is_next_for_log() {
+        if !knows_wanted || message.retain() || self.is_next_for_log() {
             return true;
         }
         self.catch_up();

@@ -11,8 +11,15 @@ use crate::cluster::{Cluster, message, qos};
 
 /// Two shards of a node, whose gate is open.
 fn node() -> (Cluster, Arc<PeerGate>) {
-    let gate = Arc::new(PeerGate::new(10_000));
+    let (node, gate) = node_that_begins();
+    gate.set_knows_wanted();
     gate.set_open(true);
+    (node, gate)
+}
+
+/// Two shards of a node that has not joined.
+fn node_that_begins() -> (Cluster, Arc<PeerGate>) {
+    let gate = Arc::new(PeerGate::new(10_000));
     let mut node = Cluster::new(2);
     for shard in [0, 1] {
         node.broker(shard).join_cluster(Arc::clone(&gate));
@@ -281,6 +288,44 @@ fn behind_a_shut_gate_only_what_must_arrive_elsewhere_is_refused() {
         publish(&mut node, 0, "far", Qos::AtLeastOnce, false).token,
         1
     );
+}
+
+/// A reader at another node would miss what this one acknowledges.
+#[test]
+fn before_it_is_known_what_others_want_nothing_is_acknowledged() {
+    let (mut node, gate) = node_that_begins();
+    let reader = node.open(1, "reader");
+    node.subscribe(reader, "#", qos(Qos::AtLeastOnce));
+    node.subscribe(reader, "$own", qos(Qos::AtLeastOnce));
+    let away = Some(PublishRefusal::ClusterAway);
+    for shard in [0, 1] {
+        for level in [Qos::AtLeastOnce, Qos::ExactlyOnce] {
+            for retain in [false, true] {
+                let routed = publish(&mut node, shard, "t", level, retain);
+                assert_eq!(routed.refused, away, "{level:?}");
+            }
+        }
+        let both = [
+            ("a", Qos::AtMostOnce, false),
+            ("b", Qos::AtLeastOnce, false),
+        ];
+        assert_eq!(together(&mut node, &both).0.refused, away);
+        assert_eq!(node.drain(reader), [""; 0], "refused is not delivered");
+        for (topic, level) in [("t", Qos::AtMostOnce), ("$own", Qos::ExactlyOnce)] {
+            let routed = publish(&mut node, shard, topic, level, false);
+            assert_eq!((routed.refused, routed.matched), (None, 1), "{topic}");
+        }
+        assert_eq!(node.drain(reader).len(), 2, "local traffic goes on");
+    }
+    // The first shard is told, and NATS goes away again before the gate is open.
+    want(&mut node, "far", wanted(&[1], &[1]));
+    gate.set_knows_wanted();
+    for shard in [0, 1] {
+        let routed = publish(&mut node, shard, "far", Qos::AtLeastOnce, false);
+        assert_eq!(routed.refused, away);
+        let routed = publish(&mut node, shard, "near", Qos::AtLeastOnce, false);
+        assert_eq!(routed.refused, None);
+    }
 }
 
 #[test]

@@ -17,6 +17,9 @@ use crate::wire::{self, Versions};
 /// Filters that one letter to the first shard has at most.
 const CHANGES: usize = 1_000;
 
+/// How often is looked whether shards know what other nodes want.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// In place of a level of interest: nobody has anything any more of the process that is gone.
 const SWEPT: &str = "swept";
 
@@ -121,14 +124,14 @@ impl Core {
         let (filter, start) = ("node.*.want.*", DeliverPolicy::LastPerSubject);
         let mut entries = self.follow(NODES, Some(filter), start).await?;
         if entries.waiting == 0 {
-            self.knows_nodes();
+            self.knows_nodes().await;
         }
         loop {
             let entry = entries.next().await?;
             self.read_entry(&entry.subject, &entry.payload);
             if entry.pending == 0 {
                 self.tell_changes();
-                self.knows_nodes();
+                self.knows_nodes().await;
             }
         }
     }
@@ -163,10 +166,22 @@ impl Core {
         }
     }
 
-    fn knows_nodes(&self) {
-        if !self.status.knows_nodes.swap(true, Ordering::AcqRel) {
-            self.look_at_gate();
-            self.untold_arrived.notify_one();
+    /// Notes that it is known what other nodes want, when shards know it, too: the gate opens after that.
+    async fn knows_nodes(&self) {
+        if self.status.knows_nodes.load(Ordering::Acquire) {
+            return;
+        }
+        self.post(0, ToShard::WantedIsWhole);
+        self.wait_for_wanted().await;
+        self.status.knows_nodes.store(true, Ordering::Release);
+        self.look_at_gate();
+        self.untold_arrived.notify_one();
+    }
+
+    /// Waits until shards know what other nodes want.
+    pub(super) async fn wait_for_wanted(&self) {
+        while !self.gate.knows_wanted() {
+            tokio::time::sleep(PAUSE).await;
         }
     }
 

@@ -90,6 +90,8 @@ impl Core {
     /// Looks after sessions from when the node has joined.
     pub(super) async fn own_sessions(self: Rc<Self>) {
         let mut retry = Retry::new();
+        // Wills that are taken over go to all who want them.
+        self.wait_for_wanted().await;
         // The position from which on a new session reads.
         self.wait_for_end_of_log().await;
         // Before this node's first mark takes the place of its earlier start's.

@@ -1,12 +1,10 @@
 //! Each reason of a dropped message, made through every door that has it: in the metrics and in a trace.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 use sterna_amqp::link::AttachOptions;
 use sterna_amqp::messaging::{DeliveryState, Outcome, Rejected, Source, Target, TargetArchetype};
 use sterna_amqp::performatives::Role;
-use sterna_broker::{Limits, NoStore, NodeSet, Wanted};
+use sterna_broker::{Limits, NoStore};
 use sterna_cluster::ToShard;
 use sterna_mqtt::packet::{Connect, Packet, Will};
 use sterna_mqtt::{PublishProperties, QoS, Version};
@@ -163,22 +161,14 @@ fn store_full() {
     assert_eq!(seen, ["publisher", "container", "", "old", "", "-"].map(by));
 }
 
-/// A node whose NATS is away for good. New sessions of MQTT wait there, so its publishers are not among these.
+/// A node whose NATS was never there: nobody knows what others want. New sessions of MQTT wait there, so its publishers
+/// are not among these.
 #[test]
 fn cluster_away() {
     let mut config = config();
     config.cluster.nats = vec!["nats://127.0.0.1:1".to_owned()];
     config.cluster.node = Some("n1".to_owned());
     let mut world = World::with(&config, 2);
-    let mut nodes = NodeSet::EMPTY;
-    nodes.insert(1);
-    let wanted = Wanted {
-        is_durable: false,
-        any: nodes,
-        acknowledged: nodes,
-    };
-    let letter = ToShard::Wanted(vec![(Arc::from("a"), wanted)]);
-    world.broker.letter(0, Mail::Cluster(Box::new(letter)));
     let trace = begin(&mut world, "topic=a");
     send_refused(&mut world, "a", "amqp:resource-limit-exceeded");
     assert_eq!(post(&mut world, "a"), 503);
@@ -193,6 +183,10 @@ fn cluster_away() {
     let seen = told(&events(&mut world, trace), "refused");
     let by = |name: &str| format!("{name} a cluster_away");
     assert_eq!(seen, ["container", "", ""].map(by));
+    // They want nothing, as it is known then: clients of this node go on.
+    let letter = Mail::Cluster(Box::new(ToShard::WantedIsWhole));
+    world.broker.letter(0, letter);
+    assert_eq!(post(&mut world, "a"), 204);
 }
 
 /// Readers of each protocol that take nothing for longer than messages of QoS 0 are kept.
