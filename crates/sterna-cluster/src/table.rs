@@ -3,7 +3,7 @@
 //! A node says again and again that it is there. A node that is not heard of for the *lease* is *away*. It then
 //! gets no messages of QoS 0; those of QoS 1 and 2 still wait in its inbox. A node that is away for the *absence*
 //! is *gone*, and nothing waits for it. A node that comes back within the absence goes on as if it had not been
-//! away.
+//! away. A node that is gone is forgotten when others have all its sessions.
 //!
 //! The *incarnation* of a node is a number that is higher after each of its starts. Statements of an earlier
 //! incarnation no longer hold.
@@ -50,14 +50,14 @@ pub enum Event {
     Went {
         /// Its name.
         node: Arc<str>,
-        /// Its number in sets of nodes.
-        number: usize,
     },
     /// There are more nodes than can be; this one is left out.
     TooMany {
         /// Its name.
         node: Arc<str>,
     },
+    /// There is room for a node that was left out. The words that it has said are to be read again.
+    HasRoom,
     /// Another process has this node's name and started later: this one is to stop.
     Superseded,
     /// It joined after this node, and reads no version of the wire form that this one writes: it is left out.
@@ -83,6 +83,8 @@ struct Peer {
     presence: Presence,
     heard_ms: u64,
     filters: HashMap<Arc<str>, Interest>,
+    /// Whether others have all its sessions, since it last said anything.
+    is_swept: bool,
     /// The versions that it has said to read; `None` before its first word.
     reads: Option<Versions>,
 }
@@ -170,10 +172,14 @@ impl Table {
         if self.reads.common(reads).is_none() {
             return self.leave_out(node, incarnation, is_leaving, reads);
         }
+        if is_leaving && !self.peers.contains_key(node) {
+            return;
+        }
         let Some((name, peer)) = self.peer(now_ms, node, incarnation) else {
             return;
         };
         peer.heard_ms = now_ms;
+        peer.is_swept &= is_leaving;
         peer.reads = Some(reads);
         let presence = if is_leaving {
             Presence::Gone
@@ -251,6 +257,7 @@ impl Table {
         let Some((_, peer)) = self.peer(now_ms, node, incarnation) else {
             return;
         };
+        peer.is_swept = false;
         if interest == Interest::None {
             peer.filters.remove(&filter);
         } else {
@@ -293,15 +300,36 @@ impl Table {
                     self.changed.insert(Arc::clone(filter));
                 }
             }
+            peer.is_swept = true;
+            let is_silent = peer.presence == Presence::Away && peer.reads.is_none();
+            if is_silent || peer.presence == Presence::Gone {
+                self.forget(node);
+            }
         }
         ended
     }
 
-    /// The nodes whose sessions may want something that they are not here to say, and their incarnations.
-    pub fn with_durable(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
+    /// Forgets a node that nothing waits for, and of which nothing is left. Another one may have its number.
+    fn forget(&mut self, node: &str) {
+        if let Some(peer) = self.peers.remove(node) {
+            self.changed.extend(peer.filters.into_keys());
+            if !self.left_out.is_empty() {
+                self.left_out.clear();
+                self.events.push(Event::HasRoom);
+            }
+        }
+    }
+
+    /// The nodes that are gone, and those whose sessions may want something that they are not here to say. They come
+    /// with their incarnations.
+    pub fn absent(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
         let peers = self.peers.iter().filter(|(_, peer)| {
             let mut filters = peer.filters.values();
-            peer.presence != Presence::Here && filters.any(|known| *known == Interest::Durable)
+            match peer.presence {
+                Presence::Here => false,
+                Presence::Away => filters.any(|known| *known == Interest::Durable),
+                Presence::Gone => true,
+            }
         });
         let peers = peers.map(|(name, peer)| (name, peer.incarnation));
         let left = self.left.iter();
@@ -386,6 +414,12 @@ impl Table {
         Some((Arc::clone(name), peer.presence))
     }
 
+    /// How the node of a name is seen; `None` where there is none.
+    #[must_use]
+    pub fn presence(&self, node: &str) -> Option<Presence> {
+        Some(self.peers.get(node)?.presence)
+    }
+
     /// All other nodes: name, how each is seen, and how many filters it has readers for.
     pub fn nodes(&self) -> impl Iterator<Item = (&Arc<str>, Presence, usize)> {
         let peers = self.peers.iter();
@@ -455,6 +489,7 @@ impl Table {
                 presence: Presence::Away,
                 heard_ms: now_ms,
                 filters: HashMap::new(),
+                is_swept: false,
                 reads: None,
             };
             self.peers.insert(Arc::clone(&name), peer);
@@ -465,6 +500,7 @@ impl Table {
         }
         if incarnation > peer.incarnation {
             let earlier = std::mem::replace(&mut peer.incarnation, incarnation);
+            peer.is_swept = false;
             peer.reads = None;
             for (filter, interest) in std::mem::take(&mut peer.filters) {
                 if interest == Interest::Durable {
@@ -486,12 +522,15 @@ impl Table {
             return;
         }
         self.changed.extend(peer.filters.keys().cloned());
-        let (node, number) = (Arc::clone(name), peer.number);
+        let (node, is_swept) = (Arc::clone(name), peer.is_swept);
         self.events.push(match presence {
             Presence::Here => Event::Came { node },
             Presence::Away => Event::Missed { node },
-            Presence::Gone => Event::Went { node, number },
+            Presence::Gone => Event::Went { node },
         });
+        if is_swept && presence == Presence::Gone {
+            self.forget(name);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use tokio::sync::Notify;
 
+use super::membership::join_of;
 use super::streams::INBOX;
 use super::{Core, Retry, refusals, retained};
 use crate::settings::Settings;
@@ -151,7 +152,7 @@ impl Core {
             .filter(left)
             .await
             .map_err(|error| format!("the inbox of an earlier start: {error}"))?;
-        let subject = settings.subject(&format!("node.{node}.join"));
+        let subject = settings.subject(&join_of(node));
         let joined = self.jetstream.publish(subject, "1".into()).await;
         let joined = joined.map_err(|error| format!("entering: {error}"))?;
         let joined = joined.await.map_err(|error| format!("entering: {error}"))?;

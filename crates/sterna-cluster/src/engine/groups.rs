@@ -54,8 +54,11 @@ impl Core {
         }
         drop(table);
         for (node, runs) in runs {
+            let Some(lane) = self.lane(node) else {
+                continue;
+            };
             for run in runs {
-                self.lane(node).push(lanes::Parcel {
+                lane.push(lanes::Parcel {
                     run,
                     part: None,
                     _charge: None,

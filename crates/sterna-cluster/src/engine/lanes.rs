@@ -2,10 +2,12 @@
 //!
 //! A batch is tried until NATS has it, or the node is gone. The next batch begins only after that, so the inbox has
 //! all of them in their order. NATS leaves out a batch that it has already, and so does the node at the other end.
+//! Batches for a node are counted for as long as this process runs. So its lane stays when it is gone for good.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
@@ -39,11 +41,6 @@ impl Lane {
         self.arrived.notify_one();
     }
 
-    /// Has it look at its node again.
-    pub(super) fn wake(&self) {
-        self.arrived.notify_one();
-    }
-
     /// Takes what fits a batch, of one kind.
     fn take(&self, most_bytes: usize) -> Vec<Parcel> {
         let mut waiting = self.waiting.borrow_mut();
@@ -59,33 +56,34 @@ impl Lane {
 }
 
 impl Core {
-    /// The lane to a node, which is made where there is none.
-    pub(super) fn lane(&self, number: usize) -> Rc<Lane> {
-        if let Some(lane) = self.lanes.borrow().get(&number) {
-            return Rc::clone(lane);
+    /// The lane to the node that has a number now. It is made where there is none; `None` where there is no node.
+    pub(super) fn lane(&self, number: usize) -> Option<Rc<Lane>> {
+        let (node, _) = self.table.borrow().node(number)?;
+        if let Some(lane) = self.lanes.borrow().get(&node) {
+            return Some(Rc::clone(lane));
         }
         let lane = Rc::new(Lane::default());
-        self.lanes.borrow_mut().insert(number, Rc::clone(&lane));
-        self.new_lanes.borrow_mut().push(number);
+        (self.lanes.borrow_mut()).insert(Arc::clone(&node), Rc::clone(&lane));
+        self.new_lanes.borrow_mut().push(node);
         self.lane_arrived.notify_one();
-        lane
+        Some(lane)
     }
 
     /// Runs a task for each lane that is made.
     pub(super) async fn run_lanes(self: Rc<Self>) {
         loop {
             let new = std::mem::take(&mut *self.new_lanes.borrow_mut());
-            for number in new {
-                let lane = self.lanes.borrow().get(&number).map(Rc::clone);
+            for node in new {
+                let lane = self.lanes.borrow().get(&node).map(Rc::clone);
                 if let Some(lane) = lane {
-                    self.spawn(Rc::clone(&self).run_lane(number, lane));
+                    self.spawn(Rc::clone(&self).run_lane(node, lane));
                 }
             }
             self.lane_arrived.notified().await;
         }
     }
 
-    async fn run_lane(self: Rc<Self>, number: usize, lane: Rc<Lane>) {
+    async fn run_lane(self: Rc<Self>, node: Arc<str>, lane: Rc<Lane>) {
         let mut serial = 0_u64;
         loop {
             let parcels = lane.take(self.batch_bytes());
@@ -102,7 +100,7 @@ impl Core {
             };
             let messages = parcels.iter().map(|parcel| parcel.run.messages()).sum();
             let bytes = payload.len();
-            if self.append(number, serial, payload, messages).await {
+            if self.append(&node, serial, payload, messages).await {
                 self.count_sent(messages, bytes);
             }
             for part in parcels.into_iter().filter_map(|parcel| parcel.part) {
@@ -113,18 +111,18 @@ impl Core {
 
     /// Appends a batch of some messages to a node's inbox, and tries until it is there. False where they are dropped:
     /// the node is gone, so that nobody is left there to receive them, or they are more than NATS takes.
-    async fn append(&self, number: usize, serial: u64, payload: Bytes, messages: usize) -> bool {
+    async fn append(&self, node: &str, serial: u64, payload: Bytes, messages: usize) -> bool {
         let mut retry = Retry::new();
         let mut has_failed = false;
         let is_stored = loop {
-            let node = self.table.borrow().node(number);
-            let Some((name, Presence::Here | Presence::Away)) = node else {
+            let presence = self.table.borrow().presence(node);
+            let Some(Presence::Here | Presence::Away) = presence else {
                 self.gate.count_dropped(messages as u64);
                 break false;
             };
             let own = &self.settings.node;
-            let subject = self.settings.subject(&format!("inbox.{name}.{own}"));
-            let id = format!("{own}.{}.{name}.{serial}", self.incarnation.get());
+            let subject = self.settings.subject(&format!("inbox.{node}.{own}"));
+            let id = format!("{own}.{}.{node}.{serial}", self.incarnation.get());
             let message = PublishMessage::build()
                 .payload(payload.clone())
                 .message_id(&id);
@@ -140,7 +138,7 @@ impl Core {
             self.status.failed_attempts.add(1);
             if !has_failed {
                 tracing::warn!(
-                    node = &*name,
+                    node,
                     why,
                     "NATS does not take messages for a node: they are tried again"
                 );

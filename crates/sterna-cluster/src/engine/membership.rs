@@ -10,6 +10,7 @@ use sterna_broker::Interest;
 
 use super::streams::NODES;
 use super::{Core, Ended, Retry};
+use crate::owners::WriteError;
 use crate::port::ToShard;
 use crate::table::{Event, Presence};
 use crate::wire::{self, Versions};
@@ -127,7 +128,12 @@ impl Core {
             self.knows_nodes().await;
         }
         loop {
-            let entry = entries.next().await?;
+            let entry = tokio::select! {
+                entry = entries.next() => entry?,
+                () = self.has_room.notified() => {
+                    return Err("there is room for a node that was left out".to_owned());
+                }
+            };
             self.read_entry(&entry.subject, &entry.payload);
             if entry.pending == 0 {
                 self.tell_changes();
@@ -163,6 +169,34 @@ impl Core {
         match self.jetstream.publish(subject, line.into()).await {
             Ok(answer) => answer.await.is_ok(),
             Err(_) => false,
+        }
+    }
+
+    /// Removes from NATS what processes of a node up to an incarnation have told of their readers. A word that they are
+    /// swept is to follow: a node that reads the last of it at this moment waits for one more entry.
+    pub(super) async fn forget_wants(&self, node: &str, incarnation: u64) {
+        let mut retry = Retry::new();
+        // The incarnation is the place of the process's entering, and all that it has told is behind that. So a later
+        // process enters behind this write, or has entered already.
+        let first_to_stay = loop {
+            let word = b"1".to_vec();
+            let written = self.compare_and_set(join_of(node), incarnation, word, None);
+            match written.await {
+                Ok(position) => break position,
+                Err(WriteError::Conflict) => break incarnation + 1,
+                Err(WriteError::Unknown) => retry.wait().await,
+            }
+        };
+        let wants = self.settings.subject(&format!("node.{node}.want.*"));
+        loop {
+            let stream = self.settings.stream(NODES);
+            if let Ok(stream) = self.jetstream.get_stream_no_info(stream).await {
+                let purge = stream.purge().filter(wants.as_str());
+                if purge.sequence(first_to_stay).await.is_ok() {
+                    break;
+                }
+            }
+            retry.wait().await;
         }
     }
 
@@ -229,11 +263,8 @@ impl Core {
                 Event::Missed { node } => {
                     tracing::warn!(node = &**node, "a node is not heard of");
                 }
-                Event::Went { node, number } => {
+                Event::Went { node } => {
                     tracing::warn!(node = &**node, "a node is gone; nothing waits for it");
-                    if let Some(lane) = self.lanes.borrow().get(number) {
-                        lane.wake();
-                    }
                 }
                 Event::TooMany { node } => {
                     tracing::error!(
@@ -241,6 +272,7 @@ impl Core {
                         "the cluster has too many nodes for this one"
                     );
                 }
+                Event::HasRoom => self.has_room.notify_one(),
                 Event::Unread { node, reads } => tracing::error!(
                     node = &**node,
                     %reads,
@@ -295,4 +327,9 @@ impl Core {
             self.look_at_gate();
         }
     }
+}
+
+/// Where a node enters. The place of what it writes there is the incarnation of its process.
+pub(super) fn join_of(node: &str) -> String {
+    format!("node.{node}.join")
 }

@@ -97,10 +97,12 @@ struct Core {
     shards: RefCell<Box<dyn Shards>>,
     table: RefCell<Table>,
     commits: RefCell<Vec<Commits>>,
-    /// By the numbers of nodes.
-    lanes: RefCell<HashMap<usize, Rc<Lane>>>,
-    new_lanes: RefCell<Vec<usize>>,
+    /// By the names of nodes: another may have a node's number later.
+    lanes: RefCell<HashMap<Arc<str>, Rc<Lane>>>,
+    new_lanes: RefCell<Vec<Arc<str>>>,
     lane_arrived: Notify,
+    /// Notified when there is room for a node that was left out.
+    has_room: Notify,
     log: log::Log,
     kept: RefCell<HashMap<Key, kept::Kept>>,
     /// Requests that this process has begun.
@@ -290,6 +292,7 @@ impl Engine {
             lanes: RefCell::default(),
             new_lanes: RefCell::default(),
             lane_arrived: Notify::new(),
+            has_room: Notify::new(),
             log: log::Log::new(log, reads, most_unsettled),
             kept: RefCell::default(),
             requests: RefCell::default(),

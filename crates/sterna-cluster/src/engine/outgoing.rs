@@ -199,13 +199,19 @@ impl Core {
             live.entry(node).or_default().extend(runs);
         }
         for (node, Runs(runs)) in sure_runs {
+            let lane = self.lane(node);
             for run in runs {
+                let Some(lane) = &lane else {
+                    // It went for good since the shard has looked.
+                    self.gate.count_dropped(run.messages() as u64);
+                    continue;
+                };
                 let parcel = lanes::Parcel {
                     run,
                     part: Some(self.another(part)),
                     _charge: Some(Rc::clone(&charge)),
                 };
-                self.lane(node).push(parcel);
+                lane.push(parcel);
             }
         }
         if !changes.is_empty() {

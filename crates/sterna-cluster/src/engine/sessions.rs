@@ -306,7 +306,7 @@ impl Core {
             let needs = self.unknown_needs();
             let table = self.table.borrow();
             let owners = self.owners.borrow();
-            let wants = (table.with_durable()).filter(|(node, _)| !owners.knows(node));
+            let wants = (table.absent()).filter(|(node, _)| !owners.knows(node));
             let wants = wants.map(|(node, incarnation)| (node.to_string(), incarnation));
             let unknown = needs.into_iter().chain(wants);
             processes.extend(unknown.map(|(node, incarnation)| Process {
@@ -320,6 +320,7 @@ impl Core {
         }
         for Process { node, incarnation } in processes {
             self.settle_requests_of(&node, incarnation).await;
+            self.forget_wants(&node, incarnation).await;
             let mut retry = Retry::new();
             while !self.tell_swept(&node, incarnation).await {
                 retry.wait().await;

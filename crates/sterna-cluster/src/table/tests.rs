@@ -127,7 +127,6 @@ fn silence_takes_a_node_away_in_two_steps_and_its_word_brings_it_back() {
     };
     let went = Event::Went {
         node: Arc::clone(&node),
-        number: 0,
     };
     assert_eq!(
         table.take_events(),
@@ -281,4 +280,96 @@ fn changes_are_taken_in_portions() {
     assert_eq!(table.take_changes(7).len(), 7);
     assert_eq!(table.take_changes(7).len(), 3);
     assert!(table.take_changes(7).is_empty());
+}
+
+/// A start reads what NATS has of nodes that are gone for good.
+#[test]
+fn a_node_that_is_gone_for_good_holds_nobody_back() {
+    let mut table = Table::new("a", 4_000, 60_000, reads("1-3"));
+    table.wants(0, "old", 1, "x", Interest::Acknowledged);
+    table.wants(0, "old", 1, "y", Interest::Durable);
+    assert_eq!(table.version(), 1, "it may be there");
+    table.swept("old", 1);
+    assert_eq!((table.version(), table.filters()), (3, 0));
+    let nobody = |filter: &str| (filter.to_owned(), Wanted::NOBODY);
+    assert_eq!(changes(&mut table), [nobody("x"), nobody("y")]);
+    assert!(table.durable_of_absent().is_empty() && table.absent().next().is_none());
+    // One that was here goes when both are so: nothing waits for it, and others have its sessions.
+    for (name, sweeps_first) in [("b", true), ("c", false)] {
+        table.heard(0, name, 2, false, reads("1"));
+        table.wants(0, name, 2, "x", Interest::Acknowledged);
+        if sweeps_first {
+            table.swept(name, 2);
+        }
+        assert_eq!(table.presence(name), Some(Presence::Here));
+        table.look(4_000);
+        assert_eq!((table.version(), table.filters()), (1, 1), "it may be back");
+        table.look(60_000);
+        if !sweeps_first {
+            assert_eq!(table.presence(name), Some(Presence::Gone));
+            assert_eq!(table.absent().count(), 1, "it is to be swept");
+            table.swept(name, 2);
+        }
+        assert_eq!((table.presence(name), table.filters()), (None, 0));
+        assert_eq!(table.version(), 3);
+    }
+    table.heard(60_000, "c", 2, true, reads("1"));
+    assert_eq!(table.presence("c"), None, "its farewell comes late");
+}
+
+/// Others have the sessions of a process that stood still. What it has when it goes on is not theirs.
+#[test]
+fn who_goes_on_after_a_sweep_is_to_be_swept_again() {
+    for is_word in [true, false] {
+        let mut table = table();
+        table.heard(0, "b", 2, false, reads("1"));
+        table.look(4_000);
+        table.swept("b", 2);
+        if is_word {
+            table.heard(5_000, "b", 2, false, reads("1"));
+        }
+        table.wants(5_000, "b", 2, "x", Interest::Durable);
+        table.look(100_000);
+        assert_eq!(table.presence("b"), Some(Presence::Gone));
+        assert!(changes(&mut table)[0].1.is_durable, "its session wants it");
+        table.swept("b", 2);
+        assert_eq!(changes(&mut table), [("x".to_owned(), Wanted::NOBODY)]);
+        assert_eq!(table.presence("b"), None);
+    }
+}
+
+#[test]
+fn numbers_of_nodes_that_are_gone_for_good_are_given_again() {
+    let mut table = table();
+    let here = |table: &mut Table, node: usize| {
+        table.heard(0, &format!("n{node}"), 1, false, reads("1"));
+    };
+    for node in 0..3 * NodeSet::MAXIMUM {
+        here(&mut table, node);
+        let filter = format!("f{node}");
+        table.wants(0, &format!("n{node}"), 1, &filter, Interest::Acknowledged);
+        assert_eq!(changes(&mut table), [(filter, wanted(&[0], &[0]))]);
+        table.heard(0, &format!("n{node}"), 1, true, reads("1"));
+        table.swept(&format!("n{node}"), 1);
+        changes(&mut table);
+    }
+    // A node too many has its turn when another is gone for good.
+    for node in 0..NodeSet::MAXIMUM {
+        here(&mut table, node);
+    }
+    table.take_events();
+    here(&mut table, 99);
+    here(&mut table, 99);
+    let node: Arc<str> = Arc::from("n99");
+    let too_many = Event::TooMany { node };
+    assert_eq!(table.take_events(), [too_many], "said once");
+    table.heard(0, "n7", 1, true, reads("1"));
+    table.take_events();
+    here(&mut table, 99);
+    assert!(table.take_events().is_empty(), "its sessions are nobody's");
+    table.swept("n7", 1);
+    assert_eq!(table.take_events(), [Event::HasRoom]);
+    here(&mut table, 99);
+    table.wants(0, "n99", 1, "x", Interest::AtMostOnce);
+    assert_eq!(changes(&mut table), [("x".to_owned(), wanted(&[7], &[]))]);
 }
