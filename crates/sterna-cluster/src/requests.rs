@@ -109,6 +109,16 @@ impl Beginning {
         &self.entry
     }
 
+    /// Gives the request up, after the last write had no answer.
+    #[must_use]
+    pub fn give_up(self) -> Freeing {
+        Freeing {
+            expected: self.expected,
+            tried: self.expected,
+            by: self.entry.by,
+        }
+    }
+
     /// Takes the last entry of the subject, after it was another than expected or this one's write is uncertain.
     /// `found` is that entry with its sequence number; `None` where there is none, or it was given up. `may_act`
     /// tells whether a process may still be doing a request. `published` has the front door's record of a request
@@ -140,6 +150,32 @@ impl Beginning {
         }
         self.entry.round = found.round;
         None
+    }
+}
+
+/// A key to be freed, because its process does not do the request.
+///
+/// NATS may take the process's entry later than it answers a reader. So the key is free when a free entry is written
+/// over the last one: every earlier write conflicts from then on.
+#[derive(Debug)]
+pub struct Freeing {
+    /// The sequence number that the last entry of the subject is to have; 0 for none.
+    pub expected: u64,
+    /// The highest sequence number over which the process's entry may be written.
+    tried: u64,
+    by: Process,
+}
+
+impl Freeing {
+    /// Takes the last entry of the subject, as [`Beginning::found`] does, after the free entry was not written. Returns
+    /// whether it is to be written (again); false where another has the key.
+    pub fn found(&mut self, sequence: u64, found: Option<&Entry>) -> bool {
+        if found.is_none_or(|found| !found.is_done && found.by == self.by) {
+            self.expected = sequence;
+            return true;
+        }
+        // A server that is behind may still have what the process has found and written over.
+        sequence <= self.tried
     }
 }
 

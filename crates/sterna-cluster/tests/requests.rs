@@ -1,6 +1,6 @@
 //! Requests that are done once, whichever nodes they come to, by a model: nodes that begin, publish, say that it is done,
-//! stand still and die at each step, and a model of JetStream that loses answers and knows names of messages again for
-//! two minutes. The client may come back later than that.
+//! stand still, give up and die at each step. The model of JetStream loses answers, takes writes late, and knows names
+//! of messages again for two minutes. The client may come back later than that.
 //!
 //! `STERNA_SEEDS` says which seeds are played (`seeds/mod.rs` of the broker's tests).
 
@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 
 use sterna_cluster::owners::{Key, Process};
-use sterna_cluster::requests::{Beginning, Begun, Entry};
+use sterna_cluster::requests::{Beginning, Begun, Entry, Freeing};
 use sterna_cluster::tail::{Settled, Settles, Tail};
 
 const NODES: usize = 3;
@@ -40,6 +40,8 @@ struct Nats {
     last: u64,
     entry: Option<Vec<u8>>,
     now_s: u64,
+    /// Writes that it may take later: what each expects, and the entry.
+    late: Vec<(u64, Option<Vec<u8>>)>,
     /// Names of messages of the log, when they were appended, and what they settle.
     log: Vec<(u64, u64, String)>,
 }
@@ -54,6 +56,12 @@ impl Nats {
         self.last = self.sequence;
         self.entry = entry;
         Some(self.last)
+    }
+
+    /// Takes a late write, or finds that the last entry is another.
+    fn take_late(&mut self, at: usize) {
+        let (expected, entry) = self.late.remove(at);
+        self.write(expected, entry);
     }
 
     fn append(&mut self, name: u64, line: String) {
@@ -82,8 +90,16 @@ impl Nats {
 enum Step {
     Idle,
     Beginning(Box<Beginning>),
-    Publishing { round: u64, sequence: u64 },
-    Finishing { round: u64, sequence: u64 },
+    /// The client was refused.
+    Freeing(Freeing),
+    Publishing {
+        round: u64,
+        sequence: u64,
+    },
+    Finishing {
+        round: u64,
+        sequence: u64,
+    },
 }
 
 struct Node {
@@ -106,6 +122,8 @@ struct Play {
     dice: Dice,
     /// What all nodes know of the tail of the log; `None` where they do not look at it.
     tail: Option<Tail>,
+    /// Whether who gives up writes a free entry, and does not only look for its own.
+    frees: bool,
     rounds: u64,
     told_first: usize,
     told_again: usize,
@@ -136,6 +154,7 @@ impl Play {
             nodes: nodes.collect(),
             dice: Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
             tail: knows_tail.then_some(tail),
+            frees: true,
             rounds: 0,
             told_first: 0,
             told_again: 0,
@@ -224,8 +243,12 @@ impl Play {
             .map(|node| node.process.clone())
             .collect();
         let here: HashSet<Process> = self.nodes.iter().map(|node| node.process.clone()).collect();
-        let may_act = |process: &Process| here.contains(process) && !given_up.contains(process);
+        let own = self.nodes[at].process.clone();
+        let may_act = |process: &Process| {
+            *process != own && here.contains(process) && !given_up.contains(process)
+        };
         let is_lost = self.dice.roll(6) == 0;
+        let comes_late = self.dice.roll(8) == 0;
         let node = &mut self.nodes[at];
         match &mut node.step {
             Step::Idle => {
@@ -237,7 +260,12 @@ impl Play {
             Step::Beginning(beginning) => {
                 let bytes = beginning.entry().encode();
                 let round = beginning.entry().round;
-                let written = self.nats.write(beginning.expected, Some(bytes));
+                let written = if comes_late {
+                    self.nats.late.push((beginning.expected, Some(bytes)));
+                    None
+                } else {
+                    self.nats.write(beginning.expected, Some(bytes))
+                };
                 if let Some(sequence) = written.filter(|_| !is_lost) {
                     node.step = Step::Publishing { round, sequence };
                     return;
@@ -255,6 +283,18 @@ impl Play {
                         node.step = Step::Idle;
                     }
                     Some(Begun::Away) => unreachable!("NATS is there"),
+                }
+            }
+            Step::Freeing(freeing) => {
+                let is_free = self.frees && self.nats.write(freeing.expected, None).is_some();
+                let (sequence, found) = self.nats.found();
+                if (is_free && !is_lost) || !freeing.found(sequence, found.as_ref()) {
+                    node.step = Step::Idle;
+                } else if !self.frees {
+                    if found.is_some() {
+                        self.nats.write(sequence, None);
+                    }
+                    node.step = Step::Idle;
                 }
             }
             &mut Step::Publishing { round, sequence } => {
@@ -303,10 +343,33 @@ impl Play {
         }
     }
 
+    /// A node that has begun, and does not know whether that is written, refuses its client.
+    fn give_up(&mut self, at: usize) {
+        let step = &mut self.nodes[at].step;
+        *step = match std::mem::replace(step, Step::Idle) {
+            Step::Beginning(beginning) => Step::Freeing(beginning.give_up()),
+            other => other,
+        };
+    }
+
+    /// All nodes end what they have begun, and NATS takes what is late. Returns whether the key is in use then, by a
+    /// process that lives.
+    fn is_used_at_rest(&mut self) -> bool {
+        while let Some(at) = (self.nodes.iter()).position(|node| !matches!(node.step, Step::Idle)) {
+            self.step(at);
+        }
+        while !self.nats.late.is_empty() {
+            self.nats.take_late(0);
+        }
+        let (_, found) = self.nats.found();
+        let lives = |entry: &Entry| self.nodes.iter().any(|node| node.process == entry.by);
+        found.is_some_and(|entry| !entry.is_done && lives(&entry))
+    }
+
     fn run(&mut self) {
         for _ in 0..300 {
             let at = self.dice.roll(NODES as u64) as usize;
-            match self.dice.roll(16) {
+            match self.dice.roll(20) {
                 0 => self.kill(at),
                 // It stands still for so long that others go on without it, and goes on itself.
                 1 => {
@@ -320,6 +383,11 @@ impl Play {
                 // Nothing keeps one back that goes on after two minutes with what it had begun.
                 5 if !self.nodes.iter().any(|node| node.is_late) => {
                     self.nats.now_s += self.dice.roll(2 * WINDOW_S);
+                }
+                6..=7 => self.give_up(at),
+                8 if !self.nats.late.is_empty() => {
+                    let late = self.dice.roll(self.nats.late.len() as u64) as usize;
+                    self.nats.take_late(late);
                 }
                 _ => self.step(at),
             }
@@ -336,6 +404,7 @@ fn a_request_is_done_once_whoever_dies_or_stands_still() {
         assert!(play.nats.log.len() <= 1, "seed {seed}: {:?}", play.nats.log);
         let was_told = play.told_first + play.told_again > 0;
         assert!(!was_told || play.nats.log.len() == 1, "seed {seed}");
+        assert!(!play.is_used_at_rest(), "seed {seed}: nobody does it");
         first.set(first.get() + play.told_first);
         again.set(again.get() + play.told_again);
     });
@@ -359,6 +428,55 @@ fn without_the_tail_of_the_log_a_request_is_done_twice() {
         })
         .count();
     assert!(doubled > 1, "only {doubled} of 200 seeds have found it");
+}
+
+/// The same where who gives up looks once for its entry: somebody must notice.
+#[test]
+fn a_key_whose_entry_is_written_late_stays_in_use_without_a_free_entry() {
+    let used = (0..200)
+        .filter(|&seed| {
+            let mut play = Play::new(seed, true);
+            play.frees = false;
+            play.run();
+            play.is_used_at_rest()
+        })
+        .count();
+    assert!(used > 1, "only {used} of 200 seeds have found it");
+}
+
+/// NATS has no quorum when a process begins, and takes its entry after the client was refused.
+#[test]
+fn a_key_is_free_whose_entry_is_written_after_its_process_gave_up() {
+    let process = |node: &str| Process {
+        node: node.into(),
+        incarnation: 1,
+    };
+    let mut nats = Nats::default();
+    let beginning = Beginning::new(process("a"), 1, VALUE.into());
+    (nats.late).push((beginning.expected, Some(beginning.entry().encode())));
+    let mut freeing = beginning.give_up();
+    assert!(freeing.found(0, None), "nobody can tell yet");
+    nats.take_late(0);
+    assert_eq!(nats.write(freeing.expected, None), None);
+    let (sequence, found) = nats.found();
+    assert!(freeing.found(sequence, found.as_ref()), "it is its own");
+    assert!(nats.write(freeing.expected, None).is_some());
+    // The other way round, the free entry comes first.
+    let mut beginning = Beginning::new(process("a"), 2, VALUE.into());
+    assert_eq!(beginning.found(2, None, |_| false, |_| None), None);
+    (nats.late).push((beginning.expected, Some(beginning.entry().encode())));
+    let mut freeing = beginning.give_up();
+    assert!(nats.write(freeing.expected, None).is_some());
+    nats.take_late(0);
+    assert_eq!(nats.found(), (3, None), "the late entry comes to nothing");
+    // Another process has the key.
+    let other = Beginning::new(process("b"), 3, VALUE.into());
+    assert!(
+        freeing.found(2, Some(other.entry())),
+        "read from a server that is behind"
+    );
+    assert_eq!(freeing.expected, 2);
+    assert!(!freeing.found(4, Some(other.entry())));
 }
 
 /// Who is refused is not done, and another content of the key is told apart.

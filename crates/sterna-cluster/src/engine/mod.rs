@@ -105,8 +105,8 @@ struct Core {
     has_room: Notify,
     log: log::Log,
     kept: RefCell<HashMap<Key, kept::Kept>>,
-    /// Requests that this process has begun.
-    requests: RefCell<HashMap<Key, requests::Mine>>,
+    /// Keys of requests that this process is at work on.
+    requests: RefCell<HashMap<Key, requests::Own>>,
     /// Sessions that were claimed and could not be given what is kept of them in time, with the epochs.
     unrestored: RefCell<HashMap<Key, (Arc<str>, u64)>>,
     /// Retained messages that wait for the engine.

@@ -9,7 +9,7 @@ use super::{Core, Retry};
 use crate::commits::Part;
 use crate::owners::{Key, WriteError};
 use crate::port::KeyOrder;
-use crate::requests::{Beginning, Begun, Entry, key_of};
+use crate::requests::{Beginning, Begun, Entry, Freeing, key_of};
 
 /// Time for which NATS keeps that a key is free again.
 const OVER: Duration = Duration::from_secs(60);
@@ -30,6 +30,29 @@ impl Mine {
     /// Which use of the key it is, and for how many seconds NATS keeps the entry.
     pub(super) const fn round_and_time(self) -> (u64, u64) {
         (self.round, self.kept_for.as_secs())
+    }
+}
+
+/// How far this process is with a key. Nobody does the request of an entry that this process wrote otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Own {
+    /// It is to be known whether the request is to be done.
+    Beginning,
+    /// The request is being done.
+    Begun(Mine),
+    /// The request was done, and that is being written.
+    Finishing,
+    /// The request is not done here, and its key is being freed.
+    Freeing,
+}
+
+impl Own {
+    /// The request, while it is being done.
+    pub(super) const fn mine(self) -> Option<Mine> {
+        match self {
+            Self::Begun(mine) => Some(mine),
+            _ => None,
+        }
     }
 }
 
@@ -65,10 +88,16 @@ impl Core {
         if !self.owns_sessions.get() || !self.owners.borrow().has_begun() {
             return Begun::Away;
         }
-        if self.requests.borrow().contains_key(&key) {
-            let is_done = false;
-            return Begun::Known { is_done, value };
+        let own = self.requests.borrow().get(&key).copied();
+        match own {
+            None => {}
+            Some(Own::Freeing) => return Begun::Away,
+            Some(_) => {
+                let is_done = false;
+                return Begun::Known { is_done, value };
+            }
         }
+        self.requests.borrow_mut().insert(key, Own::Beginning);
         let round = SystemTime::now().duration_since(UNIX_EPOCH);
         let round = round.unwrap_or_default().as_micros() as u64;
         let own = self.owners.borrow().own().clone();
@@ -76,12 +105,36 @@ impl Core {
         let limit = Duration::from_millis(self.settings.claim_timeout_ms);
         let begun = self.try_to_begin(key, &mut beginning, kept_for);
         if let Ok(begun) = tokio::time::timeout(limit, begun).await {
+            if !matches!(begun, Begun::First(_)) {
+                self.requests.borrow_mut().remove(&key);
+            }
             return begun;
         }
         // It may be written all the same, and nobody will do it.
-        let (core, entry) = (Rc::clone(self), beginning.entry().clone());
-        self.spawn(async move { core.free_request(key, |found| *found == entry).await });
+        self.requests.borrow_mut().insert(key, Own::Freeing);
+        let core = Rc::clone(self);
+        self.spawn(async move { core.free_begun_request(key, beginning.give_up()).await });
         Begun::Away
+    }
+
+    /// Sets a key free whose entry this process may have written.
+    async fn free_begun_request(&self, key: Key, mut freeing: Freeing) {
+        let mut retry = Retry::new();
+        loop {
+            let written = self
+                .put_request(key, freeing.expected, Vec::new(), OVER)
+                .await;
+            if written.is_ok() {
+                break;
+            }
+            match self.get_request(key).await {
+                Ok((sequence, found)) if !freeing.found(sequence, found.as_ref()) => break,
+                Ok(_) => {}
+                Err(why) => tracing::debug!(why, "a key's entry is read again"),
+            }
+            retry.wait().await;
+        }
+        self.requests.borrow_mut().remove(&key);
     }
 
     async fn try_to_begin(&self, key: Key, beginning: &mut Beginning, kept_for: Duration) -> Begun {
@@ -94,9 +147,15 @@ impl Core {
                 return self.note_mine(key, sequence, beginning.entry().round, kept_for);
             }
             match self.get_request(key).await {
+                // The server that answered is behind.
+                Ok((sequence, _)) if sequence < expected => tokio::time::sleep(PAUSE).await,
                 Ok((sequence, found)) => {
                     let now_ms = self.fence.now_ms();
-                    let may_act = |process: &_| self.owners.borrow().may_act(now_ms, process);
+                    let may_act = |process: &_| {
+                        let owners = self.owners.borrow();
+                        // This process does nothing with the key beside this.
+                        process != owners.own() && owners.may_act(now_ms, process)
+                    };
                     let left = found.as_ref().filter(|found| !found.is_done);
                     let left = left.filter(|found| !may_act(&found.by));
                     let left = left.map(|found| found.round);
@@ -134,13 +193,23 @@ impl Core {
             round,
             kept_for,
         };
-        self.requests.borrow_mut().insert(key, mine);
+        self.requests.borrow_mut().insert(key, Own::Begun(mine));
         Begun::First(round)
+    }
+
+    /// Takes the request that is being done, and notes how far this process is with its key from now on. `None` where
+    /// it does none.
+    fn take_begun(&self, key: Key, next: Own) -> Option<Mine> {
+        let mut requests = self.requests.borrow_mut();
+        let own = requests.get_mut(&key)?;
+        let mine = own.mine()?;
+        *own = next;
+        Some(mine)
     }
 
     /// Sets a key free that this process has begun with, and has not done.
     async fn give_up_request(&self, key: Key) {
-        let Some(mine) = self.requests.borrow_mut().remove(&key) else {
+        let Some(mine) = self.take_begun(key, Own::Freeing) else {
             return;
         };
         let mut retry = Retry::new();
@@ -150,6 +219,7 @@ impl Core {
         {
             retry.wait().await;
         }
+        self.requests.borrow_mut().remove(&key);
     }
 
     /// Keeps that a request was done, or that its key is free again where there is no value. `part` is closed when NATS
@@ -157,12 +227,14 @@ impl Core {
     pub(super) fn keep_request(self: &Rc<Self>, key: &[u8], value: Option<Box<[u8]>>, part: Part) {
         let (core, key) = (Rc::clone(self), key_of(key));
         self.spawn(async move {
-            let mine = core.requests.borrow_mut().remove(&key);
-            match (value, mine) {
-                (Some(value), Some(mine)) => core.finish_request(key, mine, value).await,
-                (None, _) => core.free_request(key, |_| true).await,
-                // Another has taken it up, for this process was taken for dead.
-                (Some(_), None) => {}
+            let Some(value) = value else {
+                core.replace_request(key, |_| true, &[], OVER).await;
+                return core.close(part);
+            };
+            // Otherwise another has taken it up, for this process was taken for dead.
+            if let Some(mine) = core.take_begun(key, Own::Finishing) {
+                core.finish_request(key, mine, value).await;
+                core.requests.borrow_mut().remove(&key);
             }
             core.close(part);
         });
@@ -220,11 +292,6 @@ impl Core {
         for (key, round) in self.requests_of(node, incarnation) {
             self.settle_request(key, round).await;
         }
-    }
-
-    /// Sets a key free where its last entry is meant.
-    async fn free_request(&self, key: Key, is_meant: impl Fn(&Entry) -> bool) {
-        self.replace_request(key, is_meant, &[], OVER).await;
     }
 
     /// Writes something in place of a key's last entry where that is meant.

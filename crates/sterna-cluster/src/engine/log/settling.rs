@@ -31,7 +31,8 @@ impl Core {
             }
             Wanted::Shared { key, value } => {
                 let key = requests::key_of(key);
-                let (round, kept_for_s) = self.requests.borrow().get(&key)?.round_and_time();
+                let (round, kept_for_s) =
+                    self.requests.borrow().get(&key)?.mine()?.round_and_time();
                 Settles::Request {
                     key,
                     round,
