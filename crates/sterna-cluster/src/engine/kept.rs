@@ -328,8 +328,7 @@ impl Core {
     }
 
     fn left(&self, key: Key) {
-        let now_ms = self.fence.now_ms();
-        self.owners.borrow_mut().has_ended(now_ms, key);
+        self.owners.borrow_mut().has_left(key);
         self.owners_changed.notify_one();
     }
 

@@ -72,9 +72,11 @@ impl Core {
                     owners.release(now_ms, key_of(&client_id), client_id);
                 }
                 Ownership::Ended { client_id } => {
+                    let key = key_of(&client_id);
+                    owners.has_ended(now_ms, key);
                     drop(owners);
                     // Behind what shards have handed over of it before.
-                    self.log.push(Item::Left(key_of(&client_id)));
+                    self.log.push(Item::Left(key));
                 }
                 Ownership::Adopted { client_id } => {
                     owners.was_adopted(now_ms, key_of(&client_id));

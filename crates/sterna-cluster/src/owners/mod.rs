@@ -149,7 +149,7 @@ pub enum Action<S> {
         /// Whether all nodes that were never seen are among them.
         has_unknown: bool,
     },
-    /// End a session of this node, without its will: [`Owners::has_ended`].
+    /// End a session of this node, without its will: [`Owners::has_ended`], then [`Owners::has_left`].
     End {
         /// The client identifier.
         client_id: Arc<str>,
@@ -221,9 +221,9 @@ struct Known {
     is_swept: bool,
 }
 
-/// A session that was lost and is being ended.
+/// A session that was lost: its new owner, which is to be told that it has ended here.
 #[derive(Debug)]
-struct Losing {
+struct Lost {
     owner: Arc<str>,
     epoch: u64,
 }
@@ -237,7 +237,10 @@ pub struct Owners<S> {
     work: HashMap<Key, Work<S>>,
     wakes: BTreeSet<(u64, Key)>,
     nodes: HashMap<Arc<str>, Known>,
-    losing: HashMap<Key, Losing>,
+    /// Sessions that were lost and that shards are to end. This node is sure of none before.
+    losing: HashMap<Key, Lost>,
+    /// Sessions that were lost and have ended, until all is written that this node had of them.
+    leaving: HashMap<Key, Lost>,
     /// Sessions that this node holds and whose records NATS has lost.
     forgotten: HashSet<Key>,
     /// Until when somebody may be sure of a session whose record NATS has lost.
@@ -286,6 +289,7 @@ impl<S: Copy> Owners<S> {
             wakes: BTreeSet::new(),
             nodes: HashMap::new(),
             losing: HashMap::new(),
+            leaving: HashMap::new(),
             forgotten: HashSet::new(),
             lost_until_ms: 0,
             is_doubtful: false,
@@ -599,7 +603,7 @@ impl<S: Copy> Owners<S> {
                 self.tell(&record.owner.node, key, sequence);
             } else {
                 let owner = Arc::clone(&record.owner.node);
-                (self.losing.entry(key)).or_insert(Losing {
+                (self.losing.entry(key)).or_insert(Lost {
                     owner,
                     epoch: sequence,
                 });
@@ -618,11 +622,19 @@ impl<S: Copy> Owners<S> {
         });
     }
 
-    /// Shards have ended a session that was lost.
+    /// Shards have ended a session that was lost: they acknowledge nothing for it any more. The new owner is told when
+    /// it [has left](Self::has_left).
     pub fn has_ended(&mut self, now_ms: u64, key: Key) {
-        if let Some(Losing { owner, epoch }) = self.losing.remove(&key) {
-            self.tell(&owner, key, epoch);
+        if let Some(lost) = self.losing.remove(&key) {
+            self.leaving.entry(key).or_insert(lost);
             self.open(now_ms);
+        }
+    }
+
+    /// All is written that this node had of a session that has ended here.
+    pub fn has_left(&mut self, key: Key) {
+        if let Some(Lost { owner, epoch }) = self.leaving.remove(&key) {
+            self.tell(&owner, key, epoch);
         }
     }
 

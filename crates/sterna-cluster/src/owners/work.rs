@@ -145,6 +145,7 @@ impl<S: Copy> Owners<S> {
         }
         // It has ended, whichever node is to have it now.
         self.has_ended(now_ms, key);
+        self.has_left(key);
         self.enqueue(now_ms, key, Op::Release(client_id));
     }
 

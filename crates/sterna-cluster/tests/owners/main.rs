@@ -500,6 +500,42 @@ fn a_session_that_ended_with_its_node_is_nobodys() {
     assert!(claim_over(&mut owners, request_of("bob", 1, false), &theirs).0);
 }
 
+/// What a node had of a session may wait for a log that takes nothing. Its other sessions do not wait for that.
+#[test]
+fn a_node_is_sure_again_when_a_lost_session_has_ended_and_tells_so_when_it_is_written() {
+    let (key, own) = (Key::default(), process("own", 1));
+    let mut owners = with_another_node();
+    owners.claim(30_100, key, request_of("alice", 1, false));
+    for action in owners.take_actions() {
+        if let Action::Read { key, attempt } = action {
+            owners.was_read(30_100, key, attempt, Ok(None));
+        }
+    }
+    for action in owners.take_actions() {
+        if let Action::Write { record, .. } = action {
+            owners.record_passed(30_110, 50, key, &record);
+        }
+    }
+    assert_eq!(owners.epoch(key), Some(50));
+    owners.record_passed(30_200, 60, key, &of_alice(process("other", 2), true));
+    let ends = |action: &Action<u64>| matches!(action, Action::End { .. });
+    assert!(owners.take_actions().iter().any(ends));
+    let mark = |owners: &mut Owners<u64>, now_ms| {
+        owners.mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms });
+        owners.tick(now_ms);
+    };
+    mark(&mut owners, 33_000);
+    assert!(!owners.is_sure(33_000), "it may be acknowledged still");
+    let tells = |action: &Action<u64>| matches!(action, Action::Tell { epoch: 60, .. });
+    owners.has_ended(33_100, key);
+    assert!(owners.is_sure(33_100));
+    mark(&mut owners, 36_000);
+    assert!(owners.is_sure(36_000));
+    assert!(!owners.take_actions().iter().any(tells), "it is not written");
+    owners.has_left(key);
+    assert!(owners.take_actions().iter().any(tells));
+}
+
 /// Others try to take over a session that is away and is to come to a shard: it comes when they are refused.
 #[test]
 fn a_session_is_adopted_when_another_user_was_refused() {

@@ -76,6 +76,7 @@ enum Event {
     Told(usize, Process, Key, u64),
     Follow(usize, u64),
     Ended(usize, u64, Key, Option<u64>),
+    Left(usize, u64, Key),
     Adopted(usize, u64, Key),
     PutAside(usize, u64, Key, u64, Arc<str>),
     Tick(usize, u64),
@@ -323,6 +324,7 @@ impl World {
             | Event::Told(node, ..)
             | Event::Follow(node, _)
             | Event::Ended(node, ..)
+            | Event::Left(node, ..)
             | Event::Adopted(node, ..)
             | Event::PutAside(node, ..)
             | Event::TellsAgain(node, _)
@@ -423,6 +425,11 @@ impl World {
                     }
                 }
                 self.with(node, start, |owners, now_ms| owners.has_ended(now_ms, key));
+                let in_ms = self.delay_ms();
+                self.schedule(in_ms, Event::Left(node, start, key));
+            }
+            Event::Left(node, start, key) => {
+                self.with(node, start, |owners, _| owners.has_left(key));
             }
             Event::Adopted(node, start, key) => {
                 let known = &mut self.nodes[node];
