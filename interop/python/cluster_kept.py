@@ -5,6 +5,8 @@ Standard library only.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import http.client
 import json
 import os
@@ -12,7 +14,7 @@ import subprocess
 import time
 
 import wire
-from cluster_nodes import ABSENCE_MS, PATIENCE_S, Cluster, Node, wait_until
+from cluster_nodes import ABSENCE_MS, PATIENCE_S, Cluster, Node, ask_nats, wait_until
 from cluster_sessions import FOREVER_S, Client
 from harness import Failure
 from mqtt_client import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Connection
@@ -156,6 +158,46 @@ def end(cluster: Cluster, *client_ids: str) -> None:
         Keeper(cluster.nodes[1], client_id, expiry_s=0).close()
     for other in cluster.nodes:
         wait_until("its filters are gone", lambda other=other: other.figure("sterna_cluster_filters") == 0)
+
+
+def records(cluster: Cluster, client_id: str) -> bytes:
+    """What NATS keeps of a session, behind the epoch."""
+    digest = hashlib.sha256(client_id.encode()).digest()[:16].hex()
+    wanted = json.dumps({"last_by_subj": f"sterna.sterna.kept.{digest}"}).encode()
+    answer = ask_nats(cluster, "$JS.API.STREAM.MSG.GET.STERNA_sterna_KEPT", wanted)
+    if "message" not in answer:
+        return b""
+    kept = base64.b64decode(answer["message"]["data"])
+    behind = 1
+    while kept[behind] & 0x80:
+        behind += 1
+    return kept[behind + 1 :]
+
+
+def begun_anew(cluster: Cluster) -> None:
+    """A clean start at another node removes what is kept, also where its own session ends with the connection."""
+    first, second, third = cluster.nodes
+    for dies in (False, True):
+        reader = Keeper(first, "discarded")
+        reader.want("discarded/#")
+        wait_until("it is kept", lambda: records(cluster, "discarded"))
+        if dies:
+            first.kill()
+        anew = Keeper(second, "discarded", expiry_s=0, clean=True)
+        if anew.present:
+            raise Failure("a clean start finds its session present")
+        if left := records(cluster, "discarded"):
+            raise Failure(f"NATS still keeps {left}")
+        anew.close()
+        reader.close()
+        later = Keeper(third, "discarded", expiry_s=0)
+        if later.present:
+            raise Failure("the session is there again")
+        later.close()
+        if dies:
+            first.start()
+            cluster.settle()
+    end(cluster, "discarded")
 
 
 def a_kill(cluster: Cluster) -> None:
@@ -534,6 +576,7 @@ ROWS = [
     ("kept: a long backlog comes in batches", a_backlog),
     ("kept: more than NATS takes of a session", too_much),
     ("kept: a living node hands a session over", a_handover),
+    ("kept: a clean start at another node removes it", begun_anew),
     ("kept: the session's node is killed", a_kill),
     ("kept: a publisher's node is killed at QoS 2", received_once),
     ("kept: a node stops in order", a_drain),

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import urllib.request
 
 from cluster_kept import Keeper, back_at, end, known_elsewhere, numbered
-from cluster_nodes import PATIENCE_S, Cluster, Node, wait_until
+from cluster_nodes import Cluster, Node, ask_nats, wait_until
 from cluster_sessions import FOREVER_S, PUBACK, Client
 from harness import Failure
 from mqtt_client import PUBREC
@@ -28,25 +27,6 @@ def streams(node: Node) -> list[str]:
             return [stream["stream"] for stream in json.load(answer)["streams"]]
     except OSError:
         return []
-
-
-def ask_nats(cluster: Cluster, subject: str, payload: bytes = b"{}") -> dict:
-    """Asks the API of JetStream."""
-    with socket.create_connection(("127.0.0.1", cluster.servers[0]), timeout=PATIENCE_S) as connection:
-        lines = connection.makefile("rb")
-        lines.readline()
-        connection.sendall(
-            b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB _INBOX.suite 1\r\n'
-            + f"PUB {subject} _INBOX.suite {len(payload)}\r\n".encode() + payload + b"\r\n"
-        )
-        while True:
-            line = lines.readline()
-            if not line:
-                raise Failure("NATS ends the connection")
-            if line.startswith(b"PING"):
-                connection.sendall(b"PONG\r\n")
-            if line.startswith(b"MSG"):
-                return json.loads(lines.read(int(line.split()[-1])))
 
 
 def last_of(cluster: Cluster, stream: str) -> int:

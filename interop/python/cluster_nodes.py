@@ -220,6 +220,25 @@ class Cluster(Programs):
             )
 
 
+def ask_nats(cluster: Cluster, subject: str, payload: bytes = b"{}") -> dict:
+    """Asks the API of JetStream."""
+    with socket.create_connection(("127.0.0.1", cluster.servers[0]), timeout=PATIENCE_S) as connection:
+        lines = connection.makefile("rb")
+        lines.readline()
+        connection.sendall(
+            b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB _INBOX.suite 1\r\n'
+            + f"PUB {subject} _INBOX.suite {len(payload)}\r\n".encode() + payload + b"\r\n"
+        )
+        while True:
+            line = lines.readline()
+            if not line:
+                raise ConnectionError("NATS ends the connection")
+            if line.startswith(b"PING"):
+                connection.sendall(b"PONG\r\n")
+            if line.startswith(b"MSG"):
+                return json.loads(lines.read(int(line.split()[-1])))
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     sterna = os.environ["STERNA_BIN"]

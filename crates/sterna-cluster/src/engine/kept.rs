@@ -332,6 +332,23 @@ impl Core {
         self.owners_changed.notify_one();
     }
 
+    /// Waits until this node writes nothing of a session any more, and forgets what it had of it: only NATS has the records
+    /// that count.
+    async fn end_writing(&self, key: Key) {
+        let is_writing = || {
+            let kept = self.kept.borrow();
+            // A write that waits for the session's record waits for this.
+            kept.get(&key).is_some_and(|kept| kept.is_writing)
+                && !self.owners.borrow().is_forgotten(key)
+        };
+        while self.owners.borrow().epoch(key).is_some() && is_writing() {
+            tokio::time::sleep(PAUSE).await;
+        }
+        if self.owners.borrow().epoch(key).is_some() {
+            self.forget_kept(key);
+        }
+    }
+
     /// Takes over what is kept of a session that is this node's now: its records. `None` where the session is
     /// another's by then. `will` is the record of its will, if none is kept that waits.
     async fn take_kept(self: &Rc<Self>, key: Key, will: Option<Record>) -> Option<Vec<Record>> {
@@ -339,15 +356,8 @@ impl Core {
         self.is_handed_over(key).await;
         let mut retry = Retry::new();
         loop {
+            self.end_writing(key).await;
             let epoch = self.owners.borrow().epoch(key)?;
-            // This node's own writes of it are done first: only NATS has the records that count.
-            let is_writing = (self.kept.borrow().get(&key)).is_some_and(|kept| kept.is_writing);
-            // A write that waits for the session's record waits for this.
-            if is_writing && !self.owners.borrow().is_forgotten(key) {
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-            self.forget_kept(key);
             match self.get_kept(key).await {
                 Ok(found) => {
                     let (sequence, before, mut records) = found.unwrap_or_default();
@@ -419,6 +429,54 @@ impl Core {
             _ => refused(sterna_broker::ClaimRefusal::TakenOver),
         };
         self.post(shard, letter);
+    }
+
+    /// Has a session begin that was claimed, when nothing is kept any more of the one before it. Its client waits for that
+    /// no longer than for the claim: what is kept is removed later then.
+    pub(super) async fn begin_in_place(
+        self: Rc<Self>,
+        (shard, session): (usize, sterna_broker::SessionKey),
+        key: Key,
+        epoch: u64,
+    ) {
+        let limit = Duration::from_millis(self.settings.claim_timeout_ms);
+        let discarding = async {
+            // What this node had of an earlier session must not be taken for this one's.
+            self.is_handed_over(key).await;
+            self.end_writing(key).await;
+            self.discard_kept(key, epoch).await;
+        };
+        let is_discarded = tokio::time::timeout(limit, discarding).await.is_ok();
+        let is_own = self.owners.borrow().epoch(key).is_some();
+        let result = is_own.then_some(());
+        let result = result.ok_or(sterna_broker::ClaimRefusal::TakenOver);
+        self.post(shard, ToShard::Claimed { session, result });
+        if !is_discarded {
+            self.discard_kept(key, epoch).await;
+        }
+    }
+
+    /// Removes what earlier owners have kept of a session that has begun anew in an epoch. Their late writes find that
+    /// epoch, and give up.
+    pub(super) async fn discard_kept(&self, key: Key, epoch: u64) {
+        let mut retry = Retry::new();
+        loop {
+            match self.get_kept(key).await {
+                Ok(found) => {
+                    let (sequence, before, records) = found.unwrap_or_default();
+                    if before >= epoch || (sequence != 0 && records.is_empty()) {
+                        return;
+                    }
+                    // Also where there is nothing: the server that answered may be behind.
+                    let nothing = encode(epoch, &Records::new());
+                    if self.put_kept(key, nothing, true, sequence).await.is_ok() {
+                        return;
+                    }
+                }
+                Err(why) => tracing::debug!(why, "what is kept of a session is read again"),
+            }
+            retry.wait().await;
+        }
     }
 
     /// Brings a session that is away, and this node's now, to a shard.

@@ -217,6 +217,18 @@ impl Core {
                 let core = Rc::clone(self);
                 self.spawn(core.restore_session((shard, session), key, client_id));
             }
+            Action::Settled {
+                session: (shard, session),
+                key,
+                result: Ok(Begin::InPlace { epoch }),
+            } => {
+                let core = Rc::clone(self);
+                self.spawn(core.begin_in_place((shard, session), key, epoch));
+            }
+            Action::Discard { key, epoch } => {
+                let core = Rc::clone(self);
+                self.spawn(async move { core.discard_kept(key, epoch).await });
+            }
             Action::Adopt {
                 key,
                 testator,

@@ -25,6 +25,8 @@ pub(super) struct Claim<S> {
     pub(super) previous: Option<(u64, Record)>,
     /// Whether the session goes on with what is kept of it.
     pub(super) goes_on: bool,
+    /// Whether it begins anew although another is kept.
+    pub(super) discards: bool,
 }
 
 impl<S> Claim<S> {
@@ -65,6 +67,7 @@ impl<S: Copy> Owners<S> {
             unsure_over: None,
             previous: None,
             goes_on: false,
+            discards: false,
         };
         let deadline_ms = claim.deadline_ms;
         self.enqueue(now_ms, key, Op::Claim(Box::new(claim)));
@@ -123,6 +126,7 @@ impl<S: Copy> Owners<S> {
         }
         claim.previous = previous;
         claim.goes_on = is_kept && !claim.request.is_clean && !claim.is_let_in;
+        claim.discards = is_kept && !claim.goes_on;
         self.write(key, expected);
     }
 
@@ -221,15 +225,20 @@ impl<S: Copy> Owners<S> {
 
     /// Nobody else is sure of a session that was claimed.
     pub(super) fn grant(&mut self, now_ms: u64, key: Key) {
+        let epoch = self.epoch(key);
         let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) else {
             return;
         };
         let session = claim.request.session;
-        let begin = if claim.goes_on {
-            Begin::Kept(Arc::clone(&claim.request.client_id))
-        } else {
-            Begin::Anew
+        let discarded = epoch.filter(|_| claim.discards);
+        let begin = match discarded {
+            Some(epoch) => Begin::InPlace { epoch },
+            None if claim.goes_on => Begin::Kept(Arc::clone(&claim.request.client_id)),
+            None => Begin::Anew,
         };
+        if let Some(epoch) = discarded.filter(|_| claim.is_abandoned || claim.is_let_in) {
+            self.actions.push(Action::Discard { key, epoch });
+        }
         if claim.is_abandoned {
             let next = claim.what_is_left();
             let client_id = Arc::clone(&claim.request.client_id);

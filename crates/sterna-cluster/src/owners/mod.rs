@@ -142,6 +142,14 @@ pub enum Action<S> {
         /// The will of its last connection, which is no record's any more.
         will: Option<Arc<[u8]>>,
     },
+    /// A session has begun anew, or ended, in place of one that was kept: remove what is kept of that one, with lower
+    /// epochs than this.
+    Discard {
+        /// The key.
+        key: Key,
+        /// The epoch of the new ownership.
+        epoch: u64,
+    },
     /// Nobody has anything any more of these processes of other nodes, or of nodes that were never seen.
     Swept {
         /// The node of each, and its highest incarnation.
@@ -172,6 +180,11 @@ pub enum Action<S> {
 pub enum Begin {
     /// As a new one.
     Anew,
+    /// As a new one, when nothing is kept any more of this client's session before it: as for [`Action::Discard`].
+    InPlace {
+        /// The epoch of the new one.
+        epoch: u64,
+    },
     /// With what is kept of this client's, if anything is. Where that cannot be had: [`Owners::put_aside`].
     Kept(Arc<str>),
 }

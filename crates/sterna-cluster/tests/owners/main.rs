@@ -10,7 +10,7 @@ mod world;
 mod seeds;
 
 use sterna_cluster::owners::{
-    Action, Begin, Key, Mark, Owners, Process, Record, Refusal, Request, Terms,
+    Action, Begin, Key, Mark, Owners, Process, Record, Refusal, Request, Terms, WriteError,
 };
 use world::{Losses, World, play};
 
@@ -493,6 +493,92 @@ fn a_kept_session_stays_its_users_when_its_owner_is_gone() {
     }
 }
 
+/// Has NATS answer everything that a node asks, with a record at first. Says how claims were settled, and in which
+/// epochs something was discarded.
+fn answered(
+    owners: &mut Owners<u64>,
+    now_ms: u64,
+    found: &mut Option<(u64, Record)>,
+    is_known: bool,
+) -> (Vec<Result<Begin, Refusal>>, Vec<u64>) {
+    let (mut settled, mut discarded) = (Vec::new(), Vec::new());
+    loop {
+        let actions = owners.take_actions();
+        if actions.is_empty() {
+            return (settled, discarded);
+        }
+        for action in actions {
+            match action {
+                Action::Read { key, attempt } => {
+                    owners.was_read(now_ms, key, attempt, Ok(found.clone()));
+                }
+                Action::Write {
+                    key,
+                    attempt,
+                    record,
+                    ..
+                } => {
+                    let sequence = found.as_ref().map_or(50, |(last, _)| last.max(&49) + 1);
+                    *found = Some((sequence, record.clone()));
+                    if is_known {
+                        owners.was_written(now_ms, key, attempt, Ok(sequence));
+                        owners.record_passed(now_ms, sequence, key, &record);
+                    } else {
+                        owners.was_written(now_ms, key, attempt, Err(WriteError::Unknown));
+                    }
+                }
+                Action::Settled { result, .. } => settled.push(result),
+                Action::Discard { epoch, .. } => discarded.push(epoch),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Otherwise it would stay for ever, and be found by the next session of that name.
+#[test]
+fn what_is_kept_is_removed_where_a_session_begins_in_its_place() {
+    let kept = Begin::Kept("client".into());
+    for (is_kept, is_clean, outlives, expected) in [
+        (true, true, false, Begin::InPlace { epoch: 50 }),
+        (true, true, true, Begin::InPlace { epoch: 50 }),
+        (true, false, true, kept),
+        (false, true, false, Begin::Anew),
+    ] {
+        let mut found = Some((4, of_alice(process("other", 1), is_kept)));
+        let mut owners = with_another_node();
+        let request = Request {
+            outlives,
+            ..request_of("alice", 1, is_clean)
+        };
+        owners.claim(30_100, Key::default(), request);
+        let answer = answered(&mut owners, 30_100, &mut found, true);
+        assert_eq!(answer, (vec![Ok(expected)], vec![]), "{is_kept} {is_clean}");
+    }
+}
+
+/// The same where the client was refused meanwhile, because nobody knew that its claim is written.
+#[test]
+fn what_is_kept_is_removed_where_nobody_waits_for_the_session_in_its_place() {
+    let (key, own) = (Key::default(), process("own", 1));
+    let mut found = Some((4, of_alice(process("other", 1), true)));
+    let mut owners = with_another_node();
+    owners.claim(30_100, key, request_of("alice", 1, true));
+    let answer = answered(&mut owners, 30_100, &mut found, false);
+    assert_eq!(answer, (vec![], vec![]));
+    owners.mark_passed(36_000, 45, &own, Mark::Here { sent_ms: 36_000 });
+    owners.tick(36_000);
+    let mut refused = answered(&mut owners, 36_000, &mut found, true);
+    let (sequence, written) = found.clone().expect("it was written");
+    assert_eq!(sequence, 50);
+    owners.record_passed(36_000, sequence, key, &written);
+    let (more, discarded) = answered(&mut owners, 36_000, &mut found, true);
+    refused.0.extend(more);
+    assert_eq!(refused, (vec![Err(Refusal::Away)], vec![]));
+    assert_eq!(discarded, [50]);
+    assert_eq!((owners.busy(), owners.held()), (0, 0));
+}
+
 #[test]
 fn a_session_that_ended_with_its_node_is_nobodys() {
     let theirs = of_alice(process("other", 2), false);
@@ -531,7 +617,10 @@ fn a_node_is_sure_again_when_a_lost_session_has_ended_and_tells_so_when_it_is_wr
     assert!(owners.is_sure(33_100));
     mark(&mut owners, 36_000);
     assert!(owners.is_sure(36_000));
-    assert!(!owners.take_actions().iter().any(tells), "it is not written");
+    assert!(
+        !owners.take_actions().iter().any(tells),
+        "it is not written"
+    );
     owners.has_left(key);
     assert!(owners.take_actions().iter().any(tells));
 }

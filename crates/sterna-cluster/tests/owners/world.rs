@@ -587,7 +587,7 @@ impl World {
                 }
                 self.schedule(in_ms, Event::Adopted(node, start, key));
             }
-            Action::Swept { .. } => {}
+            Action::Swept { .. } | Action::Discard { .. } => {}
             Action::Publish { will, .. } => self.publish(&will),
             Action::Scan => {
                 let mut keys: Vec<(Key, usize)> =
