@@ -1,12 +1,21 @@
 //! Whether this node is sure that its sessions are still its own, as shards look at it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
-/// Open until a time that the engine moves on. It shuts by itself, also while the whole process stands still.
+use rustix::time::{ClockId, clock_gettime};
+
+/// A clock that goes on while the machine is suspended, as the clocks of other nodes do. Linux' monotonic clock stands
+/// still then.
+#[cfg(target_os = "linux")]
+const CLOCK: ClockId = ClockId::Boottime;
+#[cfg(not(target_os = "linux"))]
+const CLOCK: ClockId = ClockId::Monotonic;
+
+/// Open until a time that the engine moves on. It shuts by itself, also while the whole process stands still, or the
+/// machine is suspended.
 #[derive(Debug)]
 pub struct Fence {
-    started: Instant,
+    started_ms: u64,
     until_ms: AtomicU64,
     is_awaited: AtomicBool,
     lapses: AtomicU64,
@@ -15,7 +24,7 @@ pub struct Fence {
 impl Default for Fence {
     fn default() -> Self {
         Self {
-            started: Instant::now(),
+            started_ms: clock_ms(),
             until_ms: AtomicU64::new(0),
             is_awaited: AtomicBool::new(false),
             lapses: AtomicU64::new(0),
@@ -24,10 +33,10 @@ impl Default for Fence {
 }
 
 impl Fence {
-    /// Milliseconds since the start, on a clock that nobody sets.
+    /// Milliseconds since the start, those of a suspended machine included, on a clock that nobody sets.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        clock_ms() - self.started_ms
     }
 
     /// Whether this node cannot be sure that its sessions are its own.
@@ -58,6 +67,11 @@ impl Fence {
         }
         !self.is_shut() && self.is_awaited.swap(false, Ordering::SeqCst)
     }
+}
+
+fn clock_ms() -> u64 {
+    let now = clock_gettime(CLOCK);
+    now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000
 }
 
 #[cfg(test)]
