@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from cluster_nodes import ABSENCE_MS, LEASE_MS, PATIENCE_S, Cluster, Node, wait_until
+from cluster_nodes import ABSENCE_MS, LEASE_MS, PATIENCE_S, Cluster, Node, ask_nats, wait_until
 from cluster_flow import ROWS as FLOW
 from cluster_groups import ROWS as GROUPS
 from cluster_kept import ROWS as KEPT
@@ -161,7 +161,17 @@ def retained(cluster: Cluster) -> None:
             time.sleep(SILENCE_S)
             if reader.lines:
                 raise Failure(f"{node.name} still has {reader.lines}")
+    # Nothing is there to clear.
+    before = entries_of_retained(cluster)
+    for number in range(5):
+        publish_well(first, "mqtt", f"never-kept/{number}", "", "-q", str(number % 3), "-r")
+    if (after := entries_of_retained(cluster)) > before:
+        raise Failure(f"NATS has {after - before} more entries of retained messages")
     none_left(cluster)
+
+
+def entries_of_retained(cluster: Cluster) -> int:
+    return ask_nats(cluster, "$JS.API.STREAM.INFO.STERNA_sterna_RETAINED")["state"]["messages"]
 
 
 def another_form(cluster: Cluster) -> None:

@@ -374,6 +374,8 @@ pub enum Retention {
     Stored,
     /// The topic's retained message was removed.
     Cleared,
+    /// There was none to remove.
+    Absent,
     /// A limit is reached (MQTT: Quota exceeded); the message was delivered, but not retained.
     Refused,
     /// The topic name is invalid or beyond the limits (MQTT: Topic Name invalid); the message was

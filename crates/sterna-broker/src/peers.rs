@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustc_hash::FxHashMap;
 
+use crate::api::Retention;
 use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
 use crate::message::Message;
@@ -180,6 +181,9 @@ pub enum Destination {
     RetainedQuietly,
     /// All nodes that know of no other retained message of its topic; it is delivered to nobody.
     Restored,
+    /// All nodes, where one of them has retained a message of its topic that is not known here: that one ends. It is
+    /// delivered to nobody.
+    Absent,
 }
 
 /// The name of a publication that its publisher may send again to another node. It has three parts: the session,
@@ -432,8 +436,8 @@ pub(crate) fn stays(topic: &str) -> bool {
 pub(crate) struct Peers {
     pub(crate) gate: Arc<PeerGate>,
     outgoing: Vec<Outgoing>,
-    /// Retained messages that are put aside behind what goes to the log as one.
-    retained: Vec<Arc<Message>>,
+    /// Retained messages that are put aside behind what goes to the log as one, with their destinations.
+    retained: Vec<(Arc<Message>, Destination)>,
     /// Changes of records of sessions.
     changes: Vec<Change>,
     /// The last token that was given out, and the last that was handed over.
@@ -513,9 +517,31 @@ impl Peers {
         self.push(message, destination, message.qos().is_acknowledged())
     }
 
+    /// Puts a message aside that is published with the retain flag, as [`send`](Self::send). What it does to its topic's
+    /// retained message goes to all nodes.
+    pub(crate) fn publish(
+        &mut self,
+        message: &Arc<Message>,
+        retention: Retention,
+        wanted: Wanted,
+    ) -> u64 {
+        match retained_to(retention) {
+            Some(Destination::Absent) => {
+                let token = if wanted.nodes().is_empty() {
+                    0
+                } else {
+                    self.send(message, wanted)
+                };
+                token.max(self.retain(message, Destination::Absent))
+            }
+            Some(_) => self.send_retained(message, wanted),
+            None => self.send(message, wanted),
+        }
+    }
+
     /// Puts a message that its topic retains aside for all nodes. It goes by the inbox of each node that is to have
     /// it for sure: of the retained messages of a topic, NATS has the last alone.
-    pub(crate) fn send_retained(&mut self, message: &Arc<Message>, wanted: Wanted) -> u64 {
+    fn send_retained(&mut self, message: &Arc<Message>, wanted: Wanted) -> u64 {
         let reached = if message.qos().is_acknowledged() {
             wanted.acknowledged
         } else {
@@ -547,17 +573,24 @@ impl Peers {
         token
     }
 
-    /// Notes a retained message that other nodes are to have behind what goes to the log as one.
-    pub(crate) fn retain_later(&mut self, message: &Arc<Message>) {
-        self.retained.push(Arc::clone(message));
+    /// Notes what a message does to its topic's retained message, which other nodes are to have behind what goes to the
+    /// log as one.
+    pub(crate) fn retain_later(&mut self, message: &Arc<Message>, retention: Retention) {
+        let destination = match retained_to(retention) {
+            // Its readers have it by the log.
+            Some(Destination::Retained { .. }) => Destination::RetainedQuietly,
+            Some(other) => other,
+            None => return,
+        };
+        self.retained.push((Arc::clone(message), destination));
     }
 
     /// Puts the noted retained messages aside for all nodes. Returns the token by which their acknowledgement waits.
     pub(crate) fn retain_all(&mut self) -> u64 {
         let retained = std::mem::take(&mut self.retained);
         let each = retained.iter();
-        each.fold(0, |token, message| {
-            token.max(self.retain(message, Destination::RetainedQuietly))
+        each.fold(0, |token, (message, destination)| {
+            token.max(self.retain(message, *destination))
         })
     }
 
@@ -603,6 +636,18 @@ impl Peers {
     /// The changes of records that were put aside.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
+    }
+}
+
+/// Where it goes what a publication does to its topic's retained message; `None` where it does nothing.
+pub(crate) const fn retained_to(retention: Retention) -> Option<Destination> {
+    match retention {
+        Retention::Stored | Retention::Cleared => Some(Destination::Retained {
+            reached: NodeSet::EMPTY,
+        }),
+        // Of a clear that clears nothing NATS would keep an entry for each topic, and no limit counts these.
+        Retention::Absent => Some(Destination::Absent),
+        Retention::NotAsked | Retention::Refused | Retention::InvalidTopic => None,
     }
 }
 

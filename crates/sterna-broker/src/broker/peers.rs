@@ -181,7 +181,6 @@ impl<P: DoorState> Broker<P> {
         } else {
             Retention::NotAsked
         };
-        let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
         let found = self.index.matches(&message, &self.queues.limits);
         let (matched, away) = found.map_or((1, 0), |found| {
             // Somebody who is away may be no node's at this moment.
@@ -193,9 +192,7 @@ impl<P: DoorState> Broker<P> {
         if let Some(peers) = &mut self.peers {
             let mut token = peers.log(&message, Destination::Log { once, following }, settles);
             // Nothing comes between messages that go as one.
-            if is_retained {
-                peers.retain_later(&message);
-            }
+            peers.retain_later(&message, retention);
             if following == 0 {
                 token = token.max(peers.retain_all());
             }

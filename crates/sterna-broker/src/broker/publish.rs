@@ -10,6 +10,7 @@ use crate::fill::Fill;
 use crate::index::Answer;
 use crate::mail::{Letter, Mail};
 use crate::message::Message;
+use crate::peers::retained_to;
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::Parcel;
@@ -475,8 +476,8 @@ impl<P: DoorState> Broker<P> {
         };
         let peers = (self.peers.as_deref_mut()).filter(|peers| !peers.is_from_peer);
         let wanting = matches.peers.nodes();
-        let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
-        let is_for_peers = peers.is_some() && (is_retained || !wanting.is_empty());
+        let is_for_peers =
+            peers.is_some() && (retained_to(retention).is_some() || !wanting.is_empty());
         let step = Step::Received {
             matched: matches.total,
             away: matches.asleep,
@@ -489,11 +490,7 @@ impl<P: DoorState> Broker<P> {
         let message = message.into();
         if let Some(peers) = peers.filter(|_| is_for_peers) {
             // The acknowledgement waits for the last of a publication's tokens.
-            let token = if is_retained {
-                peers.send_retained(&message, matches.peers)
-            } else {
-                peers.send(&message, matches.peers)
-            };
+            let token = peers.publish(&message, retention, matches.peers);
             self.token = self.token.max(token);
             routed.matched += wanting.len();
         }

@@ -67,8 +67,10 @@ impl Retained {
         let topic = message.topic();
         // [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT311-3.3.1-10] [MQTT311-3.3.1-11]
         if message.payload().is_empty() {
-            self.remove(topic);
-            return Retention::Cleared;
+            return match self.remove(topic) {
+                Some(_) => Retention::Cleared,
+                None => Retention::Absent,
+            };
         }
         if limits.is_some_and(|(limits, _)| !is_topic(topic, limits)) {
             return Retention::InvalidTopic;

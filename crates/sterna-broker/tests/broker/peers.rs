@@ -401,6 +401,55 @@ fn each_acknowledged_retained_message_goes_into_the_inboxes_of_its_readers() {
     }
 }
 
+/// NATS would keep an entry for each topic that somebody clears. Another node's message that is not known here yet ends.
+#[test]
+fn a_clear_of_nothing_is_delivered_and_leaves_no_retained_message() {
+    let (mut node, _) = node();
+    want(&mut node, "t", wanted(&[1], &[1]));
+    let durable = Wanted {
+        is_durable: true,
+        ..Wanted::NOBODY
+    };
+    want(&mut node, "logged", durable);
+    let clear = |node: &mut Cluster, topic: &str, level| {
+        let (now_ms, message) = (node.now_ms, message(topic, "", level, true));
+        let origin = None;
+        let routed = (node.broker(0)).publish(now_ms, Publication { origin, message });
+        let (token, outgoing) = node.broker(0).take_outgoing().expect("it goes to others");
+        assert_eq!(
+            routed.token,
+            if level.is_acknowledged() { token } else { 0 },
+            "the acknowledgement waits for all"
+        );
+        let destinations = outgoing.iter().map(|one| one.destination);
+        (routed.retention, destinations.collect::<Vec<_>>())
+    };
+    let to = |acknowledged: &[usize], at_most_once: &[usize]| Destination::Nodes {
+        acknowledged: set(acknowledged),
+        at_most_once: set(at_most_once),
+    };
+    let log = Destination::Log {
+        once: None,
+        following: 0,
+    };
+    let absent = Destination::Absent;
+    for (topic, level, expected) in [
+        ("nobodys", Qos::AtMostOnce, vec![absent]),
+        ("nobodys", Qos::AtLeastOnce, vec![absent]),
+        ("t", Qos::AtMostOnce, vec![to(&[], &[1]), absent]),
+        ("t", Qos::AtLeastOnce, vec![to(&[1], &[]), absent]),
+        ("logged", Qos::AtLeastOnce, vec![log, absent]),
+    ] {
+        let answer = clear(&mut node, topic, level);
+        assert_eq!(answer, (Retention::Absent, expected), "{topic} {level:?}");
+    }
+    publish(&mut node, 0, "nobodys", Qos::AtMostOnce, true);
+    node.broker(0).take_outgoing();
+    let reached = NodeSet::EMPTY;
+    let cleared = (Retention::Cleared, vec![Destination::Retained { reached }]);
+    assert_eq!(clear(&mut node, "nobodys", Qos::AtMostOnce), cleared);
+}
+
 #[test]
 fn shared_subscriptions_are_refused() {
     let (mut node, _) = node();

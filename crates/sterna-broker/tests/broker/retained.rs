@@ -47,6 +47,7 @@ fn the_last_retained_message_of_each_topic_is_kept() {
     );
     // An empty payload is delivered like any other, and clears.
     assert_eq!(cluster.retain(0, "a/1", "").retention, Retention::Cleared);
+    assert_eq!(cluster.retain(0, "c", "").retention, Retention::Absent);
     assert_eq!(cluster.drain(client), [""]);
     assert_eq!(
         cluster

@@ -178,21 +178,29 @@ impl Core {
                         serial: 0,
                         is_quiet: destination == Destination::RetainedQuietly,
                         reached,
-                        is_restored: false,
+                        over: retained::Over::Any,
                         part: waits.then(|| self.another(part)),
                         _charge: Rc::clone(&charge),
                     });
                 }
-                Destination::Restored => self.restore(retained::Waiting {
-                    message,
-                    shard: number,
-                    serial: 0,
-                    is_quiet: true,
-                    reached: String::new(),
-                    is_restored: true,
-                    part: None,
-                    _charge: Rc::clone(&charge),
-                }),
+                Destination::Restored | Destination::Absent => {
+                    let is_restored = destination == Destination::Restored;
+                    let waits = !is_restored && message.qos().is_acknowledged();
+                    self.restore(retained::Waiting {
+                        message,
+                        shard: number,
+                        serial: 0,
+                        is_quiet: true,
+                        reached: String::new(),
+                        over: if is_restored {
+                            retained::Over::Nothing
+                        } else {
+                            retained::Over::Unknown
+                        },
+                        part: waits.then(|| self.another(part)),
+                        _charge: Rc::clone(&charge),
+                    });
+                }
             }
         }
         for (node, Runs(runs)) in live_runs {
@@ -233,7 +241,7 @@ impl Core {
             | Destination::Retained { .. }
             | Destination::RetainedQuietly => self.settings.crosses(message.topic()),
             // Other regions keep what they have.
-            Destination::Restored => false,
+            Destination::Restored | Destination::Absent => false,
         }
     }
 

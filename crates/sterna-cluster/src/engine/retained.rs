@@ -17,6 +17,7 @@ use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use sterna_broker::{FromPeer, Message, NodeSet};
 
 use super::following::Entry;
@@ -60,11 +61,21 @@ pub(super) struct Waiting {
     pub(super) is_quiet: bool,
     /// The nodes that have it in their inboxes.
     pub(super) reached: String,
-    /// Whether NATS had it before: it stays away where there is another by now.
-    pub(super) is_restored: bool,
+    pub(super) over: Over,
     /// Is closed when NATS has it; `None` where nobody waits.
     pub(super) part: Option<Part>,
     pub(super) _charge: Rc<Charge>,
+}
+
+/// The entry of its topic that a retained message may take the place of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Over {
+    /// Any, also none.
+    Any,
+    /// None: NATS had it before, and it stays away where there is another by now.
+    Nothing,
+    /// A message that this node does not know of. Where there is none, the end of it stays away.
+    Unknown,
 }
 
 impl Core {
@@ -110,15 +121,27 @@ impl Core {
 
     /// Hands messages over and returns those that NATS does not have.
     async fn hand_over(self: &Rc<Self>, batch: Vec<Waiting>) -> Vec<Waiting> {
-        let writes = batch.into_iter().map(|waiting| {
+        let mut failed = Vec::new();
+        let mut wanted = Vec::with_capacity(batch.len());
+        for (waiting, over) in self.with_places(batch).await {
+            match over {
+                Ok(Place::At(expected)) => wanted.push((waiting, expected)),
+                Ok(Place::Nowhere) => self.close_retained(waiting.part),
+                Err(why) => {
+                    tracing::debug!(why, "the retained message of a topic is looked for again");
+                    failed.push(waiting);
+                }
+            }
+        }
+        let writes = wanted.into_iter().map(|(waiting, expected)| {
             let message = &waiting.message;
             let mut run = EncodedRun::new(waiting.shard);
             run.push(message, &mut Vec::new());
             let own = format!("{}.{}", self.settings.node, self.incarnation.get());
             let mut publish = PublishMessage::build().payload(self.batch([&run]));
-            if waiting.is_restored {
+            if let Some(expected) = expected {
                 // Nobody waits for it to come by.
-                publish = publish.expected_last_subject_sequence(0);
+                publish = publish.expected_last_subject_sequence(expected);
             } else {
                 // An append whose answer was lost is the same one when it is tried again.
                 let id = format!("{own}.retained.{}", waiting.serial);
@@ -132,35 +155,66 @@ impl Core {
             let subject = self.settings.subject(&subject);
             (waiting, subject, publish)
         });
-        let mut failed = Vec::new();
         for (waiting, answer) in self.publish_all(writes).await {
             match answer {
                 Ok(position) => {
-                    if !waiting.is_restored {
+                    if waiting.over == Over::Any {
                         let topic = waiting.message.topic();
                         let rival =
                             (self.echoes.borrow_mut()).stored(topic, waiting.serial, position);
                         self.retain_rival(topic, rival);
                     }
-                    if let Some(part) = waiting.part {
-                        self.close(part);
-                    }
+                    self.close_retained(waiting.part);
                 }
                 Err(error)
-                    if waiting.is_restored
+                    if waiting.over == Over::Nothing
                         && error.kind() == PublishErrorKind::WrongLastSequence => {}
                 Err(error) if self.gives_up("retained messages", 1, &error) => {
                     let topic = waiting.message.topic();
                     let rival = (self.echoes.borrow_mut()).give_up(topic, waiting.serial);
                     self.retain_rival(topic, rival);
-                    if let Some(part) = waiting.part {
-                        self.close(part);
-                    }
+                    self.close_retained(waiting.part);
                 }
                 Err(_) => failed.push(waiting),
             }
         }
         failed
+    }
+
+    fn close_retained(&self, part: Option<Part>) {
+        if let Some(part) = part {
+            self.close(part);
+        }
+    }
+
+    /// The places of retained messages in NATS.
+    async fn with_places(&self, batch: Vec<Waiting>) -> Vec<(Waiting, Result<Place, String>)> {
+        let looks = batch.into_iter().map(async |waiting| {
+            let place = match waiting.over {
+                Over::Any => Ok(Place::At(None)),
+                Over::Nothing => Ok(Place::At(Some(0))),
+                Over::Unknown => self.place_of_clear(waiting.message.topic()).await,
+            };
+            (waiting, place)
+        });
+        join_all(looks).await
+    }
+
+    /// Where the end of a topic's retained message goes that this node does not know of.
+    async fn place_of_clear(&self, topic: &str) -> Result<Place, String> {
+        let stream = self.settings.stream(RETAINED);
+        let stream = self.jetstream.get_stream_no_info(stream).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let subject = self.settings.subject(&format!("retained.{}", place(topic)));
+        // The leader answers: another server may not have a message yet that somebody was told of.
+        match stream.get_last_raw_message_by_subject(&subject).await {
+            Ok(found) if clears(&found.payload) => Ok(Place::Nowhere),
+            Ok(found) => Ok(Place::At(Some(found.sequence))),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
+                Ok(Place::Nowhere)
+            }
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// Follows the retained messages of all nodes.
@@ -372,6 +426,22 @@ impl Core {
     }
 }
 
+/// The place of a retained message in NATS.
+enum Place {
+    /// Behind this entry of its topic, 0 for none; `None` for any.
+    At(Option<u64>),
+    /// There is nothing to say.
+    Nowhere,
+}
+
+/// Whether an entry says that its topic has no retained message.
+fn clears(payload: &[u8]) -> bool {
+    let is_empty = |message: &Message| message.payload().is_empty();
+    wire::read(payload).map_or(payload.is_empty(), |runs| {
+        runs.iter().all(|run| run.messages.iter().all(is_empty))
+    })
+}
+
 /// The way to apply a retained message that comes by; `None` where it is ignored.
 const fn what_to_do(is_own: bool, is_own_to_come: bool, is_quiet: bool) -> Option<FromPeer> {
     match (is_own_to_come, is_own || is_quiet) {
@@ -428,6 +498,8 @@ pub(super) fn place(topic: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sterna_broker::MessageHeader;
+
     use super::*;
 
     #[test]
@@ -439,6 +511,22 @@ mod tests {
         assert!(!is_quiet_at("a", Some(&headers)));
         headers.insert(QUIET, "1");
         assert!(is_quiet_at("a", Some(&headers)));
+    }
+
+    #[test]
+    fn an_entry_of_a_cleared_topic_is_told_from_a_retained_message() {
+        let entry = |payload: &[u8]| {
+            let header = MessageHeader {
+                retain: true,
+                ..MessageHeader::default()
+            };
+            let message = Message::copy("t", &[], payload, header).expect("a message");
+            let mut run = EncodedRun::new(0);
+            run.push(&Arc::new(message), &mut Vec::new());
+            wire::batch(wire::READS.lowest, [&run])
+        };
+        assert!(clears(&entry(b"")) && clears(b""));
+        assert!(!clears(&entry(b"x")) && !clears(b"\xffanother form"));
     }
 
     #[test]

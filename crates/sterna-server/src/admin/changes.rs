@@ -198,7 +198,7 @@ impl Desk<'_, '_> {
                 Kind::RetainedFull,
                 "the message was delivered, but there is no room to retain it",
             ),
-            Retention::NotAsked | Retention::Stored | Retention::Cleared => {
+            Retention::NotAsked | Retention::Stored | Retention::Cleared | Retention::Absent => {
                 let done = Done::new(id, 200, Some(json!({ "matched": routed.matched })));
                 let listener = self.listener_index();
                 let promise = Promise::of_message(self.cx, listener, subject, &wanted.topic, kind);

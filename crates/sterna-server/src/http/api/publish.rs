@@ -263,7 +263,7 @@ impl Api {
                 "the topic is longer or deeper than the broker allows",
             )),
             Retention::Refused => Err(not_retained()),
-            Retention::NotAsked | Retention::Stored | Retention::Cleared => {
+            Retention::NotAsked | Retention::Stored | Retention::Cleared | Retention::Absent => {
                 Ok(promise.at(routed.token))
             }
         }
