@@ -42,8 +42,13 @@ impl Core {
         loop {
             tokio::time::sleep(LATER).await;
             let now_ms = self.now_ms();
+            // It may be wanted by a session that nobody else knows yet.
+            let since_ms = self.handed_over.borrow().since_ms();
+            let held_ms = since_ms.map(|since_ms| since_ms + self.settings.claim_timeout_ms);
+            let is_due =
+                |due_ms| due_ms <= now_ms && held_ms.is_none_or(|held_ms| due_ms < held_ms);
             let mut later = self.told_later.borrow_mut();
-            let due = later.extract_if(|_, due_ms| *due_ms <= now_ms);
+            let due = later.extract_if(|_, due_ms| is_due(*due_ms));
             (self.untold.borrow_mut()).extend(due.map(|(filter, _)| filter));
             self.untold_arrived.notify_one();
         }

@@ -60,6 +60,11 @@ impl Kept {
         1 + LENGTHS_BYTES + each.sum::<usize>()
     }
 
+    /// The epoch of this node's ownership.
+    pub(super) const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     fn client_id(&self) -> Option<Arc<str>> {
         let (key, _) = self.records.first_key_value()?;
         name_of(key).map(Arc::from)
@@ -513,6 +518,19 @@ impl Core {
             self.owners.borrow_mut().was_adopted(now_ms, key);
             self.owners_changed.notify_one();
         }
+    }
+
+    /// Whether what is kept of a session has been written since an epoch by a later owner, or nothing is to be written
+    /// any more. False where NATS does not say.
+    pub(super) async fn is_written_since(&self, key: Key, epoch: u64) -> bool {
+        let is_later = |found: Option<(u64, u64, Records)>| {
+            found.is_some_and(|(_, written_in, _)| written_in > epoch)
+        };
+        if self.get_kept(key).await.is_ok_and(is_later) {
+            return true;
+        }
+        let record = self.read_session(key).await;
+        record.is_ok_and(|found| found.is_none_or(|(_, record)| !record.is_kept))
     }
 
     /// Sequence number, epoch and records that NATS has; `None` where there are none.

@@ -8,6 +8,7 @@
 mod connection;
 mod following;
 mod groups;
+mod handed_over;
 mod incoming;
 mod interest;
 mod kept;
@@ -109,6 +110,7 @@ struct Core {
     requests: RefCell<HashMap<Key, requests::Own>>,
     /// Sessions that were claimed and could not be given what is kept of them in time, with the epochs.
     unrestored: RefCell<HashMap<Key, (Arc<str>, u64)>>,
+    handed_over: RefCell<handed_over::HandedOver>,
     /// Retained messages that wait for the engine.
     retained: RefCell<VecDeque<retained::Waiting>>,
     retained_arrived: Notify,
@@ -297,6 +299,7 @@ impl Engine {
             kept: RefCell::default(),
             requests: RefCell::default(),
             unrestored: RefCell::default(),
+            handed_over: RefCell::default(),
             retained: RefCell::default(),
             retained_arrived: Notify::new(),
             last_retained: Cell::new(0),
@@ -370,6 +373,7 @@ impl Core {
             core.spawn(Rc::clone(&core).follow_log());
             core.spawn(Rc::clone(&core).look_after_log());
             core.spawn(Rc::clone(&core).look_after_kept());
+            core.spawn(Rc::clone(&core).look_after_handed_over());
             core.spawn(Rc::clone(&core).tell_interest_of_others());
             core.spawn(Rc::clone(&core).own_sessions());
             core.spawn(Rc::clone(&core).send_to_regions());

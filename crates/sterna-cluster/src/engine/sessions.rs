@@ -257,6 +257,7 @@ impl Core {
                 self.post(shard, ToShard::Claimed { session, result });
             }
             Action::End { client_id } => {
+                self.has_gone(key_of(&client_id));
                 for shard in 0..self.settings.shards {
                     let client_id = Arc::clone(&client_id);
                     self.post(shard, ToShard::Lost { client_id });

@@ -60,10 +60,11 @@ impl Core {
         self.present_need().min(earlier.unwrap_or(u64::MAX))
     }
 
-    /// The position that this process needs, or that others would read from if it died. While the log is full, only
+    /// The position that this process needs, also for sessions that nobody else has yet, or that others would read from if it died. While the log is full, only
     /// the first counts.
     fn present_need(&self) -> u64 {
-        let needed = self.log.view.needed();
+        let handed_over = self.handed_over.borrow().need();
+        let needed = (self.log.view.needed()).min(handed_over.unwrap_or(u64::MAX));
         if self.gate.is_log_full() {
             return needed;
         }
