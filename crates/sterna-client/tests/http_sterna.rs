@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use path::{Line, Path};
-use sterna_client::http::{Client, Credentials, Error, Options, Retained, Subscribe, Version};
+use sterna_client::http::{
+    self, Client, Credentials, Error, Options, Retained, Subscribe, Version,
+};
 use sterna_client::{
     Backoff, EarlyData, Event, Publish, QoS, Scheme, Subscription as MqttSubscription, Tls, Url,
 };
@@ -28,6 +30,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 /// A broker of HTTP and MQTT in this process.
 struct Broker {
     server: Option<Server>,
+    config: Config,
     folder: tempfile::TempDir,
     tls: Tls,
     urls: Vec<Url>,
@@ -59,12 +62,23 @@ impl Broker {
         let mut tls = Tls::default();
         tls.fingerprints = vec![server.certificate().fingerprint.parse().unwrap()];
         let urls = server.listeners().iter();
+        // Started again, it is at the same places.
+        config.listeners = urls.clone().map(|url| Listener::at(url)).collect();
         Self {
             urls: urls.map(|url| url.parse().unwrap()).collect(),
             server: Some(server),
+            config,
             folder,
             tls,
         }
+    }
+
+    fn stop(&mut self) {
+        self.server.take().unwrap().shutdown();
+    }
+
+    fn start_again(&mut self) {
+        self.server = Some(Server::start(&self.config).unwrap());
     }
 
     fn url(&self, scheme: Scheme) -> Url {
@@ -348,9 +362,72 @@ async fn subscriptions_know_why_they_end() {
     let client = Client::new(options).unwrap();
     let subscribe = Subscribe::new("a", QoS::AtLeastOnce).unwrap();
     let mut subscription = soon(client.subscribe(subscribe)).await.unwrap();
-    broker.server.take().unwrap().shutdown();
+    broker.stop();
     let error = soon(subscription.next()).await.unwrap_err();
     assert!(!matches!(error, Error::Closed), "{error}");
+}
+
+/// Waits until an attempt to connect has failed.
+async fn no_connection(events: &mut http::Events) {
+    while !matches!(
+        soon(events.next()).await.unwrap(),
+        http::Event::Disconnected {
+            error: Error::Connect(_),
+            retry_in: Some(_)
+        }
+    ) {}
+}
+
+/// Options for a broker that may be away longer than a connection may take to come about.
+fn patient(broker: &Broker, scheme: Scheme) -> Options {
+    let mut options = broker.options(broker.url(scheme));
+    options.retry_first = true;
+    options.reconnect.as_mut().unwrap().max_attempts = None;
+    options.connect_timeout = Duration::from_millis(300);
+    // A connection with early data counts as standing before anybody answers.
+    options.early_data = false;
+    options
+}
+
+#[tokio::test]
+async fn a_subscription_outlives_failed_attempts_to_connect() {
+    for scheme in [Scheme::H3, Scheme::Https, Scheme::Http] {
+        let mut broker = Broker::start(|_, _| {});
+        let client = Client::new(patient(&broker, scheme)).unwrap();
+        let mut events = client.events();
+        let subscribe = Subscribe::new("outage", QoS::AtLeastOnce).unwrap();
+        let mut subscription = soon(client.subscribe(subscribe)).await.unwrap();
+        broker.stop();
+        let mut next = Box::pin(soon(subscription.next()));
+        tokio::select! {
+            ended = &mut next => panic!("{scheme}: {ended:?}"),
+            () = no_connection(&mut events) => {}
+        }
+        broker.start_again();
+        // It comes either way: the broker has forgotten the session, and may learn of this before that.
+        let publish = message("outage", "over").retain(true);
+        let (received, published) = tokio::join!(next, soon(client.publish(publish)));
+        published.unwrap();
+        assert_eq!(received.unwrap().message.payload(), "over", "{scheme}");
+    }
+}
+
+#[tokio::test]
+async fn a_first_subscription_waits_for_its_broker_where_it_may() {
+    for scheme in [Scheme::H3, Scheme::Https, Scheme::Http] {
+        let mut broker = Broker::start(|_, _| {});
+        broker.stop();
+        let client = Client::new(patient(&broker, scheme)).unwrap();
+        let mut events = client.events();
+        let subscribe = Subscribe::new("outage", QoS::AtLeastOnce).unwrap();
+        let mut subscribing = Box::pin(soon(client.subscribe(subscribe)));
+        tokio::select! {
+            ended = &mut subscribing => panic!("{scheme}: {ended:?}"),
+            () = no_connection(&mut events) => {}
+        }
+        broker.start_again();
+        subscribing.await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use process::{Broker, sterna};
 use sterna_server::config::Listener;
 
 /// The protocols, with and without QUIC.
-const SCHEMES: [&str; 5] = ["mqtt", "mqtt+quic", "amqp", "http", "h3"];
+const SCHEMES: [&str; 6] = ["mqtt", "mqtt+quic", "amqp", "http", "https", "h3"];
 
 /// A broker that goes and comes back at the same place.
 struct Place {
@@ -53,10 +53,12 @@ impl Place {
     fn spawn(&self, command: &str, rest: &[&str]) -> Running {
         let mut sterna = sterna();
         sterna.args([command, "--url", &self.url(), "-t", "a", "-q", "1", "-d"]);
-        if ["mqtt+quic", "h3"].contains(&self.scheme) {
+        match self.scheme {
             // A closed port does not refuse there, so each attempt takes its full time.
-            sterna.args(["--insecure", "--connect-timeout", "3"]);
-        }
+            "mqtt+quic" | "h3" => sterna.args(["--insecure", "--connect-timeout", "3"]),
+            "https" => sterna.args(["--insecure", "--no-http3"]),
+            _ => &mut sterna,
+        };
         let mut child = sterna
             .args(rest)
             .stdin(Stdio::piped())

@@ -204,15 +204,19 @@ impl Inner {
     /// # Errors
     /// The broker's problem, or the reason that keeps the request from being answered.
     pub(super) async fn execute(self: &Arc<Self>, request: &Request) -> Result<Response, Error> {
-        self.execute_after(&mut Failures::default(), request).await
+        let answered = self.execute_after(&mut Failures::default(), request).await;
+        answered.map(|(response, _)| response)
     }
 
-    /// The same where attempts have failed already.
+    /// The same where attempts have failed already; gives the connection of the answer, too.
+    ///
+    /// # Errors
+    /// As [`Inner::execute`].
     pub(super) async fn execute_after(
         self: &Arc<Self>,
         failures: &mut Failures,
         request: &Request,
-    ) -> Result<Response, Error> {
+    ) -> Result<(Response, Link), Error> {
         let mut attempt = Attempt {
             key: (request.keyed == Keyed::Always).then(|| self.key()),
             ..Attempt::default()
@@ -221,14 +225,16 @@ impl Inner {
         loop {
             self.check_open()?;
             let error = match self.try_once(request, &mut attempt).await {
-                Ok(response) if request.is_success(response.status) => return Ok(response),
-                Ok(response) if response.status < 400 => return Err(unexpected(&response)),
-                Ok(response) if self.again_differently(&response, &mut attempt) => continue,
+                Ok((response, link)) if request.is_success(response.status) => {
+                    return Ok((response, link));
+                }
+                Ok((response, _)) if response.status < 400 => return Err(unexpected(&response)),
+                Ok((response, _)) if self.again_differently(&response, &mut attempt) => continue,
                 // The broker is still at work on an earlier attempt.
-                Ok(response) if response.status == 409 && attempt.key.is_some() => {
+                Ok((response, _)) if response.status == 409 && attempt.key.is_some() => {
                     Failed::Busy(problem(response).await)
                 }
-                Ok(response) => return Err(problem(response).await),
+                Ok((response, _)) => return Err(problem(response).await),
                 Err(error) => error,
             };
             let is_undone = matches!(
@@ -271,7 +277,7 @@ impl Inner {
         self: &Arc<Self>,
         request: &Request,
         attempt: &mut Attempt,
-    ) -> Result<Response, Failed> {
+    ) -> Result<(Response, Link), Failed> {
         let link = self.link().await.map_err(Failed::Connect)?;
         if link.is_early() {
             // The broker may reject early data, so it gets only requests that a repetition cannot
@@ -328,7 +334,7 @@ impl Inner {
                 } else if response.status == 401 {
                     link.set_authenticated(false);
                 }
-                Ok(response)
+                Ok((response, link.clone()))
             }
             Err(LinkError::EarlyData) => {
                 attempt.is_late = true;

@@ -349,9 +349,8 @@ impl Subscription {
             fields: vec![("accept", MEDIA_TYPE.into())],
             ..Request::read("GET", target)
         };
-        let link = self.inner.link().await?;
         let answered = self.inner.execute_after(&mut self.failures, &request);
-        let response = answered.await?;
+        let (response, link) = answered.await?;
         Self::check(&response)?;
         let session = response.text("sterna-session").map(str::to_owned);
         if let Some(session) = &session {
@@ -365,7 +364,6 @@ impl Subscription {
         }
         self.session = session.or_else(|| self.session.take());
         tracing::debug!(session = self.session, "subscribed");
-        let link = self.inner.current().unwrap_or(link);
         self.stream = Some((response.body, link, Instant::now()));
         Ok(())
     }
