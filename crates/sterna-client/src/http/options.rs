@@ -117,7 +117,8 @@ pub struct Options {
     /// HTTP/1.1. Subscriptions have `silence_timeout` instead.
     pub response_timeout: Duration,
     /// Longest silence of a subscription, after which its connection counts as lost. 45 s by
-    /// default. A broker sends a sign of life every 15 s.
+    /// default. It begins with the first call that waits for a message, and with each sign of life. A
+    /// broker sends one every 15 s.
     pub silence_timeout: Duration,
     /// Tries HTTP/3 first, with `https`; on by default. If off, the client uses HTTP/2 or 1.1 over
     /// TLS at once.

@@ -30,24 +30,53 @@ pub struct Received {
     pub message: Message,
 }
 
-/// An acknowledgement on its way: a task, which is given up when this is dropped. It goes on by itself, since others
-/// may wait for the connection that it makes.
-struct Acknowledging(JoinHandle<Result<(), Error>>);
+/// Work of a subscription on its way: a task, which is given up when this is dropped. It goes on while no call waits for
+/// it, since others may wait for the connection that it makes.
+struct Task<T>(JoinHandle<Result<T, Error>>);
 
-impl Drop for Acknowledging {
+impl<T: Send + 'static> Task<T> {
+    fn start(work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        Self(tokio::spawn(work))
+    }
+}
+
+impl<T> Drop for Task<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Future for Acknowledging {
-    type Output = Result<(), Error>;
+impl<T> Future for Task<T> {
+    type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // It ends early with the runtime alone.
         let ended = std::task::ready!(Pin::new(&mut self.0).poll(cx));
         Poll::Ready(ended.unwrap_or(Err(Error::Ended)))
     }
+}
+
+/// A response that messages come from.
+struct Stream {
+    body: Body,
+    link: Link,
+    began: Instant,
+    /// When a call began to wait for what comes next.
+    silent_since: Option<Instant>,
+    /// The failures in a row that it ends if it lasts.
+    failures: Failures,
+    /// The session's name in the response.
+    session: Option<String>,
+    /// The message that it was to begin behind.
+    after: Option<u64>,
+}
+
+/// The end of a stream.
+enum Cut {
+    /// The broker has ended the response in order, on this connection.
+    Ended(Link),
+    /// The response broke off.
+    Lost(Error),
 }
 
 /// A subscription. It hands out messages one by one. Without a call, the broker keeps them up to
@@ -59,8 +88,9 @@ pub struct Subscription {
     session: Option<String>,
     /// Number of times that a new session replaced a lost one.
     restarts: u64,
-    /// The response that messages come from, its connection, and when it began.
-    stream: Option<(Body, Link, Instant)>,
+    stream: Option<Stream>,
+    /// The way to the next stream, where there is none.
+    resuming: Option<Task<Stream>>,
     frames: Frames,
     /// The last message that was handed over.
     handed: Option<u64>,
@@ -68,10 +98,7 @@ pub struct Subscription {
     done: Option<u64>,
     /// The last one that was acknowledged, or is about to be.
     acknowledged: Option<u64>,
-    acknowledging: Option<Acknowledging>,
-    failures: Failures,
-    /// When a subscription that was cut off is asked for again.
-    resume_at: Instant,
+    acknowledging: Option<Task<()>>,
 }
 
 impl fmt::Debug for Subscription {
@@ -92,14 +119,14 @@ impl Subscription {
             subscribe,
             restarts: 0,
             stream: None,
+            resuming: None,
             handed: None,
             done: None,
             acknowledged: None,
             acknowledging: None,
-            failures: Failures::default(),
-            resume_at: Instant::now(),
         };
-        this.connect().await?;
+        let stream = this.resumption(Failures::default()).ask().await?;
+        this.begin(stream);
         Ok(this)
     }
 
@@ -120,7 +147,8 @@ impl Subscription {
         self.subscribe.session.is_some()
     }
 
-    /// The next message. A call that is given up loses nothing.
+    /// The next message. A call that is given up loses nothing, as in a `select!` with other work. The next call waits
+    /// on: neither [`silence_timeout`](super::Options::silence_timeout) nor the back-off begins anew.
     ///
     /// A response that is cut off is resumed, as [`Options::reconnect`](super::Options) says. Of a
     /// durable subscription the messages before are acknowledged with this call, unless
@@ -202,6 +230,7 @@ impl Subscription {
     /// When the broker refuses it, and when it could not be asked.
     pub async fn close(mut self) -> Result<(), Error> {
         self.stream = None;
+        self.resuming = None;
         if let Some(acknowledging) = self.acknowledging.take() {
             acknowledging.await?;
         }
@@ -235,109 +264,75 @@ impl Subscription {
             self.acknowledged = Some(id);
             let inner = Arc::clone(&self.inner);
             let acknowledge = async move { inner.acknowledge(&session, id).await };
-            self.acknowledging = Some(Acknowledging(tokio::spawn(acknowledge)));
+            self.acknowledging = Some(Task::start(acknowledge));
         }
     }
 
-    /// Reads a piece of the stream, or comes back where it was cut off.
+    /// Reads a piece of the stream, or waits for the next one.
     async fn read(&mut self) -> Result<(), Error> {
-        let Some((body, link, _)) = &mut self.stream else {
+        let Some(stream) = &mut self.stream else {
             return self.come_back().await;
         };
         let silence = self.inner.options.silence_timeout;
+        let since = *stream.silent_since.get_or_insert_with(Instant::now);
         let read = tokio::select! {
             biased;
             acknowledged = wait(&mut self.acknowledging) => {
                 self.acknowledging = None;
                 return acknowledged;
             }
-            read = body.next() => read,
-            () = tokio::time::sleep(silence) => Err(LinkError::Timeout(silence)),
+            read = stream.body.next() => read,
+            () = tokio::time::sleep(silence.saturating_sub(since.elapsed())) => {
+                Err(LinkError::Timeout(silence))
+            }
         };
         match read {
             Ok(Some(bytes)) => {
+                stream.silent_since = None;
                 self.frames.push(&bytes);
-                Ok(())
             }
             Ok(None) => {
-                let link = link.clone();
-                self.ended(&link).await
+                let link = stream.link.clone();
+                self.cut_off(Cut::Ended(link));
             }
+            Err(LinkError::Protocol(what)) => return Err(Error::Protocol(what)),
             Err(error) => {
                 if matches!(error, LinkError::Timeout(_)) {
-                    let link = link.clone();
-                    self.inner.give_up_request(&link);
+                    self.inner.give_up_request(&stream.link);
                 }
-                if let LinkError::Protocol(what) = error {
-                    return Err(Error::Protocol(what));
-                }
-                self.cut_off();
-                self.pause(&Error::from(error))
+                self.cut_off(Cut::Lost(error.into()));
             }
         }
-    }
-
-    fn cut_off(&mut self) {
-        if let Some((_, _, began)) = self.stream.take() {
-            self.failures.lasted(began.elapsed());
-        }
-        self.frames = Frames::new(self.inner.options.max_message_bytes);
-    }
-
-    /// Notes that the subscription is to be resumed, and after how long; an error when it is not.
-    fn pause(&mut self, error: &Error) -> Result<(), Error> {
-        let is_first = self.failures.is_none();
-        let delay = self.failures.add(self.inner.options.reconnect);
-        // Mostly the broker is there, and only the connection was lost.
-        let delay = delay.map(|delay| if is_first { Duration::ZERO } else { delay });
-        tracing::debug!(%error, ?delay, session = self.session, "the subscription was cut off");
-        self.inner.tell_disconnected(error, delay);
-        self.resume_at = Instant::now() + delay.ok_or_else(|| error.clone())?;
         Ok(())
     }
 
-    /// The broker has ended the response in order: because it ends itself, or because the
-    /// subscription is over.
-    async fn ended(&mut self, link: &Link) -> Result<(), Error> {
-        self.cut_off();
-        let ended = Error::Lost(Arc::new(std::io::Error::other(
-            "the broker ended the response",
-        )));
-        if !link.is_alive() {
-            return self.pause(&ended);
+    /// Leaves the stream, and starts the way to the next one.
+    fn cut_off(&mut self, cut: Cut) {
+        let mut failures = Failures::default();
+        if let Some(stream) = self.stream.take() {
+            failures = stream.failures;
+            failures.lasted(stream.began.elapsed());
         }
-        let Some(session) = self.session.clone() else {
-            return Err(Error::Closed);
-        };
-        let connections = self.inner.connections();
-        let outages = self.inner.events.subscribe();
-        match self.inner.session(&session).await {
-            // Another client listens, or it is gone, while the broker was there all the time.
-            Ok(Some(session)) if session.connected => Err(Error::Closed),
-            Ok(None)
-                if self.inner.connections() == connections
-                    && !outages.has_changed().unwrap_or(true) =>
-            {
-                Err(Error::Closed)
-            }
-            Ok(_) => self.pause(&ended),
-            Err(error) if error.is_temporary() => self.pause(&error),
-            Err(error) => Err(error),
-        }
+        self.frames = Frames::new(self.inner.options.max_message_bytes);
+        let resumption = self.resumption(failures);
+        self.resuming = Some(Task::start(resumption.run(Some(cut))));
     }
 
-    /// Resumes after a cut.
+    /// Waits for the next stream.
     async fn come_back(&mut self) -> Result<(), Error> {
-        tokio::time::sleep_until(self.resume_at).await;
-        match self.connect().await {
-            // The broker is there and has no room.
-            Err(error @ Error::Problem(_)) if error.is_temporary() => self.pause(&error),
-            result => result,
+        if self.resuming.is_none() {
+            // An error was the end, and the application asks all the same.
+            let resumption = self.resumption(Failures::default());
+            self.resuming = Some(Task::start(resumption.run(None)));
         }
+        let resumed = wait(&mut self.resuming).await;
+        self.resuming = None;
+        self.begin(resumed?);
+        Ok(())
     }
 
-    /// Asks for the stream.
-    async fn connect(&mut self) -> Result<(), Error> {
+    /// The way to the stream from here on.
+    fn resumption(&self, failures: Failures) -> Resumption {
         // Messages that the application has not confirmed yet have to come again.
         let after = match (self.is_durable(), self.subscribe.acknowledge) {
             (true, false) => None,
@@ -349,7 +344,104 @@ impl Subscription {
             fields: vec![("accept", MEDIA_TYPE.into())],
             ..Request::read("GET", target)
         };
-        let answered = self.inner.execute_after(&mut self.failures, &request);
+        Resumption {
+            inner: Arc::clone(&self.inner),
+            request,
+            session: self.session.clone(),
+            after,
+            failures,
+        }
+    }
+
+    /// Messages come from this stream now.
+    fn begin(&mut self, mut stream: Stream) {
+        let (session, after) = (stream.session.take(), stream.after);
+        if after.is_some() && session != self.session {
+            self.begin_anew();
+        } else if self.is_durable() && after.is_some() {
+            self.acknowledged = self.acknowledged.max(after);
+        }
+        self.session = session.or_else(|| self.session.take());
+        self.stream = Some(stream);
+    }
+}
+
+/// The way to a stream. It needs no call of the application's, which may give each of them up.
+struct Resumption {
+    inner: Arc<Inner>,
+    request: Request,
+    session: Option<String>,
+    /// The message behind which messages are asked for.
+    after: Option<u64>,
+    failures: Failures,
+}
+
+impl Resumption {
+    /// Finds out what the cut means, and asks until there is a stream.
+    async fn run(mut self, cut: Option<Cut>) -> Result<Stream, Error> {
+        let mut delay = match cut {
+            Some(Cut::Lost(error)) => self.pause(&error)?,
+            Some(Cut::Ended(link)) => {
+                let error = self.why_ended(&link).await?;
+                self.pause(&error)?
+            }
+            None => Duration::ZERO,
+        };
+        loop {
+            tokio::time::sleep(delay).await;
+            match self.ask().await {
+                // The broker is there and has no room.
+                Err(error @ Error::Problem(_)) if error.is_temporary() => {
+                    delay = self.pause(&error)?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// The pause after a failure; the error itself where that is not to be repaired.
+    fn pause(&mut self, error: &Error) -> Result<Duration, Error> {
+        let is_first = self.failures.is_none();
+        let delay = self.failures.add(self.inner.options.reconnect);
+        // Mostly the broker is there, and only the connection was lost.
+        let delay = delay.map(|delay| if is_first { Duration::ZERO } else { delay });
+        tracing::debug!(%error, ?delay, session = self.session, "the subscription was cut off");
+        self.inner.tell_disconnected(error, delay);
+        delay.ok_or_else(|| error.clone())
+    }
+
+    /// Why the broker has ended a response in order: because it ends itself, which is the result, or
+    /// because the subscription is over.
+    async fn why_ended(&self, link: &Link) -> Result<Error, Error> {
+        let ended = Error::Lost(Arc::new(std::io::Error::other(
+            "the broker ended the response",
+        )));
+        if !link.is_alive() {
+            return Ok(ended);
+        }
+        let Some(session) = &self.session else {
+            return Err(Error::Closed);
+        };
+        let connections = self.inner.connections();
+        let outages = self.inner.events.subscribe();
+        match self.inner.session(session).await {
+            // Another client listens, or it is gone, while the broker was there all the time.
+            Ok(Some(session)) if session.connected => Err(Error::Closed),
+            Ok(None)
+                if self.inner.connections() == connections
+                    && !outages.has_changed().unwrap_or(true) =>
+            {
+                Err(Error::Closed)
+            }
+            Ok(_) => Ok(ended),
+            Err(error) if error.is_temporary() => Ok(error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks for the stream.
+    async fn ask(&mut self) -> Result<Stream, Error> {
+        let answered = self.inner.execute_after(&mut self.failures, &self.request);
         let (response, link) = answered.await?;
         Self::check(&response)?;
         let session = response.text("sterna-session").map(str::to_owned);
@@ -357,15 +449,16 @@ impl Subscription {
             check_any_session(session)
                 .map_err(|_| Error::Protocol("a session without a proper name".to_owned()))?;
         }
-        if after.is_some() && session != self.session {
-            self.begin_anew();
-        } else if self.is_durable() && after.is_some() {
-            self.acknowledged = self.acknowledged.max(after);
-        }
-        self.session = session.or_else(|| self.session.take());
-        tracing::debug!(session = self.session, "subscribed");
-        self.stream = Some((response.body, link, Instant::now()));
-        Ok(())
+        tracing::debug!(session, "subscribed");
+        Ok(Stream {
+            body: response.body,
+            link,
+            began: Instant::now(),
+            silent_since: None,
+            failures: std::mem::take(&mut self.failures),
+            session,
+            after: self.after,
+        })
     }
 
     fn check(response: &Response) -> Result<(), Error> {
@@ -378,10 +471,10 @@ impl Subscription {
     }
 }
 
-/// The end of an acknowledgement; never without one under way.
-async fn wait(acknowledging: &mut Option<Acknowledging>) -> Result<(), Error> {
-    match acknowledging {
-        Some(acknowledging) => acknowledging.await,
+/// The result of a task; never without one under way.
+async fn wait<T: Send>(task: &mut Option<Task<T>>) -> Result<T, Error> {
+    match task {
+        Some(task) => task.await,
         None => std::future::pending().await,
     }
 }
