@@ -301,7 +301,7 @@ impl Client {
     /// Acknowledgements leave in the order of the messages, so one that is left out holds up those
     /// after it. For a message with QoS 1 that came over an earlier connection it does nothing: that
     /// one comes again. One with QoS 2 comes once, and its acknowledgement is sent over the connection
-    /// that there is.
+    /// that there is, or over the next one. It does not wait for that.
     ///
     /// # Errors
     /// When the client has ended.

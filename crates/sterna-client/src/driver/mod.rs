@@ -264,16 +264,26 @@ impl link::Driver for Driver {
 
     async fn take_request(&mut self) {
         self.pass_events();
-        if self.requests.len() >= crate::client::QUEUED_REQUESTS || self.wants_to_end() {
-            return std::future::pending().await;
+        let has_room = self.has_room_for_requests();
+        let request = tokio::select! {
+            request = self.inlets.requests.recv(), if has_room => {
+                Some(request.unwrap_or_else(Request::last))
+            }
+            _ = self.inlets.events.reserve(), if !self.events.is_empty() => None,
+            else => std::future::pending().await,
+        };
+        match request {
+            Some(request) => self.queue(request, false),
+            None => self.pass_events(),
         }
-        let request = self.inlets.requests.recv().await;
-        self.requests
-            .push_back(request.unwrap_or_else(Request::last));
     }
 
     /// SUBSCRIBE and UNSUBSCRIBE that were not answered are asked again on the next connection.
+    /// Acknowledgements that were not sent need none.
     fn connection_ended(&mut self) {
+        for request in std::mem::take(&mut self.requests) {
+            self.queue(request, false);
+        }
         for granted in self.subscriptions.values_mut() {
             if granted.standing == Standing::Asked {
                 granted.standing = Standing::Due;
@@ -357,9 +367,40 @@ impl Driver {
             Some(first) = self.inlets.publications.recv() => self.publications.push_back(first),
             Some(first) = self.inlets.bulk.recv() => self.bulk.push_back(first),
             request = self.inlets.requests.recv() => {
-                self.requests.push_back(request.unwrap_or_else(Request::last));
+                self.queue(request.unwrap_or_else(Request::last), false);
             }
         }
+    }
+
+    /// Whether requests are taken from the application: there is room, and the end is not among them.
+    fn has_room_for_requests(&self) -> bool {
+        self.requests.len() < crate::client::QUEUED_REQUESTS && !self.wants_to_end()
+    }
+
+    /// Puts a request behind those that wait. An acknowledgement does not wait for a connection: where
+    /// there is none, it is noted in the session alone.
+    fn queue(&mut self, request: Request, is_connected: bool) {
+        match request {
+            Request::Acknowledge {
+                packet_id,
+                connection,
+            } if !is_connected => {
+                // A message with QoS 1 is delivered again.
+                if self.let_go(packet_id, connection) {
+                    self.session.mark_received(Lane::CONTROL, packet_id);
+                }
+            }
+            request => self.requests.push_back(request),
+        }
+    }
+
+    /// The application is done with a message. True for one of QoS 2 that was still to be acknowledged.
+    fn let_go(&mut self, packet_id: PacketId, connection: u64) -> bool {
+        let is_held = self.held.get(&packet_id) == Some(&connection);
+        if is_held {
+            self.held.remove(&packet_id);
+        }
+        is_held
     }
 
     /// The server's session may have none of the subscriptions.

@@ -51,14 +51,13 @@ impl Link {
         if self.connection.is_closed() {
             return;
         }
-        while driver.requests.len() < crate::client::QUEUED_REQUESTS && !driver.wants_to_end() {
+        while driver.has_room_for_requests() {
             match driver.inlets.requests.poll_recv(cx) {
+                // Without a handle left, the requests that were handed over are sent, and then the
+                // connection ends.
                 Poll::Ready(request) => {
-                    // Without a handle left, the requests that were handed over are sent, and then
-                    // the connection ends.
-                    driver
-                        .requests
-                        .push_back(request.unwrap_or_else(Request::last));
+                    let request = request.unwrap_or_else(Request::last);
+                    driver.queue(request, self.connection.is_connected());
                 }
                 Poll::Pending => break,
             }
@@ -298,11 +297,7 @@ impl Link {
                 connection,
             } => {
                 // Of an earlier connection, messages with QoS 1 are delivered again over this one.
-                let is_held = driver.held.get(&packet_id) == Some(&connection);
-                if is_held {
-                    driver.held.remove(&packet_id);
-                }
-                if is_held || connection == driver.connections {
+                if driver.let_go(packet_id, connection) || connection == driver.connections {
                     let success = ReasonCode::Success;
                     let session = &mut driver.session;
                     self.connection.acknowledge(

@@ -1,6 +1,7 @@
 //! A broker that does what a test tells it to, one packet at a time.
 #![allow(clippy::unwrap_used, dead_code)] // it is all test, and each test file uses a part
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -55,12 +56,19 @@ pub(crate) struct Listener(TcpListener);
 
 impl Listener {
     pub(crate) async fn new() -> Self {
-        Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
+        Self::at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub(crate) async fn at(address: SocketAddr) -> Self {
+        Self(TcpListener::bind(address).await.unwrap())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
     }
 
     pub(crate) fn options(&self) -> Options {
-        let port = self.0.local_addr().unwrap().port();
-        let mut options = Options::new(format!("mqtt://127.0.0.1:{port}").parse().unwrap());
+        let mut options = Options::new(format!("mqtt://{}", self.address()).parse().unwrap());
         let backoff = sterna_client::Backoff {
             min: Duration::from_millis(10),
             max: Duration::from_millis(50),
