@@ -6,7 +6,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use sterna_mqtt::{Property, PropertyBuf, PublishProperties, QoS, topic};
+use sterna_mqtt::{EncodeError, Property, PropertyBuf, PublishProperties, QoS, topic};
 
 use crate::{base64, percent};
 
@@ -103,8 +103,15 @@ pub fn from_fields(fields: &(impl FieldSource + ?Sized)) -> Result<FromFields, F
 fn properties(fields: &(impl FieldSource + ?Sized)) -> Result<PropertyBuf, FieldError> {
     let mut out = PropertyBuf::new();
     let mut push = |name, property: Property<'_>| {
-        out.push(property)
-            .map_err(|_| FieldError::new(name, "longer than 65,535 bytes"))
+        out.push(property).map_err(|error| {
+            let detail = match error {
+                EncodeError::NullCharacter => "contains U+0000",
+                EncodeError::FieldTooLong | EncodeError::TooLarge { .. } => {
+                    "longer than 65,535 bytes"
+                }
+            };
+            FieldError::new(name, detail)
+        })
     };
     if let Some(format) = single(fields, field::PAYLOAD_FORMAT)? {
         if !format.eq_ignore_ascii_case(b"utf-8") {
@@ -151,21 +158,13 @@ fn properties(fields: &(impl FieldSource + ?Sized)) -> Result<PropertyBuf, Field
 fn user_property(pair: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), FieldError> {
     let at = pair.iter().position(|&byte| byte == b'=');
     let at = at.ok_or(FieldError::new(field::USER_PROPERTY, "not `name=value`"))?;
-    let decoded = |part| {
-        let decoded = percent::decode_text(part);
-        text(field::USER_PROPERTY, decoded.as_deref())?;
-        Ok(decoded.unwrap_or_default())
-    };
+    let decoded = |part| text(field::USER_PROPERTY, percent::decode_text(part));
     Ok((decoded(&pair[..at])?, decoded(&pair[at + 1..])?))
 }
 
-/// A text as MQTT has it (MQTT 5.0, section 1.5.4).
-fn text<'a>(name: &'static str, text: Option<&'a str>) -> Result<&'a str, FieldError> {
-    let text = text.ok_or_else(|| FieldError::new(name, "not percent-encoded UTF-8"))?;
-    if text.contains('\0') {
-        return Err(FieldError::new(name, "contains U+0000"));
-    }
-    Ok(text)
+/// A text that could be decoded.
+fn text<T>(name: &'static str, text: Option<T>) -> Result<T, FieldError> {
+    text.ok_or_else(|| FieldError::new(name, "not percent-encoded UTF-8"))
 }
 
 /// The value of a field that occurs at most once.
@@ -304,6 +303,8 @@ mod tests {
             ("sterna-user-property", "a", "not `name=value`"),
             ("sterna-user-property", "a=b, c", "not `name=value`"),
             ("sterna-user-property", "a=%00", "contains U+0000"),
+            ("sterna-user-property", "%00=a", "contains U+0000"),
+            ("content-type", "a\0", "contains U+0000"),
             ("sterna-payload-format", "binary", "not `utf-8`"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();

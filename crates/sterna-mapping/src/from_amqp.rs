@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use sterna_amqp::DecodeError;
 use sterna_amqp::messaging::{Header, MessageView, Properties};
 use sterna_amqp::types::{Map, Value};
-use sterna_mqtt::{Property, PropertyBuf};
+use sterna_mqtt::{EncodeError, Property, PropertyBuf};
 
 use crate::body::Payload;
 use crate::{AMQP_BODY, DEFAULT_PRIORITY, RETAIN_ANNOTATION, name, text};
@@ -74,7 +74,7 @@ pub fn from_amqp<'a>(
     if payload.is_encoded {
         out.push(Property::ContentType(AMQP_BODY))?;
     } else if let Some(content_type) = content_type.or(payload.content_type) {
-        out.push(Property::ContentType(out_text(content_type)?))?;
+        out.push(Property::ContentType(content_type))?;
     }
     if let Some(topic) = &response_topic {
         out.push(Property::ResponseTopic(topic))?;
@@ -112,24 +112,18 @@ pub fn is_to_be_retained(view: &MessageView<'_>) -> bool {
         .is_some_and(|value| value == Value::Boolean(true))
 }
 
-/// A text as MQTT has it (MQTT 5.0, section 1.5.4).
-fn out_text(text: &str) -> Result<&str, DecodeError> {
-    if text.contains('\0') {
-        Err(NULL_CHARACTER)
-    } else {
-        Ok(text)
-    }
-}
-
 struct Out(PropertyBuf);
 
 impl Out {
     fn push(&mut self, property: Property<'_>) -> Result<(), DecodeError> {
-        self.0.push(property).map_err(|_| TOO_LARGE)
+        self.0.push(property).map_err(|error| match error {
+            EncodeError::NullCharacter => NULL_CHARACTER,
+            EncodeError::FieldTooLong | EncodeError::TooLarge { .. } => TOO_LARGE,
+        })
     }
 
     fn user(&mut self, name: &str, value: &str) -> Result<(), DecodeError> {
-        self.push(Property::UserProperty(out_text(name)?, out_text(value)?))
+        self.push(Property::UserProperty(name, value))
     }
 
     /// Fields that only AMQP has.

@@ -62,6 +62,8 @@ pub enum EncodeError {
     },
     /// A string or binary field is longer than 65,535 bytes.
     FieldTooLong,
+    /// A string contains U+0000.
+    NullCharacter,
 }
 
 impl fmt::Display for EncodeError {
@@ -74,6 +76,7 @@ impl fmt::Display for EncodeError {
                 )
             }
             Self::FieldTooLong => f.write_str("a field is longer than 65,535 bytes"),
+            Self::NullCharacter => f.write_str("a field contains U+0000"),
         }
     }
 }

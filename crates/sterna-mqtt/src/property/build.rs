@@ -2,7 +2,7 @@
 
 use super::{Properties, Property, PropertyContext, PropertyId, PublishProperties};
 use crate::wire::varint_bytes;
-use crate::{DecodeError, EncodeError};
+use crate::{DecodeError, EncodeError, text};
 
 /// Builds a block of properties.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -22,15 +22,15 @@ impl PropertyBuf {
     ///
     /// # Errors
     ///
-    /// [`EncodeError::FieldTooLong`] for a string or binary value of more than 65,535 bytes; the
-    /// block is as before.
+    /// [`EncodeError::FieldTooLong`] for a string or binary value of more than 65,535 bytes, and
+    /// [`EncodeError::NullCharacter`] for a string with U+0000. The block is as before.
     pub fn push(&mut self, property: Property<'_>) -> Result<(), EncodeError> {
         match property {
             Property::PayloadFormatIndicator(v) => self.bool(PropertyId::PayloadFormatIndicator, v),
             Property::MessageExpiryInterval(v) => self.u32(PropertyId::MessageExpiryInterval, v),
-            Property::ContentType(v) => self.string(PropertyId::ContentType, v.as_bytes())?,
-            Property::ResponseTopic(v) => self.string(PropertyId::ResponseTopic, v.as_bytes())?,
-            Property::CorrelationData(v) => self.string(PropertyId::CorrelationData, v)?,
+            Property::ContentType(v) => self.string(PropertyId::ContentType, v)?,
+            Property::ResponseTopic(v) => self.string(PropertyId::ResponseTopic, v)?,
+            Property::CorrelationData(v) => self.binary(PropertyId::CorrelationData, v)?,
             Property::SubscriptionIdentifier(v) => {
                 self.bytes.push(PropertyId::SubscriptionIdentifier as u8);
                 let mut value = v;
@@ -42,13 +42,13 @@ impl PropertyBuf {
             }
             Property::SessionExpiryInterval(v) => self.u32(PropertyId::SessionExpiryInterval, v),
             Property::AssignedClientIdentifier(v) => {
-                self.string(PropertyId::AssignedClientIdentifier, v.as_bytes())?;
+                self.string(PropertyId::AssignedClientIdentifier, v)?;
             }
             Property::ServerKeepAlive(v) => self.u16(PropertyId::ServerKeepAlive, v),
             Property::AuthenticationMethod(v) => {
-                self.string(PropertyId::AuthenticationMethod, v.as_bytes())?;
+                self.string(PropertyId::AuthenticationMethod, v)?;
             }
-            Property::AuthenticationData(v) => self.string(PropertyId::AuthenticationData, v)?,
+            Property::AuthenticationData(v) => self.binary(PropertyId::AuthenticationData, v)?,
             Property::RequestProblemInformation(v) => {
                 self.bool(PropertyId::RequestProblemInformation, v);
             }
@@ -57,25 +57,21 @@ impl PropertyBuf {
                 self.bool(PropertyId::RequestResponseInformation, v);
             }
             Property::ResponseInformation(v) => {
-                self.string(PropertyId::ResponseInformation, v.as_bytes())?;
+                self.string(PropertyId::ResponseInformation, v)?;
             }
             Property::ServerReference(v) => {
-                self.string(PropertyId::ServerReference, v.as_bytes())?;
+                self.string(PropertyId::ServerReference, v)?;
             }
-            Property::ReasonString(v) => self.string(PropertyId::ReasonString, v.as_bytes())?,
+            Property::ReasonString(v) => self.string(PropertyId::ReasonString, v)?,
             Property::ReceiveMaximum(v) => self.u16(PropertyId::ReceiveMaximum, v),
             Property::TopicAliasMaximum(v) => self.u16(PropertyId::TopicAliasMaximum, v),
             Property::TopicAlias(v) => self.u16(PropertyId::TopicAlias, v),
             Property::MaximumQoS(v) => self.bool(PropertyId::MaximumQoS, v != 0),
             Property::RetainAvailable(v) => self.bool(PropertyId::RetainAvailable, v),
             Property::UserProperty(name, value) => {
-                if name.len() > 65_535 || value.len() > 65_535 {
-                    return Err(EncodeError::FieldTooLong);
-                }
-                self.string(PropertyId::UserProperty, name.as_bytes())?;
-                self.bytes
-                    .extend_from_slice(&(value.len() as u16).to_be_bytes());
-                self.bytes.extend_from_slice(value.as_bytes());
+                check_text(value)?;
+                self.string(PropertyId::UserProperty, name)?;
+                self.field(value.as_bytes());
             }
             Property::MaximumPacketSize(v) => self.u32(PropertyId::MaximumPacketSize, v),
             Property::WildcardSubscriptionAvailable(v) => {
@@ -150,14 +146,41 @@ impl PropertyBuf {
         self.bytes.extend_from_slice(&value.to_be_bytes());
     }
 
-    fn string(&mut self, id: PropertyId, value: &[u8]) -> Result<(), EncodeError> {
-        if value.len() > 65_535 {
-            return Err(EncodeError::FieldTooLong);
-        }
+    fn string(&mut self, id: PropertyId, value: &str) -> Result<(), EncodeError> {
+        check_text(value)?;
         self.bytes.push(id as u8);
+        self.field(value.as_bytes());
+        Ok(())
+    }
+
+    fn binary(&mut self, id: PropertyId, value: &[u8]) -> Result<(), EncodeError> {
+        check_length(value)?;
+        self.bytes.push(id as u8);
+        self.field(value);
+        Ok(())
+    }
+
+    /// Appends a field whose length was checked.
+    fn field(&mut self, value: &[u8]) {
         self.bytes
             .extend_from_slice(&(value.len() as u16).to_be_bytes());
         self.bytes.extend_from_slice(value);
-        Ok(())
     }
+}
+
+fn check_length(value: &[u8]) -> Result<(), EncodeError> {
+    if value.len() > 65_535 {
+        return Err(EncodeError::FieldTooLong);
+    }
+    Ok(())
+}
+
+/// Checks that a text is a UTF-8 Encoded String.
+fn check_text(value: &str) -> Result<(), EncodeError> {
+    check_length(value.as_bytes())?;
+    // [MQTT-1.5.4-2]
+    if text::has_any(value.as_bytes(), [0]) {
+        return Err(EncodeError::NullCharacter);
+    }
+    Ok(())
 }

@@ -12,7 +12,8 @@ use sterna_mqtt::packet::{
     encode_subscribe, encode_unsuback, encode_unsubscribe,
 };
 use sterna_mqtt::{
-    EncodeError, Frame, Framer, MAX_PACKET_BYTES, Packet, PacketType, PropertyContext, Version,
+    EncodeError, Frame, Framer, MAX_PACKET_BYTES, Packet, PacketType, Property, PropertyBuf,
+    PropertyContext, Version,
 };
 
 /// Decodes bytes that must be exactly one packet.
@@ -133,9 +134,9 @@ proptest! {
         // What is passed on is what was there, less three kinds, in order.
         let expected: Vec<_> = properties.all().iter().filter(|p| !matches!(
             p,
-            sterna_mqtt::Property::TopicAlias(_)
-                | sterna_mqtt::Property::MessageExpiryInterval(_)
-                | sterna_mqtt::Property::SubscriptionIdentifier(_)
+            Property::TopicAlias(_)
+                | Property::MessageExpiryInterval(_)
+                | Property::SubscriptionIdentifier(_)
         )).collect();
         let passed_on =
             sterna_mqtt::Properties::parse(&kept, PropertyContext::Publish).expect("valid");
@@ -309,6 +310,37 @@ fn fields_beyond_their_length_are_not_encoded() {
     );
     assert_eq!(result, Err(EncodeError::FieldTooLong));
     assert!(out.is_empty());
+}
+
+/// [MQTT-1.5.4-2]
+#[test]
+fn texts_with_the_null_character_are_no_properties() {
+    let mut block = PropertyBuf::new();
+    block.push(Property::ContentType("a")).unwrap();
+    let before = block.clone();
+    for text in ["\0", "a\0b", "twelve bytes\0"] {
+        for property in [
+            Property::ContentType(text),
+            Property::ResponseTopic(text),
+            Property::AssignedClientIdentifier(text),
+            Property::AuthenticationMethod(text),
+            Property::ResponseInformation(text),
+            Property::ServerReference(text),
+            Property::ReasonString(text),
+            Property::UserProperty(text, ""),
+            Property::UserProperty("", text),
+        ] {
+            let result = block.push(property);
+            assert_eq!(result, Err(EncodeError::NullCharacter), "{property:?}");
+        }
+    }
+    assert_eq!(block, before);
+    for data in [
+        Property::CorrelationData(b"\0"),
+        Property::AuthenticationData(b"\0"),
+    ] {
+        block.push(data).unwrap();
+    }
 }
 
 #[test]

@@ -172,7 +172,9 @@ impl Desk<'_, '_> {
         let mut properties = PropertyBuf::new();
         if let Some(content_type) = &wanted.content_type {
             let pushed = properties.push(Property::ContentType(content_type));
-            pushed.map_err(|_| invalid("content_type is too long"))?;
+            pushed.map_err(|error| {
+                Trouble::new(Kind::InvalidContent, format!("content_type: {error}"))
+            })?;
         }
         let header = MessageHeader {
             qos,

@@ -1,7 +1,10 @@
 //! Requests that must change nothing.
 
+use serde_json::json;
+use sterna_mqtt::QoS;
+
 use crate::page::answer;
-use crate::world::World;
+use crate::world::{V5, World};
 
 const DELETE: &str = "/admin/v1/sessions/victim";
 
@@ -110,4 +113,24 @@ fn names_that_are_not_there_end_nothing_else() {
         assert!([404, 409].contains(&told.status), "{path}: {told:?}");
     }
     assert!(is_there(&mut world));
+}
+
+/// [MQTT-1.5.4-2] A reader would have to close its connection, and again at each retained message.
+#[test]
+fn content_types_with_the_null_character_reach_no_reader() {
+    let mut world = World::new(1);
+    let reader = world.client(0, "reader", 0);
+    world.broker.subscribe(reader, V5, "a", QoS::AtMostOnce);
+    let publish = |world: &mut World, content_type: &str| {
+        let content = json!({"topic": "a", "retain": true, "content_type": content_type});
+        world.call("POST", "/admin/v1/publish", &content.to_string())
+    };
+    let told = publish(&mut world, "a\0b");
+    assert_eq!(told.status, 400, "{told:?}");
+    let detail = told.json["detail"].as_str().expect("text");
+    assert_eq!(detail, "content_type: a field contains U+0000");
+    assert_eq!(world.broker.told(reader, V5), [""; 0]);
+    assert_eq!(world.get("/admin/v1/retained/a").status, 404);
+    assert_eq!(publish(&mut world, "ab").status, 200);
+    assert_eq!(world.broker.told(reader, V5).len(), 1);
 }
