@@ -4,6 +4,8 @@
 //! `warn`, logins `debug`. Actions of operators have `info`, refused ones `warn`; signals
 //! are logged by the command `serve`.
 
+use std::net::SocketAddr;
+
 use serde_json::json;
 use sterna_net::{ConnectionId, ConnectionInfo};
 
@@ -29,22 +31,23 @@ pub(crate) struct Action<'a> {
     pub(crate) name: &'a str,
     /// The object that is changed.
     pub(crate) target: &'a str,
+    pub(crate) peer: Option<SocketAddr>,
     pub(crate) user: Option<&'a str>,
     pub(crate) role: Option<&'a str>,
 }
 
 impl Action<'_> {
-    /// A line about it; `refusal` says why it was not done, if it was not.
-    pub(crate) fn log(self, cx: &Context<'_>, connection: ConnectionId, refusal: Option<&str>) {
-        let peer = cx.net.info(connection);
-        let peer = peer.map(|info| tracing::field::display(info.peer));
+    /// A line about it; `refusal` says why it was not done, if it was not. `meters` are those of the shard.
+    pub(crate) fn log(self, meters: &Meters, refusal: Option<&str>) {
         let Self {
             name: action,
             target: on,
+            peer,
             user,
             role,
         } = self;
-        let watch = &cx.meters.watch;
+        let peer = peer.map(tracing::field::display);
+        let watch = &meters.watch;
         if watch.is_on() {
             let about = json!({
                 "client": null, "user": user, "role": role, "action": action, "on": on, "reason": refusal,

@@ -1,7 +1,5 @@
 //! The use of shards' answers, and the form in which the API writes them.
 
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
 use sterna_http::{Content, ExchangeId, Responses};
 
@@ -189,29 +187,14 @@ impl Desk<'_, '_> {
         &self,
         out: &mut dyn Responses,
         id: ExchangeId,
-        (change, kind): (&Change, Kind),
+        (change, kind): (Change, Kind),
         answers: Vec<Answer>,
     ) {
-        let away = elsewhere(&answers);
-        let Some(value) = one(answers) else {
-            let trouble = away.unwrap_or_else(|| missing(kind));
-            self.log_change(change, Some(trouble.detail()));
-            return self.refused(out, id, &trouble);
-        };
-        let mut change = change.clone();
-        if let Some(name) = value["name"].as_str() {
-            let _ = write!(change.target, " {name}");
+        match change.found(self.cx.meters, kind, answers) {
+            Ok(_) if kind == Kind::NoClient => Done::new(id, 204, None).tell(out),
+            Ok(value) => Done::new(id, 200, Some(value)).tell(out),
+            Err(trouble) => self.refused(out, id, &trouble),
         }
-        if let Some(messages) = value["messages"].as_u64() {
-            let _ = write!(change.target, ", {messages} messages");
-        }
-        self.log_change(&change, None);
-        let done = if kind == Kind::NoClient {
-            Done::new(id, 204, None)
-        } else {
-            Done::new(id, 200, Some(value))
-        };
-        done.tell(out);
     }
 
     /// The engine of the cluster has told how that is.
@@ -242,23 +225,15 @@ impl Desk<'_, '_> {
         (order, change): (Order, &Change),
         answers: Vec<Answer>,
     ) {
-        let obeyed = answers.into_iter().find_map(|answer| match answer {
-            Answer::Obeyed(obeyed) => Some(obeyed),
-            _ => None,
-        });
-        match obeyed.unwrap_or_else(|| Err("the process has not answered".to_owned())) {
+        match change.obeyed(self.cx.meters, answers) {
             Ok(unchanged) => {
-                self.log_change(change, None);
                 let done = match order {
                     Order::Reload => Done::new(id, 200, Some(json!({ "unchanged": unchanged }))),
                     Order::Drain => Done::new(id, 202, None),
                 };
                 done.tell(out);
             }
-            Err(problem) => {
-                self.log_change(change, Some(&problem));
-                self.refused(out, id, &Trouble::new(Kind::ReloadRefused, problem));
-            }
+            Err(problem) => self.refused(out, id, &Trouble::new(Kind::ReloadRefused, problem)),
         }
     }
 
@@ -420,7 +395,7 @@ fn found(answer: Answer) -> Option<Found> {
 }
 
 /// The one thing that one of the shards has.
-fn one(answers: Vec<Answer>) -> Option<Value> {
+pub(super) fn one(answers: Vec<Answer>) -> Option<Value> {
     answers.into_iter().find_map(|answer| match answer {
         Answer::Found(Found::One(value)) => Some(value),
         _ => None,
@@ -428,7 +403,7 @@ fn one(answers: Vec<Answer>) -> Option<Value> {
 }
 
 /// The problem of a queue that another node has; `None` where none says so.
-fn elsewhere(answers: &[Answer]) -> Option<Trouble> {
+pub(super) fn elsewhere(answers: &[Answer]) -> Option<Trouble> {
     answers.iter().find_map(|answer| match answer {
         Answer::Found(Found::Elsewhere(Some(node))) => {
             let detail = format!("node {node} has the queue: ask there");

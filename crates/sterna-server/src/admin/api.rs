@@ -145,6 +145,7 @@ impl Desk<'_, '_> {
         let change = Change {
             action: call.route.id,
             target: parameter.unwrap_or(&call.argument).to_owned(),
+            peer: self.peer(),
             user: identity.user().map(str::to_owned),
             role,
         };
@@ -562,7 +563,7 @@ impl Desk<'_, '_> {
         if is_asked {
             return Ok(());
         }
-        self.admin.gathers.forget(self.connection, Some(id));
+        self.admin.gathers.withdraw(number);
         let detail = "the engine of the cluster has ended; the log says why";
         Err(Trouble::new(Kind::ClusterAway, detail))
     }

@@ -1,26 +1,30 @@
 //! Changes by operators: messages, sessions, and the process.
 
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention};
 use sterna_http::{ExchangeId, Request, Responses};
 use sterna_mqtt::{Property, PropertyBuf, topic};
 
-use super::answers::missing;
+use super::answers::{elsewhere, missing, one};
 use super::api::{Done, content};
 use super::desk::{Desk, Purpose};
 use super::role::Role;
 use super::routes::Call;
 use crate::audit;
 use crate::authorization::{MessageKind, Subject};
-use crate::control::{Order, OrderLetter};
+use crate::control::{Obeyed, Order, OrderLetter};
 use crate::door::Promise;
 use crate::http::{ProblemKind as Kind, Trouble};
 use crate::identity::Identity;
 use crate::mail::admin::{Answer, Body, Query};
 use crate::mail::{AdminLetter, Mail};
+use crate::metrics::Meters;
 use crate::session::QUEUE_PREFIX;
 use crate::session::amqp::topic_of_queue;
 
@@ -29,6 +33,7 @@ use crate::session::amqp::topic_of_queue;
 pub(super) struct Change {
     pub(super) action: &'static str,
     pub(super) target: String,
+    pub(super) peer: Option<SocketAddr>,
     pub(super) user: Option<String>,
     /// `None` for a sender without a role, who is refused.
     pub(super) role: Option<Role>,
@@ -55,6 +60,58 @@ struct Publish {
     retain: bool,
     content_type: Option<String>,
     expiry_s: Option<u32>,
+}
+
+impl Change {
+    /// Shards have made the change, or have not found its object. A line of the audit log says so; `meters` are those
+    /// of the shard. Returns what they tell of it.
+    ///
+    /// # Errors
+    /// `kind` where there is nothing to change, or another reason.
+    pub(super) fn found(
+        mut self,
+        meters: &Meters,
+        kind: Kind,
+        answers: Vec<Answer>,
+    ) -> Result<Value, Trouble> {
+        let away = elsewhere(&answers);
+        let Some(value) = one(answers) else {
+            let trouble = away.unwrap_or_else(|| missing(kind));
+            self.log(meters, Some(trouble.detail()));
+            return Err(trouble);
+        };
+        if let Some(name) = value["name"].as_str() {
+            let _ = write!(self.target, " {name}");
+        }
+        if let Some(messages) = value["messages"].as_u64() {
+            let _ = write!(self.target, ", {messages} messages");
+        }
+        self.log(meters, None);
+        Ok(value)
+    }
+
+    /// The process has obeyed an order, or not. A line of the audit log says so; `meters` are those of the shard.
+    pub(super) fn obeyed(&self, meters: &Meters, answers: Vec<Answer>) -> Obeyed {
+        let obeyed = answers.into_iter().find_map(|answer| match answer {
+            Answer::Obeyed(obeyed) => Some(obeyed),
+            _ => None,
+        });
+        let obeyed = obeyed.unwrap_or_else(|| Err("the process has not answered".to_owned()));
+        self.log(meters, obeyed.as_ref().err().map(String::as_str));
+        obeyed
+    }
+
+    /// A line of the audit log about the change, and why it was refused, if it was. `meters` are those of the shard.
+    fn log(&self, meters: &Meters, refusal: Option<&str>) {
+        let action = audit::Action {
+            name: self.action,
+            target: &self.target,
+            peer: self.peer,
+            user: self.user.as_deref(),
+            role: self.role.map(Role::name),
+        };
+        action.log(meters, refusal);
+    }
 }
 
 impl Desk<'_, '_> {
@@ -239,7 +296,7 @@ impl Desk<'_, '_> {
         if orders.give(letter) {
             return Ok(());
         }
-        self.admin.gathers.forget(self.connection, Some(id));
+        self.admin.gathers.withdraw(number);
         Err(Trouble::new(
             Kind::Busy,
             "the process has other orders to obey",
@@ -265,12 +322,6 @@ impl Desk<'_, '_> {
 
     /// A line of the audit log about a change, and why it was refused, if it was.
     pub(super) fn log_change(&self, change: &Change, refusal: Option<&str>) {
-        let action = audit::Action {
-            name: change.action,
-            target: &change.target,
-            user: change.user.as_deref(),
-            role: change.role.map(Role::name),
-        };
-        action.log(self.cx, self.connection, refusal);
+        change.log(self.cx.meters, refusal);
     }
 }

@@ -1,6 +1,7 @@
 //! One connection's requests: `/metrics`, `/healthz`, `/readyz`, the page, and the rights of senders to use the
 //! API.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::identity::{Identity, Outcome};
 use crate::mail::admin::{Answer, Ask, Body};
 use crate::mail::{AdminLetter, Mail};
 use crate::memory::Stage;
-use crate::metrics::{Figures, LoginFailure, Scrape};
+use crate::metrics::{Figures, LoginFailure, Meters, Scrape};
 use crate::policy::ListenerPolicy;
 
 /// The methods of every resource.
@@ -63,6 +64,23 @@ pub(super) enum Purpose {
     Change(Change, Kind),
     /// An order to the process.
     Order(Order, Change),
+}
+
+impl Purpose {
+    /// Whether the question has effects, also where nobody waits for the answers.
+    pub(super) const fn is_change(&self) -> bool {
+        matches!(self, Self::Change(..) | Self::Order(..))
+    }
+
+    /// Shards have answered a question, and nobody waits for that any more. A change is a line of the audit log all
+    /// the same. `meters` are those of the shard.
+    pub(super) fn end_unheard(self, meters: &Meters, answers: Vec<Answer>) {
+        match self {
+            Self::Change(change, kind) => drop(change.found(meters, kind, answers)),
+            Self::Order(_, change) => drop(change.obeyed(meters, answers)),
+            _ => {}
+        }
+    }
 }
 
 impl Resource {
@@ -176,6 +194,11 @@ impl Desk<'_, '_> {
                     .map(|()| true)
             }
         }
+    }
+
+    /// The address at the other end of the connection, as long as that is open.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.cx.net.info(self.connection).map(|info| info.peer)
     }
 
     /// The policy of the connection's listener.
@@ -328,8 +351,13 @@ impl Desk<'_, '_> {
     }
 
     /// All shards that were asked have answered.
-    pub(super) fn gathered(&mut self, out: &mut dyn Responses, gathered: Gathered<Purpose>) {
-        let (id, answers) = (gathered.exchange, gathered.answers);
+    pub(super) fn gathered(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        gathered: Gathered<Purpose>,
+    ) {
+        let answers = gathered.answers;
         match gathered.purpose {
             Purpose::Ready => {
                 if let Some(trouble) = self.admin.sources.cluster_trouble() {
@@ -353,7 +381,7 @@ impl Desk<'_, '_> {
             }
             Purpose::One(condition, kind) => self.found_one(out, id, (&condition, kind), answers),
             Purpose::Cluster(condition) => self.reported(out, id, &condition, answers),
-            Purpose::Change(change, kind) => self.found_change(out, id, (&change, kind), answers),
+            Purpose::Change(change, kind) => self.found_change(out, id, (change, kind), answers),
             Purpose::Order(order, change) => self.obeyed(out, id, (order, &change), answers),
         }
     }
@@ -382,7 +410,8 @@ impl Desk<'_, '_> {
     /// Answers requests whose time is over.
     pub(super) fn give_up(&mut self, out: &mut dyn Responses) {
         let now_ms = self.cx.net.now_ms();
-        for unanswered in self.admin.gathers.overdue(self.connection, now_ms) {
+        let overdue = (self.admin.gathers).overdue(self.connection, now_ms, Purpose::is_change);
+        for unanswered in overdue {
             let shards = unanswered.shards.iter().map(usize::to_string);
             let shards = shards.collect::<Vec<_>>().join(", ");
             let detail = format!("no answer within admin.gather_timeout_ms of shard {shards}");
@@ -439,7 +468,7 @@ impl Application for Desk<'_, '_> {
 
     fn gone(&mut self, _: &mut dyn Responses, id: ExchangeId) {
         self.held.retain(|request| request.id != id);
-        self.admin.gathers.forget(self.connection, Some(id));
+        (self.admin.gathers).leave(self.connection, Some(id), Purpose::is_change);
         self.end_traces(Some(id));
     }
 

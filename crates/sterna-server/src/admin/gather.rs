@@ -7,12 +7,15 @@ use sterna_net::ConnectionId;
 
 use crate::mail::admin::Answer;
 
-/// A request that waits for shards. `P` is the purpose of their answers.
+/// The request that a question was asked for.
+type Asker = (ConnectionId, ExchangeId);
+
+/// A question to shards. `P` is the purpose of their answers.
 #[derive(Debug)]
 struct Gather<P> {
     number: u64,
-    connection: ConnectionId,
-    exchange: ExchangeId,
+    /// `None` where nobody waits for the answers any more.
+    asker: Option<Asker>,
     purpose: P,
     deadline_ms: u64,
     /// The shards that are asked, in ascending order.
@@ -20,11 +23,11 @@ struct Gather<P> {
     missing: usize,
 }
 
-/// A request for which all shards that were asked have answered.
+/// A question that all shards that were asked have answered.
 #[derive(Debug)]
 pub(super) struct Gathered<P> {
-    pub(super) connection: ConnectionId,
-    pub(super) exchange: ExchangeId,
+    /// The request that waits for the answers, if one does.
+    pub(super) asker: Option<Asker>,
     pub(super) purpose: P,
     /// In the order of the shards.
     pub(super) answers: Vec<Answer>,
@@ -64,7 +67,7 @@ impl<P> Gathers<P> {
     /// Opens a question to some shards; returns its number.
     pub(super) fn open(
         &mut self,
-        (connection, exchange): (ConnectionId, ExchangeId),
+        asker: Asker,
         purpose: P,
         shards: Range<usize>,
         deadline_ms: u64,
@@ -72,8 +75,7 @@ impl<P> Gathers<P> {
         self.asked += 1;
         self.open.push(Gather {
             number: self.asked,
-            connection,
-            exchange,
+            asker: Some(asker),
             purpose,
             deadline_ms,
             missing: shards.len(),
@@ -82,7 +84,7 @@ impl<P> Gathers<P> {
         self.asked
     }
 
-    /// A shard has answered; returns the request if it was the last one.
+    /// A shard has answered; returns the question if it was the last one.
     pub(super) fn answered(
         &mut self,
         number: u64,
@@ -100,8 +102,7 @@ impl<P> Gathers<P> {
         }
         let gather = self.open.swap_remove(at);
         Some(Gathered {
-            connection: gather.connection,
-            exchange: gather.exchange,
+            asker: gather.asker,
             purpose: gather.purpose,
             answers: (gather.answers.into_iter())
                 .filter_map(|(_, answer)| answer)
@@ -112,34 +113,58 @@ impl<P> Gathers<P> {
 
     /// When the first question of a connection is given up, in milliseconds since the Unix epoch.
     pub(super) fn deadline_ms(&self, connection: ConnectionId) -> Option<u64> {
-        let own = self.open.iter();
-        let own = own.filter(|gather| gather.connection == connection);
+        let is_own = |gather: &&Gather<P>| gather.asker.is_some_and(|(own, _)| own == connection);
+        let own = self.open.iter().filter(is_own);
         own.map(|gather| gather.deadline_ms).min()
     }
 
-    /// Removes and returns the overdue requests of a connection.
-    pub(super) fn overdue(&mut self, connection: ConnectionId, now_ms: u64) -> Vec<Unanswered> {
-        let is_overdue = |gather: &mut Gather<P>| {
-            gather.connection == connection && gather.deadline_ms <= now_ms
-        };
-        let overdue = self.open.extract_if(.., is_overdue);
+    /// Returns the overdue requests of a connection, which wait no longer. Of their questions those stay open whose
+    /// purpose `outlasts` them.
+    pub(super) fn overdue(
+        &mut self,
+        connection: ConnectionId,
+        now_ms: u64,
+        outlasts: impl Fn(&P) -> bool,
+    ) -> Vec<Unanswered> {
+        let mut overdue = Vec::new();
+        self.open.retain_mut(|gather| {
+            let asker = gather.asker.filter(|(own, _)| *own == connection);
+            let Some((_, exchange)) = asker.filter(|_| gather.deadline_ms <= now_ms) else {
+                return true;
+            };
+            let missing = (gather.answers.iter()).filter(|(_, answer)| answer.is_none());
+            overdue.push(Unanswered {
+                exchange,
+                shards: missing.map(|(shard, _)| *shard).collect(),
+            });
+            gather.asker = None;
+            outlasts(&gather.purpose)
+        });
         overdue
-            .map(|gather| {
-                let missing = (gather.answers.iter()).filter(|(_, answer)| answer.is_none());
-                Unanswered {
-                    exchange: gather.exchange,
-                    shards: missing.map(|(shard, _)| *shard).collect(),
-                }
-            })
-            .collect()
     }
 
-    /// Forgets a request of a connection; `None` for all of them.
-    pub(super) fn forget(&mut self, connection: ConnectionId, exchange: Option<ExchangeId>) {
-        self.open.retain(|gather| {
-            gather.connection != connection
-                || exchange.is_some_and(|exchange| gather.exchange != exchange)
+    /// A request of a connection waits no longer; `None` for all of them. Of their questions those stay open whose
+    /// purpose `outlasts` them.
+    pub(super) fn leave(
+        &mut self,
+        connection: ConnectionId,
+        exchange: Option<ExchangeId>,
+        outlasts: impl Fn(&P) -> bool,
+    ) {
+        self.open.retain_mut(|gather| {
+            let leaves = gather.asker.is_some_and(|(own, asked)| {
+                own == connection && exchange.is_none_or(|exchange| exchange == asked)
+            });
+            if leaves {
+                gather.asker = None;
+            }
+            !leaves || outlasts(&gather.purpose)
         });
+    }
+
+    /// Takes a question back that no shard has got.
+    pub(super) fn withdraw(&mut self, number: u64) {
+        self.open.retain(|gather| gather.number != number);
     }
 }
 
@@ -167,7 +192,8 @@ mod tests {
         let gathered = gathers
             .answered(number, 0, Answer::Present)
             .expect("complete");
-        assert_eq!((gathered.exchange, gathered.answers.len()), (FIRST, 2));
+        assert_eq!(gathered.asker, Some((HERE, FIRST)));
+        assert_eq!(gathered.answers.len(), 2);
         assert!(gathers.answered(number, 0, Answer::Present).is_none());
         assert_eq!(gathers.len(), 0);
     }
@@ -179,16 +205,44 @@ mod tests {
         gathers.open((HERE, ExchangeId(2)), (), 0..3, 200);
         gathers.answered(number, 1, Answer::Present);
         assert_eq!(gathers.deadline_ms(HERE), Some(100));
-        assert!(gathers.overdue(HERE, 99).is_empty());
+        assert!(gathers.overdue(HERE, 99, |()| false).is_empty());
         let missing = Unanswered {
             exchange: FIRST,
             shards: vec![0, 2],
         };
-        assert_eq!(gathers.overdue(HERE, 100), [missing]);
+        assert_eq!(gathers.overdue(HERE, 100, |()| false), [missing]);
         assert_eq!(gathers.deadline_ms(HERE), Some(200));
-        gathers.forget(HERE, Some(FIRST));
+        gathers.leave(HERE, Some(FIRST), |()| false);
         assert_eq!(gathers.len(), 1);
-        gathers.forget(HERE, None);
+        gathers.leave(HERE, None, |()| false);
+        assert_eq!(gathers.len(), 0);
+    }
+
+    #[test]
+    fn what_outlasts_its_request_is_open_until_the_last_answer() {
+        let mut gathers = Gathers::default();
+        let is_change = |is_change: &bool| *is_change;
+        let open = |gathers: &mut Gathers<bool>, exchange| {
+            for is_change in [true, false] {
+                gathers.open((HERE, ExchangeId(exchange)), is_change, 0..1, 100);
+            }
+        };
+        open(&mut gathers, 1);
+        assert_eq!(gathers.overdue(HERE, 100, is_change).len(), 2);
+        assert!(gathers.overdue(HERE, 100, is_change).is_empty(), "once");
+        open(&mut gathers, 2);
+        gathers.leave(HERE, Some(ExchangeId(2)), is_change);
+        open(&mut gathers, 3);
+        gathers.leave(HERE, None, is_change);
+        assert_eq!(gathers.len(), 3);
+        assert_eq!(gathers.deadline_ms(HERE), None);
+        for number in [1, 3, 5] {
+            let gathered = gathers.answered(number, 0, Answer::Present);
+            let gathered = gathered.expect("complete");
+            assert_eq!((gathered.asker, gathered.purpose), (None, true));
+        }
+        let number = gathers.open((HERE, FIRST), true, 0..1, 100);
+        gathers.withdraw(number);
         assert_eq!(gathers.len(), 0);
     }
 }

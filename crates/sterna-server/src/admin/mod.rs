@@ -159,7 +159,7 @@ impl Service for Admin {
     }
 
     fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        door.service.gathers.forget(client.id, None);
+        (door.service.gathers).leave(client.id, None, Purpose::is_change);
         client.work(door, cx, |_, desk| desk.end_traces(None));
     }
 
@@ -300,11 +300,15 @@ impl Door {
                 answer,
             } => {
                 let gathered = self.service.gathers.answered(number, shard, answer);
-                if let Some(gathered) = gathered {
-                    self.with_connection(cx, gathered.connection, |carrier, desk| {
-                        desk.gathered(carrier.responses(), gathered);
-                    });
-                }
+                let Some(gathered) = gathered else {
+                    return;
+                };
+                let Some((connection, exchange)) = gathered.asker else {
+                    return gathered.purpose.end_unheard(cx.meters, gathered.answers);
+                };
+                self.with_connection(cx, connection, |carrier, desk| {
+                    desk.gathered(carrier.responses(), exchange, gathered);
+                });
             }
             Body::Seen(events) => {
                 if let Some(connection) = self.service.traces.connection_of(events.number) {

@@ -188,6 +188,7 @@ impl Desk<'_, '_> {
             let change = Change {
                 action: "trace",
                 target: String::new(),
+                peer: self.peer(),
                 user: identity.user().map(str::to_owned),
                 role: self.role(&identity),
             };

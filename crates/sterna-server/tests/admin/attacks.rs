@@ -1,9 +1,11 @@
-//! Requests that must change nothing.
+//! Requests that must change nothing, and those that would leave no trace.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sterna_mqtt::QoS;
 
-use crate::page::answer;
+use crate::fixture::Peer;
+use crate::page::{ADMIN, answer, connect};
+use crate::trace::{begin, events};
 use crate::world::{V5, World};
 
 const DELETE: &str = "/admin/v1/sessions/victim";
@@ -133,4 +135,84 @@ fn content_types_with_the_null_character_reach_no_reader() {
     assert_eq!(world.get("/admin/v1/retained/a").status, 404);
     assert_eq!(publish(&mut world, "ab").status, 200);
     assert_eq!(world.broker.told(reader, V5).len(), 1);
+}
+
+/// A request of HTTP/2 on a stream of its own, without content.
+fn http2_request(method: &str, path: &str) -> Vec<u8> {
+    let mut request = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    request.extend(http2_frame(4, 0, 0, &[]));
+    let mut head = vec![0x86];
+    // RFC 7541, section 6.2.2: literals with names of the static table.
+    for (name, value) in [
+        (&[0x02_u8][..], method),
+        (&[0x04][..], path),
+        (&[0x01][..], "localhost"),
+        (&[0x0f, 31 - 15][..], "application/json"),
+    ] {
+        head.extend_from_slice(name);
+        head.push(u8::try_from(value.len()).expect("short"));
+        head.extend_from_slice(value.as_bytes());
+    }
+    request.extend(http2_frame(1, 5, 1, &head));
+    request
+}
+
+fn http2_frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend_from_slice(&[kind, flags, 0, 0, 0, stream]);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// Changes in the audit log, each with its object and the reason of a refusal.
+fn actions(world: &mut World, trace: Peer) -> Vec<(Value, Value)> {
+    let told = events(world, trace);
+    let lines = told.iter().filter(|line| line["event"] == "action");
+    let lines = lines.map(|line| (line["on"].clone(), line["reason"].clone()));
+    lines.collect()
+}
+
+/// The shards have the question, and carry it out.
+#[test]
+fn a_change_is_in_the_audit_log_also_where_its_client_does_not_wait_for_it() {
+    const PURGE: &str = "/admin/v1/queues/q/messages";
+    for leaves in [
+        "is cut",
+        "resets the stream",
+        "is told that it takes too long",
+    ] {
+        let mut world = World::with(&crate::queues::config(), 2);
+        let content = r#"{"topic": "queue/q", "qos": 1}"#;
+        for _ in 0..3 {
+            let told = world.call("POST", "/admin/v1/publish", content);
+            assert_eq!(told.status, 200, "{told:?}");
+        }
+        let trace = begin(&mut world, "events=action");
+        let peer = connect(&mut world.broker, ADMIN, 0);
+        world.broker.deaf = Some(1);
+        let http1 =
+            format!("DELETE {PURGE} HTTP/1.1\r\nHost: localhost\r\nSterna-Request: 1\r\n\r\n");
+        match leaves {
+            "is cut" => {
+                world.broker.send(peer, http1.as_bytes());
+                world.broker.cut(peer);
+            }
+            "resets the stream" => {
+                world.broker.send(peer, &http2_request("DELETE", PURGE));
+                let reset = http2_frame(3, 0, 1, &8_u32.to_be_bytes());
+                world.broker.send(peer, &reset);
+            }
+            _ => {
+                world.broker.send(peer, http1.as_bytes());
+                world.broker.advance(5_000);
+                let answer = answer(&mut world.broker, peer).expect("an answer");
+                assert_eq!(answer.status, 503);
+            }
+        }
+        world.broker.hear();
+        let queue = world.read("/admin/v1/queues/q");
+        assert_eq!(queue["messages"], 0, "{leaves}");
+        let lines = actions(&mut world, trace);
+        assert_eq!(lines, [(json!("q, 3 messages"), Value::Null)], "{leaves}");
+    }
 }
