@@ -142,7 +142,7 @@ impl Desk<'_, '_> {
         };
         let role = self.role(&identity);
         let parameter = call.parameter("client").or_else(|| call.parameter("topic"));
-        let change = Change {
+        let mut change = Change {
             action: call.route.id,
             target: parameter.unwrap_or(&call.argument).to_owned(),
             peer: self.peer(),
@@ -153,7 +153,7 @@ impl Desk<'_, '_> {
             return Err(self.not_allowed(&change, wanted));
         }
         self.came_in(&identity);
-        let done = self.operate(out, request, &call, &identity, change.clone());
+        let done = self.operate(out, request, &call, &identity, &mut change);
         if let Err(trouble) = &done
             && call.route.method != "GET"
         {
@@ -189,14 +189,14 @@ impl Desk<'_, '_> {
         Trouble::new(Kind::Forbidden, detail)
     }
 
-    /// Does the requested operation.
+    /// Does the requested operation. `change` learns its object where the request's content names that.
     fn operate(
         &mut self,
         out: &mut dyn Responses,
         request: &Request,
         call: &Call,
         identity: &Identity,
-        change: Change,
+        change: &mut Change,
     ) -> Result<(), Trouble> {
         let id = request.id;
         let limits = &self.cx.policy.admin;
@@ -240,7 +240,7 @@ impl Desk<'_, '_> {
             }
             Operation::Disconnect => {
                 let (shard, client) = self.client(&call.argument)?;
-                let purpose = Purpose::Change(change, Kind::NoClient);
+                let purpose = Purpose::Change(change.clone(), Kind::NoClient);
                 self.ask_one(id, purpose, shard, Query::Disconnect(client))
             }
             Operation::Session => {
@@ -249,7 +249,7 @@ impl Desk<'_, '_> {
                 let query = Query::Session(call.argument.as_str().into());
                 self.ask_one(id, purpose, shard, query)
             }
-            Operation::EndSession => self.end_session(out, id, &call.argument, &change),
+            Operation::EndSession => self.end_session(out, id, &call.argument, change),
             Operation::Subscriptions => {
                 let shard = self.shard_of_session(&call.argument)?;
                 let query = Query::Subscriptions {
@@ -289,7 +289,7 @@ impl Desk<'_, '_> {
                     queue: self.queue(&call.argument)?.into(),
                     limit: call.limit(changes, changes)?,
                 };
-                self.ask_home(id, Purpose::Change(change, Kind::NoQueue), query)
+                self.ask_home(id, Purpose::Change(change.clone(), Kind::NoQueue), query)
             }
             Operation::Move => self.move_messages(request, call, change),
             Operation::Retained => self.retained(out, id, call, limit()?),
@@ -307,7 +307,7 @@ impl Desk<'_, '_> {
                 if !is_there {
                     return Err(no_retained());
                 }
-                self.log_change(&change, None);
+                self.log_change(change, None);
                 let promise = self.promise().at(token);
                 self.tell(out, promise, Done::new(id, 204, None));
                 Ok(())
@@ -364,13 +364,13 @@ impl Desk<'_, '_> {
             Operation::Cluster => self.cluster(id, condition),
             Operation::Bans => self.bans(out, id, call, limit()?),
             Operation::Ban => self.ban(out, request, change),
-            Operation::Lift => self.lift_ban(out, id, call, &change),
+            Operation::Lift => self.lift_ban(out, id, call, change),
             Operation::Trace => {
-                self.log_change(&change, None);
+                self.log_change(change, None);
                 self.trace(out, id, call, identity)
             }
-            Operation::Reload => self.order(id, Order::Reload, change),
-            Operation::Drain => self.order(id, Order::Drain, change),
+            Operation::Reload => self.order(id, Order::Reload, change.clone()),
+            Operation::Drain => self.order(id, Order::Drain, change.clone()),
         }
     }
 

@@ -82,7 +82,7 @@ impl Desk<'_, '_> {
         &self,
         out: &mut dyn Responses,
         request: &Request,
-        change: Change,
+        change: &mut Change,
     ) -> Result<(), Trouble> {
         let wanted: BanRequest = content(request)?;
         let invalid = |detail: &'static str| Trouble::new(Kind::InvalidContent, detail);
@@ -117,7 +117,6 @@ impl Desk<'_, '_> {
             since_ms: now_ms,
             until_ms: wanted.expiry_s.map(|s| now_ms + u64::from(s) * 1000),
         };
-        let mut change = change;
         change.target = serde_json::to_string(&ban.banned).unwrap_or_default();
         let added = self.cx.bans.add(&self.cx.policy.bans, now_ms, ban.clone());
         let number = added.map_err(|TooManyBans| {
@@ -126,7 +125,7 @@ impl Desk<'_, '_> {
                 "there are as many bans as bans.maximum_bans",
             )
         })?;
-        self.log_change(&change, None);
+        self.log_change(change, None);
         announce_bans(self.cx);
         Done::new(request.id, 200, Some(ban_value(number, &ban))).tell(out);
         Ok(())

@@ -143,9 +143,10 @@ impl Desk<'_, '_> {
         &mut self,
         request: &Request,
         call: &Call,
-        change: Change,
+        change: &mut Change,
     ) -> Result<(), Trouble> {
         let wanted: Move = content(request)?;
+        change.target = format!("{} to {}", change.target, wanted.to);
         let most = self.cx.policy.admin.maximum_changes;
         // The sender does not know the setting, so a higher limit is lowered to it.
         let limit = wanted.limit.unwrap_or(most).min(most);
@@ -165,11 +166,8 @@ impl Desk<'_, '_> {
             limit: limit as usize,
             moved: 0,
         };
-        let change = Change {
-            target: format!("{} to {}", change.target, wanted.to),
-            ..change
-        };
-        self.ask_home(request.id, Purpose::Change(change, Kind::NoQueue), query)
+        let purpose = Purpose::Change(change.clone(), Kind::NoQueue);
+        self.ask_home(request.id, purpose, query)
     }
 
     pub(super) fn publish(
@@ -177,21 +175,13 @@ impl Desk<'_, '_> {
         out: &mut dyn Responses,
         request: &Request,
         identity: &Identity,
-        change: Change,
+        change: &mut Change,
     ) -> Result<(), Trouble> {
         let wanted: Publish = content(request)?;
-        let change = Change {
-            target: wanted.topic.clone(),
-            ..change
-        };
-        let done = self.publish_message(out, request.id, identity, &wanted);
-        let refusal = done
-            .as_ref()
-            .err()
-            .map(|trouble| trouble.detail().to_owned());
-        self.log_change(&change, refusal.as_deref());
-        // The refusal is logged, with the topic.
-        done
+        change.target.clone_from(&wanted.topic);
+        self.publish_message(out, request.id, identity, &wanted)?;
+        self.log_change(change, None);
+        Ok(())
     }
 
     fn publish_message(

@@ -216,3 +216,26 @@ fn a_change_is_in_the_audit_log_also_where_its_client_does_not_wait_for_it() {
         assert_eq!(lines, [(json!("q, 3 messages"), Value::Null)], "{leaves}");
     }
 }
+
+#[test]
+fn a_refused_change_is_one_line_of_the_audit_log_with_its_object() {
+    let mut world = World::with(&crate::queues::config(), 2);
+    let trace = begin(&mut world, "events=action");
+    for (path, content, on) in [
+        (
+            "publish",
+            r#"{"topic": "a", "payload": "x", "payload_base64": "eA=="}"#,
+            "a",
+        ),
+        ("publish", r#"{"topic": "a/+"}"#, "a/+"),
+        ("publish", "{}", ""),
+        ("queues/q/move", r#"{"to": "none"}"#, "q to none"),
+        ("queues/q/move", r#"{"to": "q"}"#, "q to q"),
+    ] {
+        let told = world.call("POST", &format!("/admin/v1/{path}"), content);
+        let detail = told.json["detail"].clone();
+        assert!(told.status >= 400 && detail.is_string(), "{told:?}");
+        let lines = actions(&mut world, trace);
+        assert_eq!(lines, [(json!(on), detail)], "{content}");
+    }
+}
