@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use std::os::unix::fs::MetadataExt as _;
 
 use crate::certificate::{Certificate, CertificateUse};
+use crate::config::Tls;
 use crate::reload::{Live, locked};
 
 /// How often the thread looks at most whether something is to be done, and at least: the setting may change.
@@ -19,15 +20,15 @@ const REST_INTERVAL: Duration = Duration::from_secs(5);
 type Mark = Option<(u64, u64, i64, i64)>;
 
 /// The files as they were at a look.
-type Marks = Vec<(PathBuf, Mark)>;
+pub(crate) type Marks = Vec<(PathBuf, Mark)>;
 
-/// Starts the thread. It ends when the server is gone.
+/// Starts the thread. It ends when the server is gone. `known` are the files before they were read for the start.
 ///
 /// # Errors
 /// When the system refuses a thread.
-pub(crate) fn start(live: &Arc<Live>) -> std::io::Result<()> {
+pub(crate) fn start(live: &Arc<Live>, known: Marks) -> std::io::Result<()> {
     let mut watcher = Watcher {
-        known: marks(live),
+        known,
         ..Watcher::default()
     };
     // Also about certificates that are in force from the start.
@@ -39,7 +40,10 @@ pub(crate) fn start(live: &Arc<Live>) -> std::io::Result<()> {
 
 #[derive(Default)]
 struct Watcher {
+    /// The files before those in force were read.
     known: Marks,
+    /// Changed files that could not be put in force, and why, as the log was told.
+    refused: Option<(String, String)>,
     /// Fingerprints of certificates, and the days before their end, that were warned of.
     warned: HashSet<(String, u32)>,
 }
@@ -49,8 +53,8 @@ fn mark(path: &Path) -> Mark {
     Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
 }
 
-fn marks(live: &Live) -> Marks {
-    let tls = locked(&live.in_force).config.tls.clone();
+/// The files that a configuration names, as they are.
+pub(crate) fn marks(tls: &Tls) -> Marks {
     let files = tls.files().into_iter();
     files.map(|path| (path.to_owned(), mark(path))).collect()
 }
@@ -89,10 +93,11 @@ impl Watcher {
         }
     }
 
-    /// Puts files in force that have changed, all or none. One that is being written is looked at again
-    /// when it is written.
+    /// Puts files in force that have changed, all or none. What cannot be put in force is tried again at each look:
+    /// the fault may be in a file of another section.
     fn look(&mut self, live: &Live) {
-        let now = marks(live);
+        let tls = locked(&live.in_force).config.tls.clone();
+        let now = marks(&tls);
         if now == self.known {
             return;
         }
@@ -102,18 +107,30 @@ impl Watcher {
             .map(|(path, _)| path.display().to_string())
             .collect();
         let files = files.join(", ");
-        self.known = now;
-        // None where the configuration names others since the last look: a reload has read them.
+        // None where the configuration names fewer since the last look: a reload has read them.
         if files.is_empty() {
+            self.known = now;
             return;
         }
         match live.reload_files() {
-            Ok(()) => tracing::info!(files, "files of tls have changed and are in force"),
-            Err(why) => tracing::warn!(
-                files,
-                why,
-                "files of tls have changed and cannot be put in force; what was stays"
-            ),
+            Ok(()) => {
+                self.known = now;
+                self.refused = None;
+                tracing::info!(files, "files of tls have changed and are in force");
+            }
+            Err(why) => {
+                let refused = Some((files, why));
+                if refused != self.refused
+                    && let Some((files, why)) = &refused
+                {
+                    tracing::warn!(
+                        files,
+                        why,
+                        "files of tls have changed and cannot be put in force; what was stays"
+                    );
+                }
+                self.refused = refused;
+            }
         }
     }
 

@@ -66,6 +66,8 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, String> {
         config.check().map_err(|problems| problems.join("\n"))?;
         warn_of(config);
+        // Before they are read: none that changes meanwhile is overlooked.
+        let files = file_watch::marks(&config.tls);
         let Prepared {
             policy,
             certificate,
@@ -207,7 +209,7 @@ impl Server {
         });
         let no_thread = |error| format!("cannot start a thread: {error}");
         key_refresh::start(&live).map_err(no_thread)?;
-        file_watch::start(&live).map_err(no_thread)?;
+        file_watch::start(&live, files).map_err(no_thread)?;
         Ok(Self {
             listeners,
             live,

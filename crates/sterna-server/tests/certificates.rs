@@ -4,7 +4,7 @@ mod scrape;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,20 +183,15 @@ fn certificates_are_chosen_by_name_and_exchanged_under_live_connections() {
     server.shutdown();
 }
 
-#[test]
-fn a_revoked_client_is_refused_from_the_reload_on() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let authority = authority();
-    let own = Leaf::new(&authority, "a.example", 1).write(folder.path(), "own");
-    let (ca, list) = (
-        folder.path().join("ca.pem"),
-        folder.path().join("revoked.pem"),
-    );
+/// A broker for clients with a certificate, and its revocation list, which has the serial number 77.
+fn with_list(folder: &Path, authority: &Authority) -> (Config, PathBuf) {
+    let own = Leaf::new(authority, "a.example", 1).write(folder, "own");
+    let (ca, list) = (folder.join("ca.pem"), folder.join("revoked.pem"));
     std::fs::write(&ca, authority.pem()).expect("written");
-    std::fs::write(&list, revoke(&authority, &[77])).expect("written");
+    std::fs::write(&list, revoke(authority, &[77])).expect("written");
     let mut config = Config {
         listeners: vec![Listener::at("mqtts://127.0.0.1:0")],
-        data_directory: Some(folder.path().join("state")),
+        data_directory: Some(folder.join("state")),
         ..Config::default()
     };
     config.tls.certificate = Some(own.certificate);
@@ -204,6 +199,14 @@ fn a_revoked_client_is_refused_from_the_reload_on() {
     config.tls.client_ca = Some(ca);
     config.tls.client_revocation_lists = vec![list.clone()];
     config.tls.require_client_certificate = true;
+    (config, list)
+}
+
+#[test]
+fn a_revoked_client_is_refused_from_the_reload_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = authority();
+    let (config, list) = with_list(folder.path(), &authority);
     let server = Server::start(&config).expect("starts");
     let leaves: Vec<Leaf> = [7, 8, 77]
         .map(|serial| Leaf::new(&authority, "device", serial))
@@ -301,23 +304,8 @@ fn files_that_change_are_put_in_force_without_a_reload() {
     let folder = tempfile::tempdir().expect("a folder");
     let authority = authority();
     let first = Leaf::new(&authority, "a.example", 1);
-    let own = first.write(folder.path(), "own");
-    let (ca, list) = (
-        folder.path().join("ca.pem"),
-        folder.path().join("revoked.pem"),
-    );
-    std::fs::write(&ca, authority.pem()).expect("written");
-    std::fs::write(&list, revoke(&authority, &[77])).expect("written");
-    let mut config = Config {
-        listeners: vec![Listener::at("mqtts://127.0.0.1:0")],
-        data_directory: Some(folder.path().join("state")),
-        ..Config::default()
-    };
-    config.tls.certificate = Some(own.certificate);
-    config.tls.key = Some(own.key);
-    config.tls.client_ca = Some(ca);
-    config.tls.client_revocation_lists = vec![list.clone()];
-    config.tls.require_client_certificate = true;
+    let (mut config, list) = with_list(folder.path(), &authority);
+    first.write(folder.path(), "own");
     config.tls.watch_interval_s = 1;
     let server = Server::start(&config).expect("starts");
     let leaves: Vec<Leaf> = [7, 8]
@@ -355,6 +343,32 @@ fn files_that_change_are_put_in_force_without_a_reload() {
         presented(&after) == renewed.der()
     });
     assert!(is_alive(&mut stays));
+    server.shutdown();
+}
+
+/// The list is good all the time. The fault is in a file that nobody watches.
+#[test]
+fn a_list_comes_into_force_once_the_fault_of_another_file_is_mended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = authority();
+    let (mut config, list) = with_list(folder.path(), &authority);
+    let users = folder.path().join("users");
+    std::fs::write(&users, "# nobody\n").expect("written");
+    config.authentication.password_file = Some(users.clone());
+    config.authentication.anonymous = Some(true);
+    config.tls.watch_interval_s = 1;
+    let server = Server::start(&config).expect("starts");
+    let device = device(&authority, Some(&Leaf::new(&authority, "device", 7)));
+    let enters = || enter(&server, &device, "a.example").is_ok();
+    assert!(enters());
+
+    replace(&users, "no record\n");
+    replace(&list, &revoke(&authority, &[7]));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(enters(), "all or nothing");
+
+    replace(&users, "# nobody\n");
+    await_that("the list", || !enters());
     server.shutdown();
 }
 
