@@ -86,8 +86,12 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "the same, where it resolves the host",
     ),
     (
+        "crates/sterna-server/src/identity/secret_file.rs",
+        "replaces records on the checker's threads",
+    ),
+    (
         "crates/sterna-server/src/identity/users.rs",
-        "reads files when a policy is loaded, and replaces records on the checker's threads",
+        "reads files when a policy is loaded",
     ),
     (
         "crates/sterna-server/src/identity/webhook/mod.rs",

@@ -1,15 +1,16 @@
 //! The users and tokens in force, read from their files.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use ring::hmac;
 use sterna_auth::{DecoySecret, PasswordFile, Record, TokenFile};
+
+use super::secret_file::SecretFile;
 
 /// Random bytes in the salt of a record.
 const SALT_BYTES: usize = 16;
@@ -176,47 +177,18 @@ fn read(path: &Path) -> Result<PasswordFile, String> {
     PasswordFile::parse(&text).map_err(|e| e.to_string())
 }
 
-/// Puts a file with a user's new record in the place of the old one, whole, with the same owner and
-/// mode.
+/// Puts a file with a user's new record in the place of the old one, whole, if the user has the old record there.
 fn replace_record(path: &Path, user: &str, old: &Record, new: &Record) -> io::Result<()> {
-    // The target of a symbolic link is replaced, not the link.
-    let path = path.canonicalize()?;
-    let before = fs::metadata(&path)?;
-    let mut file = read(&path).map_err(io::Error::other)?;
+    let before = SecretFile::read(path)?;
+    let text = before.text().ok_or(io::ErrorKind::NotFound)?;
+    let mut file = PasswordFile::parse(text).map_err(io::Error::other)?;
     let is_same = file.get(user).map(ToString::to_string) == Some(old.to_string());
     if !is_same || file.set(user, new.clone()).is_err() {
         return Err(io::Error::other(
             "the file has changed; SIGHUP reads it again",
         ));
     }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.raised", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let write = || {
-        let mut raised = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&beside)?;
-        let owner = raised.metadata()?;
-        if (owner.uid(), owner.gid()) != (before.uid(), before.gid()) {
-            std::os::unix::fs::fchown(&raised, Some(before.uid()), Some(before.gid()))?;
-        }
-        let mode = fs::Permissions::from_mode(before.permissions().mode());
-        raised.set_permissions(mode)?;
-        raised.write_all(file.to_string().as_bytes())?;
-        raised.sync_all()?;
-        let now = fs::metadata(&path)?;
-        let mark = |one: &fs::Metadata| (one.ino(), one.mtime(), one.mtime_nsec(), one.len());
-        if mark(&now) != mark(&before) {
-            return Err(io::Error::other("the file has changed at the same moment"));
-        }
-        fs::rename(&beside, &path)?;
-        File::open(path.parent().unwrap_or_else(|| Path::new("/")))?.sync_all()
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(&beside);
-    })
+    before.replace(&file.to_string())
 }
 
 /// The bearer tokens in force.
@@ -343,6 +315,8 @@ impl Remembered {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     /// A file with one user, `ann`, in a folder of its own.

@@ -19,7 +19,6 @@ mod payload;
 pub(crate) mod property;
 pub(crate) mod publish;
 pub(crate) mod request;
-mod secret_file;
 pub(crate) mod serve;
 mod service_manager;
 mod signals;

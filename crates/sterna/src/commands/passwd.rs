@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use sterna_auth::{DEFAULT_ITERATIONS, MAX_PASSWORD_BYTES, PasswordFile, Record};
+use sterna_server::identity::SecretFile;
 
-use super::{exit, secret_file};
+use super::exit;
 
 /// Random bytes in the salt of a new record.
 const SALT_BYTES: usize = 16;
@@ -62,11 +63,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn change(args: &Args) -> Result<String, String> {
     let path = args.file.as_path();
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let mut users = match secret_file::read(path).map_err(|error| named(&error))? {
+    let file = SecretFile::read(path).map_err(|error| named(&error))?;
+    let mut users = match file.text() {
         Some(_) if args.create => {
             return Err(named(&"exists already; leave -c out to add a user to it"));
         }
-        Some(text) => PasswordFile::parse(&text).map_err(|error| named(&error))?,
+        Some(text) => PasswordFile::parse(text).map_err(|error| named(&error))?,
         None if args.create => PasswordFile::new(),
         None => return Err(named(&"does not exist; -c makes it")),
     };
@@ -89,7 +91,8 @@ fn change(args: &Args) -> Result<String, String> {
             .map_err(|error| error.to_string())?;
         if is_new { "added" } else { "changed" }
     };
-    secret_file::replace(path, &users.to_string()).map_err(|error| named(&error))?;
+    file.replace(&users.to_string())
+        .map_err(|error| named(&error))?;
     Ok(format!("{}: {done} {}", path.display(), args.user))
 }
 
@@ -147,7 +150,7 @@ fn read_unseen() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
     use std::path::Path;
 
     use super::*;
@@ -213,6 +216,23 @@ mod tests {
             1,
             "nothing is left beside it"
         );
+    }
+
+    /// The broker has to read it after root has changed it.
+    #[test]
+    fn a_file_stays_its_owners_also_behind_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["users.pw", "link"].map(|name| folder.path().join(name));
+        fs::write(&file, "").unwrap();
+        // Only root may; others keep their own.
+        let _ = chown(&file, Some(12_345), Some(54_321));
+        let owner = || fs::metadata(&file).map(|file| (file.uid(), file.gid()));
+        let before = owner().unwrap();
+        symlink(&file, &link).unwrap();
+        change(&args(&link, "a", Some("x"))).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(fs::read_to_string(&file).unwrap().starts_with("a:"));
+        assert_eq!(owner().unwrap(), before);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sterna_auth::{TOKEN_BYTES, TokenDigest, TokenFile, TokenRecord, token_from_random};
+use sterna_server::identity::SecretFile;
 
-use super::{exit, secret_file};
+use super::exit;
 
 /// Digits of a digest that tell tokens apart for people.
 const SHOWN_DIGITS: usize = 12;
@@ -83,20 +84,21 @@ fn act(action: &Action, now_s: u64, random: &[u8; TOKEN_BYTES]) -> Result<String
             user,
             expires,
         } => {
-            let mut file = read(path)?.unwrap_or_default();
+            let (place, tokens) = read(path)?;
+            let mut tokens = tokens.unwrap_or_default();
             let token = token_from_random(random);
             let record = TokenRecord {
                 user: user.clone(),
                 digest: TokenDigest::of(token.as_bytes()),
                 expires_at_s: expires.map(|lasts_s| now_s.saturating_add(lasts_s)),
             };
-            file.add(record).map_err(|error| error.to_string())?;
-            write(path, &file)?;
+            tokens.add(record).map_err(|error| error.to_string())?;
+            replace(path, &place, &tokens)?;
             Ok(format!("{token}\n"))
         }
         Action::List { file: path } => {
-            let file = existing(path)?;
-            let lines = file.tokens().map(|record| line(record, now_s));
+            let (_, tokens) = existing(path)?;
+            let lines = tokens.tokens().map(|record| line(record, now_s));
             Ok(lines.collect())
         }
         Action::Remove {
@@ -104,12 +106,12 @@ fn act(action: &Action, now_s: u64, random: &[u8; TOKEN_BYTES]) -> Result<String
             user,
             digest,
         } => {
-            let mut file = existing(path)?;
-            let removed = file.remove(user, &digest.to_ascii_lowercase());
+            let (place, mut tokens) = existing(path)?;
+            let removed = tokens.remove(user, &digest.to_ascii_lowercase());
             if removed == 0 {
                 return Err(named(path, &format_args!("has no such token of {user}")));
             }
-            write(path, &file)?;
+            replace(path, &place, &tokens)?;
             let of = if removed == 1 { "token" } else { "tokens" };
             Ok(format!(
                 "{}: removed {removed} {of} of {user}\n",
@@ -134,20 +136,23 @@ fn named(path: &Path, error: &dyn fmt::Display) -> String {
     format!("{}: {error}", path.display())
 }
 
-fn read(path: &Path) -> Result<Option<TokenFile>, String> {
-    let Some(text) = secret_file::read(path).map_err(|error| named(path, &error))? else {
-        return Ok(None);
-    };
-    let file = TokenFile::parse(&text).map_err(|error| named(path, &error))?;
-    Ok(Some(file))
+/// The file, and its tokens; `None` where it does not exist.
+fn read(path: &Path) -> Result<(SecretFile, Option<TokenFile>), String> {
+    let file = SecretFile::read(path).map_err(|error| named(path, &error))?;
+    let tokens = file.text().map(TokenFile::parse).transpose();
+    let tokens = tokens.map_err(|error| named(path, &error))?;
+    Ok((file, tokens))
 }
 
-fn existing(path: &Path) -> Result<TokenFile, String> {
-    read(path)?.ok_or_else(|| named(path, &"does not exist"))
+fn existing(path: &Path) -> Result<(SecretFile, TokenFile), String> {
+    let (file, tokens) = read(path)?;
+    let tokens = tokens.ok_or_else(|| named(path, &"does not exist"))?;
+    Ok((file, tokens))
 }
 
-fn write(path: &Path, file: &TokenFile) -> Result<(), String> {
-    secret_file::replace(path, &file.to_string()).map_err(|error| named(path, &error))
+fn replace(path: &Path, file: &SecretFile, tokens: &TokenFile) -> Result<(), String> {
+    let replaced = file.replace(&tokens.to_string());
+    replaced.map_err(|error| named(path, &error))
 }
 
 /// Units of time, the largest first.
@@ -257,7 +262,7 @@ mod tests {
                 .unwrap()
                 .ends_with("removed 1 token of ann\n")
         );
-        let file = read(&path).unwrap().unwrap();
+        let (_, file) = existing(&path).unwrap();
         assert_eq!(file.user_of(first.trim().as_bytes(), 0), None);
         assert_eq!(file.len(), 2);
         assert!(remove("ann", "").unwrap().contains("removed 1 token"));
