@@ -386,8 +386,7 @@ fn publish(
     let origin = None;
     let routed = cx.publish(container, Publication { origin, message });
     if let Some(why) = routed.refused {
-        let dropped = DropReason::of_refusal(why);
-        cx.meters.drops.count(Protocol::Amqp, dropped);
+        cx.meters.drops.count_refused(Protocol::Amqp, why, 1);
         return Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, why.detail()));
     }
     match routed.retention {

@@ -182,8 +182,7 @@ impl Door {
         let count = posted.len();
         let routed = cx.publish_together(&client.container, posted);
         if let Some(why) = routed.refused {
-            let reason = DropReason::of_refusal(why);
-            cx.meters.drops.count_many(Protocol::Amqp, reason, count);
+            cx.meters.drops.count_refused(Protocol::Amqp, why, count);
             Self::roll_back(cx, client, transaction);
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, why.detail()));
         }

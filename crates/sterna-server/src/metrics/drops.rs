@@ -75,7 +75,7 @@ impl DropReason {
     }
 
     /// The reason of a publication that the broker has refused.
-    pub(crate) const fn of_refusal(refusal: PublishRefusal) -> Self {
+    const fn of_refusal(refusal: PublishRefusal) -> Self {
         match refusal {
             PublishRefusal::QueueFull => Self::QueueRefused,
             PublishRefusal::StoreFull => Self::StoreFull,
@@ -127,31 +127,37 @@ fn party_of(reader: &str) -> usize {
 
 /// Numbers of dropped messages of one shard.
 #[derive(Debug, Default)]
-pub(crate) struct Drops([[Count; DropReason::ALL.len()]; PARTIES]);
+pub(crate) struct Drops {
+    numbers: [[Count; DropReason::ALL.len()]; PARTIES],
+    /// Messages of clients that the broker has refused, by [`PublishRefusal`]: a part of `numbers`.
+    refused: [Count; PublishRefusal::ALL.len()],
+}
 
 impl Drops {
     /// Counts a message of a client, which spoke this protocol.
     pub(crate) fn count(&self, protocol: Protocol, reason: DropReason) {
-        self.count_many(protocol, reason, 1);
+        self.numbers[protocol as usize][reason as usize].add(1);
     }
 
-    /// Counts several.
-    pub(crate) fn count_many(&self, protocol: Protocol, reason: DropReason, messages: usize) {
-        self.0[protocol as usize][reason as usize].add(messages as u64);
+    /// Counts messages of a client, which spoke this protocol, that the broker has refused.
+    pub(crate) fn count_refused(&self, protocol: Protocol, why: PublishRefusal, messages: usize) {
+        let reason = DropReason::of_refusal(why);
+        self.numbers[protocol as usize][reason as usize].add(messages as u64);
+        self.refused[why as usize].add(messages as u64);
     }
 
-    /// All numbers. The broker has refused `refused` messages, by [`PublishRefusal`]; those of them that no door
-    /// counted were its own.
+    /// All numbers. The broker has refused `refused` messages, by [`PublishRefusal`]; those of them that were no
+    /// client's were its own.
     pub(crate) fn table(&self, refused: [u64; PublishRefusal::ALL.len()]) -> DropTable {
         let mut table = DropTable::default();
-        for (row, counts) in table.0.iter_mut().zip(&self.0) {
+        for (row, counts) in table.0.iter_mut().zip(&self.numbers) {
             for (number, count) in row.iter_mut().zip(counts) {
                 *number = count.get();
             }
         }
         for (refusal, refused) in PublishRefusal::ALL.into_iter().zip(refused) {
             let at = DropReason::of_refusal(refusal) as usize;
-            let of_clients: u64 = table.0.iter().map(|row| row[at]).sum();
+            let of_clients = self.refused[refusal as usize].get();
             table.0[INTERNAL][at] = refused.saturating_sub(of_clients);
         }
         table
@@ -194,7 +200,7 @@ pub(crate) struct Watcher(pub(crate) Arc<Meters>);
 impl LossWatcher for Watcher {
     fn lost(&self, loss: Loss<'_>) {
         let reason = DropReason::of_loss(loss.reason);
-        self.0.drops.0[party_of(loss.reader)][reason as usize].add(loss.messages);
+        self.0.drops.numbers[party_of(loss.reader)][reason as usize].add(loss.messages);
         log_drops(loss.reader, loss.topic, reason, loss.messages);
         let reader = (loss.reader, loss.origin);
         let watch = &self.0.watch;
@@ -237,18 +243,20 @@ mod tests {
     }
 
     #[test]
-    fn what_no_door_has_refused_was_the_brokers_own() {
+    fn refused_messages_of_no_client_were_the_brokers_own() {
         let drops = Drops::default();
+        drops.count_refused(Protocol::Amqp, PublishRefusal::QueueFull, 1);
+        // One that its door has refused, of which the broker knows nothing.
         drops.count(Protocol::Amqp, DropReason::QueueRefused);
         drops.count(Protocol::Mqtt, DropReason::NotAuthorized);
         let table = drops.table([3, 1, 0]);
-        assert_eq!(table.total(), 5);
+        assert_eq!(table.total(), 6);
         let counted: Vec<_> = table.numbers().filter(|(_, _, n)| *n > 0).collect();
         assert_eq!(
             counted,
             [
                 ("not_authorized", "mqtt", 1),
-                ("queue_refused", "amqp", 1),
+                ("queue_refused", "amqp", 2),
                 ("queue_refused", "internal", 2),
                 ("store_full", "internal", 1),
             ]

@@ -84,8 +84,7 @@ impl Door {
                         && !client.engine.version().is_v5()
                     {
                         // [MQTT311-3.3.5-2] an acknowledgement would say that it is kept
-                        let dropped = DropReason::of_refusal(why);
-                        cx.meters.drops.count(Protocol::Mqtt, dropped);
+                        cx.meters.drops.count_refused(Protocol::Mqtt, why, 1);
                         let detail = why.detail();
                         self.mark_refused(cx, client, lane, publish);
                         return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
@@ -116,10 +115,7 @@ impl Door {
         } else if reason.is_error() {
             match (reason, refused) {
                 // The broker has told traces.
-                (_, Some(why)) => {
-                    let dropped = DropReason::of_refusal(why);
-                    cx.meters.drops.count(Protocol::Mqtt, dropped);
-                }
+                (_, Some(why)) => cx.meters.drops.count_refused(Protocol::Mqtt, why, 1),
                 _ if is_long => refuse(cx, client, DropReason::Invalid),
                 (ReasonCode::NotAuthorized, None) => refuse(cx, client, DropReason::NotAuthorized),
                 (ReasonCode::QuotaExceeded, None) => cx.meters.not_retained(Protocol::Mqtt),

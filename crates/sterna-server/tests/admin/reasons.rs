@@ -129,6 +129,31 @@ fn queue_refused() {
     assert_eq!(seen, ["publisher", "container", "", "", "-"].map(by));
 }
 
+/// The broker knows nothing of these, and what it has refused of its own stays counted.
+#[test]
+fn queue_refused_where_a_transaction_is_too_large() {
+    let mut config = config();
+    config.amqp.maximum_transaction_deliveries = 1;
+    let mut world = World::of(Broker::with_small_queue(&config, 1));
+    let mqtt = world.client(0, "publisher", 0);
+    world
+        .broker
+        .publish(mqtt, V5, "a", "first", QoS::AtLeastOnce);
+    leave_will(&mut world, "a");
+    let internal = ("queue_refused", "internal", 1);
+    assert_dropped(&mut world, &[internal]);
+    let mut client = amqp(&mut world, "container", 0);
+    let session = client.begin(&mut world.broker);
+    let link = client.sender(&mut world.broker, session, "b");
+    let coordinator = client.coordinator(&mut world.broker, session);
+    let txn = client.declare(&mut world.broker, coordinator);
+    let txn = txn.expect("declared");
+    for _ in 0..2 {
+        client.post(&mut world.broker, link, 1, &txn, "x");
+    }
+    assert_dropped(&mut world, &[internal, ("queue_refused", "amqp", 1)]);
+}
+
 #[test]
 fn store_full() {
     let store = MemoryStore::new();

@@ -210,12 +210,9 @@ impl Api {
         let published = Self::route(cx, peer, identity, message, keyed);
         if let Err(trouble) = &published {
             let of = (name_of(identity), topic.as_deref().unwrap_or_default());
-            let drops = &cx.meters.drops;
             match trouble.kind() {
-                // The broker has told traces of these.
-                Kind::QueueFull => drops.count(Protocol::Http, DropReason::QueueRefused),
-                Kind::StoreFull => drops.count(Protocol::Http, DropReason::StoreFull),
-                Kind::ClusterAway => drops.count(Protocol::Http, DropReason::ClusterAway),
+                // They are counted, and the broker has told traces of them.
+                Kind::QueueFull | Kind::StoreFull | Kind::ClusterAway => {}
                 Kind::RetainedFull => cx.meters.not_retained(Protocol::Http),
                 Kind::Forbidden => {
                     (cx.meters).refuse(Protocol::Http, of, DropReason::NotAuthorized);
@@ -255,6 +252,7 @@ impl Api {
         };
         let routed = cx.publish(name_of(identity), publication);
         if let Some(why) = routed.refused {
+            cx.meters.drops.count_refused(Protocol::Http, why, 1);
             return Err(Trouble::of_publication(why));
         }
         match routed.retention {
