@@ -42,6 +42,20 @@ pub(crate) enum Acknowledgement {
     Attached(LinkId, Box<Attaching>),
 }
 
+impl Acknowledgement {
+    /// The session that it is for.
+    pub(super) fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Nothing => None,
+            Self::Accepted(accepted) => Some(accepted.session),
+            Self::Disposed { session, .. } | Self::Settled { session, .. } => Some(*session),
+            Self::SettledForGood { link, .. }
+            | Self::AttachedTarget(link, _)
+            | Self::Attached(link, _) => Some(link.session),
+        }
+    }
+}
+
 impl Door {
     /// Decides answers that are not sent any more, and notes them for suspended links. So an accepted message is
     /// not sent again.

@@ -433,19 +433,26 @@ impl Door {
                 let attached = Acknowledgement::Attached(link, Box::new(attaching));
                 self.acknowledge(cx, client, promise, attached);
             }
-            Err(refusal) => self.refuse_source(cx, client, link, &refusal),
+            Err(refusal) => self.refuse_source(cx, client, link, present, &refusal),
         }
     }
 
+    /// Refuses the attach of a source. A terminus that was there before stays, with what it waits for.
     fn refuse_source(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
         link: LinkId,
+        present: bool,
         refusal: &Refusal,
     ) {
         if let Some(source) = client.sources.remove(link) {
-            self.end_source(cx, &source, 0);
+            let expiry_s = (!present).then_some(0);
+            let close = Close {
+                expiry_s,
+                ..ended_after(0)
+            };
+            self.close_source(cx, &source, close);
             self.refuse_attach(cx, client, link, &source.name, refusal);
         }
     }
@@ -493,7 +500,7 @@ impl Door {
             .accept_attach(link, &options, &mut self.out)
             .map_err(|error| (Condition::FRAME_SIZE_TOO_SMALL, error.to_string()));
         if let Err(refusal) = answered {
-            return self.refuse_source(cx, client, link, &refusal);
+            return self.refuse_source(cx, client, link, present, &refusal);
         }
         // A link that was only detached may have had credit.
         source.parked = true;

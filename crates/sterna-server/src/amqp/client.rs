@@ -58,6 +58,8 @@ pub(crate) struct Client {
     pub(super) sources: Links<Box<SourceLink>>,
     /// Links on which the client sends.
     pub(super) targets: Links<TargetLink>,
+    /// Sending links whose attach is not answered and whose messages may have been sent already, with their streams.
+    pub(super) unanswered: Vec<(LinkId, StreamId)>,
     /// Sources whose links are detached and that last as long as their session or the connection.
     pub(super) suspended: Vec<(SessionId, Box<SourceLink>)>,
     pub(super) transactions: Transactions,
@@ -312,7 +314,14 @@ impl Client {
         !matches!(self.early, Early::Waiting)
             && !self.asking.is_waiting()
             && !self.sips.is_waiting()
+            && !self.is_unanswered(stream)
             && self.engine.accepts_input(Lane(stream.0))
+    }
+
+    /// Whether the next bytes of a stream may be messages for a link that has no credit before its attach is answered.
+    pub(super) fn is_unanswered(&self, stream: StreamId) -> bool {
+        let mut links = self.unanswered.iter();
+        links.any(|(link, on)| *on == stream && self.targets.contains_key(link))
     }
 
     /// The client's name, while it is connected.

@@ -5,7 +5,7 @@ use sterna_amqp::link::Unsettled;
 use sterna_amqp::messaging::TerminusExpiryPolicy;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::{Condition, Lane};
-use sterna_broker::{ConsumerId, EvictReason, NEVER_EXPIRES_S, SessionKey};
+use sterna_broker::{Close, ConsumerId, EvictReason, NEVER_EXPIRES_S, SessionKey};
 use sterna_net::{ConnectionId, StreamEnd, StreamId};
 
 use super::attach::{cluster_away, ended_after, other_user};
@@ -105,14 +105,23 @@ impl Door {
 
     /// Ends the connection of a source's session, which then lives for so long.
     pub(super) fn end_source(&mut self, cx: &mut Context<'_>, source: &SourceLink, expiry_s: u32) {
-        cx.broker
-            .close(cx.net.now_ms(), source.session, ended_after(expiry_s));
+        self.close_source(cx, source, ended_after(expiry_s));
+    }
+
+    /// Ends the connection of a source's session.
+    pub(super) fn close_source(&mut self, cx: &mut Context<'_>, source: &SourceLink, close: Close) {
+        cx.broker.close(cx.net.now_ms(), source.session, close);
         // The last trace of a session that is connected: after a panic it is found by this.
         self.service.consumers.remove(&source.consumer);
     }
 
     /// A session is gone, by whichever end.
     pub(super) fn ended(&mut self, cx: &mut Context<'_>, client: &mut Client, session: SessionId) {
+        // The next session of the channel has other deliveries and links by the same numbers.
+        client
+            .promises
+            .retain(|answer| answer.session() != Some(session));
+        client.accepted = (client.accepted).filter(|accepted| accepted.session != session);
         self.end_suspended(cx, client, |of, source| {
             of == session && source.expiry.policy == TerminusExpiryPolicy::SessionEnd
         });

@@ -78,9 +78,14 @@ pub(super) struct ExactLink {
     recorded: Recorded,
 }
 
-/// A link was attached anew elsewhere.
-#[derive(Debug)]
-pub(super) struct Stolen;
+/// Why a delivery is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NotTaken {
+    /// The link was attached anew elsewhere.
+    Stolen,
+    /// The link has as many unsettled deliveries as it may.
+    Full,
+}
 
 /// The decision on a delivery: its state, the append that it waits for, and a result for the caller.
 pub(super) struct Decided<R> {
@@ -247,19 +252,24 @@ impl ExactLinks {
 }
 
 impl ExactLink {
-    /// Takes a delivery, and remembers its outcome. Nobody else attaches the link meanwhile.
+    /// Takes a delivery, and remembers its outcome. Nobody else attaches the link meanwhile. `most` is how many may
+    /// be unsettled, with those of earlier attachments.
     ///
     /// # Errors
-    /// [`Stolen`]: then it must not be taken.
+    /// [`NotTaken`]: then it must not be published.
     pub(super) fn take<R>(
         &self,
         tag: DeliveryTag,
         id: u32,
+        most: usize,
         decide: impl FnOnce(Option<Vec<u8>>) -> Decided<R>,
-    ) -> Result<R, Stolen> {
+    ) -> Result<R, NotTaken> {
         let mut taken = lock(&self.taken);
         if taken.owner != self.number {
-            return Err(Stolen);
+            return Err(NotTaken::Stolen);
+        }
+        if taken.deliveries.len() >= most {
+            return Err(NotTaken::Full);
         }
         let is_recorded = self.recorded != Recorded::Nowhere;
         let record = is_recorded.then(|| self.record(&tag));
@@ -285,6 +295,11 @@ impl ExactLink {
     /// Whether something is not settled.
     pub(super) fn has_unsettled(&self) -> bool {
         !lock(&self.taken).deliveries.is_empty()
+    }
+
+    /// Number of its unsettled deliveries, with those of earlier attachments.
+    pub(super) fn unsettled(&self) -> u32 {
+        lock(&self.taken).deliveries.len() as u32
     }
 
     /// Another node has the link: nothing more is taken here.
@@ -405,14 +420,16 @@ mod tests {
         let links = ExactLinks::default();
         let (old, unsettled, ..) = links.attach(key("a"), Recorded::OnNode, 0);
         assert_eq!(unsettled, []);
-        old.take(tag(b"1"), 0, accepted(7)).unwrap();
-        old.take(tag(b"2"), 1, accepted(9)).unwrap();
+        old.take(tag(b"1"), 0, 10, accepted(7)).unwrap();
+        old.take(tag(b"2"), 1, 10, accepted(9)).unwrap();
         assert_eq!(old.settled(0).len(), 1, "its record is forgotten");
+        let full = old.take(tag(b"3"), 2, 1, accepted(0));
+        assert_eq!(full, Err(NotTaken::Full));
         let (new, unsettled, token, _) = links.attach(key("a"), Recorded::OnNode, 0);
         let tags: Vec<_> = unsettled.iter().map(|one| one.tag.as_bytes()).collect();
         assert_eq!((tags, token), (vec![&b"2"[..]], 9));
         assert!(
-            old.take(tag(b"3"), 2, accepted(0)).is_err(),
+            old.take(tag(b"3"), 2, 10, accepted(0)).is_err(),
             "it was stolen"
         );
         assert!(old.settled(1).is_empty(), "it is not its any more");
@@ -427,7 +444,7 @@ mod tests {
         let links = ExactLinks::default();
         for (name, deadline_ms) in [("a", 100), ("b", 200), ("c", 300)] {
             let (link, ..) = links.attach(key(name), Recorded::OnNode, 0);
-            link.take(tag(b"1"), 0, accepted(1)).unwrap();
+            link.take(tag(b"1"), 0, 10, accepted(1)).unwrap();
             let forgotten = links.detach(&link, Some(deadline_ms), 0, 2);
             assert_eq!(forgotten.len(), usize::from(name == "c"), "a makes room");
         }
@@ -441,9 +458,12 @@ mod tests {
     fn a_link_of_a_cluster_is_what_its_session_has_records_of() {
         let links = ExactLinks::default();
         let (here, ..) = links.attach(key("a"), Recorded::InSession, 0);
-        here.take(tag(b"1"), 0, accepted(7)).unwrap();
+        here.take(tag(b"1"), 0, 10, accepted(7)).unwrap();
         here.lose();
-        assert!(here.take(tag(b"2"), 1, accepted(8)).is_err(), "it is lost");
+        assert!(
+            here.take(tag(b"2"), 1, 10, accepted(8)).is_err(),
+            "it is lost"
+        );
         assert!(links.detach(&here, Some(100), 0, 10).is_empty());
         let records = [&b"u2"[..], b"u3", b"e", b""];
         links.replace(&key("a"), records.into_iter());

@@ -14,7 +14,7 @@ use super::acknowledge::Acknowledgement;
 use super::address::{End, Kind, Node, topic_of_key};
 use super::attach::{Refusal, refusal};
 use super::client::{Accepted, Client, Target};
-use super::exact::{Decided, Stolen};
+use super::exact::{Decided, ExactLink, NotTaken};
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::Promise;
@@ -82,7 +82,8 @@ impl Door {
             return Some(message.and_then(|message| publish(cx, from, publisher, message)));
         };
         let claim = target.claim;
-        let taken = exact.take(delivery.tag, delivery.delivery_id, |record| {
+        let most = cx.policy.amqp.maximum_unsettled_deliveries as usize;
+        let taken = exact.take(delivery.tag, delivery.delivery_id, most, |record| {
             let result = message.and_then(|message| {
                 match (record, claim) {
                     (Some(key), Some(claim)) => claim.take_next(cx, &key),
@@ -104,14 +105,21 @@ impl Door {
                 },
             }
         });
-        if matches!(taken, Err(Stolen)) {
-            let error = Error::new(Condition::STOLEN, "the link was attached elsewhere");
-            // A link that is gone needs no error.
-            let _ = client
-                .engine
-                .detach(delivery.link, true, Some(error), &mut self.out);
+        match taken {
+            Ok(result) => Some(result),
+            Err(NotTaken::Full) => {
+                let detail = "too many deliveries of the link are not settled";
+                Some(Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail)))
+            }
+            Err(NotTaken::Stolen) => {
+                let error = Error::new(Condition::STOLEN, "the link was attached elsewhere");
+                // A link that is gone needs no error.
+                let _ = client
+                    .engine
+                    .detach(delivery.link, true, Some(error), &mut self.out);
+                None
+            }
         }
-        taken.ok()
     }
 
     /// Tells the client the outcome of its delivery, once the outcome is kept.
@@ -323,11 +331,13 @@ impl Door {
     /// Gives a link its credit again, when half of it is used. Credit and unsettled deliveries together never
     /// exceed the limit on unsettled deliveries. So a client that keeps to its credit keeps to that limit, too.
     pub(super) fn renew_credit(&mut self, cx: &Context<'_>, client: &mut Client, link: LinkId) {
-        if !client.targets.contains_key(&link) {
+        let Some(target) = client.targets.get(&link) else {
             return;
-        }
+        };
         let config = &cx.policy.amqp;
-        let unsettled = client.engine.unsettled_on(link);
+        // Those of earlier attachments count as long as they are remembered.
+        let remembered = target.exact.as_ref().map_or(0, ExactLink::unsettled);
+        let unsettled = client.engine.unsettled_on(link).max(remembered);
         let room = config
             .maximum_unsettled_deliveries
             .saturating_sub(unsettled);

@@ -106,6 +106,7 @@ impl Service for Amqp {
             origin: Origin::NONE,
             sources: Links::default(),
             targets: Links::default(),
+            unanswered: Vec::new(),
             suspended: Vec::new(),
             transactions: transactions::Transactions::default(),
             traced: false,
@@ -492,9 +493,11 @@ impl Door {
     /// not much more than one read comes.
     fn hold(&mut self, cx: &mut Context<'_>, client: &mut Client, held: Held) {
         let control = held.stream() == StreamId::FIRST;
-        client.held.push(held);
         let mut most = cx.policy.amqp.maximum_held_bytes as usize;
-        let is_frame = client.asking.is_waiting() || client.sips.is_waiting();
+        let is_frame = client.asking.is_waiting()
+            || client.sips.is_waiting()
+            || client.is_unanswered(held.stream());
+        client.held.push(held);
         if is_frame {
             // The waiting input is a whole frame.
             most += client.engine.max_frame_bytes();
@@ -504,7 +507,7 @@ impl Door {
                 cx.net,
                 client,
                 "amqp:resource-limit-exceeded",
-                "too much before the open, an answer of the webhook, or the end of a pause",
+                "too much before the open, the answer to an attach, that of the webhook, or the end of a pause",
             );
             client.close_code = code::LIMIT;
             self.lost(cx, client);

@@ -23,10 +23,17 @@ use crate::identity::{Identity, OAUTHBEARER, Outcome, Refusal, is_client_id};
 use crate::judge::{Claim, Verdict, admits_quiet, check_ban, finish, judge};
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
+use crate::policy::Policy;
 use crate::session::AMQP_PREFIX;
 
 /// Key of the credit that a resuming client may count on (`docs/amqp-over-quic.md`, section 15).
 const INITIAL_CREDIT: &str = "sterna:initial-credit";
+
+/// The credit that a sending link of a client which resumes has at once.
+pub(super) fn initial_credit(policy: &Policy) -> u32 {
+    policy.amqp.link_credit.min(policy.amqp.incoming_window)
+}
+
 /// Extensions that the broker offers.
 const CAPABILITIES: [&str; 2] = ["ANONYMOUS-RELAY", "SHARED-SUBS"];
 
@@ -295,12 +302,7 @@ impl Door {
         }
         map.push(
             &Value::Symbol(INITIAL_CREDIT),
-            &Value::Uint(
-                cx.policy
-                    .amqp
-                    .link_credit
-                    .min(cx.policy.amqp.incoming_window),
-            ),
+            &Value::Uint(initial_credit(cx.policy)),
         );
         map.finish();
         let properties = match Value::decode(&properties) {

@@ -9,6 +9,7 @@ use sterna_amqp::messaging::{
 use sterna_amqp::performatives::{Attach, ReceiverSettleMode, SenderSettleMode};
 use sterna_amqp::transactions::{Coordinator, capability};
 use sterna_amqp::types::{Composite as _, Encoded, Multiple, Value};
+use sterna_net::{StreamId, TransportKind};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
@@ -19,6 +20,7 @@ use super::attach::{
 use super::claims::Claim;
 use super::client::{Client, Target, TargetLink};
 use super::exact::{Forgotten, Recorded};
+use super::security;
 use crate::authorization::MessageKind;
 use crate::context::Context;
 use crate::door::Promise;
@@ -65,6 +67,25 @@ pub(super) fn forget_of(cx: &mut Context<'_>, claim: Option<Claim>, forgotten: F
     match claim {
         Some(claim) => claim.forget(cx, forgotten),
         None => forget(cx, forgotten),
+    }
+}
+
+fn is_quic(cx: &Context<'_>, client: &Client) -> bool {
+    let info = cx.net.info(client.id);
+    info.is_some_and(|info| info.transport == TransportKind::Quic)
+}
+
+/// Notes that the attach of a link is not answered yet. A client that resumes with a ticket sends messages behind
+/// it: they are no violation, and wait.
+fn note_unanswered(cx: &Context<'_>, client: &mut Client, link: LinkId) {
+    if !is_quic(cx, client) {
+        return;
+    }
+    let targets = &client.targets;
+    (client.unanswered).retain(|(known, _)| targets.contains_key(known));
+    let mut sessions = client.sessions.iter();
+    if let Some((_, lane)) = sessions.find(|(session, _)| *session == link.session) {
+        client.unanswered.push((link, StreamId(lane.0)));
     }
 }
 
@@ -121,6 +142,7 @@ impl Door {
             is_stolen: false,
         };
         client.targets.insert(link, target);
+        note_unanswered(cx, client, link);
         if self.takes_place(cx, client, link, attach.name) {
             if let Some(target) = client.targets.get_mut(link) {
                 target.waiting = Some(attaching);
@@ -202,6 +224,7 @@ impl Door {
         link: LinkId,
         attaching: &AttachingTarget,
     ) {
+        client.unanswered.retain(|(known, _)| *known != link);
         let Some(target) = client.targets.get(&link) else {
             return; // it is gone
         };
@@ -232,6 +255,12 @@ impl Door {
             return self.refuse_attach(cx, client, link, &name, &refusal);
         }
         self.renew_credit(cx, client, link);
+        let announced = security::initial_credit(cx.policy);
+        if is_quic(cx, client) && client.engine.credit(link) < announced {
+            // A client that resumes has counted on it.
+            let (engine, out) = (&mut client.engine, &mut self.out);
+            let _ = engine.set_credit(link, announced, false, false, out);
+        }
     }
 
     fn target_node(

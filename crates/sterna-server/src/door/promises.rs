@@ -178,6 +178,13 @@ impl<A> Promises<A> {
         self.len() >= cx.policy.waiting_acknowledgements
     }
 
+    /// Drops those that are not to be kept.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&A) -> bool) {
+        if let Some(waiting) = &mut self.0 {
+            (waiting.queue).retain(|(_, acknowledgement)| keep(acknowledgement));
+        }
+    }
+
     /// Drops all of them.
     pub(crate) fn clear(&mut self) {
         drop(self.take());

@@ -416,3 +416,74 @@ fn a_stopping_broker_says_where_to_go() {
         assert!(problems.contains("amqp.server_reference"), "{problems}");
     }
 }
+
+/// Deliveries that are remembered of earlier attachments count, too.
+#[test]
+fn a_link_that_comes_again_and_again_has_no_more_unsettled_than_it_may() {
+    let mut broker = broker(|amqp| {
+        amqp.maximum_unsettled_deliveries = 6;
+        amqp.link_credit = 4;
+    });
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = AttachOptions {
+        rcv_settle_mode: sterna_amqp::performatives::ReceiverSettleMode::Second,
+        target: Some(TargetArchetype::Target(Target::new("a"))),
+        is_incomplete: true,
+        recover: true,
+        ..Default::default()
+    };
+    let mut sent = 0;
+    for _ in 0..5 {
+        let link = client.attach(&mut broker, session, "s", Role::Sender, &options);
+        while client.engine.credit(link) > 0 {
+            sent += 1;
+            client.send(&mut broker, link, sent, "m");
+        }
+        client.detach(&mut broker, link, false);
+    }
+    assert_eq!((sent, client.condition()), (6, None));
+    // A client that says that it has none left makes room.
+    let none = AttachOptions {
+        is_incomplete: false,
+        recover: false,
+        ..options
+    };
+    let link = client.attach(&mut broker, session, "s", Role::Sender, &none);
+    assert_eq!(client.engine.credit(link), 4);
+}
+
+/// Its answer finds no room in the client's frames.
+#[test]
+fn a_source_whose_return_is_refused_stays_with_its_messages() {
+    let mut broker = broker(|_| {});
+    let filter = crate::links::selector(&format!("'{}' = '' OR 1 = 1", "x".repeat(600)));
+    let source = || Source {
+        expiry_policy: sterna_amqp::messaging::TerminusExpiryPolicy::Never,
+        filter: crate::links::map(&filter),
+        ..Source::new("a")
+    };
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", source(), 0);
+    client.cut(&mut broker);
+    let mqtt = broker.client(Version::V5, "publisher");
+    broker.publish(mqtt, Version::V5, "a", "m", QoS::AtLeastOnce);
+    let narrow = Start {
+        limits: Limits {
+            max_frame_bytes: 512,
+            ..Limits::default()
+        },
+        ..Start::new("c")
+    };
+    let mut client = Client::start(&mut broker, narrow);
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", source(), 1);
+    let condition = client.condition();
+    assert_eq!(condition.as_deref(), Some("amqp:frame-size-too-small"));
+    client.cut(&mut broker);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", source(), 1);
+    assert_eq!(client.accept_all(&mut broker), ["m"]);
+}

@@ -3,9 +3,10 @@
 
 use sterna_amqp::Event;
 use sterna_amqp::connection::LinkId;
-use sterna_amqp::link::AttachOptions;
-use sterna_amqp::messaging::{Source, Target, TargetArchetype};
+use sterna_amqp::link::{AttachOptions, OutgoingTransfer};
+use sterna_amqp::messaging::{MessageWriter, Source, Target, TargetArchetype};
 use sterna_amqp::performatives::{ReceiverSettleMode, Role, SenderSettleMode};
+use sterna_net::TransportKind;
 
 use crate::client::{Client, Happened, Start};
 use crate::fixture::{Broker, everybodys};
@@ -169,5 +170,46 @@ fn another_user_container_or_name_steals_nothing() {
                 assert!(!is_stolen(client, *link), "{user} {container} {name}");
             }
         }
+    }
+}
+
+/// `docs/amqp-over-quic.md`, section 15: a device that roams sends messages behind its attach, whose answer waits
+/// until the old connection's link has ended.
+#[test]
+fn messages_behind_the_attach_of_a_link_that_is_elsewhere_wait_for_its_answer() {
+    for shard in SHARDS {
+        let mut broker = Broker::with(&everybodys(), 3);
+        let mut reader = Client::connect(&mut broker, "reader");
+        let session = reader.begin(&mut broker);
+        reader.receiver(&mut broker, session, "in", Source::new("t"), 10);
+        let mut first = Client::start(&mut broker, Start::new("c").over(TransportKind::Quic));
+        let session = first.begin(&mut broker);
+        first.sender(&mut broker, session, "t");
+        let again = Start::new("c").on(shard).over(TransportKind::Quic);
+        let mut second = Client::start(&mut broker, again);
+        let session = second.begin(&mut broker);
+        let options = AttachOptions {
+            source: Some(Source::default()),
+            target: Some(TargetArchetype::Target(Target::new("t"))),
+            ..AttachOptions::default()
+        };
+        let (engine, out) = (&mut second.engine, &mut second.out);
+        let link = engine.attach(session, "t", Role::Sender, &options, out);
+        let link = link.expect("a link");
+        engine.assume_credit(link, 2).expect("a new link");
+        for text in ["1", "2"] {
+            let mut message = bytes::BytesMut::new();
+            MessageWriter::new(&mut message).data(text.as_bytes());
+            let transfer = OutgoingTransfer {
+                settled: true,
+                ..OutgoingTransfer::new(text.as_bytes(), 0)
+            };
+            let sent = engine.transfer(link, &transfer, &[&message], false, out);
+            assert!(sent.is_ok_and(|sent| sent.complete));
+        }
+        second.turn(&mut broker);
+        reader.turn(&mut broker);
+        assert_eq!(reader.accept_all(&mut broker), ["1", "2"], "{shard}");
+        assert_eq!(second.condition(), None);
     }
 }

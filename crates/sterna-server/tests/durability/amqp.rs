@@ -65,6 +65,30 @@ fn deliveries_are_accepted_when_they_are_kept() {
     }
 }
 
+/// A channel is used again. Answers to the session before would name the deliveries and links of the new one.
+#[test]
+fn answers_that_wait_end_with_their_session() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let _keeper = keeper(&mut broker, TransportKind::Tcp);
+    let mut client = start(&mut broker, TransportKind::Tcp, "c");
+    let session = client.begin(&mut broker);
+    let link = client.sender(&mut broker, session, "kept/a");
+    store.hold();
+    client.send(&mut broker, link, 1, "m");
+    (client.engine.end(session, None, &mut client.out)).expect("a session");
+    client.turn(&mut broker);
+    let session = client.begin(&mut broker);
+    let link = client.sender(&mut broker, session, "other");
+    assert!(
+        client.engine.credit(link) > 0,
+        "nothing is before its attach"
+    );
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!((client.outcomes(), client.condition()), (vec![], None));
+}
+
 #[test]
 fn a_stalled_store_holds_credit_back_and_gives_it_again() {
     for transport in TRANSPORTS {
