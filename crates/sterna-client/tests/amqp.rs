@@ -258,6 +258,47 @@ async fn credit_by_hand_and_drain() {
     assert!(receiver.try_next().is_none(), "the drain took the credit");
 }
 
+/// A drain with a window asks once, ends when there is nothing more, and new credit follows.
+#[tokio::test]
+async fn a_window_can_be_drained() {
+    let broker = Broker::start(Scheme::Amqp, Setup::default()).await;
+    let connection = start(broker.options());
+    let session = connection.session().await.unwrap();
+    let mut options = ReceiverOptions::new("a");
+    options.credit = Credit::Window(4);
+    let mut receiver = session.receiver(options).await.unwrap();
+    soon(receiver.attached()).await.unwrap();
+    for number in 0..20 {
+        soon(receiver.drain()).await.unwrap();
+        assert!(receiver.try_next().is_none(), "there was nothing");
+        let message = Message::data(format!("{number}"));
+        broker.shared.put("a", message.encode());
+        let delivery = next(&mut receiver).await;
+        assert_eq!(text(&delivery), format!("{number}"));
+        soon(delivery.accept()).await.unwrap();
+    }
+    // The window is full of what is undecided, and there is no credit to give back.
+    soon(receiver.drain()).await.unwrap();
+    let mut undecided = Vec::new();
+    for _ in 0..6 {
+        broker.shared.put("a", Message::data("x").encode());
+    }
+    for _ in 0..4 {
+        undecided.push(next(&mut receiver).await);
+    }
+    soon(receiver.drain()).await.unwrap();
+    assert!(receiver.try_next().is_none(), "the window is full");
+    for delivery in undecided {
+        soon(delivery.accept()).await.unwrap();
+    }
+    for _ in 0..2 {
+        soon(next(&mut receiver).await.accept()).await.unwrap();
+    }
+    let log = broker.shared.world.lock().unwrap().log.clone();
+    let drains = log.iter().filter(|line| *line == "drain").count();
+    assert_eq!(drains, 22);
+}
+
 /// A window of two is never exceeded, however many messages there are.
 #[tokio::test]
 async fn the_window_bounds_what_is_undecided() {

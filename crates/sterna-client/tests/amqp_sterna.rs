@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sterna_client::amqp::{
-    Condition, Connection, Error, Message, Options, Outcome, Receiver, ReceiverOptions,
+    Condition, Connection, Error, Event, Message, Options, Outcome, Receiver, ReceiverOptions,
     ReceiverSettles, SenderOptions,
 };
 use sterna_client::{Backoff, Url};
@@ -302,6 +302,45 @@ async fn a_link_comes_back_from_a_connection_of_before() {
     let delivery = soon(stolen.next()).await.unwrap();
     assert_eq!(delivery.message().unwrap().bytes().unwrap(), "m");
     soon(delivery.accept()).await.unwrap();
+}
+
+/// What is done with a transaction of a lost connection fails; its sender goes on, and another
+/// transaction has none of it.
+#[tokio::test]
+async fn a_lost_transaction_takes_nothing_along() {
+    let broker = Broker::start().await;
+    let (connection, mut events) = Connection::start(broker.options(broker.relay)).unwrap();
+    let session = connection.session().await.unwrap();
+    let controller = session.controller().await.unwrap();
+    let sender = session.sender(SenderOptions::new("queue/q")).await.unwrap();
+    let lost = soon(controller.declare()).await.unwrap();
+    let posted = lost.post(&sender, Message::data("1")).await.unwrap();
+    assert_eq!(soon(posted).await.unwrap(), Outcome::Accepted);
+    assert!(matches!(
+        soon(events.next()).await,
+        Some(Event::Connected(_))
+    ));
+    broker.break_all.notify_waiters();
+    assert!(matches!(
+        soon(events.next()).await,
+        Some(Event::Disconnected { .. })
+    ));
+    let current = soon(controller.declare()).await.unwrap();
+    let posted = lost.post(&sender, Message::data("2")).await.unwrap();
+    assert!(matches!(soon(posted).await, Err(Error::TransactionLost)));
+    let posted = current.post(&sender, Message::data("3")).await.unwrap();
+    assert_eq!(soon(posted).await.unwrap(), Outcome::Accepted);
+    let committed = soon(lost.commit()).await;
+    assert!(matches!(committed, Err(Error::TransactionLost)));
+    soon(current.commit()).await.unwrap();
+
+    let source = ReceiverOptions::new("queue/q");
+    let mut receiver = session.receiver(source).await.unwrap();
+    let delivery = soon(receiver.next()).await.unwrap();
+    assert_eq!(delivery.message().unwrap().bytes().unwrap(), "3");
+    soon(delivery.accept()).await.unwrap();
+    soon(receiver.drain()).await.unwrap();
+    assert!(receiver.try_next().is_none(), "nothing else took effect");
 }
 
 /// Transactions on the real thing: what is posted and retired takes effect together.

@@ -259,11 +259,20 @@ impl Connection {
                     Condition::UNAUTHORIZED_ACCESS,
                     "the server has not proved itself",
                 );
-                if outcome.code != SaslCode::Ok {
-                    return Err(DecodeError::new(
-                        Condition::UNAUTHORIZED_ACCESS,
-                        "the server does not let the client in",
-                    ));
+                match outcome.code {
+                    SaslCode::Ok => {}
+                    SaslCode::Auth | SaslCode::SysPerm => {
+                        return Err(DecodeError::new(
+                            Condition::UNAUTHORIZED_ACCESS,
+                            "the server does not let the client in",
+                        ));
+                    }
+                    SaslCode::Sys | SaslCode::SysTemp => {
+                        return Err(DecodeError::new(
+                            Condition::INTERNAL_ERROR,
+                            "the server does not let the client in for now",
+                        ));
+                    }
                 }
                 let mechanism = self.mechanism.as_mut().ok_or(ORDER)?;
                 mechanism

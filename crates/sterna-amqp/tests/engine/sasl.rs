@@ -236,6 +236,28 @@ fn wrong_passwords_are_told() {
     }
 }
 
+/// A server's passing error is not taken for a refusal of the client.
+#[test]
+fn the_code_of_the_outcome_says_whether_to_ask_again() {
+    for (code, condition) in [
+        (SaslCode::Auth, Condition::UNAUTHORIZED_ACCESS),
+        (SaslCode::SysPerm, Condition::UNAUTHORIZED_ACCESS),
+        (SaslCode::Sys, Condition::INTERNAL_ERROR),
+        (SaslCode::SysTemp, Condition::INTERNAL_ERROR),
+    ] {
+        let mut server = server(&ALL, true);
+        let mut client = client(Some(Box::new(Anonymous::default())), true);
+        server.read(&mut client.out, 0, usize::MAX, |connection, out, event| {
+            if matches!(event, Event::SaslInit { .. }) {
+                connection.sasl_outcome(code, None, out).unwrap();
+            }
+        });
+        client.read(&mut server.out, 0, usize::MAX, |_, _, _| {});
+        assert!(client.connection.is_closed());
+        assert_eq!(client.violations[0].condition, condition, "{code:?}");
+    }
+}
+
 /// A server that has not the user's record cannot pretend that it has.
 #[test]
 fn a_server_that_does_not_prove_itself_is_left() {

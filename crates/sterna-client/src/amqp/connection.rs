@@ -24,6 +24,10 @@ const QUEUED_REQUESTS: usize = 64;
 /// Events that wait to be read; later ones are dropped.
 const QUEUED_EVENTS: usize = 64;
 
+/// The next number of a session or link. No connection has another's, so that a transaction is not
+/// taken for one of another connection.
+static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
+
 /// State of the connection after the server's open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -77,7 +81,6 @@ pub(super) struct Inlet {
     bytes: Arc<Semaphore>,
     bytes_limit: usize,
     pub(super) held: Arc<Held>,
-    next_key: AtomicU64,
 }
 
 impl fmt::Debug for Inlet {
@@ -96,8 +99,8 @@ impl Inlet {
         self.status.end().unwrap_or(Error::Ended)
     }
 
-    fn key(&self) -> u64 {
-        self.next_key.fetch_add(1, Ordering::Relaxed)
+    fn key() -> u64 {
+        NEXT_KEY.fetch_add(1, Ordering::Relaxed)
     }
 
     async fn permit(&self) -> Result<OwnedSemaphorePermit, Error> {
@@ -156,7 +159,6 @@ impl Connection {
             bytes: Arc::new(Semaphore::new(bytes_limit)),
             bytes_limit,
             held,
-            next_key: AtomicU64::new(1),
         };
         let connection = Self {
             inlet: Arc::new(inlet),
@@ -189,7 +191,7 @@ impl Connection {
     /// # Errors
     /// When the client has ended.
     pub async fn session(&self) -> Result<Session, Error> {
-        let key = self.inlet.key();
+        let key = Inlet::key();
         let permit = self.inlet.permit().await?;
         self.inlet.send(Command::Begin {
             session: key,
@@ -250,7 +252,7 @@ impl Session {
         }
         let (deliveries, receiver) = mpsc::unbounded_channel::<Arrived>();
         let (status, watched) = Watched::new();
-        let link = self.inlet.key();
+        let link = Inlet::key();
         let name = options.name.clone().unwrap_or_else(random_id);
         let outlives_link = options.outlives_link();
         let permit = self.inlet.permit().await?;
@@ -285,7 +287,7 @@ impl Session {
             return Err(Error::Invalid("1 to 16,384 messages can be under way"));
         }
         let (status, watched) = Watched::new();
-        let link = self.inlet.key();
+        let link = Inlet::key();
         let name = options.name.clone().unwrap_or_else(random_id);
         let room = Arc::new(Semaphore::new(options.in_flight));
         let settles = options.sender_settles;

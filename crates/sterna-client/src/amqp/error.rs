@@ -56,6 +56,8 @@ pub enum Error {
     Connect(ConnectError),
     /// The peer did not let this client in.
     Refused(&'static str),
+    /// The peer cannot let this client in for now. Another attempt may succeed.
+    Busy(&'static str),
     /// The exchange by which both ends prove that they know the password failed.
     Authentication(ScramError),
     /// The peer closed the connection, with an error if it was not as planned.
@@ -81,7 +83,8 @@ pub enum Error {
         max_bytes: u64,
     },
     /// The peer forgot the link while a delivery with receiver settle mode second was under way.
-    /// Its arrival is unknown, and sending it again might deliver it twice.
+    /// Its arrival is unknown, and sending it again might deliver it twice. Or the
+    /// connection was lost before the coordinator of a transaction answered a request.
     Unknown,
     /// The delivery came over a connection that is gone. It comes again.
     Stale,
@@ -110,7 +113,7 @@ impl Error {
                     || remote.is(Condition::INTERNAL_ERROR)
                     || remote.is(Condition::RESOURCE_LIMIT_EXCEEDED)
             }
-            Self::Closed(None) | Self::Lost(_) | Self::Protocol { .. } => true,
+            Self::Busy(_) | Self::Closed(None) | Self::Lost(_) | Self::Protocol { .. } => true,
             _ => false,
         }
     }
@@ -127,7 +130,9 @@ impl fmt::Display for Error {
         };
         match self {
             Self::Connect(error) => error.fmt(f),
-            Self::Refused(detail) => write!(f, "the broker refused the connection: {detail}"),
+            Self::Refused(detail) | Self::Busy(detail) => {
+                write!(f, "the broker refused the connection: {detail}")
+            }
             Self::Authentication(error) => error.fmt(f),
             Self::Closed(error) => because(f, "the broker closed the connection", error),
             Self::SessionEnded(error) => because(f, "the broker ended the session", error),

@@ -9,7 +9,7 @@ use sterna_amqp::DecodeError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{Inlet, LinkHandle};
-use super::driver::{Arrived, Command, Decided};
+use super::driver::{Arrived, Attachment, Command, Decided};
 use super::error::Remote;
 use super::message::Message;
 use super::options::ReceiverSettles;
@@ -213,7 +213,12 @@ impl Delivery {
         self.decide(outcome, None)
     }
 
-    pub(super) fn decide(self, outcome: &Outcome, txn_id: Option<&[u8]>) -> Settlement {
+    /// Decides, within a transaction if there is one, which ends with this attachment.
+    pub(super) fn decide(
+        self,
+        outcome: &Outcome,
+        transaction: Option<(Attachment, &[u8])>,
+    ) -> Settlement {
         let (done, answer) = oneshot::channel();
         if self.arrived.settled {
             let _ = done.send(Ok(()));
@@ -225,8 +230,9 @@ impl Delivery {
                 link: self.link,
                 delivery_id: self.arrived.delivery_id,
                 tag: self.arrived.tag,
-                state: outcome.state(txn_id),
+                state: outcome.state(transaction.map(|(_, txn_id)| txn_id)),
                 second: self.arrived.settle_mode == ReceiverSettles::Second,
+                attachment: transaction.map(|(attachment, _)| attachment),
                 done,
             },
         };

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::connection::LinkHandle;
-use super::driver::{Command, Fate, OutgoingAmqpMessage, Sent};
+use super::driver::{Attachment, Command, Fate, OutgoingAmqpMessage, Sent};
 use super::message::Message;
 use super::options::SenderSettles;
 use super::{Error, LinkInfo, Outcome};
@@ -53,7 +53,7 @@ impl Sender {
     /// # Errors
     /// When the link or client has ended.
     pub async fn send(&self, message: Message) -> Result<Sending, Error> {
-        self.hand_over(message, false, None).await
+        self.hand_over(message.encode(), false, None, None).await
     }
 
     /// Sends a message and waits until the receiver has decided about it, through lost connections.
@@ -67,7 +67,7 @@ impl Sender {
 
     /// Hands over a message that is settled as it is sent. Its outcome is unknown, and it is lost
     /// with a connection. The future that comes back says when it was handed to the operating
-    /// system.
+    /// system, and where it is early data, when the server has taken that.
     ///
     /// # Errors
     /// When the link settles otherwise ([`SenderSettles::Unsettled`]), or the link or client has
@@ -76,23 +76,23 @@ impl Sender {
         if self.settles == SenderSettles::Unsettled {
             return Err(Error::Invalid("the link sends unsettled messages only"));
         }
-        self.hand_over(message, true, None).await
+        self.hand_over(message.encode(), true, None, None).await
     }
 
+    /// Waits until the peer has attached its end, and gives this attachment.
+    pub(super) async fn attachment(&self) -> Result<Attachment, Error> {
+        Ok(Attachment {
+            link: self.handle.link,
+            number: self.attached().await?.attached,
+        })
+    }
+
+    /// Hands an encoded message over, which is not sent once `attachment` has ended.
     pub(super) async fn hand_over(
-        &self,
-        message: Message,
-        settled: bool,
-        txn_id: Option<Bytes>,
-    ) -> Result<Sending, Error> {
-        self.hand_over_encoded(message.encode(), settled, txn_id)
-            .await
-    }
-
-    pub(super) async fn hand_over_encoded(
         &self,
         payload: Bytes,
         settled: bool,
+        attachment: Option<Attachment>,
         txn_id: Option<Bytes>,
     ) -> Result<Sending, Error> {
         let settled = settled || self.settles == SenderSettles::Settled;
@@ -107,6 +107,7 @@ impl Sender {
                 payload,
                 settled,
                 txn_id,
+                attachment,
                 sent: Sent {
                     done: Some(done),
                     _room: room,

@@ -113,9 +113,20 @@ impl<W: Waiter> Outlet<W> {
     /// Notes that the last message in the buffer has this length, and no acknowledgement of its
     /// own.
     pub(crate) fn note(&mut self, bytes: usize, waiter: Option<W>) {
-        let end = self.sent_bytes + self.buffer.len() as u64;
-        self.under_way.add(end, bytes as u64);
-        self.written.extend(waiter.map(|waiter| (end, waiter)));
+        self.under_way.add(self.end(), bytes as u64);
+        if let Some(waiter) = waiter {
+            self.wait(waiter);
+        }
+    }
+
+    /// Tells this waiter when everything that is in the buffer now was handed to the transport.
+    pub(crate) fn wait(&mut self, waiter: W) {
+        self.written.push_back((self.end(), waiter));
+    }
+
+    /// The end of what is in the buffer, in bytes since the start.
+    fn end(&self) -> u64 {
+        self.sent_bytes + self.buffer.len() as u64
     }
 
     /// Data that may be lost with the stream.

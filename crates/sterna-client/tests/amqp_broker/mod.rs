@@ -61,7 +61,7 @@ pub(crate) struct World {
     pub(crate) accepted: Vec<(String, Bytes)>,
     /// What a suspended link keeps: by container, name and the broker's role.
     suspended: HashMap<(String, String, bool), Suspended>,
-    /// Links that were attached, and violations.
+    /// Links that were attached, violations, and more that tests look at.
     pub(crate) log: Vec<String>,
     /// Links that are suspended are forgotten.
     pub(crate) forget: bool,
@@ -86,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) reset_streams: Notify,
     /// Nothing is sent at all, over QUIC.
     pub(crate) hold: AtomicBool,
+    /// How the next login is refused.
+    pub(crate) refusal: Mutex<Option<SaslCode>>,
 }
 
 impl Shared {
@@ -97,6 +99,7 @@ impl Shared {
             break_all: Notify::new(),
             reset_streams: Notify::new(),
             hold: AtomicBool::new(false),
+            refusal: Mutex::default(),
         })
     }
 
@@ -252,6 +255,10 @@ impl Served {
         }
     }
 
+    pub(crate) fn log(&self, line: &str) {
+        self.shared.world.lock().unwrap().log.push(line.to_owned());
+    }
+
     /// A stream was reset.
     pub(crate) fn lane_closed(&mut self, lane: u64) {
         self.engine.lane_closed(Lane(lane));
@@ -311,6 +318,7 @@ impl Served {
             Event::Credit {
                 link, drain: true, ..
             } => {
+                self.log("drain");
                 self.dispatch();
                 let _ = self.engine.drained(link, 0, &mut self.out);
             }
@@ -335,6 +343,11 @@ impl Served {
 
     fn login(&mut self, mechanism: &str, response: &[u8]) {
         let (user, password) = self.shared.setup.login;
+        let refusal = self.shared.refusal.lock().unwrap().take();
+        if let Some(code) = refusal {
+            self.outcome(code, None);
+            return;
+        }
         match mechanism {
             "PLAIN" => {
                 let right = PlainCredentials::parse(response)

@@ -1,6 +1,7 @@
 //! The broker's listeners: TCP, TLS, WebSocket and QUIC.
 
 use std::collections::HashMap;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,6 +74,11 @@ impl Drop for Broker {
 
 impl Broker {
     pub(crate) async fn start(scheme: Scheme, setup: Setup) -> Self {
+        Self::start_at(scheme, setup, 0).await.unwrap()
+    }
+
+    /// Starts at a port, 0 for any; fails where that is taken.
+    pub(crate) async fn start_at(scheme: Scheme, setup: Setup, port: u16) -> std::io::Result<Self> {
         let pki = Pki::new();
         let shared = Shared::new(setup);
         let host = "localhost";
@@ -83,18 +89,18 @@ impl Broker {
             transport.max_concurrent_bidi_streams(shared.setup.streams.into());
             config.transport_config(Arc::new(transport));
             let endpoint =
-                quinn::Endpoint::server(config, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+                quinn::Endpoint::server(config, SocketAddr::from(([127, 0, 0, 1], port)))?;
             let port = endpoint.local_addr().unwrap().port();
             let task = tokio::spawn(accept_quic(endpoint.clone(), Arc::clone(&shared)));
-            return Self {
+            return Ok(Self {
                 shared,
                 url: Url::new(scheme, host, Some(port)).unwrap(),
                 pki,
                 tasks: vec![task],
                 endpoint: Some(endpoint),
-            };
+            });
         }
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let port = listener.local_addr().unwrap().port();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(pki.config(b"amqp")));
         let task = tokio::spawn({
@@ -104,9 +110,14 @@ impl Broker {
                     let (shared, acceptor) = (Arc::clone(&shared), acceptor.clone());
                     tokio::spawn(async move {
                         match scheme {
-                            Scheme::Amqp => serve(stream, shared).await,
+                            Scheme::Amqp => serve(stream, shared, &[]).await,
                             Scheme::Amqps => {
-                                serve(acceptor.accept(stream).await.unwrap(), shared).await;
+                                let mut stream = acceptor.accept(stream).await.unwrap();
+                                let mut early = Vec::new();
+                                if let Some(mut data) = stream.get_mut().1.early_data() {
+                                    data.read_to_end(&mut early).unwrap();
+                                }
+                                serve(stream, shared, &early).await;
                             }
                             _ => serve_websocket(stream, shared).await,
                         }
@@ -114,13 +125,13 @@ impl Broker {
                 }
             }
         });
-        Self {
+        Ok(Self {
             shared,
             url: Url::new(scheme, host, Some(port)).unwrap(),
             pki,
             tasks: vec![task],
             endpoint: None,
-        }
+        })
     }
 
     /// Options of a client that comes back quickly.
@@ -183,9 +194,13 @@ impl rustls::server::ProducesTickets for NoTickets {
     }
 }
 
-/// Serves a connection that is one stream of bytes.
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, shared: Arc<Shared>) {
+/// Serves a connection that is one stream of bytes. `early` came before its handshake was complete.
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, shared: Arc<Shared>, early: &[u8]) {
     let mut served = Served::new(Arc::clone(&shared));
+    if !early.is_empty() {
+        served.log("early data");
+        served.input(0, early);
+    }
     let (mut reading, mut writing) = tokio::io::split(stream);
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -246,7 +261,7 @@ async fn serve_websocket(stream: tokio::net::TcpStream, shared: Arc<Shared>) {
         .await
         .unwrap();
     let (near, far) = tokio::io::duplex(1 << 16);
-    tokio::spawn(serve(far, shared));
+    tokio::spawn(async move { serve(far, shared, &[]).await });
     let (mut reading, mut writing) = tokio::io::split(near);
     let mut buffer = vec![0; 1 << 14];
     loop {

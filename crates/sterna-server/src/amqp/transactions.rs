@@ -24,7 +24,6 @@ use crate::metrics::DropReason;
 /// The transactions of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Transactions {
-    next: u32,
     declared: FxHashMap<u32, Transaction>,
 }
 
@@ -380,8 +379,7 @@ fn declare(
         let detail = "too many transactions at a time";
         return Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail));
     }
-    let id = transactions.next;
-    transactions.next = transactions.next.wrapping_add(1);
+    let id = new_id(&transactions.declared)?;
     transactions.declared.insert(
         id,
         Transaction {
@@ -393,4 +391,20 @@ fn declare(
         },
     );
     Ok(Some(id))
+}
+
+/// An identifier at random. A client that goes on with a transaction of a lost connection then meets
+/// none of its new connection's.
+fn new_id(declared: &FxHashMap<u32, Transaction>) -> Result<u32, Refusal> {
+    let mut random = [0; 4];
+    loop {
+        getrandom::fill(&mut random).map_err(|_| {
+            let detail = "no randomness for a transaction";
+            refusal(Condition::INTERNAL_ERROR, detail)
+        })?;
+        let id = u32::from_be_bytes(random);
+        if !declared.contains_key(&id) {
+            return Ok(id);
+        }
+    }
 }

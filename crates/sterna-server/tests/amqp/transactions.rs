@@ -125,6 +125,30 @@ fn a_transaction_ends_with_its_coordinator_and_its_connection() {
     assert!(client.texts().is_empty());
 }
 
+/// A client that goes on with a transaction of a lost connection is told, and does not act on another.
+#[test]
+fn a_transaction_has_a_name_that_no_other_connection_has() {
+    let mut broker = Broker::new();
+    let mut names = Vec::new();
+    for container in ["one", "two"] {
+        let mut client = Client::connect(&mut broker, container);
+        let session = client.begin(&mut broker);
+        let link = client.coordinator(&mut broker, session);
+        for _ in 0..2 {
+            names.push(client.declare(&mut broker, link).expect("declared"));
+        }
+        if let [known, _, ..] = &names[..]
+            && container == "two"
+        {
+            let outcome = discharge(&mut broker, &mut client, link, known, false);
+            assert_eq!(outcome, "rejected amqp:transaction:unknown-id");
+        }
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 4);
+}
+
 #[test]
 fn what_was_retired_in_a_lost_transaction_is_recovered_undecided() {
     let mut broker = Broker::new();

@@ -34,6 +34,8 @@ pub(super) const REFUSED: u8 = 0x80;
 const NOT_AUTHORISED: u8 = 0x87;
 /// Bad user name or password, as in MQTT 5.
 const BAD_LOGIN: u8 = 0x86;
+/// Server busy, as in MQTT 5: the broker cannot let the client in for now.
+const BUSY: u8 = 0x89;
 /// Topic name invalid, as in MQTT 5: there is no such node, or no such thing of the admin API.
 pub(super) const NO_TOPIC: u8 = 0x90;
 /// Packet too large, as in MQTT 5.
@@ -140,6 +142,7 @@ impl Failure {
         let code = match error {
             amqp::Error::Connect(error) => connect(error),
             amqp::Error::Refused(_) => BAD_LOGIN,
+            amqp::Error::Busy(_) => BUSY,
             amqp::Error::Authentication(_) => AUTHENTICATION,
             amqp::Error::Closed(Some(remote))
             | amqp::Error::SessionEnded(Some(remote))

@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf};
+use tokio::sync::oneshot;
+
 use super::state::{
     Decision, DriverLink, DriverSession, Kind, LinkInfo, ReceiverState, SenderState,
 };
@@ -63,11 +66,15 @@ impl Driver {
                     outstanding: 0,
                     granted: 0,
                     drain: None,
+                    drain_sent: false,
                     decided: HashMap::new(),
                     recovering: HashMap::new(),
                 };
                 self.attach_requested(session, link, name, Kind::Receiver(state), status);
                 self.thirsty.insert(link);
+            }
+            Some(Command::Send { message, .. }) if self.is_over(message.attachment) => {
+                message.sent.tell(Err(Error::TransactionLost));
             }
             Some(Command::Send { link, message }) => {
                 let token = self.token();
@@ -81,8 +88,9 @@ impl Driver {
             }
             Some(Command::Decide {
                 generation,
-                decision,
+                mut decision,
             }) => {
+                let is_over = self.is_over(decision.attachment);
                 let current = self
                     .links
                     .get_mut(&decision.link)
@@ -95,6 +103,12 @@ impl Driver {
                     receiver.outstanding = receiver.outstanding.saturating_sub(1);
                 }
                 self.thirsty.insert(decision.link);
+                if is_over {
+                    // The application has let go of the delivery, so it goes back and comes again.
+                    let _ = decision.done.send(Err(Error::TransactionLost));
+                    decision.state = DeliveryStateBuf::new(&DeliveryState::RELEASED);
+                    decision.done = oneshot::channel().0;
+                }
                 self.decisions.push(Decision {
                     link: decision.link,
                     delivery_id: decision.delivery_id,
@@ -119,6 +133,7 @@ impl Driver {
             Some(Command::Drain { link, done }) => match self.receiver(link) {
                 Some(receiver) if receiver.drain.is_none() => {
                     receiver.drain = Some(done);
+                    receiver.drain_sent = false;
                     self.thirsty.insert(link);
                 }
                 Some(_) => {

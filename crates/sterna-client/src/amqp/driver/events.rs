@@ -10,7 +10,7 @@ use sterna_amqp::link::{Recovery, Unsettled};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, Source, Target, TargetArchetype};
 use sterna_amqp::performatives::{Attach, Error as WireError, ReceiverSettleMode, Role};
 
-use super::state::{Arrived, Kind, LinkInfo, ReceiverState, SenderState};
+use super::state::{Arrived, EarlyMessage, Kind, LinkInfo, ReceiverState, SenderState};
 use super::wire::{Closing, Wire};
 use super::{Driver, OutgoingAmqpMessage};
 use crate::amqp::Error;
@@ -280,14 +280,15 @@ fn suspend_sender(sender: &mut SenderState, unsettled: &mut Vec<Unsettled>, is_l
     if is_lost {
         // Transactions live on their connection, and so does what belongs to one.
         let coordinator = sender.coordinator;
-        for messages in [&mut sender.sent, &mut sender.waiting] {
+        for (messages, is_sent) in [(&mut sender.sent, true), (&mut sender.waiting, false)] {
             let (lost, kept) = std::mem::take(messages)
                 .into_iter()
-                .partition(|(_, message)| coordinator || message.txn_id.is_some());
+                .partition(|(_, message)| message.attachment.is_some());
             *messages = kept;
             let lost: BTreeMap<u64, OutgoingAmqpMessage> = lost;
             for message in lost.into_values() {
-                message.sent.tell(Err(if coordinator {
+                // The coordinator may have carried a request out.
+                message.sent.tell(Err(if coordinator && is_sent {
                     Error::Unknown
                 } else {
                     Error::TransactionLost
@@ -433,7 +434,8 @@ fn recover(driver: &mut Driver, id: LinkId, delivery: Unsettled, recovery: Recov
                     let Some(message) = sender.sent.remove(&delivery.token) else {
                         return;
                     };
-                    if second && !sender.peer_recovers {
+                    // A coordinator may have carried a request out.
+                    if sender.coordinator || (second && !sender.peer_recovers) {
                         message.sent.tell(Err(Error::Unknown));
                     } else {
                         sender.waiting.insert(delivery.token, message);
@@ -456,8 +458,16 @@ fn recover(driver: &mut Driver, id: LinkId, delivery: Unsettled, recovery: Recov
 
 impl Driver {
     /// Early data was rejected, so the server has not read it. Messages that were first sent in it
-    /// are sent again as new ones.
-    pub(super) fn unsend(&mut self) {
+    /// are sent again as new ones; `early` are the settled ones among them.
+    pub(super) fn unsend(&mut self, early: Vec<EarlyMessage>) {
+        for one in early {
+            match self.sender(one.link) {
+                Some(sender) => {
+                    sender.waiting.insert(one.token, one.message);
+                }
+                None => one.message.sent.tell(Err(Error::Ended)),
+            }
+        }
         for link in self.links.values_mut() {
             let Kind::Sender(sender) = &mut link.kind else {
                 continue;

@@ -23,10 +23,17 @@ impl Waiter for Sent {
 }
 
 impl Lanes {
-    /// A settled message of this length was put into the buffer of a lane.
-    pub(super) fn note_sent(&mut self, lane: Lane, sent: Sent, bytes: usize) {
+    /// A settled message of this length was put into the buffer of a lane. `sent` is told when it was
+    /// handed to the transport.
+    pub(super) fn note_sent(&mut self, lane: Lane, sent: Option<Sent>, bytes: usize) {
         let at = self.at(lane.0).unwrap_or(0);
-        self.0[at].outlet.note(bytes, Some(sent));
+        self.0[at].outlet.note(bytes, sent);
+    }
+
+    /// Tells `sent` when everything that is in the buffer of a lane now was handed to the transport.
+    pub(super) fn wait(&mut self, lane: Lane, sent: Sent) {
+        let at = self.at(lane.0).unwrap_or(0);
+        self.0[at].outlet.wait(sent);
     }
 
     /// A lane was cut off by the peer: the other direction ends, too.

@@ -33,7 +33,7 @@ use crate::path::PathStatistics;
 use crate::transport::{Settings, Transport};
 
 pub use state::LinkInfo;
-pub(super) use state::{Arrived, Done, Fate, OutgoingAmqpMessage, Sent};
+pub(super) use state::{Arrived, Attachment, Done, Fate, OutgoingAmqpMessage, Sent};
 use state::{Decision, DriverLink, DriverSession, Kind};
 
 /// A request of the application. Each is bounded by something that its handle holds: a permit, a
@@ -101,6 +101,8 @@ pub(super) struct Decided {
     pub(super) tag: sterna_amqp::link::DeliveryTag,
     pub(super) state: sterna_amqp::messaging::DeliveryStateBuf,
     pub(super) second: bool,
+    /// Of the transaction that it belongs to.
+    pub(super) attachment: Option<Attachment>,
     pub(super) done: Done<()>,
 }
 
@@ -255,7 +257,10 @@ impl link::Driver for Driver {
     async fn serve(&mut self, mut transport: Transport, mut deadline: Instant) -> End {
         let mut credit = 0;
         if transport.holds_first_flight() {
-            credit = CREDITS.recall(&self.options.url).unwrap_or(0);
+            // Tickets of TLS over TCP come without credit, also from a server at the same port.
+            if transport.quic.is_some() {
+                credit = CREDITS.recall(&self.options.url).unwrap_or(0);
+            }
             if self.connections == 0 {
                 self.await_work().await;
             }
@@ -318,6 +323,14 @@ impl Driver {
     fn tell(&self, event: Event) {
         // Events are not kept if the application does not read them.
         let _ = self.outlets.events.try_send(event);
+    }
+
+    /// Whether the transaction of a message or decision has ended with its coordinator's attachment.
+    fn is_over(&self, attachment: Option<Attachment>) -> bool {
+        attachment.is_some_and(|of| {
+            let link = self.links.get(&of.link);
+            !link.is_some_and(|link| link.is_attached && link.attached == of.number)
+        })
     }
 
     fn token(&mut self) -> u64 {

@@ -17,7 +17,7 @@ use super::wire::{Closing, Wire};
 use crate::amqp::Error;
 use crate::amqp::options::{ReceiverOptions, SenderOptions};
 use crate::amqp::value::Value;
-use crate::transport::quic::{CONTROL_PRIORITY, EarlyData};
+use crate::transport::quic::CONTROL_PRIORITY;
 
 impl Wire {
     /// Does all work that is due.
@@ -224,11 +224,7 @@ impl Wire {
                     &attach,
                     &mut self.carrier.lanes,
                 )?;
-                let resumes = matches!(
-                    self.carrier.early_data(),
-                    EarlyData::Pending | EarlyData::Accepted | EarlyData::NotTried
-                );
-                if resumes && self.credit > 0 && !sender.coordinator && link.unsettled.is_empty() {
+                if self.credit > 0 && !sender.coordinator && link.unsettled.is_empty() {
                     self.engine.assume_credit(id, self.credit)?;
                 }
                 Ok(id)
@@ -336,21 +332,25 @@ impl Wire {
         };
         let now = self.engine.credit(id);
         let drain = receiver.drain.is_some();
+        // It is asked for once, and with a window it is not made longer by more credit.
+        let asks = drain && !receiver.drain_sent;
         let wanted = match receiver.window() {
+            Some(_) if drain && !asks => return,
             Some(window) => {
                 let wanted = window.saturating_sub(receiver.outstanding);
                 // Half a window at a time, so that not every message costs a flow.
-                if wanted.saturating_sub(now) < window.div_ceil(2).max(1) {
+                if !asks && wanted.saturating_sub(now) < window.div_ceil(2).max(1) {
                     return;
                 }
                 wanted
             }
-            None if receiver.granted == now && !drain => return,
+            None if receiver.granted == now && !asks => return,
             None => receiver.granted,
         };
-        let _ = self
+        let told = self
             .engine
             .set_credit(id, wanted, drain, false, &mut self.carrier.lanes);
+        receiver.drain_sent = drain && told.is_ok();
     }
 
     /// Tells what the application has decided, neighbours together.

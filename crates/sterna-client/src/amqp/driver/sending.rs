@@ -7,10 +7,11 @@ use sterna_amqp::transactions::TransactionalState;
 use sterna_amqp::{CommandError, Lane};
 
 use super::Driver;
-use super::state::{Kind, OutgoingAmqpMessage, SenderState, Sending};
+use super::state::{EarlyMessage, Kind, OutgoingAmqpMessage, SenderState, Sending};
 use super::wire::{MAX_UNSENT_BYTES, Wire};
 use crate::amqp::Error;
 use crate::link::Status;
+use crate::transport::quic::EarlyData;
 
 /// Bytes of a message that are written in one go, so that others get their turn.
 const PIECE_BYTES: usize = 64 << 10;
@@ -67,7 +68,7 @@ impl Wire {
             return Progress::None;
         };
         if sender.sending.is_some() {
-            return self.send_more(id, sender);
+            return self.send_more(id, key, sender);
         }
         if link.detach_sent || !self.engine.can_send(id) {
             return Progress::None;
@@ -78,7 +79,29 @@ impl Wire {
         if self.engine.is_incomplete(id) {
             return Progress::None;
         }
-        let Some((token, message)) = sender.waiting.pop_first() else {
+        match sender.waiting.pop_first() {
+            Some((token, message)) => self.send_new(driver, key, id, token, message),
+            None => Progress::None,
+        }
+    }
+
+    /// Begins a delivery, if its transaction has not ended.
+    fn send_new(
+        &mut self,
+        driver: &mut Driver,
+        key: u64,
+        id: LinkId,
+        token: u64,
+        message: OutgoingAmqpMessage,
+    ) -> Progress {
+        if driver.is_over(message.attachment) {
+            message.sent.tell(Err(Error::TransactionLost));
+            return Progress::Some;
+        }
+        let Some(link) = driver.links.get_mut(&key) else {
+            return Progress::None;
+        };
+        let Kind::Sender(sender) = &mut link.kind else {
             return Progress::None;
         };
         let max_bytes = match &*link.status.borrow() {
@@ -104,7 +127,15 @@ impl Wire {
             .transfer(id, &transfer, &[piece], more, &mut self.carrier.lanes)
         {
             Ok(sent) => {
-                let settled = self.note(id, sender, token, message, sent.complete);
+                let settled = if !message.settled {
+                    sender.sent.insert(token, message);
+                    None
+                } else if sent.complete {
+                    self.settled_sent(id, key, token, message);
+                    None
+                } else {
+                    Some(message)
+                };
                 if !sent.complete {
                     sender.sending = Some(Sending {
                         token,
@@ -129,29 +160,27 @@ impl Wire {
         }
     }
 
-    /// A message was begun, or sent: keeps it as long as it is needed.
-    fn note(
-        &mut self,
-        id: LinkId,
-        sender: &mut SenderState,
-        token: u64,
-        message: OutgoingAmqpMessage,
-        complete: bool,
-    ) -> Option<OutgoingAmqpMessage> {
-        if !message.settled {
-            sender.sent.insert(token, message);
-            return None;
+    /// A settled message is in the buffer to its end. It counts as sent when it was handed to the
+    /// transport, and early data only when the server has taken it.
+    fn settled_sent(&mut self, id: LinkId, link: u64, token: u64, message: OutgoingAmqpMessage) {
+        let lane = self.engine.lane_of(id.session).unwrap_or(Lane::CONTROL);
+        let bytes = message.payload.len();
+        if self.carrier.early_data() == EarlyData::Pending {
+            self.carrier.lanes.note_sent(lane, None, bytes);
+            self.early.push(EarlyMessage {
+                link,
+                token,
+                lane,
+                message,
+            });
+        } else {
+            self.carrier
+                .lanes
+                .note_sent(lane, Some(message.sent), bytes);
         }
-        if complete {
-            let lane = self.engine.lane_of(id.session).unwrap_or(Lane::CONTROL);
-            let bytes = message.payload.len();
-            self.carrier.lanes.note_sent(lane, message.sent, bytes);
-            return None;
-        }
-        Some(message)
     }
 
-    fn send_more(&mut self, id: LinkId, sender: &mut SenderState) -> Progress {
+    fn send_more(&mut self, id: LinkId, key: u64, sender: &mut SenderState) -> Progress {
         let Some(sending) = &mut sender.sending else {
             return Progress::None;
         };
@@ -178,9 +207,7 @@ impl Wire {
                     && let Some(sending) = sender.sending.take()
                     && let Some(message) = sending.settled
                 {
-                    let lane = self.engine.lane_of(id.session).unwrap_or(Lane::CONTROL);
-                    let bytes = message.payload.len();
-                    self.carrier.lanes.note_sent(lane, message.sent, bytes);
+                    self.settled_sent(id, key, sending.token, message);
                 }
                 Progress::Some
             }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
+use sterna_amqp::Lane;
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::{DeliveryTag, Recovery, Unsettled};
 use sterna_amqp::messaging::DeliveryStateBuf;
@@ -53,12 +54,22 @@ impl Sent {
     }
 }
 
+/// One attachment of a coordinator's link. Its transactions end with it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::amqp) struct Attachment {
+    pub(in crate::amqp) link: u64,
+    /// Number of times that the link was attached, with this one.
+    pub(in crate::amqp) number: u64,
+}
+
 /// A message that is to be sent, until it is settled.
 pub(in crate::amqp) struct OutgoingAmqpMessage {
     pub(in crate::amqp) payload: Bytes,
     pub(in crate::amqp) settled: bool,
     /// The transaction that it is posted in.
     pub(in crate::amqp) txn_id: Option<Bytes>,
+    /// The attachment that it ends with: of a post's transaction, or of a request to a coordinator.
+    pub(in crate::amqp) attachment: Option<Attachment>,
     pub(in crate::amqp) sent: Sent,
 }
 
@@ -69,6 +80,14 @@ pub(super) struct Sending {
     pub(super) offset: usize,
     /// The message, if it is settled; others are among those that were sent.
     pub(super) settled: Option<OutgoingAmqpMessage>,
+}
+
+/// A settled message in early data, as long as the server may reject that.
+pub(super) struct EarlyMessage {
+    pub(super) link: u64,
+    pub(super) token: u64,
+    pub(super) lane: Lane,
+    pub(super) message: OutgoingAmqpMessage,
 }
 
 /// State of a sender.
@@ -112,6 +131,8 @@ pub(super) struct ReceiverState {
     /// Manual credit that is not used up.
     pub(super) granted: u32,
     pub(super) drain: Option<Done<()>>,
+    /// The peer was asked for it.
+    pub(super) drain_sent: bool,
     /// Decided, and not settled by the sender (receiver settle mode second), by delivery-id.
     pub(super) decided: HashMap<u32, (DeliveryTag, Done<()>)>,
     /// The same from before the link was suspended.

@@ -11,10 +11,11 @@ use bytes::BytesMut;
 use sterna_amqp::connection::{ClientOptions, SessionId};
 use sterna_amqp::frame::{Frame, TYPE_AMQP, Unit};
 use sterna_amqp::performatives::Open;
-use sterna_amqp::{Connection, Framer, Lane, Scope};
+use sterna_amqp::{Condition, Connection, Framer, Lane, Scope};
 use tokio::sync::futures::OwnedNotified;
 
 use super::lanes::Carrier;
+use super::state::EarlyMessage;
 use super::{Driver, End, Sent};
 use crate::amqp::Error;
 use crate::amqp::login::Verdict;
@@ -56,6 +57,8 @@ pub(super) struct Wire {
     pub(super) credit: u32,
     /// A stream that was opened for a session that could not begin yet.
     pub(super) spare: Option<Lane>,
+    /// Settled messages in early data, until the server's verdict.
+    pub(super) early: Vec<EarlyMessage>,
     /// Where sessions are, until they have ended.
     pub(super) session_lanes: HashMap<SessionId, Lane>,
     pub(super) closing: Closing,
@@ -109,6 +112,7 @@ impl Wire {
             begun_early: false,
             credit,
             spare: None,
+            early: Vec::new(),
             session_lanes: HashMap::new(),
             closing: Closing::No,
             is_lost: false,
@@ -125,9 +129,16 @@ impl Wire {
         let _ = self.drain_events(driver);
     }
 
+    /// Nothing is early any more: messages count as sent when they were handed to the transport.
+    fn settle_early(&mut self) {
+        for early in std::mem::take(&mut self.early) {
+            self.carrier.lanes.wait(early.lane, early.message.sent);
+        }
+    }
+
     /// Gives everything back that early data carried, and a new control stream for another start.
     async fn start_over(&mut self, driver: &mut Driver) -> End {
-        driver.unsend();
+        driver.unsend(std::mem::take(&mut self.early));
         self.carrier.lose_written();
         let Some(quic) = self.carrier.quic.take() else {
             return End::Failed(Error::Ended);
@@ -324,10 +335,11 @@ impl Wire {
         if let Some(error) = *reason {
             return Error::Authentication(error);
         }
-        if !self.is_open && violation.condition == sterna_amqp::Condition::UNAUTHORIZED_ACCESS {
-            return Error::Refused(violation.detail);
+        match violation.condition {
+            Condition::UNAUTHORIZED_ACCESS if !self.is_open => Error::Refused(violation.detail),
+            Condition::INTERNAL_ERROR if !self.is_open => Error::Busy(violation.detail),
+            _ => violation.into(),
         }
-        violation.into()
     }
 
     // ---- Time ------------------------------------------------------------------------------
@@ -383,9 +395,11 @@ impl link::Link<Driver> for Wire {
 
     fn turn(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, End> {
         let verdict = self.carrier.poll_handshake(cx).map_err(Error::from)?;
-        if verdict == Some(EarlyData::Rejected) {
+        match verdict {
             // The new control stream is opened outside of this turn.
-            return Err(End::StartOver(None));
+            Some(EarlyData::Rejected) => return Err(End::StartOver(None)),
+            Some(_) => self.settle_early(),
+            None => {}
         }
         let mut progress = false;
         self.take_commands(driver, cx, &mut progress);
@@ -414,10 +428,12 @@ impl link::Link<Driver> for Wire {
 
     async fn finish(&mut self, driver: &mut Driver, end: End) -> End {
         self.lose_engine(driver);
-        match end {
-            End::Wanted => self.close().await,
-            End::StartOver(_) => return self.start_over(driver).await,
-            End::Failed(_) => {}
+        if let End::StartOver(_) = end {
+            return self.start_over(driver).await;
+        }
+        self.settle_early();
+        if let End::Wanted = end {
+            self.close().await;
         }
         end
     }
