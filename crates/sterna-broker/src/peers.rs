@@ -517,7 +517,7 @@ impl Peers {
         self.push(message, destination, message.qos().is_acknowledged())
     }
 
-    /// Puts a message aside that is published with the retain flag, as [`send`](Self::send). What it does to its topic's
+    /// Puts a message aside that is published with the retain flag, as [`send`](Self::send). The effect on its topic's
     /// retained message goes to all nodes.
     pub(crate) fn publish(
         &mut self,

@@ -266,8 +266,8 @@ impl Table {
         self.changed.insert(filter);
     }
 
-    /// What this node tells of a filter that its readers want so: no less than sessions want that its earlier starts
-    /// have left.
+    /// The interest that this node tells for a filter: that of its readers, or more where sessions of its earlier starts
+    /// want more.
     #[must_use]
     pub fn told(&self, filter: &str, own: Interest) -> Interest {
         let left = self.left.get(&self.own_name);

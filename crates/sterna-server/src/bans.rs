@@ -97,7 +97,7 @@ fn origin_prefix(address: IpAddr) -> AddressPrefix {
     AddressPrefix::of(origin(address), if address.is_ipv4() { 32 } else { 64 })
 }
 
-/// What a ban is filed under.
+/// The key that a ban is filed under.
 #[derive(Clone, Copy, Debug, Hash)]
 enum Place<'a> {
     User(&'a str),

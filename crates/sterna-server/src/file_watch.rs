@@ -93,7 +93,7 @@ impl Watcher {
         }
     }
 
-    /// Puts files in force that have changed, all or none. What cannot be put in force is tried again at each look:
+    /// Puts files in force that have changed, all or none. Files that cannot be put in force are tried again at each look:
     /// the fault may be in a file of another section.
     fn look(&mut self, live: &Live) {
         let tls = locked(&live.in_force).config.tls.clone();

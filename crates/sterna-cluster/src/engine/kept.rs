@@ -446,7 +446,7 @@ impl Core {
     ) {
         let limit = Duration::from_millis(self.settings.claim_timeout_ms);
         let discarding = async {
-            // What this node had of an earlier session must not be taken for this one's.
+            // This node's records of an earlier session must not be taken for this one's.
             self.is_handed_over(key).await;
             self.end_writing(key).await;
             self.discard_kept(key, epoch).await;

@@ -1,7 +1,7 @@
 //! The end of a shard: its clients are told goodbye, and then the shards wait for each other's last letters.
 //!
-//! What clients leave goes back to the homes of its queues, maybe on other shards. So cursors are written when all
-//! letters are read. Shards say farewell in rounds: one says the next when it has heard the last of all others.
+//! Messages that clients leave go back to the homes of their queues, maybe on other shards. So cursors are written
+//! when all letters are read. Shards say farewell in rounds: one says the next when it has heard the last of all others.
 //! Letters between two shards keep their order, so a farewell comes after all that was sent before it.
 
 use sterna_net::Network;
@@ -10,7 +10,7 @@ use super::Shard;
 use crate::mail::Mail;
 
 /// Rounds of farewells. The first is said behind what clients have left, and a queue's home assigns nothing after
-/// that. What it has assigned before comes back ahead of the third. One that has failed too often by then goes to
+/// that. Messages that it has assigned before come back ahead of the third. One that has failed too often by then goes to
 /// another queue ahead of the fourth.
 const ROUNDS: usize = 4;
 

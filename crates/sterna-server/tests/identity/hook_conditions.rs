@@ -222,7 +222,7 @@ fn a_question_about_a_will_is_no_second_login() {
 #[test]
 fn early_data_that_waits_for_the_webhook_is_not_done() {
     // The first answer comes after the connection has ended.
-    let (let_answer, may_answer) = std::sync::mpsc::channel::<()>();
+    let (let_answer, may_answer) = channel::<()>();
     let hook = Hook::start(move |question| {
         // Without a sender it answers at once.
         let _ = may_answer.recv();

@@ -164,7 +164,7 @@ impl<'a> Scanner<'a> {
             }
         }
         self.at = self.end;
-        // What cannot be read is no room that was reserved.
+        // Unreadable bytes are no room that was reserved.
         let unreadable = self.unreadable.last().map(|place| place.end - 1);
         let last = last_set.max(unreadable.filter(|last| *last >= from));
         Ok(last.map(|last| {
