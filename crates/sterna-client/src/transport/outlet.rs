@@ -113,7 +113,8 @@ impl<W: Waiter> Outlet<W> {
     /// Notes that the last message in the buffer has this length, and no acknowledgement of its
     /// own.
     pub(crate) fn note(&mut self, bytes: usize, waiter: Option<W>) {
-        self.under_way.add(self.end(), bytes as u64);
+        let end = self.end();
+        self.under_way.add(end, bytes as u64);
         if let Some(waiter) = waiter {
             self.wait(waiter);
         }
@@ -121,7 +122,8 @@ impl<W: Waiter> Outlet<W> {
 
     /// Tells this waiter when everything that is in the buffer now was handed to the transport.
     pub(crate) fn wait(&mut self, waiter: W) {
-        self.written.push_back((self.end(), waiter));
+        let end = self.end();
+        self.written.push_back((end, waiter));
     }
 
     /// The end of what is in the buffer, in bytes since the start.

@@ -329,7 +329,7 @@ impl Driver {
     fn is_over(&self, attachment: Option<Attachment>) -> bool {
         attachment.is_some_and(|of| {
             let link = self.links.get(&of.link);
-            !link.is_some_and(|link| link.is_attached && link.attached == of.number)
+            link.is_none_or(|link| !link.is_attached || link.attached != of.number)
         })
     }
 

@@ -127,14 +127,16 @@ impl Wire {
             .transfer(id, &transfer, &[piece], more, &mut self.carrier.lanes)
         {
             Ok(sent) => {
-                let settled = if !message.settled {
-                    sender.sent.insert(token, message);
-                    None
-                } else if sent.complete {
-                    self.settled_sent(id, key, token, message);
-                    None
-                } else {
-                    Some(message)
+                let settled = match (message.settled, sent.complete) {
+                    (false, _) => {
+                        sender.sent.insert(token, message);
+                        None
+                    }
+                    (true, true) => {
+                        self.settled_sent(id, key, token, message);
+                        None
+                    }
+                    (true, false) => Some(message),
                 };
                 if !sent.complete {
                     sender.sending = Some(Sending {

@@ -428,11 +428,11 @@ impl link::Link<Driver> for Wire {
 
     async fn finish(&mut self, driver: &mut Driver, end: End) -> End {
         self.lose_engine(driver);
-        if let End::StartOver(_) = end {
+        if matches!(end, End::StartOver(_)) {
             return self.start_over(driver).await;
         }
         self.settle_early();
-        if let End::Wanted = end {
+        if matches!(end, End::Wanted) {
             self.close().await;
         }
         end
