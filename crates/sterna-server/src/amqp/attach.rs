@@ -447,11 +447,8 @@ impl Door {
         refusal: &Refusal,
     ) {
         if let Some(source) = client.sources.remove(link) {
-            let expiry_s = (!present).then_some(0);
-            let close = Close {
-                expiry_s,
-                ..ended_after(0)
-            };
+            let mut close = ended_after(0);
+            close.expiry_s = close.expiry_s.filter(|_| !present);
             self.close_source(cx, &source, close);
             self.refuse_attach(cx, client, link, &source.name, refusal);
         }
@@ -495,8 +492,7 @@ impl Door {
             recover: wanted.told.is_some(),
             ..AttachOptions::default()
         };
-        let answered = client
-            .engine
+        let answered = (client.engine)
             .accept_attach(link, &options, &mut self.out)
             .map_err(|error| (Condition::FRAME_SIZE_TOO_SMALL, error.to_string()));
         if let Err(refusal) = answered {
