@@ -282,7 +282,7 @@ impl Subscription {
                 return acknowledged;
             }
             read = stream.body.next() => read,
-            () = tokio::time::sleep(silence.saturating_sub(since.elapsed())) => {
+            () = last(silence.saturating_sub(since.elapsed())) => {
                 Err(LinkError::Timeout(silence))
             }
         };
@@ -468,6 +468,14 @@ impl Resumption {
         }
         let text = format!("status {} with content of type '{kind}'", response.status);
         Err(Error::Protocol(text))
+    }
+}
+
+/// Waits for the rest of a time. A rest of none is over at the first look, which a timer of the runtime is not: a call
+/// that is given up at once would never see its end.
+async fn last(rest: Duration) {
+    if !rest.is_zero() {
+        tokio::time::sleep(rest).await;
     }
 }
 

@@ -1,9 +1,10 @@
 //! Every limit is a setting, and what exceeds it is refused with a condition.
 
 use sterna_amqp::Limits;
-use sterna_amqp::link::AttachOptions;
+use sterna_amqp::connection::{LinkId, SessionId};
+use sterna_amqp::link::{AttachOptions, DeliveryTag, Unsettled};
 use sterna_amqp::messaging::{Source, Target, TargetArchetype};
-use sterna_amqp::performatives::Role;
+use sterna_amqp::performatives::{ReceiverSettleMode, Role};
 use sterna_mqtt::{QoS, Version};
 use sterna_server::config::{Amqp, Config};
 
@@ -61,7 +62,7 @@ fn links_are_limited() {
     client.sender(&mut broker, session, "b");
     let options = crate::client::settle_modes(
         sterna_amqp::performatives::SenderSettleMode::Mixed,
-        sterna_amqp::performatives::ReceiverSettleMode::First,
+        ReceiverSettleMode::First,
         Source::new("c"),
     );
     let third = client
@@ -283,7 +284,7 @@ fn credit_leaves_room_for_what_is_unsettled() {
     let mut client = Client::connect(&mut broker, "c");
     let session = client.begin(&mut broker);
     let options = AttachOptions {
-        rcv_settle_mode: sterna_amqp::performatives::ReceiverSettleMode::Second,
+        rcv_settle_mode: ReceiverSettleMode::Second,
         target: Some(TargetArchetype::Target(Target::new("a"))),
         ..Default::default()
     };
@@ -344,7 +345,7 @@ fn a_queue_gives_a_link_no_more_than_may_be_unsettled() {
         let session = client.begin(&mut broker);
         let options = crate::client::settle_modes(
             sterna_amqp::performatives::SenderSettleMode::Settled,
-            sterna_amqp::performatives::ReceiverSettleMode::First,
+            ReceiverSettleMode::First,
             Source::new("queue/q"),
         );
         let link = client.attach(&mut broker, session, "s", Role::Receiver, &options);
@@ -417,6 +418,22 @@ fn a_stopping_broker_says_where_to_go() {
     }
 }
 
+/// Attaches a link whose receiver settles second, and tells what is unsettled from before.
+fn attach_exact(
+    broker: &mut Broker,
+    client: &mut Client,
+    session: SessionId,
+    unsettled: &[Unsettled],
+) -> LinkId {
+    let options = AttachOptions {
+        rcv_settle_mode: ReceiverSettleMode::Second,
+        target: Some(TargetArchetype::Target(Target::new("a"))),
+        unsettled,
+        ..Default::default()
+    };
+    client.attach(broker, session, "s", Role::Sender, &options)
+}
+
 /// Deliveries that are remembered of earlier attachments count, too.
 #[test]
 fn a_link_that_comes_again_and_again_has_no_more_unsettled_than_it_may() {
@@ -426,30 +443,23 @@ fn a_link_that_comes_again_and_again_has_no_more_unsettled_than_it_may() {
     });
     let mut client = Client::connect(&mut broker, "c");
     let session = client.begin(&mut broker);
-    let options = AttachOptions {
-        rcv_settle_mode: sterna_amqp::performatives::ReceiverSettleMode::Second,
-        target: Some(TargetArchetype::Target(Target::new("a"))),
-        is_incomplete: true,
-        recover: true,
-        ..Default::default()
-    };
-    let mut sent = 0;
+    let mut unsettled = Vec::new();
     for _ in 0..5 {
-        let link = client.attach(&mut broker, session, "s", Role::Sender, &options);
+        let link = attach_exact(&mut broker, &mut client, session, &unsettled);
         while client.engine.credit(link) > 0 {
-            sent += 1;
-            client.send(&mut broker, link, sent, "m");
+            let token = unsettled.len() as u64;
+            client.send(&mut broker, link, token, "m");
+            unsettled.push(Unsettled {
+                tag: DeliveryTag::new(&token.to_be_bytes()).expect("a short tag"),
+                token,
+                state: None,
+            });
         }
         client.detach(&mut broker, link, false);
     }
-    assert_eq!((sent, client.condition()), (6, None));
+    assert_eq!((unsettled.len(), client.condition()), (6, None));
     // A client that says that it has none left makes room.
-    let none = AttachOptions {
-        is_incomplete: false,
-        recover: false,
-        ..options
-    };
-    let link = client.attach(&mut broker, session, "s", Role::Sender, &none);
+    let link = attach_exact(&mut broker, &mut client, session, &[]);
     assert_eq!(client.engine.credit(link), 4);
 }
 
