@@ -71,7 +71,7 @@ impl Fence {
 
 fn clock_ms() -> u64 {
     let now = clock_gettime(CLOCK);
-    now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000
+    now.tv_sec.cast_unsigned() * 1_000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 #[cfg(test)]

@@ -47,7 +47,8 @@ impl Place {
 
     /// Nobody waits any more. Returns the answer, where there is one.
     fn abandon(&self) -> Option<Begun> {
-        match std::mem::replace(&mut *self.state(), State::Abandoned) {
+        let before = std::mem::replace(&mut *self.state(), State::Abandoned);
+        match before {
             State::Answered(begun) => Some(begun),
             State::Waiting | State::Abandoned => None,
         }

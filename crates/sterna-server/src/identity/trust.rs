@@ -15,8 +15,9 @@ use crate::config::Tls;
 
 type Bytes = Box<[u8]>;
 
-/// Certificates that the files of `tls` vouch for now. The TLS library has verified the chain in its handshake, by
-/// the files of that time. So the name of an authority is only looked up, unless it has lost a key since the start.
+/// Certificates that the files of `tls` vouch for now.
+///
+/// The TLS library has verified the chain in its handshake, by the files of that time. So the name of an authority is only looked up, unless it has lost a key since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     /// The public keys of the authorities by their subjects; `None` without authorities.

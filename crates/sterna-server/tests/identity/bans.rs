@@ -104,7 +104,7 @@ fn a_ban_ends_many_clients_in_parts() {
     });
     let mut broker = Broker::with(&config, 1);
     broker.come_from(HERE);
-    for number in 0..2 * PART + 1 {
+    for number in 0..=2 * PART {
         let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
         let name = format!("c{number}");
         let connect = Packet::Connect(plain(Version::V5, &name));
