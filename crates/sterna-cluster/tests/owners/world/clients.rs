@@ -140,7 +140,8 @@ impl World {
         } else {
             self.nodes[node].live.remove(&key);
         }
-        if in_order {
+        // A session that is away has no connection any more: how its last one has ended stays.
+        if live.has_will && in_order {
             let fate = self.wills.entry(live.connection).or_default();
             fate.is_due = false;
             fate.has_left = true;
