@@ -86,6 +86,10 @@ pub struct Beginning {
     /// The sequence number that the last entry of the subject is to have; 0 for none.
     pub expected: u64,
     entry: Entry,
+    /// Entries of other processes in whose rounds this one has tried to begin, one for each round.
+    taken_up: Vec<Entry>,
+    /// The round of the last entry of the subject; `None` where there is none.
+    over: Option<u64>,
 }
 
 impl Beginning {
@@ -100,6 +104,8 @@ impl Beginning {
                 by,
                 value,
             },
+            taken_up: Vec::new(),
+            over: None,
         }
     }
 
@@ -112,11 +118,15 @@ impl Beginning {
     /// Gives the request up, after the last write had no answer.
     #[must_use]
     pub fn give_up(self) -> Freeing {
-        Freeing {
+        let mut freeing = Freeing {
             expected: self.expected,
             tried: self.expected,
             by: self.entry.by,
-        }
+            taken_up: self.taken_up,
+            entry: None,
+        };
+        freeing.entry = freeing.left_in(self.over);
+        freeing
     }
 
     /// Takes the last entry of the subject, after it was another than expected or this one's write is uncertain.
@@ -130,8 +140,13 @@ impl Beginning {
         may_act: impl FnOnce(&Process) -> bool,
         published: impl FnOnce(u64) -> Option<Box<[u8]>>,
     ) -> Option<Begun> {
+        let may_be_written = sequence == self.expected;
         self.expected = sequence;
-        let found = found?;
+        self.over = found.as_ref().map(|found| found.round);
+        let Some(found) = found else {
+            self.taken_up.clear();
+            return None;
+        };
         if found.is_done {
             let (is_done, value) = (true, found.value);
             return Some(Begun::Known { is_done, value });
@@ -140,6 +155,10 @@ impl Beginning {
             return Some(Begun::First(found.round));
         }
         let acts = may_act(&found.by);
+        if acts && may_be_written && self.taken_up.contains(&found) {
+            // It is to be known whether this one's entry is written over that: nobody would do the request otherwise.
+            return None;
+        }
         if !acts && let Some(value) = published(found.round) {
             let is_done = true;
             return Some(Begun::Known { is_done, value });
@@ -149,6 +168,10 @@ impl Beginning {
             return Some(Begun::Known { is_done, value });
         }
         self.entry.round = found.round;
+        if found.by != self.entry.by {
+            self.taken_up.retain(|entry| entry.round != found.round);
+            self.taken_up.push(found);
+        }
         None
     }
 }
@@ -157,6 +180,9 @@ impl Beginning {
 ///
 /// NATS may take the process's entry later than it answers a reader. So the key is free when a free entry is written
 /// over the last one: every earlier write conflicts from then on.
+///
+/// The entry of another process in whose round this one wanted to begin is written again instead. That process may
+/// publish in that round although it was taken for dead, and a free key would have another round.
 #[derive(Debug)]
 pub struct Freeing {
     /// The sequence number that the last entry of the subject is to have; 0 for none.
@@ -164,14 +190,29 @@ pub struct Freeing {
     /// The highest sequence number over which the process's entry may be written.
     tried: u64,
     by: Process,
+    taken_up: Vec<Entry>,
+    entry: Option<Entry>,
 }
 
 impl Freeing {
-    /// Takes the last entry of the subject, as [`Beginning::found`] does, after the free entry was not written. Returns
-    /// whether it is to be written (again); false where another has the key.
+    /// The entry to write where the last entry of the subject is the expected one; `None` for a free one.
+    #[must_use]
+    pub const fn entry(&self) -> Option<&Entry> {
+        self.entry.as_ref()
+    }
+
+    /// The entry that another process has left in a round.
+    fn left_in(&self, round: Option<u64>) -> Option<Entry> {
+        let mut taken_up = self.taken_up.iter();
+        taken_up.find(|entry| Some(entry.round) == round).cloned()
+    }
+
+    /// Takes the last entry of the subject, as [`Beginning::found`] does, after [`Freeing::entry`] was not written.
+    /// Returns whether that is to be written (again); false where another has the key.
     pub fn found(&mut self, sequence: u64, found: Option<&Entry>) -> bool {
         if found.is_none_or(|found| !found.is_done && found.by == self.by) {
             self.expected = sequence;
+            self.entry = self.left_in(found.map(|found| found.round));
             return true;
         }
         // A server that is behind may still have what the process has found and written over.

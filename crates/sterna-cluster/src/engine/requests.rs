@@ -113,16 +113,21 @@ impl Core {
         // It may be written all the same, and nobody will do it.
         self.requests.borrow_mut().insert(key, Own::Freeing);
         let core = Rc::clone(self);
-        self.spawn(async move { core.free_begun_request(key, beginning.give_up()).await });
+        let freeing = beginning.give_up();
+        self.spawn(async move { core.free_begun_request(key, freeing, kept_for).await });
         Begun::Away
     }
 
     /// Sets a key free whose entry this process may have written.
-    async fn free_begun_request(&self, key: Key, mut freeing: Freeing) {
+    async fn free_begun_request(&self, key: Key, mut freeing: Freeing, kept_for: Duration) {
         let mut retry = Retry::new();
         loop {
+            let (payload, kept_for) = match freeing.entry() {
+                Some(entry) => (entry.encode(), kept_for),
+                None => (Vec::new(), OVER),
+            };
             let written = self
-                .put_request(key, freeing.expected, Vec::new(), OVER)
+                .put_request(key, freeing.expected, payload, kept_for)
                 .await;
             if written.is_ok() {
                 break;
