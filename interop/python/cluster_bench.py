@@ -356,17 +356,22 @@ class Peers:
             if (why := kind.lacks()) is not None:
                 print(f"  {kind.name}: {why}", flush=True)
                 continue
-            with kind(self.folder / f"{kind.name}-{number}") as peer:
-                for what, qos, is_kept, place in wanted:
-                    messages = self.options.messages // (1 if qos == 0 else 5)
-                    marker = f"{number}-{qos}-{int(is_kept)}-{at}-{place[0]}"
-                    try:
-                        found = place_of(peer, place).measure(qos, messages, marker, is_kept)
-                    except (OSError, RuntimeError) as error:
-                        # A TimeoutError among them: messages that never came.
-                        print(f"  {what:<10} {kind.name}: {place}: {error}", flush=True)
-                        continue
-                    results.add(what, f"{kind.name}: {place}", found)
+            try:
+                with kind(self.folder / f"{kind.name}-{number}") as peer:
+                    self.measure_peer(peer, f"{number}-{at}", wanted, results)
+            except TimeoutError as error:
+                print(f"  {kind.name}: {error}", flush=True)
+
+    def measure_peer(self, peer: Peer, marker: str, wanted: list[tuple[str, int, bool, str]], results: Results) -> None:
+        for what, qos, is_kept, place in wanted:
+            messages = self.options.messages // (1 if qos == 0 else 5)
+            try:
+                found = place_of(peer, place).measure(qos, messages, f"{marker}-{qos}-{int(is_kept)}-{place[0]}", is_kept)
+            except (OSError, RuntimeError) as error:
+                # A TimeoutError among them: messages that never came.
+                print(f"  {what:<10} {peer.name}: {place}: {error}", flush=True)
+                continue
+            results.add(what, f"{peer.name}: {place}", found)
 
 
 def place_of(peer: Peer, name: str) -> Place:

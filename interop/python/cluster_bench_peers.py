@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from cluster_nodes import COUNT, Nats, Program, Programs, free_ports, wait_until
@@ -61,7 +62,7 @@ class RabbitProgram(Program):
     def __init__(self, folder: Path, number: int, mqtt: int, distribution: int, mapper: int):
         own = folder / f"node-{number}"
         own.mkdir(parents=True)
-        self.pid_file, self.mapper = own / "pid", mapper
+        self.port, self.pid_file, self.mapper = mqtt, own / "pid", mapper
         nodes = "".join(
             f"cluster_formation.classic_config.nodes.{each} = bench{each}@localhost\n" for each in range(1, COUNT + 1)
         )
@@ -86,6 +87,11 @@ class RabbitProgram(Program):
             "ERL_EPMD_PORT": str(mapper),
         }
         super().__init__([RABBITMQ], own / "log", environment)
+
+    def start(self) -> None:
+        super().start()
+        # One after the other: of nodes that start together, none finds a cluster to join.
+        wait_until(f"RabbitMQ's node on port {self.port} is ready", lambda: answers(self.port))
 
     def pid(self) -> int:
         return int(self.pid_file.read_text())
@@ -118,9 +124,13 @@ class RabbitMq(Peer):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        # The nodes' mapper of ports outlives them.
+        # The nodes' mapper of ports outlives them, and ends when it has seen that they are gone.
         environment = {**os.environ, "ERL_EPMD_PORT": str(self.mapper), "ERL_EPMD_ADDRESS": "127.0.0.1"}
-        subprocess.run(["epmd", "-kill"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(50):
+            answer = subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, text=True, check=False)
+            if "not allowed" not in answer.stdout + answer.stderr:
+                break
+            time.sleep(0.1)
 
 
 class Rmqtt(Peer):

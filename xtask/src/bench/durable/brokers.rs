@@ -388,9 +388,20 @@ impl Drop for Running {
         }
         let _ = self.child.wait();
         if let Some(port) = self.mapper {
-            let mut command = Command::new("epmd");
-            command.env("ERL_EPMD_ADDRESS", "127.0.0.1");
-            let _ = command.args(["-port", &port.to_string(), "-kill"]).output();
+            // It ends when it has seen that its node is gone.
+            for _ in 0..50 {
+                let mut command = Command::new("epmd");
+                command.env("ERL_EPMD_ADDRESS", "127.0.0.1");
+                let answer = command.args(["-port", &port.to_string(), "-kill"]).output();
+                let is_refused = answer.is_ok_and(|answer| {
+                    let said = [answer.stdout, answer.stderr].concat();
+                    String::from_utf8_lossy(&said).contains("not allowed")
+                });
+                if !is_refused {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
         }
     }
 }
