@@ -296,12 +296,17 @@ def stands_still(cluster: Cluster) -> None:
     still.gather()
     if still.came:
         raise Failure(f"what others have had came after it: {still.came}")
-    # It takes part again.
-    more = [f"more-{number}" for number in range(40)]
-    publish(third, "groups/still", more)
-    drain([takes, still], len(more) + len(sent))
-    if not still.came:
-        raise Failure("it gets none any more")
+    # It takes part again, as soon as the group has heard of it.
+    count = len(sent)
+
+    def takes_part() -> list[str]:
+        nonlocal count
+        publish(third, "groups/still", [f"more-{number}" for number in range(count, count + 10)])
+        count += 10
+        drain([takes, still], count)
+        return still.came
+
+    wait_until("it takes part again", takes_part)
     end(cluster, [takes, still])
 
 
