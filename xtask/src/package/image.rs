@@ -11,8 +11,8 @@ use crate::Failure;
 use crate::command::output;
 use crate::workspace::Workspace;
 
-/// Largest layer.
-const MAX_LAYER_BYTES: u64 = 20_000_000;
+/// Largest layer of an image that is published.
+pub(super) const MAX_LAYER_BYTES: u64 = 20_000_000;
 
 /// The user in the image, and its group.
 const USER: u32 = 65532;
@@ -47,9 +47,10 @@ pub(super) fn manifest(
     let unpacked = sha256(&layer)?;
     let layer = tree::compressed(&layer)?;
     let bytes = fs::metadata(&layer)?.len();
-    if bytes > MAX_LAYER_BYTES {
+    let most = contents.max_layer_bytes;
+    if bytes > most {
         return Err(Failure(format!(
-            "the image has {bytes} bytes, more than {MAX_LAYER_BYTES}"
+            "the image has {bytes} bytes, more than {most}"
         )));
     }
     let (architecture, variant) = contents.machine.image;

@@ -70,6 +70,8 @@ struct Contents<'a> {
     papers: &'a Path,
     /// Options of dpkg-deb: small for others, quick for a trial.
     compression: [&'a str; 2],
+    /// Largest layer of the image.
+    max_layer_bytes: u64,
 }
 
 /// Makes the packages, or tries the recipe.
@@ -111,6 +113,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
             program: &program,
             papers: &papers,
             compression: ["-Zxz", "-z6"],
+            max_layer_bytes: image::MAX_LAYER_BYTES,
         };
         made.push(tree::archive(workspace, &contents, &folder)?);
         made.push(debian::make(workspace, &contents, &folder)?);

@@ -75,7 +75,7 @@ pub(super) fn archive(
 
 /// Compresses a file in its place.
 pub(super) fn compressed(file: &Path) -> Result<PathBuf, Failure> {
-    output(Command::new("gzip").args(["-nf"]).arg(file))?;
+    output(Command::new("gzip").args(["-9nf"]).arg(file))?;
     let mut name = file.as_os_str().to_owned();
     name.push(".gz");
     Ok(PathBuf::from(name))
