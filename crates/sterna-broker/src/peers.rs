@@ -251,8 +251,8 @@ pub struct PeerGate {
 }
 
 impl PeerGate {
-    /// A gate that is shut, while nobody knows what other nodes want. `maximum_bytes` is how many bytes of messages may wait behind it, and before it for this
-    /// node's shards. One message of each shard may go above.
+    /// A gate that is shut, while nobody knows what other nodes want. `maximum_bytes` is how many bytes of messages
+    /// may wait behind it, and before it for this node's shards. One message of each shard may go above.
     #[must_use]
     pub const fn new(maximum_bytes: u64) -> Self {
         Self {

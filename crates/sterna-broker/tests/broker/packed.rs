@@ -457,6 +457,17 @@ fn the_first_messages_of_a_session_that_slept_wait_for_few() {
     assert!(asked.len() < 10, "{asked:?}");
 }
 
+/// Two shards on a store, each of which tells from where on it needs the log.
+fn surveyed(store: &MemoryStore, needed: &[Arc<AtomicU64>; 2]) -> Cluster {
+    Cluster::with(2, Limits::default(), |shard| {
+        Box::new(Surveyed {
+            inner: store.clone(),
+            needed_from: Arc::clone(&needed[usize::from(shard)]),
+            asked: Arc::default(),
+        })
+    })
+}
+
 /// Shards look through the log at times of their own. It is kept for a session that goes from one to another, whichever
 /// looks first.
 #[test]
@@ -465,13 +476,7 @@ fn the_log_is_kept_for_a_session_that_moves() {
         let needed: [Arc<AtomicU64>; 2] = Default::default();
         let lowest = || needed.iter().map(|one| one.load(Ordering::Relaxed)).min();
         let store = MemoryStore::new();
-        let mut cluster = Cluster::with(2, Limits::default(), |shard| {
-            Box::new(Surveyed {
-                inner: store.clone(),
-                needed_from: Arc::clone(&needed[usize::from(shard)]),
-                asked: Arc::default(),
-            })
-        });
+        let mut cluster = surveyed(&store, &needed);
         // Others settle what they get all the time, on both shards.
         let busy = [0, 1].map(|shard| cluster.open(shard, &format!("busy-{shard}")));
         for client in busy {
@@ -519,13 +524,7 @@ fn the_log_is_kept_for_a_session_that_moves() {
 fn the_log_is_kept_for_a_session_that_leaves_during_a_survey() {
     let needed: [Arc<AtomicU64>; 2] = Default::default();
     let store = MemoryStore::new();
-    let mut cluster = Cluster::with(2, Limits::default(), |shard| {
-        Box::new(Surveyed {
-            inner: store.clone(),
-            needed_from: Arc::clone(&needed[usize::from(shard)]),
-            asked: Arc::default(),
-        })
-    });
+    let mut cluster = surveyed(&store, &needed);
     for n in 0..8_192 {
         cluster.open_with(0, &format!("other {n}"), false, 0, None);
     }
