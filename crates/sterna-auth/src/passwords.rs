@@ -57,7 +57,7 @@ enum Line {
 /// Users and their records, in the order of the file, with the file's comments.
 ///
 /// The text form is UTF-8, one `user:record` per line. Lines that start with `#`, and empty lines,
-/// are kept when the file is written again.
+/// are kept when the file is written again, without carriage returns at their ends.
 #[derive(Clone, Debug, Default)]
 pub struct PasswordFile {
     lines: Vec<Line>,
@@ -81,7 +81,8 @@ impl PasswordFile {
         for (at, content) in text.lines().enumerate() {
             let line = at + 1;
             if content.trim().is_empty() || content.starts_with('#') {
-                file.lines.push(Line::Other(content.to_owned()));
+                let kept = content.trim_end_matches('\r');
+                file.lines.push(Line::Other(kept.to_owned()));
                 continue;
             }
             let wrong = |error| PasswordFileError::Line { line, error };
@@ -221,6 +222,14 @@ mod tests {
         assert!(!again.remove("sensor"));
         assert_eq!((again.len(), again.is_empty()), (1, false));
         assert!(!again.to_string().contains("sensor"));
+    }
+
+    #[test]
+    fn carriage_returns_at_the_ends_of_comments_go() {
+        for text in ["# devices\r", "# devices\r\r\n", "# devices\r\n"] {
+            let written = PasswordFile::parse(text).unwrap().to_string();
+            assert_eq!(written, "# devices\n", "{text:?}");
+        }
     }
 
     #[test]

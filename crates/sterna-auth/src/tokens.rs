@@ -151,7 +151,7 @@ enum Line {
 /// Tokens, in the order of the file, with the file's comments. A user may have several.
 ///
 /// The text form is UTF-8. Lines that start with `#` and empty lines are kept when the file is
-/// written again.
+/// written again, without carriage returns at their ends.
 #[derive(Clone, Debug, Default)]
 pub struct TokenFile {
     lines: Vec<Line>,
@@ -176,7 +176,8 @@ impl TokenFile {
         for (at, content) in text.lines().enumerate() {
             let line = at + 1;
             if content.trim().is_empty() || content.starts_with('#') {
-                file.lines.push(Line::Other(content.to_owned()));
+                let kept = content.trim_end_matches('\r');
+                file.lines.push(Line::Other(kept.to_owned()));
                 continue;
             }
             let record = parse_line(content.trim_end())
@@ -332,6 +333,14 @@ mod tests {
             user: user.to_owned(),
             digest: TokenDigest::of(token.as_bytes()),
             expires_at_s,
+        }
+    }
+
+    #[test]
+    fn carriage_returns_at_the_ends_of_comments_go() {
+        for text in ["# gates\r", "# gates\r\r\n", "# gates\r\n"] {
+            let written = TokenFile::parse(text).unwrap().to_string();
+            assert_eq!(written, "# gates\n", "{text:?}");
         }
     }
 
