@@ -28,7 +28,7 @@ use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 use thin_vec::ThinVec;
 
 use crate::authorization::{KnownTopics, MessageKind};
-use crate::config::{ActionName, EarlyData, Protocol};
+use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::{
     self, Asking, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
@@ -314,7 +314,7 @@ impl Door {
             match framer.next(&mut input, most) {
                 Ok(Some(frame)) => {
                     let mut asked = Asked::Waits;
-                    if client.early == Early::Allowed && !self.may_be_early(cx, client, &frame) {
+                    if client.early == Early::Allowed && !Self::may_be_early(cx, client, &frame) {
                         hold_early(cx, &mut client.early, Protocol::Mqtt);
                     } else {
                         asked = Self::must_ask(cx, client, lane, &frame);
@@ -322,6 +322,14 @@ impl Door {
                             && frame.packet_type() == Some(PacketType::Publish)
                             && client.sips.must_wait(cx, Protocol::Mqtt)
                         {
+                            asked = Asked::Waits;
+                        }
+                        // Last of all, because it is done at once or not at all.
+                        if asked != Asked::Waits
+                            && client.early == Early::Allowed
+                            && !self.begin_early(cx, client, &frame)
+                        {
+                            hold_early(cx, &mut client.early, Protocol::Mqtt);
                             asked = Asked::Waits;
                         }
                     }
@@ -388,7 +396,7 @@ impl Door {
     }
 
     /// Whether a packet may be handled although it can be a replay.
-    fn may_be_early(&self, cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
+    fn may_be_early(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
         let rules = &cx.policy.rules;
         let kind =
             |publish: &Publish<'_>| MessageKind::new(publish.qos as u8, publish.retain, true);
@@ -431,29 +439,7 @@ impl Door {
                     {
                         false
                     }
-                    // It is not done before the webhook has been asked, and is looked at again then.
-                    Some(_)
-                        if rules.asks(
-                            client.subject(cx),
-                            ActionName::Publish,
-                            publish.topic,
-                            kind(&publish),
-                        ) =>
-                    {
-                        true
-                    }
-                    Some(packet_id) => {
-                        let digest = self.service.repetitions.digest(
-                            client.subject(cx),
-                            packet_id,
-                            (publish.qos, publish.retain),
-                            publish.topic,
-                            &publish.properties,
-                            publish.payload,
-                        );
-                        let sender = (cx.shard, client.id);
-                        (self.service.repetitions).may_be_early(sender, digest, cx.net.now_ms())
-                    }
+                    Some(_) => true,
                 },
                 _ => false,
             },
@@ -474,7 +460,7 @@ impl Door {
             Ok(Some(frame))
                 if input.is_empty() && frame.first_byte() & !RETAIN == PUBLISH_AT_MOST_ONCE =>
             {
-                if client.early == Early::Allowed && !self.may_be_early(cx, client, &frame) {
+                if client.early == Early::Allowed && !Self::may_be_early(cx, client, &frame) {
                     hold_early(cx, &mut client.early, Protocol::Mqtt);
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }

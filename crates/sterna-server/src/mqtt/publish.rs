@@ -1,17 +1,19 @@
 //! PUBLISH from a client.
 
-use sterna_broker::{Message, MessageHeader, Publication, PublishRefusal, Retention};
+use sterna_broker::{
+    Keeping, Message, MessageHeader, Publication, PublishRefusal, Retention, Routed, SessionKey,
+};
 use sterna_mqtt::server::IncomingPublish;
-use sterna_mqtt::{Frame, Lane, PacketId, QoS, ReasonCode};
+use sterna_mqtt::{Frame, Lane, Packet, PacketId, PacketType, QoS, ReasonCode};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{copy, has_more_user_properties, qos};
 use super::ask::Asked;
 use super::client::Client;
-use super::repetitions::Digest;
+use super::repetitions::{Digest, Repetition};
 use crate::authorization::MessageKind;
-use crate::config::Protocol;
+use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::{Early, Promise};
 use crate::metrics::DropReason;
@@ -51,6 +53,7 @@ impl Door {
         }
         let mut token = 0;
         let mut refused = None;
+        let mut repeats = None;
         let is_early = client.early == Early::Allowed;
         let kind = MessageKind::new(publish.qos as u8, publish.retain, is_early);
         let mut may_publish = || match asked {
@@ -65,17 +68,21 @@ impl Door {
             let now_ms = cx.net.now_ms();
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
-                Ok(_) if self.is_repetition(cx, client, publish) => ReasonCode::Success,
                 Ok(message) => {
-                    if let (QoS::ExactlyOnce, Some(packet_id)) = (publish.qos, publish.packet_id) {
-                        // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
-                        let key = received_key(packet_id);
-                        cx.broker.keep_with_next(session, &key, &[]);
-                        cx.broker.name_next(session, packet_id.get());
-                    }
-                    // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
-                    let origin = Some(session);
-                    let routed = cx.publish(&client.name, Publication { origin, message });
+                    let routed = match self.repetition(cx, client, publish) {
+                        Repetition::Done(append) => {
+                            repeats = Some(append.max(keep_received(cx, session, publish)));
+                            Routed {
+                                matched: 1,
+                                ..Routed::default()
+                            }
+                        }
+                        Repetition::Unsure => Routed {
+                            refused: Some(PublishRefusal::ClusterAway),
+                            ..Routed::default()
+                        },
+                        Repetition::No => self.route(cx, client, session, publish, message),
+                    };
                     token = routed.token;
                     refused = routed.refused;
                     if let Some(why @ (PublishRefusal::StoreFull | PublishRefusal::ClusterAway)) =
@@ -149,12 +156,44 @@ impl Door {
             _ if token == 0 => return,
             _ => Acknowledgement::Nothing,
         };
-        let promise = match token {
-            0 => Promise::on(cx, client.listener),
-            _ => Promise::of_message(cx, client.listener, client.subject(cx), topic, kind),
+        let promise = match (repeats, token) {
+            // The connection of the first may have had another listener.
+            (Some(append), _) => Promise::again(cx).at(append),
+            (None, 0) => Promise::on(cx, client.listener),
+            (None, _) => {
+                Promise::of_message(cx, client.listener, client.subject(cx), topic, kind).at(token)
+            }
         };
-        let promise = promise.at(token).bound(client.is_bound);
+        let promise = promise.bound(client.is_bound);
         self.acknowledge(cx, client, promise, acknowledgement);
+    }
+
+    /// Publishes a message that is new.
+    fn route(
+        &self,
+        cx: &mut Context<'_>,
+        client: &Client,
+        session: SessionKey,
+        publish: &IncomingPublish<'_>,
+        message: Message,
+    ) -> Routed {
+        if let (QoS::ExactlyOnce, Some(packet_id)) = (publish.qos, publish.packet_id) {
+            // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
+            let key = received_key(packet_id);
+            cx.broker.keep_with_next(session, &key, &[]);
+            cx.broker.name_next(session, packet_id.get());
+        }
+        // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
+        let origin = Some(session);
+        let routed = cx.publish(&client.name, Publication { origin, message });
+        if client.early == Early::Allowed
+            && let Some(packet_id) = publish.packet_id
+        {
+            let digest = self.digest(cx, client, packet_id, publish);
+            let sender = (cx.shard, client.id);
+            (self.service.repetitions).done_early(sender, digest, routed.token);
+        }
+        routed
     }
 
     /// A client will not send a message again.
@@ -244,27 +283,74 @@ impl Door {
     }
 
     /// Whether a message was done already, when a copy of the client's first flight came.
-    fn is_repetition(
+    fn repetition(
         &self,
         cx: &Context<'_>,
         client: &mut Client,
         publish: &IncomingPublish<'_>,
-    ) -> bool {
+    ) -> Repetition {
         let Some(packet_id) = publish.packet_id else {
-            return false;
+            return Repetition::No;
         };
         if client.beginning_bytes == 0 || !client.is_named || client.early != Early::Over {
-            return false;
+            return Repetition::No;
         }
         let bytes = u32::try_from(publish.payload.len() + MESSAGE_BYTES).unwrap_or(u32::MAX);
         client.beginning_bytes = client.beginning_bytes.saturating_sub(bytes);
         let digest = self.digest(cx, client, packet_id, publish);
         let sender = (cx.shard, client.id);
-        let is_repetition =
-            (self.service.repetitions).is_repetition(sender, digest, cx.net.now_ms());
+        // In a cluster; where nothing waits for its append, there is nothing to compare.
+        let counts_alone = cx.fence.is_some() && cx.policy.exactly_once != Keeping::Nothing;
+        let repetition =
+            (self.service.repetitions).look(sender, digest, cx.net.now_ms(), counts_alone);
+        let is_repetition = repetition != Repetition::No;
         cx.meters.repetitions.add(u64::from(is_repetition));
-        is_repetition
+        repetition
     }
+
+    /// Begins with a PUBLISH that may be a replay. False where it has to wait for the handshake: another connection
+    /// has begun with the same.
+    pub(super) fn begin_early(&self, cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
+        if frame.packet_type() != Some(PacketType::Publish)
+            || cx.policy.listener(client.listener).early_data != EarlyData::Idempotent
+        {
+            return true;
+        }
+        let Ok(Packet::Publish(publish)) = Packet::decode(frame, client.engine.version()) else {
+            return true;
+        };
+        let Some(packet_id) = publish.packet_id else {
+            return true;
+        };
+        let digest = self.service.repetitions.digest(
+            client.subject(cx),
+            packet_id,
+            (publish.qos, publish.retain),
+            publish.topic,
+            &publish.properties,
+            publish.payload,
+        );
+        let sender = (cx.shard, client.id);
+        (self.service.repetitions).begin_early(sender, digest, cx.net.now_ms())
+    }
+
+    /// The store has come further, on a shard that counts its own appends.
+    pub(crate) fn note_kept(&self, cx: &Context<'_>) {
+        let committed = cx.broker.committed();
+        let reached = cx.policy.exactly_once.reached(committed);
+        self.service.repetitions.kept_up_to(cx.shard, reached);
+    }
+}
+
+/// Keeps that a repetition of QoS 2 was received; the append, 0 for none. The session of the first may be gone, with
+/// its record. [MQTT-4.3.3-10]
+fn keep_received(cx: &mut Context<'_>, session: SessionKey, publish: &IncomingPublish<'_>) -> u64 {
+    let (QoS::ExactlyOnce, Some(packet_id)) = (publish.qos, publish.packet_id) else {
+        return 0;
+    };
+    let key = received_key(packet_id);
+    let ((), append) = cx.appended(|cx| cx.broker.keep(session, &key, &[]));
+    append
 }
 
 /// The broker's message. A packet that lay in the shard's read buffer is copied; one that was put together from

@@ -10,6 +10,8 @@
 //!   confirmed connection, it is acknowledged and not done again.
 //! - A message may come as early data after it was done over another connection. It waits until its own
 //!   connection is confirmed: a device that says the same twice is heard twice.
+//!
+//! The acknowledgement of a repetition waits for the append of the first: the client sends the message no more.
 
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{HashMap, VecDeque};
@@ -52,6 +54,8 @@ struct Known {
     unconfirmed: HashMap<Sender, Vec<Digest>>,
     /// The time until which something may have been forgotten too early.
     blind_until_ms: u64,
+    /// The append up to which a shard of a cluster's node has everything kept.
+    kept: HashMap<usize, u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +63,19 @@ struct Message {
     sender: Sender,
     is_confirmed: bool,
     came_ms: u64,
+    /// The append that keeps what was done early, 0 for none; `None` where it is not done, or not yet.
+    append: Option<u64>,
+}
+
+/// A message of a confirmed connection, compared with what was done early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Repetition {
+    /// It is new.
+    No,
+    /// It was done, and is kept with this append; 0 for none.
+    Done(u64),
+    /// Another shard has done it, and this one cannot know when it is kept.
+    Unsure,
 }
 
 impl Default for Repetitions {
@@ -101,9 +118,9 @@ impl Repetitions {
         Digest(of(first), of(second))
     }
 
-    /// Whether a message may be done although its connection is not confirmed; if so, it is remembered
-    /// as one of that connection.
-    pub(super) fn may_be_early(&self, sender: Sender, digest: Digest, now_ms: u64) -> bool {
+    /// Begins with a message although its connection is not confirmed, and remembers it as one of that connection.
+    /// False where it has to wait for that.
+    pub(super) fn begin_early(&self, sender: Sender, digest: Digest, now_ms: u64) -> bool {
         let mut known = self.known();
         known.forget(now_ms);
         let is_known = |message: &Message| message.sender != sender;
@@ -115,24 +132,61 @@ impl Repetitions {
             sender,
             is_confirmed: false,
             came_ms: now_ms,
+            append: None,
         };
         known.remember(digest, message, self.most);
         true
     }
 
+    /// A message that this connection has begun with early was done, and is kept with an append; 0 for none.
+    pub(super) fn done_early(&self, sender: Sender, digest: Digest, append: u64) {
+        let mut known = self.known();
+        if let Some(message) = known.messages.get_mut(&digest)
+            && message.sender == sender
+        {
+            message.append = Some(append);
+        }
+    }
+
     /// Whether a message of a confirmed connection was done already, as early data of one that was never
-    /// confirmed. It is remembered as one that came now.
-    pub(super) fn is_repetition(&self, sender: Sender, digest: Digest, now_ms: u64) -> bool {
+    /// confirmed. It is remembered as one that came now, unless that is unsure. `counts_alone` tells that each shard
+    /// counts its own appends.
+    pub(super) fn look(
+        &self,
+        sender: Sender,
+        digest: Digest,
+        now_ms: u64,
+        counts_alone: bool,
+    ) -> Repetition {
         let mut known = self.known();
         known.forget(now_ms);
         let before = known.messages.get(&digest).copied();
-        let message = Message {
-            sender,
-            is_confirmed: true,
-            came_ms: now_ms,
-        };
-        known.remember(digest, message, self.most);
-        before.is_some_and(|before| !before.is_confirmed && before.sender != sender)
+        let before = before.filter(|before| !before.is_confirmed && before.sender != sender);
+        let repetition = before.map_or(Repetition::No, |before| {
+            let is_here = before.sender.0 == sender.0;
+            match before.append {
+                // This thread does nothing else: who has begun with it has failed.
+                None if is_here => Repetition::No,
+                Some(append) if is_here || !counts_alone => Repetition::Done(append),
+                Some(append) if append <= known.kept_of(before.sender.0) => Repetition::Done(0),
+                None | Some(_) => Repetition::Unsure,
+            }
+        });
+        if repetition != Repetition::Unsure {
+            let message = Message {
+                sender,
+                is_confirmed: true,
+                came_ms: now_ms,
+                append: None,
+            };
+            known.remember(digest, message, self.most);
+        }
+        repetition
+    }
+
+    /// Everything up to an append of a shard is kept, where each shard counts its own.
+    pub(super) fn kept_up_to(&self, shard: usize, append: u64) {
+        self.known().kept.insert(shard, append);
     }
 
     /// A message that came as early data of this connection was not taken: it is new when it comes again.
@@ -167,6 +221,10 @@ impl Repetitions {
 }
 
 impl Known {
+    fn kept_of(&self, shard: usize) -> u64 {
+        self.kept.get(&shard).copied().unwrap_or_default()
+    }
+
     fn remember(&mut self, digest: Digest, message: Message, most: usize) {
         self.messages.insert(digest, message);
         self.order.push_back((message.came_ms, digest));
@@ -232,42 +290,81 @@ mod tests {
     fn what_a_copy_did_is_not_done_again() {
         let known = Repetitions::default();
         let message = digest(&known, None, "c", b"x");
-        assert!(known.may_be_early(A, message, 0));
-        assert!(known.may_be_early(A, message, 0), "the same connection");
-        assert!(known.is_repetition(B, message, 1_000));
-        assert!(!known.is_repetition(B, message, 1_001), "said once more");
+        assert!(known.begin_early(A, message, 0));
+        assert!(known.begin_early(A, message, 0), "the same connection");
+        known.done_early(B, message, 9);
+        known.done_early(A, message, 5);
+        assert_eq!(known.look(B, message, 1_000, false), Repetition::Done(5));
+        assert_eq!(
+            known.look(B, message, 1_001, false),
+            Repetition::No,
+            "said once more"
+        );
         for other in [
             digest(&known, None, "d", b"x"),
             digest(&known, Some("u"), "c", b"x"),
             digest(&known, None, "c", b"y"),
         ] {
-            assert!(!known.is_repetition(B, other, 1_000));
+            assert_eq!(known.look(B, other, 1_000, false), Repetition::No);
         }
         // It was not taken, so nothing was done.
         let known = Repetitions::default();
-        assert!(known.may_be_early(A, message, 0));
+        assert!(known.begin_early(A, message, 0));
         known.refused(B, message);
         known.refused(A, message);
-        assert!(!known.is_repetition(B, message, 1_000));
+        assert_eq!(known.look(B, message, 1_000, false), Repetition::No);
         known.forget_all(10 * WINDOW_MS);
         // The client itself was first: the next message is its own.
         let known = Repetitions::default();
-        assert!(known.may_be_early(A, message, 0));
+        assert!(known.begin_early(A, message, 0));
         known.confirmed(A);
-        assert!(!known.is_repetition(B, message, 1_000));
+        assert_eq!(known.look(B, message, 1_000, false), Repetition::No);
+    }
+
+    #[test]
+    fn what_was_begun_early_and_not_done_is_new() {
+        let known = Repetitions::default();
+        let message = digest(&known, None, "c", b"x");
+        assert!(known.begin_early(A, message, 0));
+        let at = ConnectionId {
+            slot: 2,
+            generation: 1,
+        };
+        // The other shard may be in the midst of it.
+        assert_eq!(known.look(B, message, 1, false), Repetition::Unsure);
+        assert_eq!(known.look((A.0, at), message, 1, false), Repetition::No);
+        assert!(!known.begin_early(A, message, 2), "another has taken it up");
+    }
+
+    #[test]
+    fn where_shards_count_alone_a_repetition_on_another_is_known_when_the_first_is_kept() {
+        let known = Repetitions::default();
+        let message = digest(&known, None, "c", b"x");
+        assert!(known.begin_early(A, message, 0));
+        known.done_early(A, message, 5);
+        for kept in [None, Some((B.0, 9)), Some((A.0, 4))] {
+            if let Some((shard, append)) = kept {
+                known.kept_up_to(shard, append);
+            }
+            let repetition = known.look(B, message, 1, true);
+            assert_eq!(repetition, Repetition::Unsure, "{kept:?}");
+        }
+        known.kept_up_to(A.0, 5);
+        assert_eq!(known.look(B, message, 1, true), Repetition::Done(0));
+        assert_eq!(known.look(B, message, 1, true), Repetition::No);
     }
 
     #[test]
     fn a_flight_that_was_held_back_waits() {
         let known = Repetitions::default();
         let message = digest(&known, None, "c", b"x");
-        assert!(!known.is_repetition(A, message, 0));
-        assert!(!known.may_be_early(B, message, 60_000));
+        assert_eq!(known.look(A, message, 0, false), Repetition::No);
+        assert!(!known.begin_early(B, message, 60_000));
         // Nor is a second one taken while nobody knows of the first whose it is.
         let other = digest(&known, None, "c", b"y");
-        assert!(known.may_be_early(A, other, 60_000));
-        assert!(!known.may_be_early(B, other, 60_001));
-        assert!(known.may_be_early(B, message, WINDOW_MS), "long ago");
+        assert!(known.begin_early(A, other, 60_000));
+        assert!(!known.begin_early(B, other, 60_001));
+        assert!(known.begin_early(B, message, WINDOW_MS), "long ago");
         known.forget_all(10 * WINDOW_MS);
     }
 
@@ -276,14 +373,14 @@ mod tests {
         let known = Repetitions::with_room_for(2);
         let message = |payload: &[u8]| digest(&known, None, "c", payload);
         for payload in [b"1", b"2"] {
-            assert!(!known.is_repetition(A, message(payload), 0));
+            assert_eq!(known.look(A, message(payload), 0, false), Repetition::No);
         }
         assert!(
-            known.may_be_early(B, message(b"3"), 1),
+            known.begin_early(B, message(b"3"), 1),
             "the first is forgotten"
         );
-        assert!(!known.may_be_early(B, message(b"4"), 2));
-        assert!(known.may_be_early(B, message(b"4"), 1 + WINDOW_MS));
+        assert!(!known.begin_early(B, message(b"4"), 2));
+        assert!(known.begin_early(B, message(b"4"), 1 + WINDOW_MS));
         known.forget_all(10 * WINDOW_MS);
     }
 

@@ -429,6 +429,9 @@ impl Handler for Shard {
                     self.broker.poll_store(now_ms);
                     self.answer_anew(net);
                     let mut doors = self.doors(net);
+                    if doors.cx.fence.is_some() {
+                        doors.mqtt.note_kept(&doors.cx);
+                    }
                     doors.mqtt.committed(&mut doors.cx);
                     doors.amqp.committed(&mut doors.cx);
                     doors.http.committed(&mut doors.cx);

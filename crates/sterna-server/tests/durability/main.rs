@@ -9,6 +9,7 @@ mod amqp_client;
 mod amqp_exact;
 mod clock;
 mod exactly_once;
+mod first_flight;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 #[path = "../http/h3_client.rs"]
