@@ -1,7 +1,7 @@
 //! State of HTTP that all shards share: topics that were created, and keys of requests that were done.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::digest::{Context, SHA256};
@@ -27,17 +27,18 @@ pub struct Registry {
 
 #[derive(Debug, Default)]
 struct Topics {
-    names: HashSet<Box<str>>,
+    /// With the append that keeps each; 0 for none.
+    names: HashMap<Box<str>, u64>,
     bytes: usize,
 }
 
 /// The outcome of a topic's creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Created {
-    /// The topic was created.
-    New,
-    /// The topic existed already.
-    Existed,
+    /// The topic was created, which this append keeps; 0 for none.
+    New(u64),
+    /// The topic existed already. Its creation is kept with this append; 0 for none.
+    Existed(u64),
     /// The topics are as many, or as long, as the limits allow.
     TooMany,
 }
@@ -238,27 +239,31 @@ impl Registry {
     }
 
     /// Creates a topic, if there are fewer than `http.maximum_topics`, and they are not longer than
-    /// 256 bytes on average.
-    pub(crate) fn create(&self, config: &Http, topic: &str) -> Created {
+    /// 256 bytes on average. `keep` has the store keep that, and returns the append; no other shard takes the topic
+    /// for an existing one before.
+    pub(crate) fn create(&self, config: &Http, topic: &str, keep: impl FnOnce() -> u64) -> Created {
         let most = config.maximum_topics as usize;
         let mut topics = lock(&self.topics);
-        if topics.names.contains(topic) {
-            return Created::Existed;
+        if let Some(append) = topics.names.get(topic) {
+            return Created::Existed(*append);
         }
         let bytes = topics.bytes + topic.len();
         if topics.names.len() >= most || bytes > most.saturating_mul(BYTES_PER_TOPIC) {
             return Created::TooMany;
         }
+        let append = keep();
         topics.bytes = bytes;
-        topics.names.insert(topic.into());
-        Created::New
+        topics.names.insert(topic.into(), append);
+        Created::New(append)
     }
 
-    /// Deletes a topic; false where none was created.
-    pub(crate) fn delete(&self, topic: &str) -> bool {
+    /// Deletes a topic; false where none was created. `forget` has the store forget it, before another shard can create
+    /// it anew.
+    pub(crate) fn delete(&self, topic: &str, forget: impl FnOnce()) -> bool {
         let mut topics = lock(&self.topics);
-        let existed = topics.names.remove(topic);
+        let existed = topics.names.remove(topic).is_some();
         if existed {
+            forget();
             topics.bytes -= topic.len();
             debug_assert!(
                 !topics.names.is_empty() || topics.bytes == 0,
@@ -270,7 +275,7 @@ impl Registry {
 
     /// Whether a topic was created.
     pub(crate) fn exists(&self, topic: &str) -> bool {
-        lock(&self.topics).names.contains(topic)
+        lock(&self.topics).names.contains_key(topic)
     }
 
     /// Looks a user's key up, and remembers it for `http.idempotency_window_s` where it is not known. If there
@@ -373,7 +378,7 @@ impl Registry {
                 Some((&TOPIC_RECORD, topic)) => {
                     let topic = std::str::from_utf8(topic);
                     if let Ok(topic) = topic
-                        && topics.names.insert(topic.into())
+                        && topics.names.insert(topic.into(), 0).is_none()
                     {
                         topics.bytes += topic.len();
                     }
@@ -509,14 +514,21 @@ mod tests {
     fn topics_are_created_once_and_up_to_a_limit() {
         let registry = Registry::default();
         let config = config(2);
-        assert_eq!(registry.create(&config, "a"), Created::New);
-        assert_eq!(registry.create(&config, "a"), Created::Existed);
-        assert_eq!(registry.create(&config, &"b".repeat(600)), Created::TooMany);
-        assert_eq!(registry.create(&config, "b"), Created::New);
-        assert_eq!(registry.create(&config, "c"), Created::TooMany);
+        let mut appends = 0;
+        let mut create = |topic: &str| {
+            registry.create(&config, topic, || {
+                appends += 1;
+                appends
+            })
+        };
+        assert_eq!(create("a"), Created::New(1));
+        assert_eq!(create("a"), Created::Existed(1));
+        assert_eq!(create(&"b".repeat(600)), Created::TooMany);
+        assert_eq!(create("b"), Created::New(2));
+        assert_eq!(create("c"), Created::TooMany);
         assert!(registry.exists("b") && !registry.exists("c"));
-        assert!(registry.delete("b") && !registry.delete("b"));
-        assert_eq!(registry.create(&config, "c"), Created::New);
+        assert!(registry.delete("b", || ()) && !registry.delete("b", || ()));
+        assert_eq!(create("c"), Created::New(3));
         assert_eq!(lock(&registry.topics).bytes, 2);
     }
 

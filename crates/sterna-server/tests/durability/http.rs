@@ -169,6 +169,32 @@ fn sessions_and_topics_are_kept_before_they_are_answered() {
     assert_eq!(client.response(delete).status, 204);
 }
 
+/// Who asks again hears no earlier that it is done.
+#[test]
+fn a_topic_that_is_created_again_is_kept_before_that_is_answered() {
+    for shard in [0, 1] {
+        let store = Held::new();
+        let mut broker = store.broker(&with_http(), 2);
+        let mut client = Client::connect(&mut broker);
+        let mut again = Client::connect_on(&mut broker, shard, Features::default(), Vec::new());
+        store.hold();
+        let path = "/v1/topics/t";
+        let first = client.request(&mut broker, "PUT", path, &[], b"");
+        let second = again.request(&mut broker, "PUT", path, &[], b"");
+        assert_eq!(client.response(first).status, 0);
+        assert_eq!(again.response(second).status, 0, "shard {shard}");
+        store.sync(&mut broker);
+        client.turn(&mut broker);
+        again.turn(&mut broker);
+        assert_eq!(client.response(first).status, 201);
+        assert_eq!(again.response(second).status, 200);
+        // It is long since kept.
+        store.hold();
+        let third = again.request(&mut broker, "PUT", path, &[], b"");
+        assert_eq!(again.response(third).status, 200);
+    }
+}
+
 #[test]
 fn a_session_that_is_away_never_says_that_nothing_waits_while_the_log_has_messages() {
     let store = Held::new();

@@ -70,8 +70,7 @@ impl Api {
                 "the topic was not created, and nothing is retained",
             )
         };
-        let before = cx.broker.token();
-        let status = match request.head.method() {
+        let (status, append) = match request.head.method() {
             "HEAD" => {
                 let subject = asker.identity.subject(cx, peer.connection);
                 let may_write = (cx.policy.rules).may_publish(subject, topic, MessageKind::UNKNOWN);
@@ -81,7 +80,7 @@ impl Api {
                 if !has_retained && !self.registry.exists(topic) {
                     return Err(missing());
                 }
-                200
+                (200, 0)
             }
             "PUT" => {
                 target.without_parameters()?;
@@ -92,13 +91,13 @@ impl Api {
                 let kind = MessageKind::UNKNOWN;
                 may_publish(cx, peer.connection, &asker.identity, topic, kind)?;
                 check_limits(cx, topic)?;
-                let created = self.registry.create(&cx.policy.http, topic);
-                if created == Created::New {
-                    cx.broker.keep_node(&topic_record(topic), &[]);
-                }
+                let created = self.registry.create(&cx.policy.http, topic, || {
+                    let record = topic_record(topic);
+                    cx.appended(|cx| cx.broker.keep_node(&record, &[])).1
+                });
                 match created {
-                    Created::New if !has_retained => 201,
-                    Created::New | Created::Existed => 200,
+                    Created::New(append) if !has_retained => (201, append),
+                    Created::New(append) | Created::Existed(append) => (200, append),
                     Created::TooMany => {
                         let detail = "no more topics can be created; see http.maximum_topics";
                         return Err(Trouble::new(Kind::TooManyTopics, detail));
@@ -113,20 +112,20 @@ impl Api {
                         "deleting this topic needs a rule that allows `delete`, or authorization.admins",
                     );
                 }
-                let was_created = self.registry.delete(topic);
-                if was_created {
-                    cx.broker.forget_node(&topic_record(topic));
-                }
-                let was_retained = cx.broker.clear_retained(topic);
-                let ended = cx.broker.unsubscribe_all(now_ms, topic);
-                if !was_created && !was_retained && ended == 0 {
+                let (was_there, append) = cx.appended(|cx| {
+                    let forget = || cx.broker.forget_node(&topic_record(topic));
+                    let was_created = self.registry.delete(topic, forget);
+                    let was_retained = cx.broker.clear_retained(topic);
+                    let ended = cx.broker.unsubscribe_all(now_ms, topic);
+                    was_created || was_retained || ended > 0
+                });
+                if !was_there {
                     return Err(missing());
                 }
-                204
+                (204, append)
             }
         };
-        let token = Some(cx.broker.token()).filter(|token| *token != before);
-        let promise = peer.promise(cx).at(token.unwrap_or(0));
+        let promise = peer.promise(cx).at(append);
         let done = Acknowledgement::Done {
             id: asker.id,
             reader: asker.reader.clone(),
