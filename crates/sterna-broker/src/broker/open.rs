@@ -489,6 +489,20 @@ impl<P: DoorState> Broker<P> {
         self.directory.owner(client_id).is_some()
     }
 
+    /// Ends a session, if it is on this shard. False where another shard has it, or nobody, or where it is on its way
+    /// here: then it ends when it arrives.
+    pub fn end_session_here(&mut self, now_ms: u64, client_id: &str) -> bool {
+        let Some(owner) = self.directory.owner(client_id) else {
+            return false;
+        };
+        if owner.shard != self.shard {
+            return false;
+        }
+        let session = self.queues.session(owner.slot, owner.generation);
+        let is_coming = session.is_some_and(|session| session.state == State::Claiming);
+        self.evict(now_ms, client_id, true) && !is_coming
+    }
+
     /// Ends a session of any shard, with a consumer ([`Event::Evicted`], on the session's shard) or
     /// without. On another shard it is ended when the mail arrives. Returns whether there is one.
     pub fn end_session_of(&mut self, now_ms: u64, client_id: &str) -> bool {

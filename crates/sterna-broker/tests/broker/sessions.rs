@@ -253,6 +253,30 @@ fn the_wish_to_end_a_session_follows_it_to_another_shard() {
     assert_eq!(cluster.publish(0, "t", "x", Qos::AtLeastOnce).matched, 0);
 }
 
+#[test]
+fn a_session_is_ended_where_it_is_and_when_it_arrives() {
+    let mut cluster = Cluster::new(2);
+    for name in ["stays", "moves"] {
+        cluster.open(0, name);
+    }
+    let now_ms = cluster.now_ms;
+    assert!(!cluster.broker(1).end_session_here(now_ms, "stays"));
+    assert!(!cluster.broker(0).end_session_here(now_ms, "nobody"));
+    assert!(cluster.broker(0).end_session_here(now_ms, "stays"));
+    assert_eq!(cluster.directory.shard_of("stays"), None);
+    let (_, opened) = cluster.start_open(1, "moves", false, 3600, None);
+    assert!(matches!(opened, Opened::Pending { .. }));
+    // It is on its way, and nobody may say yet that it has ended.
+    for shard in [0, 1] {
+        let has_ended = cluster.broker(shard).end_session_here(now_ms, "moves");
+        assert!(!has_ended, "shard {shard}");
+    }
+    assert!(cluster.directory.shard_of("moves").is_some());
+    cluster.collect(1);
+    cluster.run();
+    assert_eq!(cluster.directory.shard_of("moves"), None);
+}
+
 /// Opens a session as a user, without a clean start unless one is asked for.
 fn open_as(
     cluster: &mut Cluster,

@@ -191,7 +191,9 @@ impl Desk<'_, '_> {
         answers: Vec<Answer>,
     ) {
         match change.found(self.cx.meters, kind, answers) {
-            Ok(_) if kind == Kind::NoClient => Done::new(id, 204, None).tell(out),
+            Ok(_) if matches!(kind, Kind::NoClient | Kind::SessionBusy) => {
+                Done::new(id, 204, None).tell(out);
+            }
             Ok(value) => Done::new(id, 200, Some(value)).tell(out),
             Err(trouble) => self.refused(out, id, &trouble),
         }

@@ -382,7 +382,7 @@ impl Desk<'_, '_> {
             .ok_or_else(|| missing(Kind::NoClient))
     }
 
-    fn shard_of_session(&self, name: &str) -> Result<usize, Trouble> {
+    pub(super) fn shard_of_session(&self, name: &str) -> Result<usize, Trouble> {
         let shard = self.cx.broker.directory().shard_of(name);
         shard
             .map(|shard| usize::from(shard.0))
@@ -457,7 +457,7 @@ impl Desk<'_, '_> {
         self.ask_one(id, Purpose::Page(Box::new(paging)), 0, query)
     }
 
-    fn ask_one(
+    pub(super) fn ask_one(
         &mut self,
         id: ExchangeId,
         purpose: Purpose,

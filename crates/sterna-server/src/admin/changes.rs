@@ -14,6 +14,7 @@ use sterna_mqtt::{Property, PropertyBuf, topic};
 use super::answers::{elsewhere, missing, one};
 use super::api::{Done, content};
 use super::desk::{Desk, Purpose};
+use super::floor::end_session_here;
 use super::role::Role;
 use super::routes::Call;
 use crate::audit;
@@ -126,15 +127,21 @@ impl Desk<'_, '_> {
             let detail = "this session keeps a queue, which it would take with it";
             return Err(Trouble::new(Kind::Conflict, detail));
         }
-        let now_ms = self.cx.net.now_ms();
-        let (is_there, token) = self
-            .cx
-            .appended(|cx| cx.broker.end_session_of(now_ms, name));
-        if !is_there {
-            return Err(missing(Kind::NoSession));
+        let shard = self.shard_of_session(name)?;
+        if shard != self.cx.shard {
+            let purpose = Purpose::Change(change.clone(), Kind::SessionBusy);
+            let query = Query::EndSession {
+                client_id: name.into(),
+                append: None,
+            };
+            return self.ask_one(id, purpose, shard, query);
         }
+        let now_ms = self.cx.net.now_ms();
+        let Some(append) = end_session_here(self.cx, now_ms, name) else {
+            return Err(missing(Kind::SessionBusy));
+        };
         self.log_change(change, None);
-        let promise = self.promise().at(token);
+        let promise = self.promise().at(append);
         self.tell(out, promise, Done::new(id, 204, None));
         Ok(())
     }

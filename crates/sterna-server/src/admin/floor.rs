@@ -7,6 +7,7 @@ use sterna_net::{ConnectionId, Network};
 use super::message::message_value;
 use crate::amqp;
 use crate::context::Context;
+use crate::door::Promise;
 use crate::http;
 use crate::inspect::{ClientView, add_queue_members, path_value, transport_name};
 use crate::mail::admin::{Found, Query, Window};
@@ -39,9 +40,36 @@ pub(super) fn client_of(name: &str) -> Option<(usize, ConnectionId)> {
     is_whole.then_some((shard, ConnectionId { slot, generation }))
 }
 
+/// Ends a session of this shard; the append that keeps that, 0 for none. `None` where the session is not here.
+pub(super) fn end_session_here(cx: &mut Context<'_>, now_ms: u64, client_id: &str) -> Option<u64> {
+    let (is_here, append) = cx.appended(|cx| cx.broker.end_session_here(now_ms, client_id));
+    is_here.then_some(append)
+}
+
 impl Floor<'_, '_> {
-    /// Answers a query. If messages have to be read in the log first, the rest of the query is the error.
-    /// It is to be asked again when the store has woken the shard.
+    /// Ends a session, and says so when the store has that. It is asked again until then.
+    fn end_session(
+        &mut self,
+        now_ms: u64,
+        client_id: Box<str>,
+        append: Option<u64>,
+    ) -> Result<Found, Query> {
+        let append = match append {
+            Some(append) => append,
+            None => match end_session_here(self.cx, now_ms, &client_id) {
+                Some(append) => append,
+                None => return Ok(Found::Nothing),
+            },
+        };
+        if Promise::again(self.cx).at(append).is_kept_now(self.cx) {
+            return Ok(Found::One(json!({})));
+        }
+        let append = Some(append);
+        Err(Query::EndSession { client_id, append })
+    }
+
+    /// Answers a query. If it waits for the store, because messages have to be read in the log first, or something has
+    /// to be kept, the rest of the query is the error. It is to be asked again when the store has woken the shard.
     pub(crate) fn answer(&mut self, query: Query) -> Result<Found, Query> {
         let now_ms = self.cx.net.now_ms();
         let found = match query {
@@ -110,6 +138,9 @@ impl Floor<'_, '_> {
                 Some((session, _)) => Found::One(self.session(&session)),
                 None => Found::Nothing,
             },
+            Query::EndSession { client_id, append } => {
+                return self.end_session(now_ms, client_id, append);
+            }
             Query::AllSubscriptions {
                 window,
                 behind,

@@ -116,6 +116,15 @@ impl Promise {
         }
     }
 
+    /// Whether it is kept. The shard is woken later otherwise.
+    pub(crate) fn is_kept_now(self, cx: &mut Context<'_>) -> bool {
+        let is_kept = self.is_empty() || self.is_kept(cx.broker.committed());
+        if !is_kept {
+            cx.broker.wake_at(self.wanted());
+        }
+        is_kept
+    }
+
     fn is_kept(self, committed: Committed) -> bool {
         match self.durability {
             Durability::Memory => true,

@@ -27,7 +27,7 @@ use crate::inspect;
 use crate::mail::HttpLetter;
 use crate::policy::{ListenerPolicy, Policy};
 use crate::sys::Counts;
-use api::{Acknowledgement, Api, Peer};
+use api::{Acknowledgement, Api, Peer, Reply};
 use desk::Desk;
 
 pub(crate) use api::{
@@ -406,7 +406,22 @@ impl Door {
 
     /// A letter from another shard's API.
     pub(crate) fn mail(&mut self, cx: &mut Context<'_>, letter: HttpLetter) {
-        if let Some((connection, reply)) = self.service.api.mail(cx, letter) {
+        let reply = self.service.api.mail(cx, letter);
+        self.answer(cx, reply);
+    }
+
+    /// The store has come further: what it has is told to those who have asked.
+    pub(crate) fn tell_kept(&mut self, cx: &mut Context<'_>) {
+        let replies = self.service.api.tell_kept(cx);
+        self.answer(cx, replies);
+    }
+
+    fn answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        replies: impl IntoIterator<Item = (ConnectionId, Reply)>,
+    ) {
+        for (connection, reply) in replies {
             self.on_peer(cx, connection, |api, cx, peer, out| {
                 api.answered(cx, peer, out, reply);
             });

@@ -110,6 +110,11 @@ pub(crate) enum Query {
     Sessions { window: Window },
     /// A session.
     Session(Box<str>),
+    /// To end a session. `append` is the one that keeps it, once it has ended; 0 for none.
+    EndSession {
+        client_id: Box<str>,
+        append: Option<u64>,
+    },
     /// Subscriptions of all sessions, from a place on and behind a filter there.
     AllSubscriptions {
         window: Window,

@@ -435,6 +435,7 @@ impl Handler for Shard {
                     doors.mqtt.committed(&mut doors.cx);
                     doors.amqp.committed(&mut doors.cx);
                     doors.http.committed(&mut doors.cx);
+                    doors.http.tell_kept(&mut doors.cx);
                     doors.admin.committed(&mut doors.cx);
                     self.stop_if_drained(net);
                 }

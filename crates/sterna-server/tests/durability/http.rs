@@ -195,6 +195,50 @@ fn a_topic_that_is_created_again_is_kept_before_that_is_answered() {
     }
 }
 
+/// The ways in which operators and users end a session.
+#[test]
+fn a_session_of_another_shard_has_ended_before_that_is_answered() {
+    let store = Held::new();
+    let mut config = with_http();
+    config.listeners.push(Listener::at("admin://127.0.0.1:0"));
+    let mut broker = store.broker(&config, 2);
+    for name in ["a", "b"] {
+        let mut owner = Client::connect_on(&mut broker, 1, Features::default(), Vec::new());
+        let path = format!("/v1/topics/t?session={name}");
+        let number = owner.request(&mut broker, "GET", &path, &[], b"");
+        assert_eq!(owner.response(number).status, 200);
+        broker.cut(owner.peer);
+    }
+    let mut client = Client::connect(&mut broker);
+    broker.listener = 4;
+    let operator = broker.open_speaking(b"", 0, TransportKind::Tcp, Vec::new());
+    broker.listener = 0;
+    store.hold();
+    // The other shard has not even heard of it.
+    broker.deaf = Some(1);
+    let end = client.request(&mut broker, "DELETE", "/v1/sessions/a", &[], b"");
+    let line = "DELETE /admin/v1/sessions/$http%2F%2Fb HTTP/1.1";
+    let request = format!("{line}\r\nHost: localhost:9464\r\nSterna-Request: 1\r\n\r\n");
+    broker.send(operator, request.as_bytes());
+    assert_eq!(client.response(end).status, 0);
+    assert_eq!(statuses(&mut broker, operator), [""; 0]);
+    broker.hear();
+    client.turn(&mut broker);
+    assert_eq!(
+        client.response(end).status,
+        0,
+        "it has ended, and is not kept"
+    );
+    assert_eq!(statuses(&mut broker, operator), [""; 0]);
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(client.response(end).status, 204);
+    assert_eq!(statuses(&mut broker, operator), ["204"]);
+    for shard in [0, 1] {
+        assert!(broker.sessions(shard).0.is_empty(), "shard {shard}");
+    }
+}
+
 #[test]
 fn a_session_that_is_away_never_says_that_nothing_waits_while_the_log_has_messages() {
     let store = Held::new();

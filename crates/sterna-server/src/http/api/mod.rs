@@ -27,6 +27,7 @@ mod target;
 mod topics;
 mod webtransport;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -38,11 +39,14 @@ use sterna_net::ConnectionId;
 
 use super::registry::Registry;
 use crate::context::Context;
+use crate::door::Promise;
 use crate::sys::Counts;
 pub(crate) use acknowledge::Acknowledgement;
 pub(crate) use answer::{Trouble, fail, respond};
 pub(crate) use credentials::{Credentials, Verdict, challenge};
 pub(crate) use peer::Peer;
+pub(crate) use sessions::Reply;
+use sessions::Told;
 
 pub(crate) use subscription::is_consumer;
 pub(crate) use topics::names_etag;
@@ -61,6 +65,8 @@ pub(crate) struct Api {
     counts: Counts,
     /// The bytes that a step writes to one response.
     buffer: BytesMut,
+    /// What was done for others, and the store does not have yet, in its order.
+    untold: VecDeque<(Promise, Told)>,
     stopping: bool,
 }
 
@@ -78,6 +84,7 @@ impl Api {
             key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
             counts: Counts::default(),
             buffer: BytesMut::new(),
+            untold: VecDeque::new(),
             stopping: false,
         }
     }

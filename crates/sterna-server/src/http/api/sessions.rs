@@ -15,6 +15,7 @@ use super::origin::Reader;
 use super::peer::Peer;
 use super::target::Target;
 use crate::context::Context;
+use crate::door::Promise;
 use crate::http::problem::ProblemKind as Kind;
 use crate::mail::Mail;
 use crate::mail::http::{Acknowledge, Body, Done, From, HttpLetter, MAXIMUM_HOPS, Work, WorkError};
@@ -53,45 +54,53 @@ impl Api {
         request: &Request,
     ) -> Result<(), Trouble> {
         let client_id = client_id(asker.identity.user(), name);
-        if request.head.method() == "DELETE" {
-            target.without_parameters()?;
-            let now_ms = cx.net.now_ms();
-            let (was_there, token) = cx.appended(|cx| cx.broker.end_session_of(now_ms, &client_id));
-            if !was_there {
-                let id = asker.id;
-                peer.asked.push((id, asker.reader));
-                let from = From::of(cx, peer, id);
-                self.ask_cluster(cx, peer, out, &client_id, &Work::End, from);
-                return Ok(());
-            }
-            let promise = peer.promise(cx).at(token);
-            let done = Acknowledgement::Done {
-                id: asker.id,
-                reader: asker.reader,
-                status: 204,
-                is_replay: false,
-            };
-            self.acknowledge(cx, peer, out, promise, done);
-            return Ok(());
-        }
         let work = if request.head.method() == "POST" {
             let most = cx.policy.http.maximum_unacknowledged as usize;
             Work::Acknowledge(read_acknowledgement(target, &request.content, most)?)
         } else {
             target.without_parameters()?;
-            Work::Describe
+            match request.head.method() {
+                "DELETE" => Work::End,
+                _ => Work::Describe,
+            }
         };
         let id = asker.id;
         peer.asked.push((id, asker.reader));
         let from = From::of(cx, peer, id);
-        match ask(cx, &client_id, work.clone(), from, MAXIMUM_HOPS) {
+        let (done, append) =
+            cx.appended(|cx| ask(cx, &client_id, work.clone(), from, MAXIMUM_HOPS));
+        match done {
             Some(Err(WorkError::NoSession)) => {
                 self.ask_cluster(cx, peer, out, &client_id, &work, from);
             }
+            Some(Ok(Done::Ended)) => self.ended(cx, peer, out, id, append),
             Some(done) => self.answered(cx, peer, out, Reply { id, done }),
             None => {}
         }
         Ok(())
+    }
+
+    /// Says that a session of this shard has ended, once that is kept.
+    fn ended(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        append: u64,
+    ) {
+        let Some(at) = peer.asked.iter().position(|(asked, _)| *asked == id) else {
+            return;
+        };
+        let (_, reader) = peer.asked.swap_remove(at);
+        let promise = peer.promise(cx).at(append);
+        let done = Acknowledgement::Done {
+            id,
+            reader,
+            status: 204,
+            is_replay: false,
+        };
+        self.acknowledge(cx, peer, out, promise, done);
     }
 
     /// Asks the node that has a session, where there are other nodes.
@@ -131,9 +140,8 @@ impl Api {
     }
 
     /// Handles a letter from another shard. Returns the answer for one of this shard's connections.
-    #[expect(clippy::unused_self, reason = "called as everything else of the API")]
     pub(crate) fn mail(
-        &self,
+        &mut self,
         cx: &mut Context<'_>,
         letter: HttpLetter,
     ) -> Option<(ConnectionId, Reply)> {
@@ -144,14 +152,8 @@ impl Api {
                 from,
                 hops,
             } => {
-                let done = ask(cx, &client_id, work, from, hops)?;
-                if from.shard == cx.shard {
-                    // It has come back to where it was asked.
-                    return Some(reply(from, done));
-                }
-                let letter = HttpLetter(Body::Answer { from, done });
-                cx.outbox.post(from.shard, Mail::Http(Box::new(letter)));
-                None
+                let (done, append) = cx.appended(|cx| ask(cx, &client_id, work, from, hops));
+                self.tell(cx, Told::Shard { from, done: done? }, append)
             }
             Body::Answer { from, done } => Some(reply(from, done)),
             Body::OfNode {
@@ -160,10 +162,41 @@ impl Api {
                 answer,
                 hops,
             } => {
-                answer_node(cx, client_id, work, answer, hops);
-                None
+                let (told, append) =
+                    cx.appended(|cx| ask_for_node(cx, client_id, work, answer, hops));
+                self.tell(cx, told?, append)
             }
         }
+    }
+
+    /// Tells another shard or node what was done here. That a session has ended is told once the store has it.
+    fn tell(
+        &mut self,
+        cx: &mut Context<'_>,
+        told: Told,
+        append: u64,
+    ) -> Option<(ConnectionId, Reply)> {
+        if told.done() == &Ok(Done::Ended) {
+            // Whoever asks may have been promised more than what this shard's listeners do.
+            let promise = Promise::again(cx).at(append);
+            if !promise.is_kept_now(cx) {
+                self.untold.push_back((promise, told));
+                return None;
+            }
+        }
+        told.send(cx)
+    }
+
+    /// Tells what the store has by now.
+    pub(crate) fn tell_kept(&mut self, cx: &mut Context<'_>) -> Vec<(ConnectionId, Reply)> {
+        let mut replies = Vec::new();
+        while let Some((promise, _)) = self.untold.front()
+            && promise.is_kept_now(cx)
+            && let Some((_, told)) = self.untold.pop_front()
+        {
+            replies.extend(told.send(cx));
+        }
+        replies
     }
 
     /// Answers the client's request with its result.
@@ -228,15 +261,56 @@ fn read(said: Answer) -> Result<Done, WorkError> {
     }
 }
 
-/// Does the work that another node's client asks of a session, here or on the shard that has it.
-fn answer_node(cx: &mut Context<'_>, client_id: Box<str>, work: Work, answer: Answerer, hops: u8) {
-    let done = if work == Work::End {
-        let now_ms = cx.net.now_ms();
-        let was_there = cx.broker.end_session_of(now_ms, &client_id);
-        was_there.then_some(Done::Ended).ok_or(WorkError::NoSession)
-    } else {
-        do_work(cx, &client_id, &work)
-    };
+/// What was done with a session, and who asked for it.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// For a connection of a shard.
+    Shard {
+        from: From,
+        done: Result<Done, WorkError>,
+    },
+    /// For a client of another node.
+    Node {
+        answer: Answerer,
+        done: Result<Done, WorkError>,
+    },
+}
+
+impl Told {
+    const fn done(&self) -> &Result<Done, WorkError> {
+        match self {
+            Self::Shard { done, .. } | Self::Node { done, .. } => done,
+        }
+    }
+
+    /// Sends it; returns the answer for one of this shard's connections.
+    fn send(self, cx: &mut Context<'_>) -> Option<(ConnectionId, Reply)> {
+        match self {
+            // It has come back to where it was asked.
+            Self::Shard { from, done } if from.shard == cx.shard => return Some(reply(from, done)),
+            Self::Shard { from, done } => {
+                let letter = HttpLetter(Body::Answer { from, done });
+                cx.outbox.post(from.shard, Mail::Http(Box::new(letter)));
+            }
+            // An answer that cannot be written counts as none.
+            Self::Node { answer, done } => {
+                answer.answer(serde_json::to_vec(&done).unwrap_or_default());
+            }
+        }
+        None
+    }
+}
+
+/// Does the work that another node's client asks of a session, here or on the shard that has it. `None` where that will
+/// answer.
+fn ask_for_node(
+    cx: &mut Context<'_>,
+    client_id: Box<str>,
+    work: Work,
+    answer: Answerer,
+    hops: u8,
+) -> Option<Told> {
+    let done = do_work(cx, &client_id, &work);
     if matches!(done, Err(WorkError::Elsewhere))
         && let Some(shard) = cx.broker.directory().shard_of(&client_id)
         && usize::from(shard.0) != cx.shard
@@ -248,17 +322,16 @@ fn answer_node(cx: &mut Context<'_>, client_id: Box<str>, work: Work, answer: An
             answer,
             hops,
         });
-        return cx
-            .outbox
+        cx.outbox
             .post(usize::from(shard.0), Mail::Http(Box::new(letter)));
+        return None;
     }
     // It is this node's, and on its way here.
     let done = match done {
         Err(WorkError::NoSession) => Err(WorkError::Away),
         done => done,
     };
-    // An answer that cannot be written counts as none.
-    answer.answer(serde_json::to_vec(&done).unwrap_or_default());
+    Some(Told::Node { answer, done })
 }
 
 /// The answer for a connection of this shard.
@@ -304,8 +377,11 @@ pub(super) fn do_work(
         return Err(WorkError::NoSession);
     }
     match work {
-        // It is done for all shards at once.
-        Work::End => Err(WorkError::Elsewhere),
+        Work::End => {
+            let now_ms = cx.net.now_ms();
+            let has_ended = cx.broker.end_session_here(now_ms, client_id);
+            has_ended.then_some(Done::Ended).ok_or(WorkError::Elsewhere)
+        }
         Work::Describe => {
             let (info, filters) =
                 (cx.broker.session_named(client_id)).ok_or(WorkError::Elsewhere)?;
