@@ -203,6 +203,10 @@ pub(crate) enum KeyOrder {
     GiveUp {
         key: Box<[u8]>,
     },
+    Forget {
+        key: Box<[u8]>,
+        value: Box<[u8]>,
+    },
 }
 
 /// A letter from a shard or the process to the engine.
@@ -347,6 +351,12 @@ impl Asker {
     pub fn give_up(&self, key: &[u8]) {
         let key = key.into();
         self.0.post(FromShard::Key(KeyOrder::GiveUp { key }));
+    }
+
+    /// Forgets a request that was done: its key is free again, unless another record is kept for it by now.
+    pub fn forget(&self, key: &[u8], value: &[u8]) {
+        let (key, value) = (key.into(), value.into());
+        (self.0).post(FromShard::Key(KeyOrder::Forget { key, value }));
     }
 }
 

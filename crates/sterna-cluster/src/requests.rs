@@ -15,6 +15,9 @@ const VERSION: u8 = 1;
 /// Flags.
 const IS_DONE: u8 = 1;
 
+/// An incarnation that is over: those of processes are higher.
+const OVER: u64 = 0;
+
 /// The entry of a key in the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -39,6 +42,12 @@ impl Entry {
         put_number(&mut out, self.by.incarnation);
         out.extend_from_slice(&self.value);
         out
+    }
+
+    /// Whether it says that a request was done, with this record of it. A later use of the key has another.
+    #[must_use]
+    pub fn is_record(&self, value: &[u8]) -> bool {
+        self.is_done && *self.value == *value
     }
 
     /// Reads what was encoded; `None` for another version, or what is no entry.
@@ -118,14 +127,27 @@ impl Beginning {
     /// Gives the request up, after the last write had no answer.
     #[must_use]
     pub fn give_up(self) -> Freeing {
+        let (expected, over) = (self.expected, self.over);
+        self.free(expected, over)
+    }
+
+    /// What gives the request up that this process is to do: the answer was [`Begun::First`], and its entry has this
+    /// sequence number.
+    #[must_use]
+    pub fn begun(self, sequence: u64) -> Freeing {
+        let round = self.entry.round;
+        self.free(sequence, Some(round))
+    }
+
+    fn free(self, expected: u64, round: Option<u64>) -> Freeing {
         let mut freeing = Freeing {
-            expected: self.expected,
-            tried: self.expected,
+            expected,
+            tried: expected,
             by: self.entry.by,
             taken_up: self.taken_up,
             entry: None,
         };
-        freeing.entry = freeing.left_in(self.over);
+        freeing.entry = freeing.left_in(round);
         freeing
     }
 
@@ -181,8 +203,9 @@ impl Beginning {
 /// NATS may take the process's entry later than it answers a reader. So the key is free when a free entry is written
 /// over the last one: every earlier write conflicts from then on.
 ///
-/// The entry of another process in whose round this one wanted to begin is written again instead. That process may
-/// publish in that round although it was taken for dead, and a free key would have another round.
+/// Where this one wanted to begin in the round of another process, an entry that keeps the round is written instead.
+/// That process may publish in it although it was taken for dead, and a free key would have another round. The entry
+/// is of no process that acts: that one may have given up, too, and nobody else could begin then.
 #[derive(Debug)]
 pub struct Freeing {
     /// The sequence number that the last entry of the subject is to have; 0 for none.
@@ -201,10 +224,12 @@ impl Freeing {
         self.entry.as_ref()
     }
 
-    /// The entry that another process has left in a round.
+    /// The entry that keeps a round of another process.
     fn left_in(&self, round: Option<u64>) -> Option<Entry> {
         let mut taken_up = self.taken_up.iter();
-        taken_up.find(|entry| Some(entry.round) == round).cloned()
+        let mut entry = taken_up.find(|entry| Some(entry.round) == round).cloned()?;
+        entry.by.incarnation = OVER;
+        Some(entry)
     }
 
     /// Takes the last entry of the subject, as [`Beginning::found`] does, after [`Freeing::entry`] was not written.

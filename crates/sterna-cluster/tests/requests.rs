@@ -101,6 +101,7 @@ enum Step {
     Publishing {
         round: u64,
         sequence: u64,
+        gives_up: Freeing,
     },
     Finishing {
         round: u64,
@@ -121,6 +122,19 @@ struct Node {
     mark: (u64, u64),
 }
 
+impl Node {
+    /// It has begun, and is to publish in a round.
+    fn publishes(&mut self, round: u64, sequence: u64) {
+        if let Step::Beginning(beginning) = std::mem::replace(&mut self.step, Step::Idle) {
+            self.step = Step::Publishing {
+                round,
+                sequence,
+                gives_up: beginning.begun(sequence),
+            };
+        }
+    }
+}
+
 /// What a client was told: done, and whether before.
 struct Play {
     nats: Nats,
@@ -130,6 +144,10 @@ struct Play {
     tail: Option<Tail>,
     /// Whether who gives up writes a free entry, and does not only look for its own.
     frees: bool,
+    /// Whether who gives up keeps to the round of the process before it.
+    keeps_rounds: bool,
+    /// Whether who forgets an earlier use of the key looks which one the entry is of.
+    compares: bool,
     rounds: u64,
     told_first: usize,
     told_again: usize,
@@ -161,6 +179,8 @@ impl Play {
             dice: Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
             tail: knows_tail.then_some(tail),
             frees: true,
+            keeps_rounds: true,
+            compares: true,
             rounds: 0,
             told_first: 0,
             told_again: 0,
@@ -284,7 +304,7 @@ impl Play {
                     self.nats.write(beginning.expected, Some(bytes))
                 };
                 if let Some(sequence) = written.filter(|_| !is_lost) {
-                    node.step = Step::Publishing { round, sequence };
+                    node.publishes(round, sequence);
                     return;
                 }
                 let (sequence, found) = self.nats.found();
@@ -293,9 +313,7 @@ impl Play {
                 let published = |round| Some(self.tail.as_ref()?.request(KEY, round)?.0);
                 match beginning.found(sequence, found, may_act, published) {
                     None => {}
-                    Some(Begun::First(round)) => {
-                        node.step = Step::Publishing { round, sequence };
-                    }
+                    Some(Begun::First(round)) => node.publishes(round, sequence),
                     Some(Begun::Known { is_done, value }) => {
                         self.told_again += usize::from(is_done);
                         assert!(is_done || *value == *VALUE);
@@ -322,7 +340,9 @@ impl Play {
                 }
                 node.step = Step::Idle;
             }
-            &mut Step::Publishing { round, sequence } => {
+            &mut Step::Publishing {
+                round, sequence, ..
+            } => {
                 let by = node.process.clone();
                 let record = Settles::Request {
                     key: KEY,
@@ -368,13 +388,27 @@ impl Play {
         }
     }
 
-    /// A node that has begun, and does not know whether that is written, refuses its client.
+    /// A node that has begun, and has not published, refuses its client. It may not know whether its entry is written.
     fn give_up(&mut self, at: usize) {
         let step = &mut self.nodes[at].step;
         *step = match std::mem::replace(step, Step::Idle) {
             Step::Beginning(beginning) => Step::Freeing(beginning.give_up()),
+            Step::Publishing { gives_up, .. } if self.keeps_rounds => Step::Freeing(gives_up),
+            Step::Publishing { sequence, .. } => {
+                self.nats.write(sequence, None);
+                Step::Idle
+            }
             other => other,
         };
+    }
+
+    /// A node forgets an earlier use of the key, whose window is over.
+    fn forget(&mut self) {
+        let (last, found) = self.nats.found();
+        let is_meant = |found: &Entry| !self.compares || found.is_record(b"an earlier one");
+        if found.as_ref().is_some_and(is_meant) {
+            self.nats.write(last, None);
+        }
     }
 
     /// Clients that wait are refused, nodes end what they have begun, and NATS takes what is late. Returns whether the
@@ -419,6 +453,7 @@ impl Play {
                     self.nats.now_s += self.dice.roll(2 * WINDOW_S);
                 }
                 6..=7 => self.give_up(at),
+                9 => self.forget(),
                 8 if !self.nats.late.is_empty() => {
                     let late = self.dice.roll(self.nats.late.len() as u64) as usize;
                     self.nats.take_late(late);
@@ -477,6 +512,29 @@ fn without_the_tail_of_the_log_a_request_is_done_twice() {
         })
         .count();
     assert!(doubled > 1, "only {doubled} of 200 seeds have found it");
+}
+
+/// The same where who gives up frees the key, also in the round of a process that may publish yet: somebody must notice.
+#[test]
+fn a_request_is_done_twice_where_its_round_is_given_up_for_another_process() {
+    assert!(doubled(|play| play.keeps_rounds = false) > 1);
+}
+
+/// The same where who forgets an earlier use of a key frees the key, whatever its entry is: somebody must notice.
+#[test]
+fn a_request_is_done_twice_where_its_key_is_freed_for_an_earlier_one() {
+    assert!(doubled(|play| play.compares = false) > 1);
+}
+
+/// In how many plays a request was done twice.
+fn doubled(change: impl Fn(&mut Play)) -> usize {
+    let is_doubled = |seed: &u64| {
+        let mut play = Play::new(*seed, true);
+        change(&mut play);
+        play.run(STEPS);
+        play.nats.log.len() > 1
+    };
+    (0..3000).filter(is_doubled).count()
 }
 
 /// The same where who gives up looks once for its entry: somebody must notice.
@@ -554,7 +612,12 @@ fn the_round_of_another_process_stays_when_its_successor_gives_up() {
         }
         let entry = freeing.entry().map(Entry::encode);
         assert!(nats.write(freeing.expected, entry).is_some());
-        assert_eq!(nats.found().1.as_ref(), Some(before.entry()));
+        let left = nats.found().1.expect("an entry");
+        assert_eq!((left.round, &*left.value), (1, VALUE));
+        assert!(
+            !left.is_done && left.by != process("a"),
+            "it waits for nobody"
+        );
     }
     // Nothing is left of it where the key was free meanwhile.
     let mut next = Beginning::new(process("b"), 2, VALUE.into());
@@ -562,6 +625,57 @@ fn the_round_of_another_process_stays_when_its_successor_gives_up() {
     assert_eq!(next.found(sequence, found, |_| false, |_| None), None);
     assert_eq!(next.found(sequence + 1, None, |_| false, |_| None), None);
     assert_eq!(next.give_up().entry(), None);
+}
+
+/// The same where the successor was told to do the request, and does not.
+#[test]
+fn the_round_of_another_process_stays_when_its_successor_has_begun_and_gives_up() {
+    let process = |node: &str| Process {
+        node: node.into(),
+        incarnation: 1,
+    };
+    let mut nats = Nats::default();
+    let before = Beginning::new(process("a"), 1, VALUE.into());
+    assert_eq!(nats.write(0, Some(before.entry().encode())), Some(1));
+    let mut next = Beginning::new(process("b"), 2, VALUE.into());
+    let (sequence, found) = nats.found();
+    assert_eq!(next.found(sequence, found, |_| false, |_| None), None);
+    let own = next.entry().encode();
+    let sequence = nats.write(next.expected, Some(own)).expect("nobody else");
+    let mut freeing = next.begun(sequence);
+    let left = freeing.entry().expect("an entry");
+    assert_eq!((left.round, &*left.value), (1, VALUE));
+    assert!(left.by != process("a"), "it waits for nobody");
+    // A third has taken the request up meanwhile: it is that one's.
+    let mut third = Beginning::new(process("c"), 3, VALUE.into());
+    let (last, found) = nats.found();
+    assert_eq!(third.found(last, found, |_| false, |_| None), None);
+    assert!(nats.write(last, Some(third.entry().encode())).is_some());
+    let entry = freeing.entry().map(Entry::encode);
+    assert_eq!(nats.write(freeing.expected, entry), None);
+    let (sequence, found) = nats.found();
+    assert!(!freeing.found(sequence, found.as_ref()));
+    // Whose key was free leaves it free.
+    let own = Beginning::new(process("a"), 4, VALUE.into());
+    assert_eq!(own.begun(9).entry(), None);
+}
+
+/// A key may have been used anew since its record was forgotten here.
+#[test]
+fn a_record_is_that_of_a_request_that_was_done() {
+    let mut entry = Beginning::new(
+        Process {
+            node: "a".into(),
+            incarnation: 1,
+        },
+        1,
+        b"one".as_slice().into(),
+    )
+    .entry()
+    .clone();
+    assert!(!entry.is_record(b"one"), "it is being done");
+    entry.is_done = true;
+    assert!(entry.is_record(b"one") && !entry.is_record(b"two"));
 }
 
 /// Who is refused is not done, and another content of the key is told apart.

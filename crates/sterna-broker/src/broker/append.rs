@@ -259,15 +259,6 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Removes a record of the whole cluster.
-    pub fn forget_shared(&mut self, key: &[u8]) {
-        if self.peers.is_some() {
-            let change = records::remove(Kind::Shared, "", key);
-            self.queues.changes.push(change);
-            self.append_changes();
-        }
-    }
-
     /// Whether anything is kept of the node itself, its sessions aside. In a cluster that ends with its process.
     const fn keeps_of_node(&self) -> bool {
         self.queues.is_durable && self.peers.is_none()

@@ -610,14 +610,15 @@ fn what_has_a_name_of_its_own_goes_by_the_log_whoever_wants_it() {
 fn records_of_the_cluster_follow_the_messages_of_their_turn() {
     let (mut node, _) = node();
     node.broker(1).keep_shared(b"key", b"value");
-    node.broker(1).forget_shared(b"other");
+    node.broker(1).keep_shared(b"other", b"one");
     let changes = node.broker(1).take_changes();
     let found: Vec<_> = (changes.iter())
         .map(|change| (shared_of(&change.key), change.value.as_deref()))
         .collect();
     let key = Some(&b"key"[..]);
     let other = Some(&b"other"[..]);
-    assert_eq!(found, [(key, Some(&b"value"[..])), (other, None)]);
+    let values = [b"value", &b"one"[..]].map(Some);
+    assert_eq!(found, [(key, values[0]), (other, values[1])]);
     let (token, outgoing) = node.broker(1).take_outgoing().expect("a token");
     assert_eq!((token, outgoing.len()), (2, 0));
     let mut alone = Cluster::new(1);

@@ -34,12 +34,12 @@ impl Mine {
 }
 
 /// How far this process is with a key. Nobody does the request of an entry that this process wrote otherwise.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Own {
     /// It is to be known whether the request is to be done.
     Beginning,
-    /// The request is being done.
-    Begun(Mine),
+    /// The request is being done, and what gives it up.
+    Begun(Mine, Freeing),
     /// The request was done, and that is being written.
     Finishing,
     /// The request is not done here, and its key is being freed.
@@ -48,9 +48,9 @@ pub(super) enum Own {
 
 impl Own {
     /// The request, while it is being done.
-    pub(super) const fn mine(self) -> Option<Mine> {
+    pub(super) const fn mine(&self) -> Option<Mine> {
         match self {
-            Self::Begun(mine) => Some(mine),
+            Self::Begun(mine, _) => Some(*mine),
             _ => None,
         }
     }
@@ -76,6 +76,12 @@ impl Core {
             KeyOrder::GiveUp { key } => {
                 self.spawn(async move { core.give_up_request(key_of(&key)).await });
             }
+            KeyOrder::Forget { key, value } => {
+                let is_meant = move |found: &Entry| found.is_record(&value);
+                self.spawn(async move {
+                    (core.replace_request(key_of(&key), is_meant, &[], OVER)).await;
+                });
+            }
         }
     }
 
@@ -88,8 +94,7 @@ impl Core {
         if !self.owns_sessions.get() || !self.owners.borrow().has_begun() {
             return Begun::Away;
         }
-        let own = self.requests.borrow().get(&key).copied();
-        match own {
+        match self.requests.borrow().get(&key) {
             None => {}
             Some(Own::Freeing) => return Begun::Away,
             Some(_) => {
@@ -104,11 +109,18 @@ impl Core {
         let mut beginning = Beginning::new(own, round, value);
         let limit = Duration::from_millis(self.settings.claim_timeout_ms);
         let begun = self.try_to_begin(key, &mut beginning, kept_for);
-        if let Ok(begun) = tokio::time::timeout(limit, begun).await {
-            if !matches!(begun, Begun::First(_)) {
-                self.requests.borrow_mut().remove(&key);
+        match tokio::time::timeout(limit, begun).await {
+            Ok(Ok(mine)) => {
+                let freeing = beginning.begun(mine.sequence);
+                let own = Own::Begun(mine, freeing);
+                self.requests.borrow_mut().insert(key, own);
+                return Begun::First(mine.round);
             }
-            return begun;
+            Ok(Err(known)) => {
+                self.requests.borrow_mut().remove(&key);
+                return known;
+            }
+            Err(_) => {}
         }
         // It may be written all the same, and nobody will do it.
         self.requests.borrow_mut().insert(key, Own::Freeing);
@@ -142,14 +154,25 @@ impl Core {
         self.requests.borrow_mut().remove(&key);
     }
 
-    async fn try_to_begin(&self, key: Key, beginning: &mut Beginning, kept_for: Duration) -> Begun {
+    /// Begins with a request, or tells the answer that it is not to be done here.
+    async fn try_to_begin(
+        &self,
+        key: Key,
+        beginning: &mut Beginning,
+        kept_for: Duration,
+    ) -> Result<Mine, Begun> {
+        let mine = |sequence, round| Mine {
+            sequence,
+            round,
+            kept_for,
+        };
         let mut retry = Retry::new();
         loop {
             let payload = beginning.entry().encode();
             let expected = beginning.expected;
             let written = self.put_request(key, expected, payload, kept_for).await;
             if let Ok(sequence) = written {
-                return self.note_mine(key, sequence, beginning.entry().round, kept_for);
+                return Ok(mine(sequence, beginning.entry().round));
             }
             match self.get_request(key).await {
                 // The server that answered is behind.
@@ -171,13 +194,13 @@ impl Core {
                     let published = |round| Some(self.published(key, round)?.0);
                     match beginning.found(sequence, found, may_act, published) {
                         Some(Begun::First(round)) => {
-                            return self.note_mine(key, sequence, round, kept_for);
+                            return Ok(mine(sequence, round));
                         }
                         Some(begun) => {
                             if let Some(round) = left {
                                 self.settle_request(key, round).await;
                             }
-                            return begun;
+                            return Err(begun);
                         }
                         // The server that answered may be behind.
                         None if sequence == expected => tokio::time::sleep(PAUSE).await,
@@ -192,52 +215,32 @@ impl Core {
         }
     }
 
-    fn note_mine(&self, key: Key, sequence: u64, round: u64, kept_for: Duration) -> Begun {
-        let mine = Mine {
-            sequence,
-            round,
-            kept_for,
-        };
-        self.requests.borrow_mut().insert(key, Own::Begun(mine));
-        Begun::First(round)
-    }
-
     /// Takes the request that is being done, and notes how far this process is with its key from now on. `None` where
     /// it does none.
-    fn take_begun(&self, key: Key, next: Own) -> Option<Mine> {
+    fn take_begun(&self, key: Key, next: Own) -> Option<(Mine, Freeing)> {
         let mut requests = self.requests.borrow_mut();
         let own = requests.get_mut(&key)?;
-        let mine = own.mine()?;
-        *own = next;
-        Some(mine)
-    }
-
-    /// Sets a key free that this process has begun with, and has not done.
-    async fn give_up_request(&self, key: Key) {
-        let Some(mine) = self.take_begun(key, Own::Freeing) else {
-            return;
-        };
-        let mut retry = Retry::new();
-        // On a conflict, another process has written since, and has the key.
-        while self.put_request(key, mine.sequence, Vec::new(), OVER).await
-            == Err(WriteError::Unknown)
-        {
-            retry.wait().await;
+        own.mine()?;
+        match std::mem::replace(own, next) {
+            Own::Begun(mine, freeing) => Some((mine, freeing)),
+            _ => None,
         }
-        self.requests.borrow_mut().remove(&key);
     }
 
-    /// Keeps that a request was done, or that its key is free again where there is no value. `part` is closed when NATS
-    /// has it.
-    pub(super) fn keep_request(self: &Rc<Self>, key: &[u8], value: Option<Box<[u8]>>, part: Part) {
+    /// Sets a key free that this process has begun with, and has not done. The round of another process that it took up
+    /// stays: that process may publish all the same.
+    async fn give_up_request(&self, key: Key) {
+        if let Some((mine, freeing)) = self.take_begun(key, Own::Freeing) {
+            self.free_begun_request(key, freeing, mine.kept_for).await;
+        }
+    }
+
+    /// Keeps that a request was done. `part` is closed when NATS has it.
+    pub(super) fn keep_request(self: &Rc<Self>, key: &[u8], value: Box<[u8]>, part: Part) {
         let (core, key) = (Rc::clone(self), key_of(key));
         self.spawn(async move {
-            let Some(value) = value else {
-                core.replace_request(key, |_| true, &[], OVER).await;
-                return core.close(part);
-            };
             // Otherwise another has taken it up, for this process was taken for dead.
-            if let Some(mine) = core.take_begun(key, Own::Finishing) {
+            if let Some((mine, _)) = core.take_begun(key, Own::Finishing) {
                 core.finish_request(key, mine, value).await;
                 core.requests.borrow_mut().remove(&key);
             }

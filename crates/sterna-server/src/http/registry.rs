@@ -50,8 +50,8 @@ struct Keys {
     /// Keys by age.
     ages: BTreeMap<u64, KeyId>,
     next: u64,
-    /// Keys of requests that were done, and are forgotten.
-    forgotten: Vec<KeyId>,
+    /// Requests that were done, and are forgotten, with their records.
+    forgotten: Vec<(KeyRecord, Vec<u8>)>,
 }
 
 /// A digest of a user and a key.
@@ -150,9 +150,7 @@ impl Ticket {
 
     /// The record by which the request is known after a restart, done with this status.
     pub(crate) fn record(&self, status: u16) -> (KeyRecord, Vec<u8>) {
-        let mut value = self.fingerprint.0.to_vec();
-        value.extend_from_slice(&self.expires_at_ms.to_be_bytes());
-        value.extend_from_slice(&status.to_be_bytes());
+        let value = value_of(self.fingerprint, self.expires_at_ms, status);
         (key_record(self.id), value)
     }
 
@@ -281,18 +279,46 @@ impl Registry {
     /// Looks a user's key up, and remembers it for `http.idempotency_window_s` where it is not known. If there
     /// are more than `http.maximum_idempotency_keys`, the oldest are forgotten. In a cluster `claim` is the
     /// question that was [asked](Self::ask).
+    ///
+    /// `forget` has the store forget records. No other shard can begin with one of these keys, and keep a new record,
+    /// before that.
     pub(crate) fn begin(
         self: &Arc<Self>,
         config: &Http,
-        user: Option<&str>,
-        key: &[u8],
+        (user, key): (Option<&str>, &[u8]),
         fingerprint: Fingerprint,
         claim: Option<Claim>,
         (shard, now_ms): (usize, u64),
+        forget: impl FnMut(&KeyRecord),
     ) -> Begin {
         let id = key_id(user, key);
         let mut keys = lock(&self.keys);
         keys.expire(now_ms);
+        let begin = self.begin_with(&mut keys, config, id, fingerprint, claim, (shard, now_ms));
+        self.forget(&mut keys, forget);
+        begin
+    }
+
+    /// Forgets the records of requests that are not known any more. In a cluster another node may have begun with their
+    /// keys anew, so that each record is named by its content.
+    fn forget(&self, keys: &mut Keys, mut forget: impl FnMut(&KeyRecord)) {
+        for (record, value) in keys.forgotten.drain(..) {
+            forget(&record);
+            if let Some(asker) = &self.cluster {
+                asker.forget(&record, &value);
+            }
+        }
+    }
+
+    fn begin_with(
+        self: &Arc<Self>,
+        keys: &mut Keys,
+        config: &Http,
+        id: KeyId,
+        fingerprint: Fingerprint,
+        claim: Option<Claim>,
+        (shard, now_ms): (usize, u64),
+    ) -> Begin {
         if let Some(known) = keys.known.get_mut(&id)
             && let Some(answer) = claim.as_ref().and_then(Claim::answer)
         {
@@ -356,12 +382,6 @@ impl Registry {
         })
     }
 
-    /// The records of requests that are forgotten, for a store to do the same.
-    pub(crate) fn take_forgotten(&self) -> Vec<KeyRecord> {
-        let forgotten = std::mem::take(&mut lock(&self.keys).forgotten);
-        forgotten.into_iter().map(key_record).collect()
-    }
-
     /// Takes up the records that a store has kept; other records are passed over. No key is known for longer than
     /// the window from now on, also if the clock was set back.
     pub(crate) fn restore<'a>(
@@ -415,6 +435,14 @@ pub(crate) fn topic_record(topic: &str) -> Vec<u8> {
     let mut record = vec![TOPIC_RECORD];
     record.extend_from_slice(topic.as_bytes());
     record
+}
+
+/// The value of the record of a request; see [`read_known`].
+fn value_of(fingerprint: Fingerprint, expires_at_ms: u64, status: u16) -> Vec<u8> {
+    let mut value = fingerprint.0.to_vec();
+    value.extend_from_slice(&expires_at_ms.to_be_bytes());
+    value.extend_from_slice(&status.to_be_bytes());
+    value
 }
 
 /// A request as its record tells; see [`Ticket::record`].
@@ -475,9 +503,11 @@ impl Keys {
 
     /// Removes a key that has no age any more.
     fn remove(&mut self, id: KeyId) {
-        let known = self.known.remove(&id);
-        if known.is_some_and(|known| known.done.is_some()) {
-            self.forgotten.push(id);
+        if let Some(known) = self.known.remove(&id)
+            && let Some((status, _)) = known.done
+        {
+            let value = value_of(known.fingerprint, known.expires_at_ms, status);
+            self.forgotten.push((key_record(id), value));
         }
     }
 
@@ -510,6 +540,16 @@ mod tests {
         Fingerprint::of(&Message::copy("a", b"", payload.as_bytes(), header).unwrap())
     }
 
+    fn begin(
+        registry: &Arc<Registry>,
+        config: &Http,
+        key: (Option<&str>, &[u8]),
+        payload: &str,
+        now_ms: u64,
+    ) -> Begin {
+        registry.begin(config, key, fingerprint(payload), None, (0, now_ms), |_| ())
+    }
+
     #[test]
     fn topics_are_created_once_and_up_to_a_limit() {
         let registry = Registry::default();
@@ -536,37 +576,24 @@ mod tests {
     fn a_request_is_done_once_in_its_window() {
         let registry = Arc::new(Registry::default());
         let config = config(10);
-        let begin = |user: Option<&str>, payload: &str, now_ms| {
-            registry.begin(
-                &config,
-                user,
-                b"key",
-                fingerprint(payload),
-                None,
-                (0, now_ms),
-            )
+        let of = |user: Option<&str>, payload: &str, now_ms| {
+            begin(&registry, &config, (user, b"key"), payload, now_ms)
         };
-        let Begin::First(ticket) = begin(Some("ann"), "x", 0) else {
+        let Begin::First(ticket) = of(Some("ann"), "x", 0) else {
             panic!("it is new");
         };
-        assert!(matches!(begin(Some("ann"), "x", 1), Begin::InProgress));
-        assert!(matches!(begin(Some("ann"), "y", 1), Begin::Reused));
+        assert!(matches!(of(Some("ann"), "x", 1), Begin::InProgress));
+        assert!(matches!(of(Some("ann"), "y", 1), Begin::Reused));
         ticket.done(204, 0);
-        assert!(matches!(
-            begin(Some("ann"), "x", 9_999),
-            Begin::Replay(204, _)
-        ));
-        assert!(matches!(begin(Some("ann"), "y", 9_999), Begin::Reused));
+        assert!(matches!(of(Some("ann"), "x", 9_999), Begin::Replay(204, _)));
+        assert!(matches!(of(Some("ann"), "y", 9_999), Begin::Reused));
         // Other users have keys of their own, and a request that was not done can be tried again.
         for user in [Some("bob"), Some(""), None] {
             for _ in 0..2 {
-                assert!(
-                    matches!(begin(user, "x", 9_999), Begin::First(_)),
-                    "{user:?}"
-                );
+                assert!(matches!(of(user, "x", 9_999), Begin::First(_)), "{user:?}");
             }
         }
-        assert!(matches!(begin(Some("ann"), "x", 10_000), Begin::First(_)));
+        assert!(matches!(of(Some("ann"), "x", 10_000), Begin::First(_)));
         assert!(lock(&registry.keys).ages.is_empty());
     }
 
@@ -574,23 +601,41 @@ mod tests {
     fn an_old_ticket_says_nothing_about_a_new_one() {
         let registry = Arc::new(Registry::default());
         let config = config(1);
-        let begin = |key: &[u8], now_ms| {
-            registry.begin(&config, None, key, fingerprint("x"), None, (0, now_ms))
-        };
-        let Begin::First(first) = begin(b"a", 0) else {
+        let of = |key: &[u8], now_ms| begin(&registry, &config, (None, key), "x", now_ms);
+        let Begin::First(first) = of(b"a", 0) else {
             panic!("it is new");
         };
-        let Begin::First(other) = begin(b"b", 0) else {
+        let Begin::First(other) = of(b"b", 0) else {
             panic!("it is new");
         };
-        let Begin::First(again) = begin(b"a", 0) else {
+        let Begin::First(again) = of(b"a", 0) else {
             panic!("it had to make room");
         };
         first.done(204, 0);
         drop(other);
-        assert!(matches!(begin(b"a", 0), Begin::InProgress));
+        assert!(matches!(of(b"a", 0), Begin::InProgress));
         again.done(503, 0);
-        assert!(matches!(begin(b"a", 0), Begin::Replay(503, _)));
+        assert!(matches!(of(b"a", 0), Begin::Replay(503, _)));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_so_in_the_store_before_another_shard_begins_anew() {
+        let registry = Arc::new(Registry::default());
+        let config = config(1);
+        let Begin::First(ticket) = begin(&registry, &config, (None, b"a"), "x", 0) else {
+            panic!("it is new");
+        };
+        let (record, _) = ticket.record(204);
+        ticket.done(204, 0);
+        let mut forgotten = Vec::new();
+        let forget = |record: &KeyRecord| {
+            assert!(registry.keys.try_lock().is_err(), "another could begin");
+            forgotten.push(*record);
+        };
+        let other = fingerprint("y");
+        let begun = registry.begin(&config, (None, b"b"), other, None, (0, 1), forget);
+        assert!(matches!(begun, Begin::First(_)));
+        assert_eq!(forgotten, [record]);
     }
 
     #[test]
@@ -677,7 +722,7 @@ mod tests {
             for (key, content, pause_ms, is_done) in steps {
                 now_ms += pause_ms;
                 model.retain(|&(_, _, until_ms)| until_ms > now_ms);
-                let begin = registry.begin(&config, None, &[key], fingerprint(&content.to_string()), None, (0, now_ms));
+                let begin = begin(&registry, &config, (None, &[key]), &content.to_string(), now_ms);
                 let known = model.iter().find(|&&(known, _, _)| known == key).copied();
                 match (begin, known) {
                     (Begin::First(ticket), None) => {

@@ -112,11 +112,9 @@ impl Api {
         let (fingerprint, kind) = (Fingerprint::of(&message), MessageKind::of(&message));
         let (http, user) = (&cx.policy.http, asker.identity.user());
         let claim = peer.take_claim(asker.id);
-        let begun = (self.registry).begin(http, user, key, fingerprint, claim, (cx.shard, now_ms));
-        for key in self.registry.take_forgotten() {
-            cx.broker.forget_node(&key);
-            cx.broker.forget_shared(&key);
-        }
+        let place = (cx.shard, now_ms);
+        let forget = |record: &KeyRecord| cx.broker.forget_node(record);
+        let begun = (self.registry).begin(http, (user, key), fingerprint, claim, place, forget);
         let ticket = match begun {
             Begin::First(ticket) => ticket,
             Begin::Replay(status, token) => {
