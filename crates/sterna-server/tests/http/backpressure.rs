@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use sterna_mqtt::packet::Publish;
 use sterna_mqtt::{Packet, QoS, Version};
 use sterna_net::{StreamId, TransportKind};
 
-use crate::fixture::{Broker, Peer, plain};
+use crate::fixture::{Broker, Peer, plain, publish};
 use crate::h2_client;
 use crate::h3_client;
 use crate::http1;
@@ -92,6 +93,57 @@ fn http3_counts_waiting_streams_only_when_the_transport_has_taken_something() {
     broker.wires[0].unsent_bytes -= 1;
     let questions = asked(&mut broker, &mut client);
     assert!((1..=2 * SUBSCRIPTIONS).contains(&questions), "{questions}");
+}
+
+/// Many requests fit in one packet, and each answer is as long as a message.
+#[test]
+fn retained_messages_wait_for_the_transport() {
+    let mut broker = Broker::new();
+    let publisher = publisher(&mut broker);
+    let retained = Packet::Publish(Publish {
+        retain: true,
+        ..publish("t", "kept", QoS::AtLeastOnce)
+    });
+    broker.packet(publisher, V5, &retained);
+    let path = "/v1/topics/t?last";
+    let mut client = h3_client::Client::connect(&mut broker);
+    broker.wires[0].unsent_bytes = 1 << 20;
+    let numbers = [0; 3].map(|_| client.request(&mut broker, "GET", path, &[], b""));
+    // Answers without a message do not wait.
+    let head = client.request(&mut broker, "HEAD", TOPIC, &[], b"");
+    assert_eq!(client.response(head).status, 200);
+    broker.stop_reading_with(client.peer, StreamId(numbers[2]), 0x10c);
+    for number in numbers {
+        assert_eq!(client.response(number).status, 0);
+    }
+    broker.wires[0].unsent_bytes = 0;
+    broker.writable(client.peer);
+    client.turn(&mut broker);
+    for number in &numbers[..2] {
+        assert_eq!(client.response(*number).status, 200);
+        assert_eq!(client.response(*number).content, b"kept");
+    }
+    assert_eq!(client.response(numbers[2]).status, 0, "it was given up");
+}
+
+#[test]
+fn retained_messages_wait_for_the_transport_of_http1() {
+    let mut broker = http1::broker();
+    let publisher = publisher(&mut broker);
+    let retained = Packet::Publish(Publish {
+        retain: true,
+        ..publish("t", "kept", QoS::AtLeastOnce)
+    });
+    broker.packet(publisher, V5, &retained);
+    let peer = http1::connect(&mut broker);
+    broker.wires[0].unsent_bytes = 1 << 20;
+    let head = format!("GET {TOPIC}?last HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    broker.send(peer, head.as_bytes());
+    assert_eq!(broker.take(peer), b"");
+    broker.wires[0].unsent_bytes = 0;
+    broker.writable(peer);
+    let answer = String::from_utf8(broker.take(peer)).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("kept"));
 }
 
 #[test]

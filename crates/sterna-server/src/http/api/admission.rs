@@ -53,6 +53,12 @@ pub(super) fn asks_session(head: &Head) -> bool {
     head.method() == "CONNECT" && head.protocol() == Some("webtransport")
 }
 
+/// Whether a request is one for a retained message.
+fn asks_last(target: &Target<'_>, head: &Head) -> bool {
+    let is_last = |parameter| matches!(parameter, Ok((name, _)) if name == "last");
+    head.method() == "GET" && target.parameters().any(is_last)
+}
+
 /// Whether a resource has the method of a request.
 fn has_method(resource: &Resource, head: &Head) -> bool {
     if asks_session(head) {
@@ -97,6 +103,18 @@ impl Api {
             held.request.early = false;
         }
         for request in peer.take_held(Until::Confirmed) {
+            self.consider(cx, peer, out, request);
+        }
+    }
+
+    /// There is room again on the connection: requests for a message go on.
+    pub(super) fn resume_held(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+    ) {
+        for request in peer.take_held(Until::Room) {
             self.consider(cx, peer, out, request);
         }
     }
@@ -293,6 +311,9 @@ impl Api {
                     Admitted::Later(Until::Answer)
                 } else if self.must_claim(cx, peer, &identity, &target, request) {
                     Admitted::Later(Until::Claimed)
+                } else if asks_last(&target, head) && !out.has_room(request.id) {
+                    // The answers to one packet of requests may be larger than all else on the connection.
+                    Admitted::Later(Until::Room)
                 } else {
                     Admitted::Now(identity)
                 }

@@ -70,6 +70,7 @@ impl Api {
         out: &mut dyn Responses,
     ) {
         self.resume_parked(cx, peer, out, |_| true);
+        self.resume_held(cx, peer, out);
     }
 
     /// Lets parked subscriptions go on.

@@ -79,6 +79,8 @@ pub(super) enum Until {
     Answer,
     /// The cluster's answer about the request's key.
     Claimed,
+    /// Room on the connection for a message.
+    Room,
 }
 
 impl Peer {
