@@ -58,21 +58,27 @@ impl Acknowledgement {
 
 impl Door {
     /// Decides answers that are not sent any more, and notes them for suspended links. So an accepted message is
-    /// not sent again.
+    /// not sent again, and a client hears what became of its transaction. Nothing is settled: the client knows of
+    /// nothing, and asks when its link comes back.
     pub(super) fn decide_untold(client: &mut Client) {
         let mut nowhere = StepOutput::default();
+        let mut decide = |session, range, state: &DeliveryState<'_>| {
+            // A session that has ended remembers nothing.
+            let _ = (client.engine).dispose(session, range, Some(state), false, &mut nowhere);
+        };
         for acknowledgement in client.promises.take() {
-            if let Acknowledgement::Accepted(accepted) = acknowledgement {
-                let range = (accepted.first, accepted.last);
-                let state = Some(&DeliveryState::ACCEPTED);
-                // A session that has ended remembers nothing.
-                let _ = (client.engine).dispose(
-                    accepted.session,
-                    range,
+            match acknowledgement {
+                Acknowledgement::Accepted(accepted) => {
+                    let range = (accepted.first, accepted.last);
+                    decide(accepted.session, range, &DeliveryState::ACCEPTED);
+                }
+                Acknowledgement::Disposed {
+                    session,
+                    delivery_id,
                     state,
-                    accepted.settled,
-                    &mut nowhere,
-                );
+                    ..
+                } => decide(session, (delivery_id, delivery_id), &state.view()),
+                _ => {}
             }
         }
     }

@@ -6,6 +6,8 @@ use sterna_amqp::messaging::{
     Outcome, Source, Target, TargetArchetype, TerminusDurability, TerminusExpiryPolicy,
 };
 use sterna_amqp::performatives::{ReceiverSettleMode, Role};
+use sterna_amqp::transactions::Coordinator;
+use sterna_amqp::types::Multiple;
 use sterna_net::TransportKind;
 
 use crate::amqp_client::{Client, Start, in_transaction};
@@ -421,6 +423,64 @@ fn a_link_recovers_deliveries_whose_outcome_was_not_told() {
     assert!(recovered[0].starts_with("Settle("), "{recovered:?}");
     keeper.turn(&mut broker);
     assert_eq!(keeper.texts(), ["m"]);
+}
+
+/// AMQP 1.0, part 2, section 2.6.13, and part 4, section 4.3: the request to the coordinator is a delivery, so that its
+/// outcome is recovered as that of any other.
+#[test]
+fn a_commit_whose_answer_was_lost_is_told_when_its_link_comes_back() {
+    for (mode, shard) in [
+        (ReceiverSettleMode::First, 0),
+        (ReceiverSettleMode::First, 1),
+        (ReceiverSettleMode::Second, 0),
+    ] {
+        let case = format!("{mode:?}, shard {shard}");
+        let store = Held::new();
+        let mut broker = store.broker(&config(), 2);
+        let mut keeper = keeper(&mut broker, TransportKind::Tcp);
+        let mut client = Client::connect(&mut broker, "c");
+        let session = client.begin(&mut broker);
+        let options = |unsettled| AttachOptions {
+            rcv_settle_mode: mode,
+            source: Some(Source::default()),
+            target: Some(TargetArchetype::Coordinator(Coordinator {
+                capabilities: Multiple::None,
+            })),
+            recover: true,
+            unsettled,
+            ..AttachOptions::default()
+        };
+        let link = client.attach(&mut broker, session, "txn", Role::Sender, &options(&[]));
+        let sender = client.sender(&mut broker, session, "kept/a");
+        let txn_id = client.declare(&mut broker, link).expect("a transaction");
+        client.post(&mut broker, sender, 2, &txn_id, "m");
+        store.hold();
+        client.discharge(&mut broker, link, 3, &txn_id, false);
+        let left = client.cut(&mut broker);
+        let (_, unsettled) = (left.iter().find(|(of, _)| *of == link)).expect("the link");
+        let unsettled: Vec<_> = (unsettled.iter())
+            .filter(|delivery| delivery.token == 3)
+            .cloned()
+            .collect();
+        assert_eq!(unsettled.len(), 1, "{case}");
+        let mut again = Client::start(&mut broker, Start::new("c").on(shard));
+        let session = again.begin(&mut broker);
+        let attach = options(&unsettled);
+        let link = again.attach(&mut broker, session, "txn", Role::Sender, &attach);
+        let is_told = again.answers.contains_key(&link);
+        assert!(!is_told, "{case}: it would tell the outcome");
+        store.sync(&mut broker);
+        again.turn(&mut broker);
+        let recovered: Vec<_> = (again.recovered.iter())
+            .map(|(_, _, recovery)| format!("{recovery:?}"))
+            .collect();
+        assert!(recovered[0].contains("Accepted"), "{case}: {recovered:?}");
+        // Nothing takes effect twice.
+        again.discharge(&mut broker, link, 4, &txn_id, false);
+        assert!(again.outcomes()[0].1.contains("unknown-id"), "{case}");
+        keeper.turn(&mut broker);
+        assert_eq!(keeper.texts(), ["m"], "{case}");
+    }
 }
 
 #[test]
