@@ -166,6 +166,39 @@ async fn a_transaction_ends_with_its_connection() {
     assert!(matches!(error, Error::TransactionLost), "{error}");
 }
 
+/// A commit whose answer a connection has lost is told over the next one, if the broker knows the link. It is not sent
+/// again in any case.
+#[tokio::test]
+async fn a_commit_is_told_over_the_next_connection() {
+    for scheme in [Scheme::Amqp, Scheme::AmqpQuic] {
+        for is_forgotten in [false, true] {
+            let broker = Broker::start(scheme, Setup::default()).await;
+            let (connection, _events) = Connection::start(broker.options()).unwrap();
+            let session = connection.session().await.unwrap();
+            let controller = session.controller().await.unwrap();
+            let sender = session.sender(SenderOptions::new("mute")).await.unwrap();
+            let transaction = soon(controller.declare()).await.unwrap();
+            let posted = transaction.post(&sender, Message::data("x")).await.unwrap();
+            assert_eq!(soon(posted).await.unwrap(), Outcome::Accepted);
+            let breaking = async {
+                arrived(&broker, "mute", 1).await;
+                if is_forgotten {
+                    broker.forget_links();
+                }
+                broker.break_all();
+            };
+            let both = async { tokio::join!(transaction.commit(), breaking) };
+            let (committed, ()) = soon(both).await;
+            if is_forgotten {
+                assert!(matches!(committed, Err(Error::Unknown)), "{committed:?}");
+            } else {
+                committed.unwrap();
+            }
+            assert_eq!(broker.shared.accepted("mute").len(), 1);
+        }
+    }
+}
+
 /// What is done with a transaction of a lost connection fails, and nothing of it reaches the next
 /// connection's transaction, also where the broker gives both the same name.
 #[tokio::test]

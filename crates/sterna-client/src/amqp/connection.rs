@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::driver::{self, Arrived, Command, Done, Held};
-use super::options::{MAX_IN_FLIGHT, Options, ReceiverOptions, SenderOptions};
+use super::options::{MAX_IN_FLIGHT, Options, ReceiverOptions, ReceiverSettles, SenderOptions};
 use super::receiver::Receiver;
 use super::sender::Sender;
 use super::transaction::Controller;
@@ -274,7 +274,12 @@ impl Session {
     /// # Errors
     /// When the client has ended.
     pub async fn controller(&self) -> Result<Controller, Error> {
-        let sender = self.attach_sender(SenderOptions::default(), true).await?;
+        let options = SenderOptions {
+            // So the coordinator knows an outcome until it has been told here.
+            receiver_settles: ReceiverSettles::Second,
+            ..SenderOptions::default()
+        };
+        let sender = self.attach_sender(options, true).await?;
         Ok(Controller::new(sender))
     }
 

@@ -83,8 +83,8 @@ pub enum Error {
         max_bytes: u64,
     },
     /// The peer forgot the link while a delivery with receiver settle mode second was under way.
-    /// Its arrival is unknown, and sending it again might deliver it twice. Or the
-    /// connection was lost before the coordinator of a transaction answered a request.
+    /// Its arrival is unknown, and sending it again might deliver it twice. Or the connection was lost before the
+    /// coordinator of a transaction answered a request, and the answer was not to be had afterwards.
     Unknown,
     /// The delivery came over a connection that is gone. It comes again.
     Stale,
@@ -146,7 +146,9 @@ impl fmt::Display for Error {
                 "the message has {bytes} bytes, and the broker takes {max_bytes}"
             ),
             Self::Unknown => {
-                f.write_str("the broker forgot the link: whether the message arrived is not known")
+                f.write_str(
+                    "the broker forgot the link: whether the message arrived, or the transaction took effect, is not known",
+                )
             }
             Self::Stale => {
                 f.write_str("the delivery came over a connection that is gone, and will come again")

@@ -107,8 +107,8 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// When the coordinator refuses, or with [`Error::TransactionLost`], nothing has taken effect.
-    /// With [`Error::Unknown`] the connection was lost before the answer. Also when the link or client
-    /// has ended.
+    /// Where the connection is lost before the answer, the next one brings it. With [`Error::Unknown`] none came, or the
+    /// coordinator had forgotten it: look at what the transaction was to change before you do it again.
     pub async fn commit(self) -> Result<(), Error> {
         self.discharge(false).await
     }

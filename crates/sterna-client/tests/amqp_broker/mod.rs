@@ -510,6 +510,8 @@ impl Served {
     fn coordinate(&mut self, delivery: &Delivery<'_>) {
         let range = (delivery.delivery_id, delivery.delivery_id);
         let session = delivery.link.session;
+        let second = self.links[&delivery.link].second;
+        let mut is_silent = false;
         let (state, name);
         match Request::decode(&delivery.payload).unwrap() {
             Request::Declare(_) => {
@@ -519,6 +521,7 @@ impl Served {
             }
             Request::Discharge(discharge) => match self.transactions.remove(discharge.txn_id) {
                 Some(messages) => {
+                    is_silent = messages.iter().any(|(address, _)| address == "mute");
                     if !discharge.fail {
                         for (address, payload) in messages {
                             self.accept(&address, payload);
@@ -533,8 +536,15 @@ impl Served {
                 }
             },
         }
+        // What it decides in silence is known, and does not reach the client.
+        let mut nowhere = Lanes::default();
+        let out = if is_silent {
+            &mut nowhere
+        } else {
+            &mut self.out
+        };
         self.engine
-            .dispose(session, range, Some(&state), true, &mut self.out)
+            .dispose(session, range, Some(&state), !second && !is_silent, out)
             .unwrap();
     }
 

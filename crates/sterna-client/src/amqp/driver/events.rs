@@ -278,21 +278,17 @@ fn suspend_sender(sender: &mut SenderState, unsettled: &mut Vec<Unsettled>, is_l
         sender.waiting.insert(sending.token, message);
     }
     if is_lost {
-        // Transactions live on their connection, and so does what belongs to one.
-        let coordinator = sender.coordinator;
-        for (messages, is_sent) in [(&mut sender.sent, true), (&mut sender.waiting, false)] {
+        // Transactions live on their connection, and so does what belongs to one. A request that the coordinator may
+        // have carried out has its outcome there, which is told when the link comes back.
+        let sent = (!sender.coordinator).then_some(&mut sender.sent);
+        for messages in sent.into_iter().chain([&mut sender.waiting]) {
             let (lost, kept) = std::mem::take(messages)
                 .into_iter()
                 .partition(|(_, message)| message.attachment.is_some());
             *messages = kept;
             let lost: BTreeMap<u64, OutgoingAmqpMessage> = lost;
             for message in lost.into_values() {
-                // The coordinator may have carried a request out.
-                message.sent.tell(Err(if coordinator && is_sent {
-                    Error::Unknown
-                } else {
-                    Error::TransactionLost
-                }));
+                message.sent.tell(Err(Error::TransactionLost));
             }
         }
     }
@@ -430,6 +426,12 @@ fn recover(driver: &mut Driver, id: LinkId, delivery: Unsettled, recovery: Recov
         Kind::Sender(sender) => {
             let second = sender.options.receiver_settles == ReceiverSettleMode::Second;
             match recovery {
+                // Its transaction is over, so that the answer to a second request would say nothing of the first.
+                Recovery::Resume(_) | Recovery::Abort if sender.coordinator => {
+                    if let Some(message) = sender.sent.remove(&delivery.token) {
+                        message.sent.tell(Err(Error::Unknown));
+                    }
+                }
                 Recovery::Resend => {
                     let Some(message) = sender.sent.remove(&delivery.token) else {
                         return;

@@ -367,11 +367,16 @@ impl Driver {
         match link.kind {
             Kind::Sender(sender) => {
                 let sending = sender.sending.and_then(|sending| sending.settled);
-                let messages = sender
-                    .sent
-                    .into_values()
-                    .chain(sender.waiting.into_values());
-                for message in messages.chain(sending) {
+                // A coordinator that detaches with an error tells with it what became of its requests.
+                let is_told = matches!(error, Error::Detached(Some(_)));
+                let of_sent = match sender.coordinator && !is_told {
+                    true => &Error::Unknown,
+                    false => error,
+                };
+                for message in sender.sent.into_values() {
+                    message.sent.tell(Err(of_sent.clone()));
+                }
+                for message in sender.waiting.into_values().chain(sending) {
                     message.sent.tell(Err(error.clone()));
                 }
             }
