@@ -131,7 +131,7 @@ impl Beginning {
         self.free(expected, over)
     }
 
-    /// What gives the request up that this process is to do: the answer was [`Begun::First`], and its entry has this
+    /// The way to give the request up that this process is to do: the answer was [`Begun::First`], and its entry has this
     /// sequence number.
     #[must_use]
     pub fn begun(self, sequence: u64) -> Freeing {
@@ -203,7 +203,7 @@ impl Beginning {
 /// NATS may take the process's entry later than it answers a reader. So the key is free when a free entry is written
 /// over the last one: every earlier write conflicts from then on.
 ///
-/// Where this one wanted to begin in the round of another process, an entry that keeps the round is written instead.
+/// In the round of another process that this one took up, an entry that keeps the round is written instead.
 /// That process may publish in it although it was taken for dead, and a free key would have another round. The entry
 /// is of no process that acts: that one may have given up, too, and nobody else could begin then.
 #[derive(Debug)]

@@ -655,7 +655,7 @@ fn the_round_of_another_process_stays_when_its_successor_has_begun_and_gives_up(
     assert_eq!(nats.write(freeing.expected, entry), None);
     let (sequence, found) = nats.found();
     assert!(!freeing.found(sequence, found.as_ref()));
-    // Whose key was free leaves it free.
+    // A key that was free is left free.
     let own = Beginning::new(process("a"), 4, VALUE.into());
     assert_eq!(own.begun(9).entry(), None);
 }

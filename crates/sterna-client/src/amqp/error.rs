@@ -84,7 +84,7 @@ pub enum Error {
     },
     /// The peer forgot the link while a delivery with receiver settle mode second was under way.
     /// Its arrival is unknown, and sending it again might deliver it twice. Or the connection was lost before the
-    /// coordinator of a transaction answered a request, and the answer was not to be had afterwards.
+    /// coordinator of a transaction answered, and the next one did not bring the answer.
     Unknown,
     /// The delivery came over a connection that is gone. It comes again.
     Stale,

@@ -536,7 +536,7 @@ impl Served {
                 }
             },
         }
-        // What it decides in silence is known, and does not reach the client.
+        // A decision in silence is known, and does not reach the client.
         let mut nowhere = Lanes::default();
         let out = if is_silent {
             &mut nowhere

@@ -68,8 +68,8 @@ impl Floor<'_, '_> {
         Err(Query::EndSession { client_id, append })
     }
 
-    /// Answers a query. If it waits for the store, because messages have to be read in the log first, or something has
-    /// to be kept, the rest of the query is the error. It is to be asked again when the store has woken the shard.
+    /// Answers a query. If it waits for the store, the rest of the query is the error: messages have to be
+    /// read in the log first, or something has to be kept. It is to be asked again when the store has woken the shard.
     pub(crate) fn answer(&mut self, query: Query) -> Result<Found, Query> {
         let now_ms = self.cx.net.now_ms();
         let found = match query {

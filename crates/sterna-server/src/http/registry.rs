@@ -237,7 +237,7 @@ impl Registry {
     }
 
     /// Creates a topic, if there are fewer than `http.maximum_topics`, and they are not longer than
-    /// 256 bytes on average. `keep` has the store keep that, and returns the append; no other shard takes the topic
+    /// 256 bytes on average. `keep` has the store keep that, and returns the append. No other shard takes the topic
     /// for an existing one before.
     pub(crate) fn create(&self, config: &Http, topic: &str, keep: impl FnOnce() -> u64) -> Created {
         let most = config.maximum_topics as usize;
@@ -299,8 +299,8 @@ impl Registry {
         begin
     }
 
-    /// Forgets the records of requests that are not known any more. In a cluster another node may have begun with their
-    /// keys anew, so that each record is named by its content.
+    /// Forgets the records of requests that are not known any more. In a cluster each record is named by its content,
+    /// because another node may have begun with its key anew.
     fn forget(&self, keys: &mut Keys, mut forget: impl FnMut(&KeyRecord)) {
         for (record, value) in keys.forgotten.drain(..) {
             forget(&record);

@@ -169,7 +169,7 @@ fn sessions_and_topics_are_kept_before_they_are_answered() {
     assert_eq!(client.response(delete).status, 204);
 }
 
-/// Who asks again hears no earlier that it is done.
+/// A second client hears no earlier that it is done.
 #[test]
 fn a_topic_that_is_created_again_is_kept_before_that_is_answered() {
     for shard in [0, 1] {

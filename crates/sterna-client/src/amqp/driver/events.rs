@@ -278,8 +278,8 @@ fn suspend_sender(sender: &mut SenderState, unsettled: &mut Vec<Unsettled>, is_l
         sender.waiting.insert(sending.token, message);
     }
     if is_lost {
-        // Transactions live on their connection, and so does what belongs to one. A request that the coordinator may
-        // have carried out has its outcome there, which is told when the link comes back.
+        // Transactions live on their connection, and so does what belongs to one. The coordinator
+        // may have carried a request out, and tells its outcome when the link comes back.
         let sent = (!sender.coordinator).then_some(&mut sender.sent);
         for messages in sent.into_iter().chain([&mut sender.waiting]) {
             let (lost, kept) = std::mem::take(messages)

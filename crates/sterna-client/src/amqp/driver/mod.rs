@@ -369,9 +369,10 @@ impl Driver {
                 let sending = sender.sending.and_then(|sending| sending.settled);
                 // A coordinator that detaches with an error tells with it what became of its requests.
                 let is_told = matches!(error, Error::Detached(Some(_)));
-                let of_sent = match sender.coordinator && !is_told {
-                    true => &Error::Unknown,
-                    false => error,
+                let of_sent = if sender.coordinator && !is_told {
+                    &Error::Unknown
+                } else {
+                    error
                 };
                 for message in sender.sent.into_values() {
                     message.sent.tell(Err(of_sent.clone()));

@@ -65,7 +65,7 @@ pub(crate) struct Api {
     counts: Counts,
     /// The bytes that a step writes to one response.
     buffer: BytesMut,
-    /// What was done for others, and the store does not have yet, in its order.
+    /// Work for others that is done, and that the store does not have yet, in its order.
     untold: VecDeque<(Promise, Told)>,
     stopping: bool,
 }

@@ -177,7 +177,7 @@ impl Api {
         append: u64,
     ) -> Option<(ConnectionId, Reply)> {
         if told.done() == &Ok(Done::Ended) {
-            // Whoever asks may have been promised more than what this shard's listeners do.
+            // The client's listener may promise more than the others.
             let promise = Promise::again(cx).at(append);
             if !promise.is_kept_now(cx) {
                 self.untold.push_back((promise, told));
@@ -261,7 +261,7 @@ fn read(said: Answer) -> Result<Done, WorkError> {
     }
 }
 
-/// What was done with a session, and who asked for it.
+/// Work on a session that was done for somebody else.
 #[derive(Debug)]
 pub(super) enum Told {
     /// For a connection of a shard.
