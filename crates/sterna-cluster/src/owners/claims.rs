@@ -169,7 +169,12 @@ impl<S: Copy> Owners<S> {
                         will: None,
                         ..record.clone()
                     };
-                    return self.enqueue(now_ms, key, Op::Sweep { sequence, record });
+                    let sweep = Op::Sweep {
+                        sequence,
+                        record,
+                        until_ms: now_ms + self.terms.grace_ms(),
+                    };
+                    return self.enqueue(now_ms, key, sweep);
                 }
                 self.enqueue(
                     now_ms,
@@ -182,8 +187,11 @@ impl<S: Copy> Owners<S> {
             }
             return;
         };
-        let Some(claim) = work
-            .claim_mut()
+        if work.serial == record.serial && matches!(work.ops.front(), Some(Op::Sweep { .. })) {
+            return self.sweep_passed(now_ms, sequence, key);
+        }
+        let Some(claim) = (self.work.get_mut(&key))
+            .and_then(Work::claim_mut)
             .filter(|claim| claim.serial == record.serial)
         else {
             return;
@@ -214,11 +222,13 @@ impl<S: Copy> Owners<S> {
         if has_ended || until_ms <= now_ms {
             return self.grant(now_ms, key);
         }
+        self.wait_for_owner(key, sequence, until_ms);
+    }
+
+    /// Waits for the earlier owner of a session that was written in an epoch.
+    pub(super) fn wait_for_owner(&mut self, key: Key, epoch: u64, until_ms: u64) {
         if let Some(work) = self.work.get_mut(&key) {
-            work.stage = Stage::Waiting {
-                epoch: sequence,
-                until_ms,
-            };
+            work.stage = Stage::Waiting { epoch, until_ms };
             self.wakes.insert((until_ms, key));
         }
     }
@@ -285,6 +295,7 @@ impl<S: Copy> Owners<S> {
                 self.settle(session, key, Err(Refusal::TakenOver));
             }
         }
+        self.publish_swept_will(key);
         self.give_up(now_ms, key);
     }
 

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sterna_broker::{Testator, is_will_delayed};
+
 use super::work::{Op, Work};
-use super::{Action, Key, Known, Owners, Process, Record};
+use super::{Action, Held, Key, Known, Owners, Process, Record};
 
 /// A node whose records are looked at, as it was when that began.
 #[derive(Debug)]
@@ -91,7 +93,88 @@ impl<S: Copy> Owners<S> {
             return;
         }
         if !self.work.contains_key(&key) && !self.held.contains_key(&key) {
-            self.enqueue(now_ms, key, Op::Sweep { sequence, record });
+            let sweep = Op::Sweep {
+                sequence,
+                record,
+                until_ms: 0,
+            };
+            self.enqueue(now_ms, key, sweep);
+        }
+    }
+
+    /// The record by which this node takes a session over comes by: the session is this node's. An owner that was
+    /// taken for gone may be back, and sure of it.
+    pub(super) fn sweep_passed(&mut self, now_ms: u64, sequence: u64, key: Key) {
+        let Some(work) = self.work.get_mut(&key) else {
+            return;
+        };
+        let Some(Op::Sweep {
+            record, until_ms, ..
+        }) = work.ops.front_mut()
+        else {
+            return;
+        };
+        if !record.is_kept {
+            return;
+        }
+        let (owner, until_ms) = (record.owner.clone(), *until_ms);
+        let (client_id, user) = (Arc::clone(&record.client_id), record.user.clone());
+        let will = record.will.take().map(|will| (will, user.clone()));
+        work.ops[0] = Op::Adopt { client_id, will };
+        (work.serial, work.attempt) = (0, 0);
+        self.held.insert(
+            key,
+            Held {
+                epoch: sequence,
+                user,
+                has_will: false,
+                is_kept: true,
+            },
+        );
+        self.remember(now_ms, key);
+        let until_ms = if owner == self.own {
+            until_ms
+        } else {
+            until_ms.max(self.harmless_from_ms(now_ms, &owner))
+        };
+        if until_ms <= now_ms {
+            return self.begin(now_ms, key);
+        }
+        self.wait_for_owner(key, sequence, until_ms);
+    }
+
+    /// The owner of a session that was to be taken over is back. What it left is looked at again if it goes.
+    pub(super) fn leave_to(&mut self, now_ms: u64, key: Key, owner: &Process) {
+        if let Some(known) = self.nodes.get_mut(&owner.node) {
+            known.is_swept = false;
+        }
+        (self.swept)
+            .retain(|swept| swept.node != owner.node || swept.incarnation < owner.incarnation);
+        self.finish(now_ms, key);
+    }
+
+    /// Publishes the will of a session that was taken over, and is another node's by now. Its client came back there,
+    /// which does not stop a will without a delay [MQTT-3.1.3-9].
+    pub(super) fn publish_swept_will(&mut self, key: Key) {
+        let front = (self.work.get_mut(&key)).and_then(|work| work.ops.front_mut());
+        let (client_id, will) = match front {
+            Some(Op::Sweep { record, .. }) => {
+                let will = record.will.take().map(|will| (will, record.user.clone()));
+                (Arc::clone(&record.client_id), will)
+            }
+            Some(Op::Adopt { client_id, will }) => (Arc::clone(client_id), will.take()),
+            _ => return,
+        };
+        if let Some((will, user)) = will.filter(|(will, _)| !is_will_delayed(will)) {
+            let testator = Some(Testator {
+                client_id: Arc::clone(&client_id),
+                user,
+            });
+            self.actions.push(Action::Publish {
+                client_id,
+                will,
+                testator,
+            });
         }
     }
 

@@ -3,15 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sterna_broker::{Testator, is_will_delayed};
+use sterna_broker::Testator;
 
 use super::claims::Claim;
-use super::{Action, Held, Key, Owners, Process, Record, Refusal, WriteError};
+use super::{Action, Key, Owners, Process, Record, Refusal, WriteError};
 
 /// Time after which something that failed is tried again.
 const RETRY_MS: u64 = 200;
 /// The same after somebody else was quicker.
 const CONFLICT_RETRY_MS: u64 = 5;
+
+/// The will of a session's last connection, and the user of that.
+type LastWill = (Arc<[u8]>, Option<Arc<str>>);
 
 #[derive(Debug)]
 pub(super) enum Op<S> {
@@ -28,11 +31,13 @@ pub(super) enum Op<S> {
     Sweep {
         sequence: u64,
         record: Record,
+        /// Until when an owner before the one of this record may be sure of the session.
+        until_ms: u64,
     },
     /// A session that is away, and is this node's, comes to a shard of it.
     Adopt {
         client_id: Arc<str>,
-        will: Option<Arc<[u8]>>,
+        will: Option<LastWill>,
     },
     /// A claim was written that nobody waited for any more.
     Tidy {
@@ -51,7 +56,7 @@ pub(super) enum Stage {
     Written(u64),
     /// A shard takes it.
     Adopting,
-    /// It has come by; the earlier owner may still be sure of the session.
+    /// It has come by, and is a claim or what was taken over; the earlier owner may still be sure of the session.
     Waiting {
         epoch: u64,
         until_ms: u64,
@@ -97,6 +102,15 @@ impl<S> Work<S> {
         }
         claim.ended_in = Some(epoch);
         matches!(stage, Stage::Waiting { epoch: own, .. } if own == epoch)
+    }
+
+    /// Whether its record takes a session over that goes on here, so that an earlier owner may be sure of it still.
+    pub(super) fn waits_for_owner(&self) -> bool {
+        match self.ops.front() {
+            Some(Op::Claim(_)) => true,
+            Some(Op::Sweep { record, .. }) => record.is_kept,
+            _ => false,
+        }
     }
 
     pub(super) fn claim_mut(&mut self) -> Option<&mut Claim<S>> {
@@ -197,7 +211,8 @@ impl<S: Copy> Owners<S> {
                 self.write(key, epoch);
             }
             (Op::Adopt { client_id, will }, Some(_)) => {
-                let (client_id, will) = (Arc::clone(client_id), will.clone());
+                let client_id = Arc::clone(client_id);
+                let will = will.as_ref().map(|(will, _)| Arc::clone(will));
                 let user = self.held.get(&key).and_then(|held| held.user.clone());
                 work.stage = Stage::Adopting;
                 self.actions.push(Action::Adopt {
@@ -327,8 +342,17 @@ impl<S: Copy> Owners<S> {
         }
         match stage {
             Stage::Pausing if is_due => self.begin_again(now_ms, key),
-            Stage::Waiting { until_ms, .. } if until_ms <= now_ms => self.grant(now_ms, key),
+            Stage::Waiting { until_ms, .. } if until_ms <= now_ms => self.go_on(now_ms, key),
             _ => {}
+        }
+    }
+
+    /// Nobody else is sure any more of a session that waits for that.
+    fn go_on(&mut self, now_ms: u64, key: Key) {
+        if self.work.get_mut(&key).and_then(Work::claim_mut).is_some() {
+            self.grant(now_ms, key);
+        } else {
+            self.begin(now_ms, key);
         }
     }
 
@@ -372,6 +396,17 @@ impl<S: Copy> Owners<S> {
         if matches!(work.ops.front(), Some(Op::Claim(_))) {
             return self.claim_from(now_ms, key, found);
         }
+        if let Some(Op::Sweep { record, .. }) = work.ops.front()
+            && record.owner != self.own
+        {
+            let owner = record.owner.clone();
+            if !self.is_gone(now_ms, &owner) {
+                return self.leave_to(now_ms, key, &owner);
+            }
+        }
+        let Some(work) = self.work.get_mut(&key) else {
+            return;
+        };
         let last = found.as_ref().map_or(0, |(sequence, _)| *sequence);
         let expected = match work.ops.front() {
             Some(Op::Sweep { sequence, .. } | Op::Tidy { sequence, .. }) => Some(*sequence),
@@ -431,7 +466,7 @@ impl<S: Copy> Owners<S> {
     /// The record of the first operation is written.
     fn is_written(&mut self, now_ms: u64, key: Key, sequence: u64) {
         if let Some(work) = self.work.get_mut(&key)
-            && work.claim_mut().is_some()
+            && work.waits_for_owner()
         {
             work.stage = Stage::Written(sequence);
             let is_overtaken = work.foreign > sequence;
@@ -467,32 +502,6 @@ impl<S: Copy> Owners<S> {
                     will,
                     testator: None,
                 });
-            }
-            Some(Op::Sweep { record, .. }) if record.is_kept => {
-                let (client_id, user) = (Arc::clone(&record.client_id), record.user.clone());
-                let testator = Some(record.testator());
-                let will = record.will.take();
-                if work.foreign <= sequence {
-                    work.ops.insert(1, Op::Adopt { client_id, will });
-                    self.held.insert(
-                        key,
-                        Held {
-                            epoch: sequence,
-                            user,
-                            has_will: false,
-                            is_kept: true,
-                        },
-                    );
-                } else if let Some(will) = will
-                    // Its client came back elsewhere, which does not stop a will without a delay [MQTT-3.1.3-9].
-                    && !is_will_delayed(&will)
-                {
-                    self.actions.push(Action::Publish {
-                        client_id,
-                        will,
-                        testator,
-                    });
-                }
             }
             Some(Op::Sweep { record, .. }) => {
                 if let Some(will) = record.will.take() {

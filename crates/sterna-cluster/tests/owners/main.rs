@@ -4,6 +4,7 @@
 //!
 //! `STERNA_SEEDS` says which seeds are played (`seeds/mod.rs` of the broker's tests).
 
+mod adopting;
 mod world;
 
 #[path = "../../../sterna-broker/tests/seeds/mod.rs"]
