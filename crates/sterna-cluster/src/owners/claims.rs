@@ -54,7 +54,7 @@ impl<S: Copy> Owners<S> {
             self.settle(session, key, Ok(Begin::Anew));
         }
         if self.unwritten(key).is_some() {
-            self.finish(now_ms, key);
+            self.drop_last(now_ms, key);
         }
         let claim = Claim {
             request,
@@ -78,10 +78,34 @@ impl<S: Copy> Owners<S> {
 
     /// The claim of a session that was let in, if nothing of it can be written yet and nothing follows it.
     pub(super) fn unwritten(&mut self, key: Key) -> Option<&mut Claim<S>> {
-        let work = self.work.get_mut(&key)?;
-        let is_alone = work.ops.len() == 1;
-        let claim = work.claim_mut()?;
-        (is_alone && claim.is_let_in && !claim.may_be_written).then_some(claim)
+        match self.work.get_mut(&key)?.ops.back_mut()? {
+            Op::Claim(claim) if claim.is_let_in && !claim.may_be_written => Some(claim),
+            _ => None,
+        }
+    }
+
+    /// Whether no shard had a session of this client when the last one claimed it: what comes before that claim
+    /// ends without a session, or brings one to a shard.
+    pub(super) fn last_found_none(&self, key: Key) -> bool {
+        let before = self.work.get(&key).and_then(|work| {
+            let before = work.ops.len().checked_sub(2)?;
+            work.ops.get(before)
+        });
+        match before {
+            Some(Op::Adopt { .. } | Op::Sweep { .. }) => true,
+            Some(Op::Claim(claim)) => claim.is_abandoned,
+            _ => false,
+        }
+    }
+
+    /// Drops the last operation of a session, of which nothing is written.
+    pub(super) fn drop_last(&mut self, now_ms: u64, key: Key) {
+        match self.work.get_mut(&key) {
+            Some(work) if work.ops.len() > 1 => {
+                work.ops.pop_back();
+            }
+            _ => self.finish(now_ms, key),
+        }
     }
 
     /// Claims a session whose last record is known.
@@ -315,6 +339,11 @@ impl<S: Copy> Owners<S> {
 
     /// A claim came to nothing. The session that this node held before is released, or adopted if it is kept.
     pub(super) fn give_up(&mut self, now_ms: u64, key: Key) {
+        if let Some(work) = self.work.get_mut(&key)
+            && work.claim_mut().is_some_and(|claim| claim.is_let_in)
+        {
+            work.drop_what_follows();
+        }
         if self.held.contains_key(&key)
             && let Some(work) = self.work.get_mut(&key)
             && !work.takes_over()
@@ -331,7 +360,8 @@ impl<S: Copy> Owners<S> {
         let mut sessions = Vec::new();
         for (key, work) in &mut self.work {
             let waits = matches!(work.stage, Stage::Waiting { .. });
-            for op in &mut work.ops {
+            for (at, op) in work.ops.iter_mut().enumerate() {
+                let waits = waits && at == 0;
                 if let Op::Claim(claim) = op
                     && !(claim.request.outlives || claim.is_let_in || claim.is_abandoned || waits)
                 {

@@ -104,6 +104,19 @@ impl<S> Work<S> {
         matches!(stage, Stage::Waiting { epoch: own, .. } if own == epoch)
     }
 
+    /// Drops what was said of the session of the first claim, which was let in and comes to nothing. It would hold
+    /// for the session that is there instead.
+    pub(super) fn drop_what_follows(&mut self) {
+        let is_claim = |op: &Op<S>| matches!(op, Op::Claim(_));
+        let next = self.ops.iter().skip(1).position(is_claim);
+        let (mut at, end) = (0, next.map_or(self.ops.len(), |next| next + 1));
+        self.ops.retain(|op| {
+            at += 1;
+            let is_behind = (2..=end).contains(&at);
+            !(is_behind && matches!(op, Op::SetWill(..) | Op::PublishWill(..) | Op::Release(_)))
+        });
+    }
+
     /// Whether its record takes a session over that goes on here, so that an earlier owner may be sure of it still.
     pub(super) fn waits_for_owner(&self) -> bool {
         match self.ops.front() {
@@ -155,7 +168,13 @@ impl<S: Copy> Owners<S> {
     /// A session of this node has ended.
     pub fn release(&mut self, now_ms: u64, key: Key, client_id: Arc<str>) {
         if self.unwritten(key).is_some() {
-            return self.give_up(now_ms, key);
+            if self.work.get(&key).is_some_and(|work| work.ops.len() == 1) {
+                return self.give_up(now_ms, key);
+            }
+            if self.last_found_none(key) {
+                // Its release would be that of the session which is brought to a shard.
+                return self.drop_last(now_ms, key);
+            }
         }
         // It has ended, whichever node is to have it now.
         self.has_ended(now_ms, key);

@@ -1,8 +1,9 @@
-//! Sessions that come to a shard of their owner, as sessions that are away: what nodes left that are gone.
+//! Sessions that come to a shard of their owner, as sessions that are away: what nodes left that are gone, and what
+//! could not be restored in time.
 
-use sterna_cluster::owners::{Action, Key, Mark, Owners, Record, WriteError};
+use sterna_cluster::owners::{Action, Begin, Key, Mark, Owners, Record, WriteError};
 
-use super::{TERMS, of_alice, process, with_another_node};
+use super::{TERMS, of_alice, process, request_of, with_another_node};
 
 const KEY: Key = [0; 16];
 
@@ -80,4 +81,83 @@ fn a_node_that_is_back_keeps_what_was_not_taken_over_in_time() {
     let actions = owners.take_actions();
     let writes = |action: &Action<u64>| matches!(action, Action::Write { .. });
     assert!(!actions.iter().any(writes), "{actions:?}");
+}
+
+/// Answers everything at once, as NATS does, and lets what is written come by.
+fn run(owners: &mut Owners<u64>, now_ms: u64, last: &mut (u64, Record)) -> Vec<Action<u64>> {
+    let mut all = Vec::new();
+    loop {
+        let actions = owners.take_actions();
+        if actions.is_empty() {
+            return all;
+        }
+        for action in &actions {
+            match action {
+                Action::Read { key, attempt } => {
+                    owners.was_read(now_ms, *key, *attempt, Ok(Some(last.clone())));
+                }
+                Action::Write {
+                    key,
+                    attempt,
+                    record,
+                    ..
+                } => {
+                    *last = (last.0.max(49) + 1, record.clone());
+                    owners.was_written(now_ms, *key, *attempt, Ok(last.0));
+                    owners.record_passed(now_ms, last.0, *key, record);
+                }
+                _ => {}
+            }
+        }
+        all.extend(actions);
+    }
+}
+
+/// A client comes back to a kept session, which it wants to end with this connection. What is kept cannot be read.
+fn not_restored() -> (Owners<u64>, (u64, Record)) {
+    let mut owners = with_another_node();
+    let mut last = (4, of_alice(process("other", 2), true));
+    let mut request = request_of("alice", 1, false);
+    request.outlives = false;
+    request.will = Some(b"will".as_slice().into());
+    owners.claim(30_100, KEY, request);
+    let actions = run(&mut owners, 30_100, &mut last);
+    assert!(actions.iter().any(|action| matches!(
+        action,
+        Action::Settled {
+            result: Ok(Begin::Kept(_)),
+            ..
+        }
+    )));
+    let epoch = owners.epoch(KEY).expect("it is this node's");
+    owners.put_aside(30_200, KEY, epoch, "client".into());
+    (owners, last)
+}
+
+/// The session would be at a shard, and nobody's by its record.
+#[test]
+fn who_was_let_in_and_went_does_not_end_the_session_that_comes_to_a_shard() {
+    let (mut owners, mut last) = not_restored();
+    // NATS does not answer, and the client comes again.
+    for action in owners.take_actions() {
+        if let Action::Write { attempt, .. } = action {
+            owners.was_written(30_300, KEY, attempt, Err(WriteError::Unknown));
+        }
+    }
+    let mut request = request_of("alice", 2, false);
+    request.outlives = false;
+    owners.claim(40_000, KEY, request);
+    owners.publish_will(40_010, KEY, "client".into(), b"will".as_slice().into());
+    owners.release(40_010, KEY, "client".into());
+    let actions = owners.take_actions();
+    let publishes = |action: &&Action<u64>| matches!(action, Action::Publish { .. });
+    assert_eq!(actions.iter().filter(publishes).count(), 1);
+    own_mark(&mut owners, 40_500);
+    let actions = run(&mut owners, 40_500, &mut last);
+    let adopts = |action: &Action<u64>| matches!(action, Action::Adopt { .. });
+    assert!(actions.iter().any(adopts), "{actions:?}");
+    owners.was_adopted(40_510, KEY);
+    run(&mut owners, 40_510, &mut last);
+    assert_eq!((owners.busy(), owners.held()), (0, 1));
+    assert!(!last.1.is_over, "{:?}", last.1);
 }
