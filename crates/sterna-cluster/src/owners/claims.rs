@@ -234,6 +234,7 @@ impl<S: Copy> Owners<S> {
                 user,
                 has_will,
                 is_kept,
+                is_kept_untold: false,
             },
         );
         let until_ms = match previous {
@@ -276,6 +277,9 @@ impl<S: Copy> Owners<S> {
         if claim.is_abandoned {
             let next = claim.what_is_left();
             let client_id = Arc::clone(&claim.request.client_id);
+            if claim.goes_on {
+                self.keep_on(key);
+            }
             if let Some(work) = self.work.get_mut(&key) {
                 // Its will was never in force.
                 work.ops.insert(1, Op::SetWill(client_id, None));

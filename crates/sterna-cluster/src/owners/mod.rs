@@ -216,6 +216,8 @@ struct Held {
     user: Option<Arc<str>>,
     has_will: bool,
     is_kept: bool,
+    /// Whether its record does not say yet that it is kept.
+    is_kept_untold: bool,
 }
 
 #[derive(Debug)]
@@ -394,10 +396,19 @@ impl<S: Copy> Owners<S> {
     /// `epoch` is that of the ownership whose session has ended: what was claimed since is left alone.
     pub fn put_aside(&mut self, now_ms: u64, key: Key, epoch: u64, client_id: Arc<str>) {
         if self.epoch(key) == Some(epoch) && !self.work.contains_key(&key) {
+            self.keep_on(key);
             // Its client was refused, or has ended: the will in the record is nobody's.
             let will = None;
             self.enqueue(now_ms, key, Op::SetWill(Arc::clone(&client_id), None));
             self.enqueue(now_ms, key, Op::Adopt { client_id, will });
+        }
+    }
+
+    /// A session goes on as one that is away, whose last client wanted it to end with the connection.
+    fn keep_on(&mut self, key: Key) {
+        if let Some(held) = self.held.get_mut(&key) {
+            held.is_kept_untold |= !held.is_kept;
+            held.is_kept = true;
         }
     }
 

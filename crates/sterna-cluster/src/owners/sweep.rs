@@ -129,6 +129,7 @@ impl<S: Copy> Owners<S> {
                 user,
                 has_will: false,
                 is_kept: true,
+                is_kept_untold: false,
             },
         );
         self.remember(now_ms, key);

@@ -209,9 +209,10 @@ impl<S: Copy> Owners<S> {
             self.work.remove(&key);
             return;
         };
-        let has_will = self.held.get(&key).is_some_and(|held| held.has_will);
+        let held = self.held.get(&key);
+        let is_news = held.is_some_and(|held| held.has_will || held.is_kept_untold);
         match (op, epoch) {
-            (Op::SetWill(_, None), Some(_)) if !has_will && !is_forgotten => {
+            (Op::SetWill(_, None), Some(_)) if !is_news && !is_forgotten => {
                 self.finish(now_ms, key);
             }
             (Op::Renew(..), _) if !is_forgotten => self.finish(now_ms, key),
@@ -498,6 +499,7 @@ impl<S: Copy> Owners<S> {
         }
         if let Some(held) = self.held.get_mut(&key) {
             held.epoch = sequence;
+            held.is_kept_untold = false;
         }
         let is_forgotten = self.forgotten.contains(&key);
         let Some(work) = self.work.get_mut(&key) else {

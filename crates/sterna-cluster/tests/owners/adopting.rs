@@ -134,6 +134,14 @@ fn not_restored() -> (Owners<u64>, (u64, Record)) {
     (owners, last)
 }
 
+/// Its client was refused. Otherwise it would end with this node.
+#[test]
+fn a_session_that_was_not_restored_is_kept_as_before() {
+    let (mut owners, mut last) = not_restored();
+    run(&mut owners, 30_200, &mut last);
+    assert!(last.1.is_kept && !last.1.is_over, "{:?}", last.1);
+}
+
 /// The session would be at a shard, and nobody's by its record.
 #[test]
 fn who_was_let_in_and_went_does_not_end_the_session_that_comes_to_a_shard() {

@@ -74,9 +74,11 @@ impl World {
                     node.live
                 ));
             }
-            for key in node.live.keys() {
+            for (key, live) in &node.live {
                 let last = self.last.get(key).map(|&at| &self.stream[at]);
-                let is_own = matches!(last, Some(Item::Record(_, record)) if record.owner == *owners.own() && !record.is_over);
+                let is_own = matches!(last, Some(Item::Record(_, record)) if record.owner == *owners.own()
+                    && !record.is_over
+                    && record.is_kept == live.outlives);
                 if !is_own {
                     let last = last.map(|item| match item {
                         Item::Record(_, record) => format!("{record:?}"),
