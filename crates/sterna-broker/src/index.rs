@@ -96,6 +96,8 @@ pub(crate) struct Index {
     queues: WantedIndex,
     /// The filters that other nodes want.
     wanted: WantedIndex,
+    /// The filters of sessions that have gone to other nodes, until these are known to want them.
+    handed_over: WantedIndex,
     /// The filters of this node that other nodes are told; `None` where nobody asks this shard.
     own_interest: Option<Box<OwnInterest>>,
     cache: MatchCache,
@@ -126,6 +128,7 @@ impl Index {
             inspecting: 0,
             queues: WantedIndex::new(hashing),
             wanted: WantedIndex::new(hashing),
+            handed_over: WantedIndex::new(hashing),
             own_interest: None,
             cache: MatchCache::new(limits.match_cache_topics, hashing),
             cache_targets: limits.match_cache_targets,
@@ -217,6 +220,18 @@ impl Index {
             RouteUpdate::Peers { filter, wanted } => {
                 let wild = is_wild(filter);
                 self.wanted.set(filter, wild, *wanted);
+                self.cache.outdate(filter, wild);
+            }
+            RouteUpdate::HandedOver { filter, holds } => {
+                if *holds && let Some(own) = &mut self.own_interest {
+                    own.hand_over(filter);
+                }
+                let wild = is_wild(filter);
+                let wanted = Wanted {
+                    is_durable: *holds,
+                    ..Wanted::NOBODY
+                };
+                self.handed_over.set(filter, wild, wanted);
                 self.cache.outdate(filter, wild);
             }
             RouteUpdate::Joined { group, filter, .. } => {
@@ -519,6 +534,7 @@ impl Index {
             found,
             fresh,
             wanted,
+            handed_over,
             queues,
             kept_groups,
             is_clustered,
@@ -526,6 +542,9 @@ impl Index {
         } = self;
         fresh.clear();
         fresh.peers = wanted.find(topic, scratch);
+        if !handed_over.is_empty() {
+            fresh.peers = fresh.peers.and(handed_over.find(topic, scratch));
+        }
         fresh.is_for_queue =
             *is_clustered && *kept_groups > 0 && queues.find(topic, scratch).is_durable;
         found.clear();

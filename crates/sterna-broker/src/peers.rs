@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::api::Retention;
 use crate::hash::KeyedState;
@@ -126,7 +126,7 @@ impl Wanted {
         self.any.union(self.acknowledged)
     }
 
-    const fn and(self, other: Self) -> Self {
+    pub(crate) const fn and(self, other: Self) -> Self {
         Self {
             any: self.any.union(other.any),
             acknowledged: self.acknowledged.union(other.acknowledged),
@@ -681,6 +681,10 @@ impl WantedIndex {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.wild.len() == 0
+    }
+
     pub(crate) fn find(&self, topic: &str, scratch: &mut Scratch) -> Wanted {
         if stays(topic) {
             return Wanted::NOBODY;
@@ -698,6 +702,8 @@ pub(crate) struct OwnInterest {
     told: FxHashMap<Arc<str>, Interest>,
     /// Filters that have changed, and whether a reader of QoS 1 or 2 has come.
     changed: FxHashMap<Arc<str>, bool>,
+    /// Filters of sessions that have gone to other nodes since the last time.
+    handed_over: FxHashSet<Arc<str>>,
 }
 
 impl OwnInterest {
@@ -714,6 +720,13 @@ impl OwnInterest {
         }
     }
 
+    /// Notes that a session which wants a filter beyond its connection has gone to another node. It is told before
+    /// that it was here, also where it has come and gone since the last time.
+    pub(crate) fn hand_over(&mut self, filter: &Arc<str>) {
+        self.note(filter, true);
+        self.handed_over.insert(Arc::clone(filter));
+    }
+
     /// Changes since the last time. The arguments tell whether a filter has a reader, and the interest of its most
     /// demanding reader.
     pub(crate) fn take(
@@ -723,7 +736,11 @@ impl OwnInterest {
     ) -> Vec<(Arc<str>, Interest)> {
         let mut changes = Vec::new();
         for (filter, has_come) in self.changed.drain() {
-            let told = self.told.get(&filter).copied().unwrap_or_default();
+            let mut told = self.told.get(&filter).copied().unwrap_or_default();
+            if self.handed_over.remove(&filter) && told != Interest::Durable {
+                told = Interest::Durable;
+                changes.push((Arc::clone(&filter), told));
+            }
             // A crowd of readers is only walked where one of them may take QoS 1.
             let may_be_acknowledged = has_come || told >= Interest::Acknowledged;
             let interest = if !has_reader(&filter) {
@@ -733,15 +750,15 @@ impl OwnInterest {
             } else {
                 Interest::AtMostOnce
             };
-            if interest == told {
-                continue;
-            }
+            let is_known = interest == told;
             if interest == Interest::None {
                 self.told.remove(&filter);
             } else {
                 self.told.insert(Arc::clone(&filter), interest);
             }
-            changes.push((filter, interest));
+            if !is_known {
+                changes.push((filter, interest));
+            }
         }
         changes
     }

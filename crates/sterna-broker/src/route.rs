@@ -227,6 +227,9 @@ pub(crate) enum RouteUpdate {
     },
     /// Other nodes want, or want no more, what a filter matches.
     Peers { filter: Arc<str>, wanted: Wanted },
+    /// Sessions that another node has from now on want what a filter matches, until that node has told so; or it
+    /// has.
+    HandedOver { filter: Arc<str>, holds: bool },
     /// A session leaves a group.
     Left { group: u32, member: u32 },
     /// A group's last member has left.

@@ -23,6 +23,8 @@ pub enum ToShard {
     Messages(Vec<(Message, FromPeer)>),
     /// Filters that other nodes want; for the first shard.
     Wanted(Vec<(Arc<str>, Wanted)>),
+    /// Filters that are held no longer for sessions which other nodes have; for the first shard.
+    Released(Vec<Arc<str>>),
     /// All filters that other nodes wanted when this one joined have come before it; for the first shard:
     /// [`PeerGate::set_knows_wanted`](sterna_broker::PeerGate::set_knows_wanted).
     WantedIsWhole,

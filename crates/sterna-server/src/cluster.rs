@@ -287,6 +287,7 @@ impl Member {
                 }
             }
             ToShard::Wanted(changes) => broker.set_wanted(changes),
+            ToShard::Released(filters) => broker.release_handed_over(filters),
             ToShard::WantedIsWhole => self.gate.set_knows_wanted(),
             // These are for doors.
             ToShard::Committed | ToShard::Question { .. } => {}

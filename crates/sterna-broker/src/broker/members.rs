@@ -301,7 +301,8 @@ impl<P: DoorState> Broker<P> {
             | RouteUpdate::Subscribed { .. }
             | RouteUpdate::Slept { .. }
             | RouteUpdate::Unsubscribed { .. }
-            | RouteUpdate::Peers { .. } => {}
+            | RouteUpdate::Peers { .. }
+            | RouteUpdate::HandedOver { .. } => {}
         }
     }
 

@@ -10,9 +10,12 @@ use crate::directory::Admission;
 use crate::far_group::group_of_root;
 use crate::mail::Letter;
 use crate::message::Message;
+use crate::nodes::NIL;
 use crate::owned::{ClaimRefusal, Owned, Ownership, Testator, decode_will, encode_will};
+use crate::peers::stays;
 use crate::records::split_key;
 use crate::rights::Holder;
+use crate::route::RouteUpdate;
 use crate::session::State;
 use crate::store::{Change, Record};
 
@@ -257,8 +260,24 @@ impl<P: DoorState> Broker<P> {
         self.queues.changes.extend(waiting);
     }
 
-    /// Has a session's end on this shard be no end of what is kept of it: another node goes on with that.
+    /// Has a session's end on this shard be no end of what is kept of it: another node goes on with that. What the
+    /// session wants goes to the log all the same.
     fn leave_kept(&mut self, slot: u32) {
+        let session = &self.queues.sessions[slot];
+        if session.reader.is_some() {
+            let wanted = (session.subscriptions.iter())
+                .filter(|(_, subscription)| subscription.flags.qos().is_acknowledged())
+                .filter(|(filter, subscription)| subscription.group == NIL && !stays(filter));
+            let filters: Vec<Arc<str>> = wanted.map(|(filter, _)| Arc::clone(filter)).collect();
+            self.edit_log(|log| {
+                for filter in filters {
+                    log.push(RouteUpdate::HandedOver {
+                        filter,
+                        holds: true,
+                    });
+                }
+            });
+        }
         self.queues.write_cursor(slot);
         let session = &mut self.queues.sessions[slot];
         session.is_stored = false;

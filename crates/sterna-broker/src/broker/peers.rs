@@ -46,6 +46,19 @@ impl<P: DoorState> Broker<P> {
         });
     }
 
+    /// The nodes that have the sessions now which wanted some filters here tell so: nothing is held for these sessions
+    /// any more. To be called on the first shard.
+    pub fn release_handed_over(&mut self, filters: Vec<Arc<str>>) {
+        self.edit_log(|log| {
+            for filter in filters {
+                log.push(RouteUpdate::HandedOver {
+                    filter,
+                    holds: false,
+                });
+            }
+        });
+    }
+
     /// The messages for other nodes that were published since the last call, in their order. To be called at
     /// the end of a turn.
     ///

@@ -8,6 +8,7 @@ mod ended;
 mod far_groups;
 mod far_queues;
 mod far_world;
+mod handed_over;
 mod kept;
 mod late_store;
 mod limits;

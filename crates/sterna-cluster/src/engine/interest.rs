@@ -11,6 +11,7 @@ use sterna_broker::Interest;
 
 use super::{Core, Retry};
 use crate::owners::WriteError;
+use crate::port::ToShard;
 
 /// How often is looked whether something is to be told that could wait.
 const LATER: Duration = Duration::from_millis(500);
@@ -49,7 +50,9 @@ impl Core {
                 |due_ms| due_ms <= now_ms && held_ms.is_none_or(|held_ms| due_ms < held_ms);
             let mut later = self.told_later.borrow_mut();
             let due = later.extract_if(|_, due_ms| is_due(*due_ms));
-            (self.untold.borrow_mut()).extend(due.map(|(filter, _)| filter));
+            let due: Vec<Arc<str>> = due.map(|(filter, _)| filter).collect();
+            (self.ending.borrow_mut()).extend(due.iter().cloned());
+            (self.untold.borrow_mut()).extend(due);
             self.untold_arrived.notify_one();
         }
     }
@@ -121,14 +124,25 @@ impl Core {
             }
             (filter, self.settings.subject(&subject), entry)
         });
-        let mut failed = Vec::new();
+        let (mut failed, mut ended) = (Vec::new(), Vec::new());
         for (filter, answer) in self.publish_all(writes).await {
-            let mut own = self.own.borrow_mut();
             if answer.is_err() {
                 failed.push(filter);
-            } else if own.get(&filter) == Some(&Interest::None) {
+                continue;
+            }
+            let mut own = self.own.borrow_mut();
+            let interest = own.get(&filter).copied().unwrap_or_default();
+            if interest == Interest::None {
                 own.remove(&filter);
             }
+            let is_held = self.told_later.borrow().contains_key(&filter);
+            if self.ending.borrow_mut().remove(&filter) && !is_held && interest != Interest::Durable
+            {
+                ended.push(filter);
+            }
+        }
+        if !ended.is_empty() {
+            self.post(0, ToShard::Released(ended));
         }
         failed
     }

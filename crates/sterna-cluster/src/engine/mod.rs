@@ -28,7 +28,7 @@ mod unreadable;
 mod writing;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,6 +126,8 @@ struct Core {
     untold: RefCell<Vec<Arc<str>>>,
     /// Filters that are to be told later, and when, in milliseconds since the start.
     told_later: RefCell<HashMap<Arc<str>, u64>>,
+    /// Filters whose end is being told. Shards hold them for sessions that have gone until NATS has it.
+    ending: RefCell<HashSet<Arc<str>>>,
     untold_arrived: Notify,
     incarnation: Cell<u64>,
     streams: streams::Streams,
@@ -309,6 +311,7 @@ impl Engine {
             roll: RefCell::default(),
             untold: RefCell::default(),
             told_later: RefCell::default(),
+            ending: RefCell::default(),
             untold_arrived: Notify::new(),
             incarnation: Cell::new(0),
             streams: streams::Streams::default(),
