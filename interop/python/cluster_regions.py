@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 from cluster import Reader, publish, publish_well, run_rows, status
@@ -67,7 +68,8 @@ class Member(Node):
         more = f'maximum_region_bytes = {FULL_BYTES}\nregion_full = "refuse"\n' if region == "south" else ""
         self.config.write_text(
             f'{self.config.read_text()}replicas = 1\nname = "plant"\nregion = "{region}"\n'
-            f"region_topics = [{topics}]\nremote_regions = [{others}]\n{more}"
+            f"region_topics = [{topics}]\nremote_regions = [{others}]\n{more}\n"
+            f'[[authorization.rule]]\nactions = ["delete"]\ntopics = ["state/#"]\n'
         )
 
 
@@ -225,24 +227,34 @@ def retained_of(node: Node, topic: str) -> list[str]:
         reader.close()
 
 
+def clear(node: Member, topic: str) -> None:
+    """Removes the retained message of a topic without publishing anything."""
+    request = urllib.request.Request(f"{node.url('http')}/v1/topics/{topic}", method="DELETE")
+    with urllib.request.urlopen(request, timeout=30):
+        pass
+
+
 def retained(world: World) -> None:
     """Retained messages that are set and cleared on both sides of a cut: the newest is on every node afterwards."""
     middle, north, south = (world.first(region) for region in REGIONS)
-    for topic in ("state/a", "state/b", "state/c"):
+    for topic in ("state/a", "state/b", "state/c", "state/e"):
         publish_well(south, "mqtt", topic, "first", "-q", "1", "-r")
         for node in world.all:
             wait_until("it has come", lambda node=node, topic=topic: retained_of(node, topic) == ["first"], MENDED_S)
     world.ways["north"].cut()
-    # `a`: the north last; `b`: the south last, after the north; `c`: cleared in the middle, after it was set in the north.
+    # `a`: the north last; `b`: the south last, after the north; `c`: cleared in the middle, after it was set in the north;
+    # `d`: the same, and the middle has never heard of it; `e`: of the south, and removed in the middle.
     publish_well(south, "mqtt", "state/a", "south", "-q", "1", "-r")
-    for topic in ("state/a", "state/b", "state/c"):
+    for topic in ("state/a", "state/b", "state/c", "state/d"):
         publish_well(north, "mqtt", topic, "north", "-q", "1", "-r")
     publish_well(south, "mqtt", "state/b", "south", "-q", "1", "-r")
-    publish_well(middle, "mqtt", "state/c", "", "-q", "1", "-r")
+    for topic in ("state/c", "state/d"):
+        publish_well(middle, "mqtt", topic, "", "-q", "1", "-r")
+    clear(middle, "state/e")
     second = world.nodes["north"][1]
     wait_until("the north goes on by itself", lambda: retained_of(second, "state/b") == ["north"])
     world.ways["north"].mend()
-    expected = {"state/a": ["north"], "state/b": ["south"], "state/c": []}
+    expected = {"state/a": ["north"], "state/b": ["south"], "state/c": [], "state/d": [], "state/e": []}
     for node in world.all:
         for topic, values in expected.items():
             wait_until(

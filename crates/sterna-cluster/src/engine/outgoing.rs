@@ -124,6 +124,17 @@ impl Core {
             settles,
         } in outgoing
         {
+            let crosses = has_outside && self.settings.crosses(message.topic());
+            let destination = match destination {
+                // A message of another region may be on its way that is older than this end of it.
+                Destination::Absent if crosses => Destination::RetainedQuietly,
+                other => other,
+            };
+            let message = if crosses {
+                regions::dated(message)
+            } else {
+                message
+            };
             let is_known = (last_exported.as_ref()).is_some_and(|last| Arc::ptr_eq(last, &message));
             if has_outside && !is_known && self.leaves(&message, destination) {
                 let waits = message.qos().is_acknowledged();

@@ -307,7 +307,8 @@ impl Core {
                 // Those of other regions come by in the log, too.
                 let is_quiet = is_old || is_quiet || region.is_some();
                 let what = what_to_do(is_own, is_own_to_come, is_quiet);
-                let what = self.among_regions(region, is_own, &message, what);
+                let from = (region, entry.position);
+                let what = self.among_regions(from, is_own, &message, what);
                 if let Some(what) = what {
                     self.post_retained(message, what);
                 }
@@ -360,7 +361,7 @@ impl Core {
     /// without regions.
     fn among_regions(
         self: &Rc<Self>,
-        region: Option<&str>,
+        (region, position): (Option<&str>, u64),
         is_own: bool,
         message: &Message,
         what: Option<FromPeer>,
@@ -371,9 +372,8 @@ impl Core {
             // It came while the settings were others.
             return what.filter(|_| region.is_none());
         };
-        let standing = self
-            .regions
-            .note_version(region.unwrap_or(&here.name), message);
+        let from = region.unwrap_or(&here.name);
+        let standing = self.regions.note_version(from, position, message);
         let stays = match standing {
             Standing::Newest => return what,
             Standing::Older => is_own.then(|| self.regions.newest_of(topic)).flatten(),
@@ -391,12 +391,7 @@ impl Core {
 
     /// Retains a region's message of a topic, which an older one has taken the place of here.
     async fn retain_newest(self: Rc<Self>, topic: Box<str>, newest: String) {
-        let own = self.settings.region.as_ref().map(|region| &*region.name);
-        let rest = if own == Some(&*newest) {
-            format!("retained.{}", place(&topic))
-        } else {
-            format!("{RETAINED_OF}.{newest}.{}", place(&topic))
-        };
+        let subject = self.retained_subject(&newest, &topic);
         let mut retry = Retry::new();
         loop {
             let stream = self.settings.stream(RETAINED);
@@ -404,7 +399,6 @@ impl Core {
                 retry.wait().await;
                 continue;
             };
-            let subject = self.settings.subject(&rest);
             let found = stream.get_last_raw_message_by_subject(&subject).await;
             let payload = match found {
                 Ok(found) => found.payload,

@@ -48,16 +48,12 @@ struct Entry {
 
 impl Core {
     /// Takes a message for other regions.
-    pub(in super::super) fn export(&self, mut waiting: Waiting) {
+    pub(in super::super) fn export(&self, waiting: Waiting) {
         if self.regions.is_full.get() && waiting.part.is_none() {
             self.gate.count_dropped(1);
             return;
         }
         self.note_handed_over(waiting.message.body_bytes());
-        // Regions agree on a retained message by its time.
-        if waiting.message.published_ms() == 0 {
-            waiting.message = stamped(&waiting.message);
-        }
         self.regions.waiting.borrow_mut().push_back(waiting);
         self.regions.arrived.notify_one();
     }
@@ -165,8 +161,12 @@ impl Core {
     }
 }
 
-/// The end of a retained message that nobody has published, as of now.
-fn stamped(message: &Arc<Message>) -> Arc<Message> {
+/// A message with a time, by which regions agree on it: the end of a retained message that nobody has published is as
+/// of now.
+pub(in super::super) fn dated(message: Arc<Message>) -> Arc<Message> {
+    if message.published_ms() != 0 {
+        return message;
+    }
     let header = MessageHeader {
         qos: message.qos(),
         retain: message.retain(),
@@ -179,5 +179,27 @@ fn stamped(message: &Arc<Message>) -> Arc<Message> {
         message.payload(),
         header,
     );
-    copy.map_or_else(|_| Arc::clone(message), Arc::new)
+    copy.map_or(message, Arc::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_published_is_as_of_now() {
+        let of = |published_ms| {
+            let header = MessageHeader {
+                retain: true,
+                published_ms,
+                ..MessageHeader::default()
+            };
+            Arc::new(Message::copy("t", &[], &[], header).expect("a message"))
+        };
+        let before_ms = wall_ms();
+        let end = dated(of(0));
+        assert!((before_ms..=wall_ms()).contains(&end.published_ms()));
+        assert!(end.retain() && end.topic() == "t" && end.payload().is_empty());
+        assert_eq!(dated(of(7)).published_ms(), 7);
+    }
 }

@@ -18,15 +18,16 @@ use std::time::Duration;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, External, Info, Source, SubjectTransform,
 };
+use futures_util::future::join_all;
 use sterna_broker::{Message, NodeSet};
 use tokio::sync::Notify;
 
-pub(super) use export::Waiting;
+pub(super) use export::{Waiting, dated};
 pub(super) use versions::Standing;
 use versions::Versions;
 
-use super::Core;
-use super::streams::{LOG, NODES};
+use super::streams::{LOG, NODES, RETAINED};
+use super::{Core, retained};
 use crate::report::RegionView;
 use crate::settings::Settings;
 use crate::table::OUTSIDE;
@@ -75,11 +76,11 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Notes a region's last retained message of a topic.
-    pub(super) fn note_version(&self, region: &str, message: &Message) -> Standing {
+    /// Notes a region's last retained message of a topic, and its place in this region's stream.
+    pub(super) fn note_version(&self, region: &str, position: u64, message: &Message) -> Standing {
         self.versions.borrow_mut().note(
             message.topic(),
-            region,
+            (region, position),
             message.published_ms(),
             message.expires_at_ms(),
             message.payload().is_empty(),
@@ -254,10 +255,11 @@ impl Core {
             if self.has_outside() {
                 self.look_at_out(&mut cleared).await;
             }
-            (self.regions.versions.borrow_mut()).forget_before(versions::wall_ms());
+            let cleared = (self.regions.versions.borrow_mut()).forget_before(versions::wall_ms());
             if !self.table.borrow().is_first() {
                 continue;
             }
+            self.remove_cleared(&cleared).await;
             for remote in &region.remotes {
                 let came = self.regions.came.borrow().get(&remote.name).cloned();
                 let Some(last) = came else { continue };
@@ -268,6 +270,39 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Removes retained messages of regions that another one has cleared. What fails is tried at the next look.
+    async fn remove_cleared(&self, cleared: &[versions::Cleared]) {
+        let Ok(stream) = self
+            .jetstream
+            .get_stream_no_info(self.settings.stream(RETAINED))
+            .await
+        else {
+            return;
+        };
+        for some in cleared.chunks(self.settings.maximum_in_flight) {
+            let removals = some.iter().map(async |one| {
+                let subject = self.retained_subject(&one.region, &one.topic);
+                // What its region has published since lies behind that.
+                let purge = stream.purge().filter(subject).sequence(one.position + 1);
+                purge.await.is_ok().then_some(one)
+            });
+            for one in join_all(removals).await.into_iter().flatten() {
+                self.regions.versions.borrow_mut().was_removed(one);
+            }
+        }
+    }
+
+    /// Where the last retained message of a region lies.
+    pub(super) fn retained_subject(&self, region: &str, topic: &str) -> String {
+        let own = self.settings.region.as_ref().map(|own| &*own.name);
+        let place = retained::place(topic);
+        self.settings.subject(&if own == Some(region) {
+            format!("retained.{place}")
+        } else {
+            format!("{RETAINED_OF}.{region}.{place}")
+        })
     }
 
     /// Tells a region how far its messages have come, and notes it for those who start later.

@@ -28,6 +28,18 @@ struct Version {
     published_ms: u64,
     /// When it can be forgotten: it has expired, or nobody remembers that it was cleared.
     until_ms: u64,
+    /// Whether the topic has none there.
+    is_empty: bool,
+    /// Its place in this region's stream.
+    position: u64,
+}
+
+/// A region's retained message that another region has cleared. NATS keeps it until it is removed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Cleared {
+    pub(super) topic: Box<str>,
+    pub(super) region: String,
+    pub(super) position: u64,
 }
 
 /// See the module.
@@ -41,12 +53,16 @@ pub(in super::super) struct Versions {
 /// Time between two looks at what can be forgotten, in milliseconds.
 const LOOK_MS: u64 = 60_000;
 
+/// Time after which what was cleared is removed. A region's clock may have been behind before that.
+const SETTLED_MS: u64 = 3_600_000;
+
 impl Versions {
-    /// Notes a region's last message of a topic, which expires at a time or is empty.
+    /// Notes a region's last message of a topic, which expires at a time or is empty. `position` is its place in this
+    /// region's stream.
     pub(in super::super) fn note(
         &mut self,
         topic: &str,
-        region: &str,
+        (region, position): (&str, u64),
         published_ms: u64,
         expires_at_ms: Option<u64>,
         is_empty: bool,
@@ -61,6 +77,8 @@ impl Versions {
             region: region.to_owned(),
             published_ms,
             until_ms,
+            is_empty,
+            position,
         };
         let versions = self.topics.entry(topic.into()).or_default();
         let before = newest(versions).map(|newest| newest.region.clone());
@@ -80,16 +98,42 @@ impl Versions {
         newest(self.topics.get(topic)?).map(|newest| &*newest.region)
     }
 
-    /// Forgets what was over at a time, now and then.
-    pub(super) fn forget_before(&mut self, now_ms: u64) {
+    /// Forgets what was over at a time, now and then. Returns what is to be removed from this region's stream by then:
+    /// it would be back when the message that has cleared it is over.
+    pub(super) fn forget_before(&mut self, now_ms: u64) -> Vec<Cleared> {
+        let mut cleared = Vec::new();
         if now_ms.abs_diff(self.looked_ms) < LOOK_MS {
-            return;
+            return cleared;
         }
         self.looked_ms = now_ms;
-        self.topics.retain(|_, versions| {
+        self.topics.retain(|topic, versions| {
+            let last = newest(versions).filter(|newest| newest.is_empty).cloned();
             versions.retain(|version| version.until_ms > now_ms);
+            if let Some(last) = last {
+                if last.until_ms <= now_ms {
+                    return false;
+                }
+                if last.published_ms + SETTLED_MS <= now_ms {
+                    let others = versions.iter().filter(|version| !version.is_empty);
+                    cleared.extend(others.map(|version| Cleared {
+                        topic: topic.clone(),
+                        region: version.region.clone(),
+                        position: version.position,
+                    }));
+                }
+            }
             !versions.is_empty()
         });
+        cleared
+    }
+
+    /// This region's stream does not have a message any more that another region has cleared.
+    pub(super) fn was_removed(&mut self, cleared: &Cleared) {
+        if let Some(versions) = self.topics.get_mut(&cleared.topic) {
+            versions.retain(|known| {
+                known.region != cleared.region || known.position != cleared.position
+            });
+        }
     }
 }
 
@@ -128,7 +172,7 @@ mod tests {
                 let at = pick % left.len();
                 pick = pick / 3 + seed % 7;
                 let (region, all) = left[at];
-                let standing = versions.note("t", region, all[0], None, false);
+                let standing = versions.note("t", (region, 0), all[0], None, false);
                 match standing {
                     Standing::Newest => retained = Some((region.to_owned(), all[0])),
                     Standing::Older => {}
@@ -152,13 +196,51 @@ mod tests {
     #[test]
     fn what_is_over_is_forgotten() {
         let mut versions = Versions::default();
-        versions.note("kept", "a", 5, None, false);
-        versions.note("expires", "a", 5, Some(100_000), false);
-        versions.note("cleared", "a", 5, None, true);
+        versions.note("kept", ("a", 1), 5, None, false);
+        versions.note("expires", ("a", 2), 5, Some(100_000), false);
+        versions.note("cleared", ("a", 3), 5, None, true);
         versions.forget_before(200_000);
         assert_eq!(versions.topics.len(), 2);
         versions.forget_before(5 + CLEARED.as_millis() as u64);
         assert_eq!(versions.newest("kept"), Some("a"));
         assert_eq!(versions.topics.len(), 1);
+    }
+
+    #[test]
+    fn what_another_region_has_cleared_is_removed_and_forgotten() {
+        let mut versions = Versions::default();
+        let day_ms = 24 * 3_600_000;
+        let ways = [("a", 1, 5, false), ("b", 2, 10, true), ("c", 3, 7, false)];
+        for (region, position, published_ms, is_empty) in ways {
+            versions.note("t", (region, position), published_ms, None, is_empty);
+        }
+        assert_eq!(versions.forget_before(LOOK_MS), [], "it may not be settled");
+        let mut cleared = versions.forget_before(day_ms);
+        cleared.sort_by_key(|one| one.position);
+        let of = |region: &str, position| Cleared {
+            topic: "t".into(),
+            region: region.into(),
+            position,
+        };
+        assert_eq!(cleared, [of("a", 1), of("c", 3)]);
+        versions.was_removed(&cleared[0]);
+        // It has published anew since.
+        versions.note("t", ("c", 4), 8, None, false);
+        versions.was_removed(&cleared[1]);
+        assert_eq!(versions.forget_before(2 * day_ms), [of("c", 4)]);
+        assert_eq!(versions.newest("t"), Some("b"));
+        // Another node removes it, or nobody does.
+        versions.forget_before(10 + CLEARED.as_millis() as u64 + LOOK_MS);
+        assert!(versions.topics.is_empty(), "{versions:?}");
+    }
+
+    #[test]
+    fn what_is_newer_than_a_clear_stays() {
+        let mut versions = Versions::default();
+        versions.note("t", ("a", 1), 20, None, false);
+        versions.note("t", ("b", 2), 10, None, true);
+        assert_eq!(versions.forget_before(24 * 3_600_000), []);
+        versions.forget_before(10 + CLEARED.as_millis() as u64 + LOOK_MS);
+        assert_eq!(versions.newest("t"), Some("a"));
     }
 }
