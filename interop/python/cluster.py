@@ -249,7 +249,7 @@ def one_server(cluster: Cluster, level: str) -> None:
 
 
 def all_servers(cluster: Cluster) -> None:
-    """Without NATS, clients of one node go on, and what another wants for sure is refused."""
+    """Without NATS, clients of one node go on, and what another wants for sure, or may want by then, is refused."""
     first, second, _ = cluster.nodes
     with Reader(second, "mqtt", "far/#", "-q", "1") as far, Reader(first, "mqtt", "near/#", "-q", "1") as near:
         wait_for_filters(first, 1)
@@ -266,6 +266,10 @@ def all_servers(cluster: Cluster) -> None:
         refused = publish(first, "mqtt", "far/refused", "refused", "-q", "1")
         if refused.returncode == 0:
             raise Failure("a message was acknowledged that nobody will bring to its reader")
+        if publish(first, "mqtt", "near/2", "who wants it elsewhere is not known any more", "-q", "1").returncode == 0:
+            raise Failure("a message was acknowledged that somebody may have come for elsewhere")
+        publish_well(first, "mqtt", "near/2", "2", "-q", "0")
+        near.wait(3)
         for server in cluster.nats:
             server.start()
         cluster.settle()

@@ -291,6 +291,11 @@ impl PeerGate {
         self.knows_wanted.store(true, Ordering::Release);
     }
 
+    /// Notes that what other nodes want may be more by now than shards know.
+    pub fn forget_wanted(&self) {
+        self.knows_wanted.store(false, Ordering::Release);
+    }
+
     /// Whether all shards know it.
     #[must_use]
     pub fn knows_wanted(&self) -> bool {

@@ -30,6 +30,8 @@ pub struct Status {
     pub(crate) is_connected: AtomicBool,
     pub(crate) has_joined: AtomicBool,
     pub(crate) knows_nodes: AtomicBool,
+    /// Whether what other nodes want was read to its end since this connection began, and is read on.
+    hears_nodes: AtomicBool,
     pub(crate) knows_retained: AtomicBool,
     pub(crate) is_superseded: AtomicBool,
     pub(crate) is_unfit: AtomicBool,
@@ -104,6 +106,8 @@ impl Status {
             Some("NATS has lost what this node knows: it is written again")
         } else if !is(&self.knows_nodes) {
             Some("what other nodes want is not known yet")
+        } else if !is(&self.hears_nodes) {
+            Some("what other nodes want is read again")
         } else if !is(&self.knows_retained) {
             Some("retained messages are not complete yet")
         } else if !is(&self.is_sure) {
@@ -115,12 +119,48 @@ impl Status {
         }
     }
 
+    /// A server of NATS is connected. Returns the number of the connection.
+    pub(crate) fn way_is_back(&self) -> u64 {
+        // What came while there was none is still to be read.
+        self.hears_no_nodes();
+        self.connects.add(1);
+        self.is_connected.store(true, Ordering::Release);
+        self.connects.get()
+    }
+
+    /// The connection is lost. Whether there was one.
+    pub(crate) fn way_is_lost(&self) -> bool {
+        self.hears_no_nodes();
+        self.is_connected.swap(false, Ordering::AcqRel)
+    }
+
+    /// What other nodes want was read to its end by a reader that began with a connection. False where that is over.
+    pub(crate) fn knows_nodes_since(&self, connects: u64) -> bool {
+        let is_same = self.is_connected() && self.connects.get() == connects;
+        if is_same {
+            self.knows_nodes.store(true, Ordering::Release);
+            self.hears_nodes.store(true, Ordering::Release);
+        }
+        is_same
+    }
+
+    /// What other nodes want is not read on.
+    pub(crate) fn hears_no_nodes(&self) {
+        self.hears_nodes.store(false, Ordering::Release);
+    }
+
+    /// Whether this node hears what other nodes want.
+    pub(crate) fn hears_nodes(&self) -> bool {
+        self.hears_nodes.load(Ordering::Acquire)
+    }
+
     /// Whether messages may go to other nodes.
     pub(crate) fn may_send(&self) -> bool {
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         is(&self.is_connected)
             && is(&self.has_joined)
             && is(&self.knows_nodes)
+            && is(&self.hears_nodes)
             && !is(&self.is_stalled)
             && !is(&self.is_superseded)
             && !is(&self.is_unfit)

@@ -326,6 +326,17 @@ fn before_it_is_known_what_others_want_nothing_is_acknowledged() {
         let routed = publish(&mut node, shard, "near", Qos::AtLeastOnce, false);
         assert_eq!(routed.refused, None);
     }
+    // It stays away, and what was told is old.
+    gate.forget_wanted();
+    for (topic, level, refused) in [
+        ("near", Qos::AtLeastOnce, away),
+        ("near", Qos::ExactlyOnce, away),
+        ("near", Qos::AtMostOnce, None),
+        ("$own", Qos::ExactlyOnce, None),
+    ] {
+        let routed = publish(&mut node, 0, topic, level, false);
+        assert_eq!(routed.refused, refused, "{topic} {level:?}");
+    }
 }
 
 #[test]

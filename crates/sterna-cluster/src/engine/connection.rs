@@ -78,14 +78,13 @@ fn backoff(attempts: usize, most_ms: u64) -> Duration {
 fn noted(status: &Status, connected: &Notify, event: &Event) {
     match event {
         Event::Connected => {
-            status.connects.add(1);
             refusals::noted(status, event);
-            status.is_connected.store(true, Ordering::Release);
+            status.way_is_back();
             tracing::info!("connected to NATS");
             connected.notify_one();
         }
         Event::Disconnected => {
-            if status.is_connected.swap(false, Ordering::AcqRel) {
+            if status.way_is_lost() {
                 tracing::warn!("the connection to NATS is lost");
             }
             connected.notify_one();

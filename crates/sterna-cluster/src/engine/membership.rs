@@ -18,6 +18,12 @@ use crate::wire::{self, Versions};
 /// Filters that one letter to the first shard has at most.
 const CHANGES: usize = 1_000;
 
+/// How often is looked whether what other nodes want is read by the connection that there is.
+const WAY_LOOK: Duration = Duration::from_millis(100);
+
+/// Time after which shards are told again that they know what other nodes want.
+const TOLD_AGAIN: Duration = Duration::from_secs(1);
+
 /// How often is looked whether shards know what other nodes want.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -115,6 +121,8 @@ impl Core {
         let mut retry = Retry::new();
         loop {
             let Err(why) = self.follow_nodes_once().await;
+            self.status.hears_no_nodes();
+            self.look_at_gate();
             tracing::debug!(why, "what other nodes want is read anew");
             self.status.failed_attempts.add(1);
             retry.wait().await;
@@ -123,13 +131,21 @@ impl Core {
 
     async fn follow_nodes_once(&self) -> Result<Infallible, String> {
         let (filter, start) = ("node.*.want.*", DeliverPolicy::LastPerSubject);
+        let connects = self.status.connects.get();
         let mut entries = self.follow(NODES, Some(filter), start).await?;
         if entries.waiting == 0 {
-            self.knows_nodes().await;
+            self.knows_nodes(connects).await;
         }
+        let mut looks = tokio::time::interval(WAY_LOOK);
         loop {
             let entry = tokio::select! {
                 entry = entries.next() => entry?,
+                _ = looks.tick() => {
+                    if self.status.is_connected() && self.status.connects.get() != connects {
+                        return Err("the connection is another".to_owned());
+                    }
+                    continue;
+                }
                 () = self.has_room.notified() => {
                     return Err("there is room for a node that was left out".to_owned());
                 }
@@ -137,7 +153,7 @@ impl Core {
             self.read_entry(&entry.subject, &entry.payload);
             if entry.pending == 0 {
                 self.tell_changes();
-                self.knows_nodes().await;
+                self.knows_nodes(connects).await;
             }
         }
     }
@@ -200,14 +216,22 @@ impl Core {
         }
     }
 
-    /// Notes that it is known what other nodes want, when shards know it, too: the gate opens after that.
-    async fn knows_nodes(&self) {
-        if self.status.knows_nodes.load(Ordering::Acquire) {
+    /// Notes that it is known what other nodes want, when shards know it, too: the gate opens after that. `connects` is
+    /// the connection with which the reading began.
+    async fn knows_nodes(&self, connects: u64) {
+        if self.status.hears_nodes() {
             return;
         }
-        self.post(0, ToShard::WantedIsWhole);
-        self.wait_for_wanted().await;
-        self.status.knows_nodes.store(true, Ordering::Release);
+        self.gate.forget_wanted();
+        loop {
+            self.post(0, ToShard::WantedIsWhole);
+            // It may be forgotten at this moment, for it was not heard for too long.
+            let known = tokio::time::timeout(TOLD_AGAIN, self.wait_for_wanted());
+            if known.await.is_ok() {
+                break;
+            }
+        }
+        self.status.knows_nodes_since(connects);
         self.look_at_gate();
         self.untold_arrived.notify_one();
     }

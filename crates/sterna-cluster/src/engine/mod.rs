@@ -7,6 +7,7 @@
 
 mod connection;
 mod following;
+mod gating;
 mod groups;
 mod handed_over;
 mod incoming;
@@ -140,8 +141,7 @@ struct Core {
     /// Whether sessions' records can be read and written.
     owns_sessions: Cell<bool>,
     started: Instant,
-    /// When NATS last ceased to take messages; `None` where it takes them.
-    troubled_since_ms: Cell<Option<u64>>,
+    gating: gating::Gating,
     /// Wakes who waits for an open connection.
     connected: Arc<Notify>,
     stopping: Notify,
@@ -318,7 +318,7 @@ impl Engine {
             unreadable: unreadable::Unreadable::default(),
             taken: Cell::new(0),
             started: Instant::now(),
-            troubled_since_ms: Cell::new(None),
+            gating: gating::Gating::default(),
             connected,
             stopping: Notify::new(),
             ended: RefCell::default(),
@@ -430,29 +430,23 @@ impl Core {
         self.post(shard, ToShard::Messages(messages));
     }
 
-    /// Opens or shuts the gate as the state of NATS demands. A short trouble does not shut it: NATS elects another
-    /// leader, or another server is connected. Publishers wait for their acknowledgements meanwhile.
+    /// Opens or shuts the gate as the state of NATS demands.
     fn look_at_gate(&self) {
         let version = self.table.borrow().version();
         self.gate.set_logs_together(version >= wire::TOGETHER);
-        let (is_open, now_ms) = (self.gate.is_open(), self.now_ms());
-        if self.status.may_send() {
-            self.troubled_since_ms.set(None);
-            if !is_open {
-                self.gate.set_open(true);
+        let (now_ms, patience_ms) = (self.now_ms(), self.settings.patience_ms);
+        match (self.gating).look(now_ms, patience_ms, &self.status, &self.gate) {
+            Some(gating::Turn::Opened) => {
                 tracing::info!("messages of QoS 1 and 2 go to other nodes");
             }
-            return;
-        }
-        let since_ms = self.troubled_since_ms.get().unwrap_or(now_ms);
-        self.troubled_since_ms.set(Some(since_ms));
-        if is_open && now_ms - since_ms >= self.settings.patience_ms {
-            self.gate.set_open(false);
-            let why = self.status.trouble().unwrap_or("not known");
-            tracing::warn!(
-                why,
-                "messages of QoS 1 and 2 that other nodes want are refused"
-            );
+            Some(gating::Turn::Shut) => {
+                let why = self.status.trouble().unwrap_or("not known");
+                tracing::warn!(
+                    why,
+                    "messages of QoS 1 and 2 that other nodes want are refused"
+                );
+            }
+            None => {}
         }
     }
 
