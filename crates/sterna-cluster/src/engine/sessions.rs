@@ -434,6 +434,7 @@ impl Core {
         let (last, kind) = (tokens.next().unwrap_or_default(), tokens.next());
         let now_ms = self.fence.now_ms();
         let mut owners = self.owners.borrow_mut();
+        owners.note_passed(now_ms, sequence);
         match kind {
             Some("session") => match (unhex(last), Record::decode(payload)) {
                 (Some(key), Some(record)) => owners.record_passed(now_ms, sequence, key, &record),

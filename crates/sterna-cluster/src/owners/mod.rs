@@ -264,6 +264,12 @@ pub struct Owners<S> {
     is_doubtful: bool,
     /// When the last own mark that was seen had been written.
     last_mark_ms: u64,
+    /// The last position of the stream that has come by.
+    read_to: u64,
+    /// When positions were last found missing: what took their place may lie behind marks that were written before.
+    gap_ms: u64,
+    /// Own marks before which something was missing: when they were written, and when they came by.
+    unsure_marks: VecDeque<(u64, u64)>,
     /// How far the stream had come at which times, the oldest first.
     passed: VecDeque<(u64, u64)>,
     /// The position up to which records are so old that no earlier owner is sure any more.
@@ -309,6 +315,9 @@ impl<S: Copy> Owners<S> {
             lost_until_ms: 0,
             is_doubtful: false,
             last_mark_ms: 0,
+            read_to: 0,
+            gap_ms: 0,
+            unsure_marks: VecDeque::new(),
             passed: VecDeque::new(),
             old_to: 0,
             began_ms: None,
@@ -361,6 +370,7 @@ impl<S: Copy> Owners<S> {
         self.forgotten = self.held.keys().copied().collect();
         self.lost_until_ms = now_ms + self.terms.grace_ms();
         self.sure_until_ms = 0;
+        self.unsure_marks.clear();
         self.open_until_ms = 0;
         if std::mem::take(&mut self.was_sure) {
             self.let_in_all();
@@ -564,7 +574,20 @@ impl<S: Copy> Owners<S> {
             }
         }
         self.last_mark_ms = self.last_mark_ms.max(sent_ms);
-        self.sure_until_ms = self.sure_until_ms.max(sent_ms + self.terms.lease_ms);
+        // What was there when these came by has come by, too.
+        while let Some(&(earlier_ms, at_ms)) = self.unsure_marks.front()
+            && at_ms < sent_ms
+        {
+            self.unsure_marks.pop_front();
+            self.sure_until_ms = self.sure_until_ms.max(earlier_ms + self.terms.lease_ms);
+        }
+        if sent_ms < self.gap_ms {
+            // NATS keeps the last record of a key alone. The one by which this node lost a session before this mark may
+            // be missing, and another be behind it.
+            self.unsure_marks.push_back((sent_ms, now_ms));
+        } else {
+            self.sure_until_ms = self.sure_until_ms.max(sent_ms + self.terms.lease_ms);
+        }
         self.open(now_ms);
     }
 
@@ -584,7 +607,12 @@ impl<S: Copy> Owners<S> {
         self.was_sure = false;
     }
 
-    fn note_passed(&mut self, now_ms: u64, sequence: u64) {
+    /// An entry of the stream comes by, whatever it is.
+    pub fn note_passed(&mut self, now_ms: u64, sequence: u64) {
+        if self.read_to != 0 && sequence > self.read_to + 1 {
+            self.gap_ms = now_ms;
+        }
+        self.read_to = self.read_to.max(sequence);
         let grace_ms = self.terms.grace_ms();
         while let Some(&(old, at_ms)) = self.passed.front()
             && at_ms + grace_ms <= now_ms

@@ -169,3 +169,27 @@ fn who_was_let_in_and_went_does_not_end_the_session_that_comes_to_a_shard() {
     assert_eq!((owners.busy(), owners.held()), (0, 1));
     assert!(!last.1.is_over, "{:?}", last.1);
 }
+
+/// Another node has written again the record by which it took a session, so that this one never sees the first.
+#[test]
+fn a_mark_behind_missing_records_makes_nobody_sure_before_the_rest_has_come_by() {
+    let own = process("own", 1);
+    let mut owners = with_another_node();
+    let mark = |owners: &mut Owners<u64>, now_ms, sequence, sent_ms| {
+        owners.mark_passed(now_ms, sequence, &own, Mark::Here { sent_ms });
+    };
+    mark(&mut owners, 31_000, 41, 31_000);
+    // It is cut off, and reads on. Position 42 is missing.
+    mark(&mut owners, 34_000, 43, 33_000);
+    assert!(!owners.is_sure(34_000));
+    owners.record_passed(34_001, 44, KEY, &of_alice(process("other", 2), true));
+    mark(&mut owners, 34_010, 45, 33_500);
+    assert!(!owners.is_sure(34_010), "it was written before");
+    mark(&mut owners, 34_400, 46, 34_375);
+    assert!(owners.is_sure(34_400));
+    // Another gap at each mark: what was there when the mark before came by is read by then.
+    mark(&mut owners, 34_800, 48, 34_750);
+    mark(&mut owners, 35_200, 50, 35_150);
+    assert!(owners.is_sure(34_750 + TERMS.lease_ms - 1));
+    assert!(!owners.is_sure(34_750 + TERMS.lease_ms));
+}

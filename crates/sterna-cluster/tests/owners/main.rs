@@ -332,8 +332,8 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     };
     let (key, own, other) = (Key::default(), process("own"), process("other"));
     let mut owners = Owners::new(own.clone(), terms);
-    owners.mark_passed(1_000, 1, &own, Mark::Here { sent_ms: 1_000 });
-    owners.mark_passed(1_000, 2, &other, Mark::Here { sent_ms: 7 });
+    owners.mark_passed(1_000, 9, &own, Mark::Here { sent_ms: 1_000 });
+    owners.mark_passed(1_000, 10, &other, Mark::Here { sent_ms: 7 });
     // Answers come, and what is written does not come by yet.
     let mut written = Vec::new();
     let mut answer = |owners: &mut Owners<u64>, now_ms, last: &Record| {
