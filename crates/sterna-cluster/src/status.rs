@@ -121,7 +121,7 @@ impl Status {
 
     /// A server of NATS is connected. Returns the number of the connection.
     pub(crate) fn way_is_back(&self) -> u64 {
-        // What came while there was none is still to be read.
+        // Changes of that time are still to be read.
         self.hears_no_nodes();
         self.connects.add(1);
         self.is_connected.store(true, Ordering::Release);
@@ -134,7 +134,8 @@ impl Status {
         self.is_connected.swap(false, Ordering::AcqRel)
     }
 
-    /// What other nodes want was read to its end by a reader that began with a connection. False where that is over.
+    /// The filters that other nodes want were read to the end by a reader that began with a connection. False where that
+    /// is over.
     pub(crate) fn knows_nodes_since(&self, connects: u64) -> bool {
         let is_same = self.is_connected() && self.connects.get() == connects;
         if is_same {
@@ -144,7 +145,7 @@ impl Status {
         is_same
     }
 
-    /// What other nodes want is not read on.
+    /// Nobody reads on what other nodes want.
     pub(crate) fn hears_no_nodes(&self) {
         self.hears_nodes.store(false, Ordering::Release);
     }

@@ -260,8 +260,8 @@ impl<P: DoorState> Broker<P> {
         self.queues.changes.extend(waiting);
     }
 
-    /// Has a session's end on this shard be no end of what is kept of it: another node goes on with that. What the
-    /// session wants goes to the log all the same.
+    /// Has a session's end on this shard be no end of what is kept of it: another node goes on with that. Messages
+    /// for the session go to the log all the same.
     fn leave_kept(&mut self, slot: u32) {
         let session = &self.queues.sessions[slot];
         if session.reader.is_some() {

@@ -574,7 +574,7 @@ impl<S: Copy> Owners<S> {
             }
         }
         self.last_mark_ms = self.last_mark_ms.max(sent_ms);
-        // What was there when these came by has come by, too.
+        // All that was there when these came by has come by, too.
         while let Some(&(earlier_ms, at_ms)) = self.unsure_marks.front()
             && at_ms < sent_ms
         {

@@ -144,7 +144,7 @@ impl<S: Copy> Owners<S> {
         self.wait_for_owner(key, sequence, until_ms);
     }
 
-    /// The owner of a session that was to be taken over is back. What it left is looked at again if it goes.
+    /// The owner of a session that was to be taken over is back. Its sessions are looked at again if it goes.
     pub(super) fn leave_to(&mut self, now_ms: u64, key: Key, owner: &Process) {
         if let Some(known) = self.nodes.get_mut(&owner.node) {
             known.is_swept = false;

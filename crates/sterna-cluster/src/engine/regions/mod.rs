@@ -272,7 +272,7 @@ impl Core {
         }
     }
 
-    /// Removes retained messages of regions that another one has cleared. What fails is tried at the next look.
+    /// Removes retained messages of regions that another one has cleared. A removal that fails is tried at the next look.
     async fn remove_cleared(&self, cleared: &[versions::Cleared]) {
         let Ok(stream) = self
             .jetstream
@@ -284,7 +284,7 @@ impl Core {
         for some in cleared.chunks(self.settings.maximum_in_flight) {
             let removals = some.iter().map(async |one| {
                 let subject = self.retained_subject(&one.region, &one.topic);
-                // What its region has published since lies behind that.
+                // Later messages of its region lie behind that.
                 let purge = stream.purge().filter(subject).sequence(one.position + 1);
                 purge.await.is_ok().then_some(one)
             });
