@@ -159,10 +159,11 @@ impl Handle {
     /// # Errors
     /// When the file of the records cannot be read, in a sentence.
     pub fn load(&mut self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), String> {
+        let turn = self.records.turn_to_read();
         let (newer, snapshot) = {
             // Both at one time: a checkpoint moves changes from one to the other.
             let pending = self.shared.pending();
-            let snapshot = self.records.snapshot()?;
+            let snapshot = self.records.snapshot(turn)?;
             let mut newer = (*pending.applying).clone();
             newer.extend(&pending.changes);
             (newer, snapshot)

@@ -113,6 +113,11 @@ impl Maintenance {
             if self.shared.progress().synced < applied.sequence {
                 return Step::At(now_ms + POLL_MS);
             }
+            let records = Arc::clone(&self.records);
+            let Some(_turn) = records.turn_to_change() else {
+                // A shard reads its records at the start.
+                return Step::At(now_ms + POLL_MS);
+            };
             self.checkpoint(applied)
         } else if self.begin_checkpoint(now_ms, checkpoint) {
             Ok(())
@@ -125,6 +130,10 @@ impl Maintenance {
             }
             Ok(())
         } else {
+            let records = Arc::clone(&self.records);
+            let Some(_turn) = records.turn_to_change() else {
+                return Step::At(now_ms + POLL_MS);
+            };
             match self.remove_segment() {
                 Ok(false) => return self.rest(),
                 Ok(true) => Ok(()),

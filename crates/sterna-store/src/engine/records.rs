@@ -12,7 +12,9 @@
 use std::cell::Cell;
 use std::io;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{
+    Arc, Mutex, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 
 use redb::{
     Builder, Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _, StorageBackend,
@@ -53,6 +55,8 @@ pub(crate) struct Records {
     seal: Seal,
     /// `None` after it has failed, until it is opened again.
     database: Mutex<Option<Arc<Database>>>,
+    /// Snapshots share it, and a change has it alone: after a failed change, the library reads nothing either.
+    turns: RwLock<()>,
 }
 
 /// A file of the engine's disk, as the library wants it.
@@ -238,6 +242,7 @@ pub(crate) fn open_file(
             cache_bytes,
             seal,
             database: Mutex::new(Some(Arc::new(database))),
+            turns: RwLock::default(),
         },
         identity: meta.identity,
         applied: meta.applied,
@@ -399,17 +404,35 @@ impl Records {
         Ok(true)
     }
 
+    /// Keeps snapshots away while the file changes; `None` while there is one. A full disk may fail the change.
+    pub(crate) fn turn_to_change(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        match self.turns.try_write() {
+            Ok(turn) => Some(turn),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Waits until no change is under way. None begins before this is given to a snapshot and dropped.
+    pub(crate) fn turn_to_read(&self) -> RwLockReadGuard<'_, ()> {
+        self.turns.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The records as they are in the file now.
     ///
     /// # Errors
     /// The failure, in a sentence.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot, String> {
+    pub(crate) fn snapshot<'a>(
+        &self,
+        turn: RwLockReadGuard<'a, ()>,
+    ) -> Result<Snapshot<'a>, String> {
         let database = self.database()?;
         let transaction = guarded(|| Ok(database.begin_read()?))?;
         Ok(Snapshot {
             seal: self.seal,
             transaction,
             _database: database,
+            _turn: turn,
         })
     }
 
@@ -439,13 +462,14 @@ impl Records {
 
 /// The records as they were at one time.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct Snapshot<'a> {
     seal: Seal,
     transaction: ReadTransaction,
     _database: Arc<Database>,
+    _turn: RwLockReadGuard<'a, ()>,
 }
 
-impl Snapshot {
+impl Snapshot<'_> {
     /// Visits the records in the order of their keys, with newer changes. Damaged ones are left out; [`open`]
     /// has reported them.
     ///

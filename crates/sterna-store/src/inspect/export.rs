@@ -107,7 +107,8 @@ pub fn export(disk: &Arc<dyn Disk>, out: &mut dyn Write) -> Result<Exported, Ope
     };
     put(out, &first).map_err(failed)?;
     let mut written = Ok(());
-    let snapshot = store.records.records.snapshot();
+    let records = &store.records.records;
+    let snapshot = records.snapshot(records.turn_to_read());
     let visited = snapshot.and_then(|snapshot| {
         snapshot.visit(&changes, &mut |key, value| {
             if written.is_ok() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sterna_store::disk::{Disk, Fault, SimulatedDisk};
 use sterna_store::inspect::{compact, inspect};
-use sterna_store::{Engine, OpenError, StoredMessage};
+use sterna_store::{Engine, OpenError, Settings, StoredMessage};
 
 use super::{Store, draft, settings};
 
@@ -102,6 +102,55 @@ fn a_start_on_a_full_disk_goes_on_when_there_is_room() {
         before.1.insert(1, ("later".to_owned(), "value".to_owned()));
         assert!(is_unkept || records == before.1, "{room} bytes");
     }
+}
+
+/// After a failed change, the library that keeps the records reads nothing until its file is opened again.
+#[test]
+fn a_start_reads_its_records_although_a_checkpoint_meets_a_full_disk() {
+    let settings = Settings {
+        segment_bytes: 1 << 20,
+        records_cache_bytes: 0,
+        ..settings()
+    };
+    let mut store = Store::open(&SimulatedDisk::new(1), &settings);
+    let value = "x".repeat(10_000);
+    let put = |store: &mut Store, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let key = format!("key {number:03}");
+            let change = draft(&[], &[(&key, Some(&value))]);
+            store.handle.append(&change).unwrap();
+        }
+        store.pass(100);
+    };
+    put(&mut store, 0..50);
+    store.pass(13_000);
+    // Behind the last checkpoint, so that the next one has to make the file longer.
+    put(&mut store, 50..300);
+    let mut store = store.reopen();
+    store.disk.set_capacity_bytes(store.disk.used_bytes());
+    let Store {
+        disk,
+        engine,
+        handle,
+        now_ms,
+        ..
+    } = &mut store;
+    let mut read = Vec::new();
+    let loaded = handle.load(&mut |key, _| {
+        read.push(String::from_utf8(key.to_vec()).unwrap());
+        *now_ms += 1_000;
+        disk.set_now_ms(*now_ms);
+        engine.turn(*now_ms, &mut || false);
+    });
+    assert_eq!(loaded, Ok(()));
+    let all: Vec<String> = (0..300).map(|number| format!("key {number:03}")).collect();
+    assert_eq!(read, all);
+    // The checkpoint comes later, and each shard reads all the same.
+    store.pass(2_000);
+    assert_eq!(store.records().len(), 300);
+    store.disk.set_capacity_bytes(u64::MAX);
+    store.pass(13_000);
+    assert_eq!(store.reopen().engine.report().records, 300);
 }
 
 #[test]
