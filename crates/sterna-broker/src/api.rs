@@ -133,8 +133,9 @@ pub enum OpenError {
     OtherUser,
     /// The will's topic is not a topic name within the limits (MQTT: Topic Name invalid).
     InvalidWillTopic,
-    /// The session is to outlive its connection, and the store can write nothing (MQTT: Quota exceeded).
-    StoreStuck,
+    /// The session is to outlive its connection, and the store has no room for it, or can write nothing
+    /// (MQTT: Quota exceeded).
+    StoreFull,
     /// The will is larger than what other nodes of the cluster can keep (MQTT: Packet too large).
     WillTooLarge,
     /// The session outlives its connection, and this node of a cluster is not sure of its sessions
@@ -150,7 +151,7 @@ impl fmt::Display for OpenError {
             Self::TooManyWills => "the limit of wills is reached",
             Self::OtherUser => "the session belongs to another user",
             Self::InvalidWillTopic => "the will has an invalid topic",
-            Self::StoreStuck => "the store can write nothing",
+            Self::StoreFull => "the store has no room for the session",
             Self::WillTooLarge => "the will is larger than the cluster keeps",
             Self::ClusterAway => "the node is not sure of its sessions",
         })
@@ -251,6 +252,8 @@ pub enum SubscribeError {
     /// A limit on subscriptions, or on members of a group, is reached. Or a cluster keeps no more of one session
     /// (MQTT: Quota exceeded).
     TooMany,
+    /// The session outlives its connection, and the store has no room for another record (MQTT: Quota exceeded).
+    StoreFull,
     /// The session is gone or its key outdated.
     NoSession,
     /// The authorization rules deny it (MQTT: Not authorized).
@@ -269,6 +272,7 @@ impl fmt::Display for SubscribeError {
             Self::InvalidFilter => "the filter is invalid",
             Self::NoLocalOnShared => "a shared subscription cannot have No Local",
             Self::TooMany => "the limit of subscriptions is reached",
+            Self::StoreFull => "the store has no room for the subscription",
             Self::NoSession => "the session is gone",
             Self::NotAllowed => "the rules deny the subscription",
             Self::NoSharedInCluster => "a node of the cluster knows no shared subscriptions",
@@ -524,6 +528,8 @@ pub enum EvictReason {
     ClusterAway,
     /// The session was to begin, and another node has one of another user by that name.
     OtherUser,
+    /// The session was to outlive its connection from now on, and the store has no room for it (MQTT: Quota exceeded).
+    StoreFull,
     /// The state of the session is more than the cluster keeps of one (MQTT: Quota exceeded).
     TooLarge,
 }

@@ -17,6 +17,8 @@ pub struct Limits {
     pub sessions: usize,
     /// Subscriptions of one session.
     pub subscriptions_per_session: usize,
+    /// Bytes of the filters of one session.
+    pub filter_bytes_per_session: usize,
     /// Subscriptions of all sessions.
     pub subscriptions: usize,
     /// Levels of a topic name or filter. Deeper ones are refused.
@@ -88,6 +90,7 @@ impl Default for Limits {
         Self {
             sessions: 1_000_000,
             subscriptions_per_session: 10_000,
+            filter_bytes_per_session: 1 << 20,
             subscriptions: 10_000_000,
             topic_levels: 128, // EMQX: 128, Mosquitto: 200
             topic_bytes: 65_535,

@@ -193,6 +193,11 @@ pub trait Store: Send + fmt::Debug {
         false
     }
 
+    /// Whether records should not grow, for want of room. Those that replace others or make room are still taken.
+    fn lacks_room(&self) -> bool {
+        self.is_stuck()
+    }
+
     /// How far all shards' appends have come.
     fn committed(&self) -> Committed;
 

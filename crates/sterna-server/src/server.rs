@@ -578,6 +578,7 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
     Limits {
         sessions: broker.maximum_sessions as usize,
         subscriptions_per_session: broker.maximum_subscriptions_per_session as usize,
+        filter_bytes_per_session: broker.maximum_filter_bytes_per_session as usize,
         subscriptions: broker.maximum_subscriptions as usize,
         topic_levels: usize::from(broker.maximum_topic_levels),
         queued_messages: broker.maximum_queued_messages as usize,

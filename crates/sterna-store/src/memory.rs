@@ -25,6 +25,7 @@ struct State {
     is_full: bool,
     holds_answers: bool,
     is_stuck: bool,
+    lacks_room: bool,
     refuses_next: bool,
     /// Appends with a higher token are lost; `None` for none.
     last_kept: Option<u64>,
@@ -48,6 +49,7 @@ impl MemoryStore {
             is_full: false,
             holds_answers: false,
             is_stuck: false,
+            lacks_room: false,
             refuses_next: false,
             last_kept: None,
             ..locked(&self.state).clone()
@@ -85,6 +87,11 @@ impl MemoryStore {
     /// Says from now on that it can write nothing, or no longer.
     pub fn set_stuck(&self, is_stuck: bool) {
         locked(&self.state).is_stuck = is_stuck;
+    }
+
+    /// Says from now on that records should not grow, or no longer.
+    pub fn set_lacking_room(&self, lacks_room: bool) {
+        locked(&self.state).lacks_room = lacks_room;
     }
 
     /// Loses all appends from now on but for the next `appends` ones, as if the process died between two of them.
@@ -157,6 +164,11 @@ impl Store for MemoryStore {
 
     fn is_stuck(&self) -> bool {
         locked(&self.state).is_stuck
+    }
+
+    fn lacks_room(&self) -> bool {
+        let state = locked(&self.state);
+        state.lacks_room || state.is_stuck
     }
 
     fn committed(&self) -> Committed {

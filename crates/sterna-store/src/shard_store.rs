@@ -62,6 +62,10 @@ impl Store for ShardStore {
         self.handle.is_stuck()
     }
 
+    fn lacks_room(&self) -> bool {
+        self.handle.lacks_room()
+    }
+
     fn committed(&self) -> Committed {
         let progress = self.handle.progress();
         Committed {

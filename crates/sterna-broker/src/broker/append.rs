@@ -8,6 +8,7 @@ use crate::directory::Appends;
 use crate::message::Message;
 use crate::peers::{Once, Settles};
 use crate::records::{self, Kind, split_key};
+use crate::session::State;
 use crate::store::{Appended, Change, Committed, Frame, Full, Record};
 
 /// Bits of a round that count the publications of a session; those above are when they began.
@@ -107,6 +108,30 @@ impl<P: DoorState> Broker<P> {
     }
 
     // Records that front doors keep.
+
+    /// Whether the store has no room for another record that stays. Records that replace others are taken.
+    #[must_use]
+    pub fn lacks_room(&self) -> bool {
+        self.queues.store.lacks_room()
+    }
+
+    /// Whether the store has no room for a session that it does not know. One that it knows may come back, and make
+    /// room. Of a session of another shard that is seen when it arrives.
+    pub(super) fn lacks_room_for(&self, client_id: &str) -> bool {
+        if !self.lacks_room() {
+            return false;
+        }
+        let Some(owner) = self.directory.owner(client_id) else {
+            return true;
+        };
+        if owner.shard != self.shard {
+            return false;
+        }
+        // Packed sessions are known.
+        let session = self.queues.sessions.get(owner.slot);
+        let session = session.filter(|session| session.generation == owner.generation);
+        session.is_some_and(|session| session.state == State::Active && !session.is_stored)
+    }
 
     /// Keeps a record of a session, by a key that the front door chooses. Nothing is kept of a session that
     /// ends with its connection.

@@ -43,8 +43,10 @@ impl<P: DoorState> Broker<P> {
         request: OpenSession<'_>,
     ) -> Result<Opened, OpenError> {
         // Its record could not be kept, and nobody would be told for as long.
-        if request.expiry_s > 0 && self.queues.store.is_stuck() {
-            return Err(OpenError::StoreStuck);
+        if request.expiry_s > 0
+            && (self.queues.store.is_stuck() || self.lacks_room_for(request.client_id))
+        {
+            return Err(OpenError::StoreFull);
         }
         if request.expiry_s > 0 && self.is_unsure() {
             return Err(OpenError::ClusterAway);
@@ -403,10 +405,12 @@ impl<P: DoorState> Broker<P> {
         queues.sessions[slot].reader = None;
     }
 
-    /// Keeps a will that is delayed, for a session that outlives its connection.
+    /// Keeps a will that is delayed, for a session that outlives its connection. Where the store has no room, it is
+    /// published in its time, and a restart loses it.
     fn store_will(&mut self, slot: u32) {
+        let lacks_room = self.lacks_room();
         let session = &mut self.queues.sessions[slot];
-        if !session.is_stored {
+        if !session.is_stored || lacks_room {
             return;
         }
         if let Some(will) = &mut session.will {

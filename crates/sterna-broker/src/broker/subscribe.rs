@@ -12,7 +12,7 @@ use crate::filter::Filter;
 use crate::message::Origin;
 use crate::nodes::NIL;
 use crate::queues::Item;
-use crate::records::{self, Kind};
+use crate::records::{self, Kind, SubscriptionRecord};
 use crate::route::{Context, Place, RouteFlags, RouteUpdate};
 use crate::session::Subscription;
 
@@ -45,7 +45,12 @@ impl<P: DoorState> Broker<P> {
             }
         }
         let slot = session.slot;
-        let limit = self.queues.limits.subscriptions_per_session;
+        let lacks_room = self.lacks_room();
+        let limits = &self.queues.limits;
+        let (limit, most_bytes) = (
+            limits.subscriptions_per_session,
+            limits.filter_bytes_per_session,
+        );
         let session = self
             .queues
             .active_mut(session)
@@ -56,13 +61,31 @@ impl<P: DoorState> Broker<P> {
             .map(|(text, known)| (Arc::clone(text), known.group));
         let existed = known.is_some();
         // Those that have ended and have messages in the log count, too: else there would be no end to them.
-        let past = (session.reader.as_ref()).map_or(0, |reader| reader.past.len());
+        let past = session.reader.iter().flat_map(|reader| &reader.past);
+        let bytes = past.clone().map(|past| past.filter.len());
+        let (past, past_bytes) = (past.count(), bytes.sum::<usize>());
+        let filters = session.subscriptions.iter();
+        let bytes = past_bytes + filters.map(|(filter, _)| filter.len()).sum::<usize>();
         let is_full = if existed {
-            past >= limit
+            past >= limit || past_bytes >= most_bytes
         } else {
-            session.subscriptions.len() + past >= limit
+            session.subscriptions.len() + past >= limit || bytes + filter.len() > most_bytes
         };
         let attendance = session.attendance;
+        let flags = RouteFlags::of(&SubscribeOptions {
+            keep: options.keep && parsed.shared,
+            ..options
+        });
+        let record = SubscriptionRecord {
+            flags: flags.with_durable(session.reader.is_some()),
+            since: 0,
+            identifier: options.identifier,
+        };
+        let known_record = session.subscriptions.get(filter);
+        let is_same = known_record.is_some_and(|known| known.stored(0) == record);
+        if lacks_room && session.is_stored && !is_same {
+            return Err(SubscribeError::StoreFull);
+        }
         let permit = (self.permit(slot, filter)).ok_or(SubscribeError::NotAllowed)?;
         if !existed && self.is_too_much_for_peers(slot, filter) {
             return Err(SubscribeError::TooMany);
@@ -81,17 +104,19 @@ impl<P: DoorState> Broker<P> {
             })
         });
         let subscription = Subscription {
-            flags: RouteFlags::of(&SubscribeOptions {
-                keep: options.keep && parsed.shared,
-                ..options
-            }),
+            flags,
             group,
             context: context.clone(),
         };
+        let gathered = self.queues.changes.len();
         let Some(length) = self.add_routes(slot, &text, parsed.shared, subscription, None) else {
             self.directory.remove_subscription(filter);
             return Err(SubscribeError::TooMany);
         };
+        if lacks_room && is_same {
+            // The store has this very record, and repetitions would fill it.
+            self.queues.changes.truncate(gathered);
+        }
         let wanted = match options.retain_handling {
             // [MQTT-3.3.1-9] [MQTT-3.8.4-4] [MQTT311-3.3.1-6]
             RetainHandling::Always => true,

@@ -230,7 +230,11 @@ impl<P: DoorState> Broker<P> {
             session.consumer().is_none() || !discard,
             "a discarded session has no consumer"
         );
-        if session.is_connected() {
+        let is_kept_anew = session.is_connected() && session.expiry_s > 0 && !session.is_stored;
+        if is_kept_anew && self.lacks_room() {
+            self.evict_claimer(slot, true, EvictReason::StoreFull);
+            self.end_session(now_ms, slot, true);
+        } else if self.queues.sessions[slot].is_connected() {
             if is_will_other || (present && !is_claimed) {
                 self.tell_will(slot);
             }

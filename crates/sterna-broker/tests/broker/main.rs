@@ -25,6 +25,7 @@ mod random;
 mod restored;
 mod retained;
 mod rights;
+mod room;
 #[path = "../seeds/mod.rs"]
 mod seeds;
 mod sessions;

@@ -23,6 +23,7 @@ use sterna_net::ConnectionId;
 use super::acknowledge::Acknowledgement;
 use super::address::{AddressError, End, Kind, Node, share_name};
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
+use super::end::store_full;
 use super::recovery::{Told, settle_told, take_up};
 use super::selection::{Selection, filter_bytes};
 use super::{Door, consumer_id, outgoing};
@@ -730,10 +731,7 @@ fn open_session(
         OpenError::TakenOver => stolen(),
         OpenError::OtherUser => refused(other_user()),
         OpenError::ClusterAway => refused(cluster_away()),
-        OpenError::StoreStuck => refusal(
-            Condition::RESOURCE_LIMIT_EXCEEDED,
-            "the store has no room for the source",
-        ),
+        OpenError::StoreFull => refused(store_full()),
         _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
     })
 }
@@ -781,6 +779,7 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
         SubscribeError::TooMany => {
             refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many subscriptions")
         }
+        SubscribeError::StoreFull => refused(store_full()),
         SubscribeError::NoSharedInCluster => refusal(
             Condition::NOT_IMPLEMENTED,
             "an older node of the cluster has no shared subscriptions",

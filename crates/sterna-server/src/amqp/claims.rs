@@ -169,6 +169,7 @@ fn not_opened(error: OpenError) -> Refusal {
         OpenError::TakenOver => stolen(),
         OpenError::OtherUser => refused(other_user()),
         OpenError::ClusterAway => refused(cluster_away()),
+        OpenError::StoreFull => refused(super::end::store_full()),
         _ => refusal(
             sterna_amqp::Condition::RESOURCE_LIMIT_EXCEEDED,
             "too many sessions",

@@ -187,6 +187,7 @@ impl Door {
                 (Condition::DETACH_FORCED, "an administrator ended the link")
             }
             EvictReason::ClusterAway => cluster_away(),
+            EvictReason::StoreFull => store_full(),
             EvictReason::TooLarge => (
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the cluster does not keep so much of one link",
@@ -325,4 +326,12 @@ impl Door {
         client.finishing.retain(|id| *id != stream);
         cx.net.abort(client.id, stream, code::VIOLATION);
     }
+}
+
+/// The source outlives its connection, and its records find no room.
+pub(super) const fn store_full() -> (Condition, &'static str) {
+    (
+        Condition::RESOURCE_LIMIT_EXCEEDED,
+        "the store has no room for the link",
+    )
 }

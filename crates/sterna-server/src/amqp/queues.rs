@@ -120,7 +120,7 @@ impl Door {
             Found::Absent => Err(refusal(Condition::NOT_FOUND, "there is no such queue")),
             Found::TooMany => Err(refusal(
                 Condition::RESOURCE_LIMIT_EXCEEDED,
-                "there are too many queues or sessions",
+                "there are too many queues or sessions, or the store has no room",
             )),
         }
     }

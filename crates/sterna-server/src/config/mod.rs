@@ -587,6 +587,8 @@ pub struct Broker {
     pub maximum_will_bytes: u64,
     /// Subscriptions of one session.
     pub maximum_subscriptions_per_session: u32,
+    /// Bytes of the filters of one session.
+    pub maximum_filter_bytes_per_session: u32,
     /// Subscriptions in all.
     pub maximum_subscriptions: u64,
     /// Retained messages.
@@ -632,6 +634,7 @@ impl Default for Broker {
             maximum_total_message_bytes: 2 << 30,
             maximum_will_bytes: 256 << 20,
             maximum_subscriptions_per_session: 1000,
+            maximum_filter_bytes_per_session: 1 << 20,
             maximum_subscriptions: 10_000_000,
             maximum_retained_messages: 1_000_000,
             maximum_retained_bytes: 1 << 30,

@@ -414,7 +414,7 @@ impl Door {
             Err(OpenError::TooManySessions) => {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many sessions");
             }
-            Err(OpenError::StoreStuck) => {
+            Err(OpenError::StoreFull) => {
                 let detail = "the store has no room for the session";
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }

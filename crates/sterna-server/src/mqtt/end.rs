@@ -120,7 +120,7 @@ impl Door {
                 EvictReason::TakenOver => ReasonCode::SessionTakenOver,
                 EvictReason::Administrative => ReasonCode::AdministrativeAction,
                 EvictReason::ClusterAway => return door.refuse_unclaimed(cx, client),
-                EvictReason::TooLarge => ReasonCode::QuotaExceeded,
+                EvictReason::TooLarge | EvictReason::StoreFull => ReasonCode::QuotaExceeded,
                 EvictReason::OtherUser => return door.refuse_other_user(cx, client),
             };
             tracing::debug!(

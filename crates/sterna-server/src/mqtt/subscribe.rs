@@ -113,7 +113,7 @@ fn subscribe_one(
     {
         Ok(subscribed) => ReasonCode::granted(wire_qos(subscribed.qos)),
         Err(SubscribeError::InvalidFilter) => ReasonCode::TopicFilterInvalid,
-        Err(SubscribeError::TooMany) => ReasonCode::QuotaExceeded,
+        Err(SubscribeError::TooMany | SubscribeError::StoreFull) => ReasonCode::QuotaExceeded,
         Err(SubscribeError::NoSharedInCluster | SubscribeError::NoQueueInCluster) => {
             ReasonCode::SharedSubscriptionsNotSupported
         }

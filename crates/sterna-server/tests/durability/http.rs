@@ -439,6 +439,94 @@ fn a_session_that_cannot_be_kept_is_refused_through_every_door() {
     assert_eq!(client.response(number).status, 200);
 }
 
+/// CONNECT with a session that outlives its connection; what was told.
+fn connect(broker: &mut Broker, version: Version, client_id: &str) -> (Peer, Vec<String>) {
+    let seconds = [sterna_mqtt::Property::SessionExpiryInterval(60)];
+    let properties = crate::fixture::block(if version == V5 { &seconds } else { &[] });
+    let connect = sterna_mqtt::packet::Connect {
+        clean_start: false,
+        properties: properties.properties(),
+        ..crate::fixture::plain(version, client_id)
+    };
+    let peer = broker.open();
+    broker.packet(peer, version, &sterna_mqtt::Packet::Connect(connect));
+    (peer, broker.told(peer, version))
+}
+
+fn suback(broker: &mut Broker, version: Version, peer: Peer, filter: &str) -> Vec<String> {
+    let options = sterna_mqtt::packet::SubscribeOptions::new(QoS::AtLeastOnce);
+    broker.subscribe_with(peer, version, filter, options, &[]);
+    broker.told(peer, version)
+}
+
+/// Attack F1: the disk has less room than messages may take, and records would take the last of it.
+#[test]
+fn records_that_would_grow_are_refused_through_every_door() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    let versions = [(V5, "five"), (Version::V311, "four")];
+    for (version, name) in versions {
+        let (peer, _) = connect(&mut broker, version, name);
+        assert_eq!(suback(&mut broker, version, peer, "t"), ["SUBACK 1 0x01"]);
+        broker.cut(peer);
+    }
+    let mut client = Client::connect(&mut broker);
+    let mut amqp = crate::amqp_client::Client::connect(&mut broker, "c");
+    let session = amqp.begin(&mut broker);
+    store.memory.set_lacking_room(true);
+
+    let (_, told) = connect(&mut broker, V5, "new");
+    assert_eq!(told, ["CONNACK Quota exceeded"]);
+    let (_, told) = connect(&mut broker, Version::V311, "new");
+    assert_eq!(told, ["CONNACK Server unavailable"]);
+    for ((version, name), refusal) in versions.into_iter().zip(["0x97", "0x80"]) {
+        let (peer, told) = connect(&mut broker, version, name);
+        assert_eq!(told, ["CONNACK Success present"], "{name}");
+        // Clients subscribe again when they come back.
+        assert_eq!(suback(&mut broker, version, peer, "t"), ["SUBACK 1 0x01"]);
+        let told = suback(&mut broker, version, peer, "u");
+        assert_eq!(told, [format!("SUBACK 1 {refusal}")]);
+    }
+    // A session that ends with its connection needs nothing of the store.
+    let live = broker.client(V5, "live");
+    assert_eq!(suback(&mut broker, V5, live, "u"), ["SUBACK 1 0x01"]);
+    for (nth, source) in [
+        crate::amqp::durable("a"),
+        sterna_amqp::messaging::Source::new("queue/new"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        amqp.receiver(&mut broker, session, &format!("link {nth}"), source, 1);
+        assert_eq!(
+            amqp.condition().as_deref(),
+            Some("amqp:resource-limit-exceeded")
+        );
+    }
+    let requests = [
+        ("GET", "/v1/topics/a?session=s", 507, 200),
+        ("PUT", "/v1/topics/created", 507, 201),
+    ];
+    for (method, path, refused, _) in requests {
+        let number = client.request(&mut broker, method, path, &[], b"");
+        assert_eq!(client.response(number).status, refused, "{path}");
+    }
+
+    store.memory.set_lacking_room(false);
+    for (method, path, _, done) in requests {
+        let number = client.request(&mut broker, method, path, &[], b"");
+        assert_eq!(client.response(number).status, done, "{path}");
+    }
+    amqp.receiver(
+        &mut broker,
+        session,
+        "link",
+        sterna_amqp::messaging::Source::new("queue/new"),
+        1,
+    );
+    assert_eq!(amqp.condition(), None);
+}
+
 #[test]
 fn a_broker_that_stops_reads_no_client_again() {
     let store = Held::new();

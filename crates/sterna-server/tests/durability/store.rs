@@ -99,6 +99,9 @@ impl Store for Held {
     fn is_stuck(&self) -> bool {
         self.memory.is_stuck()
     }
+    fn lacks_room(&self) -> bool {
+        self.memory.lacks_room()
+    }
     fn committed(&self) -> Committed {
         Committed {
             written: self.written.load(Ordering::Relaxed),

@@ -78,7 +78,7 @@ impl Handle {
         let body_checksum = shared.seal.checksum(body);
         let mut inbox = shared.inbox();
         if draft.messages() > 0 {
-            let waiting = inbox.frames.len() + shared.in_hand.load(Ordering::Relaxed) as usize;
+            let waiting = shared.unwritten_bytes(&inbox);
             let most = shared.settings.maximum_unwritten_bytes;
             if shared.is_full() || (waiting > 0 && waiting + body.len() > most) {
                 return Err(Full);
@@ -195,6 +195,16 @@ impl Handle {
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.shared.stuck.load(Ordering::Relaxed)
+    }
+
+    /// Whether records should not grow: the disk has little room, or more waits for it than messages may. What
+    /// makes room is still to be written.
+    #[must_use]
+    pub fn lacks_room(&self) -> bool {
+        let shared = &*self.shared;
+        self.is_stuck()
+            || shared.is_low.load(Ordering::Relaxed)
+            || shared.unwritten_bytes(&shared.inbox()) > shared.settings.maximum_unwritten_bytes
     }
 
     /// Whether messages are refused for want of room.

@@ -160,6 +160,8 @@ pub(crate) struct Shared {
     full: AtomicBool,
     /// The writer's last attempt has failed: what was appended is not written.
     pub(crate) stuck: AtomicBool,
+    /// The disk has less room than messages may take.
+    pub(crate) is_low: AtomicBool,
     /// Counts when a segment fails, and when its frames are in another: odd in between.
     failures: AtomicU64,
     /// Bytes that were written to the log since the start.
@@ -233,6 +235,7 @@ impl Shared {
             sync_wanted: AtomicU64::new(0),
             full: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
+            is_low: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             log_written: AtomicU64::new(0),
             in_hand: AtomicU64::new(0),
@@ -251,6 +254,11 @@ impl Shared {
 
     pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
         lock(&self.inbox)
+    }
+
+    /// Bytes that were appended and are not written yet.
+    pub(crate) fn unwritten_bytes(&self, inbox: &Inbox) -> usize {
+        inbox.frames.len() + self.in_hand.load(Ordering::Relaxed) as usize
     }
 
     pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {

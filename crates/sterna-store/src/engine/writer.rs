@@ -447,20 +447,22 @@ impl Writer {
         self.unchecked_bytes = 0;
         let shared = &*self.shared;
         let settings = &shared.settings;
+        let low = match shared.disk.free_bytes() {
+            Ok(free) if free < settings.minimum_free_bytes => Some(format!(
+                "the disk has {free} bytes left, less than store.minimum_free_bytes ({})",
+                settings.minimum_free_bytes
+            )),
+            // A disk that cannot say so is full when writes fail.
+            _ => None,
+        };
+        shared.is_low.store(low.is_some(), Ordering::Relaxed);
         let reason = if settings.maximum_bytes > 0 && shared.log_bytes() >= settings.maximum_bytes {
             Some(format!(
                 "its log has store.maximum_bytes ({})",
                 settings.maximum_bytes
             ))
         } else {
-            match shared.disk.free_bytes() {
-                Ok(free) if free < settings.minimum_free_bytes => Some(format!(
-                    "the disk has {free} bytes left, less than store.minimum_free_bytes ({})",
-                    settings.minimum_free_bytes
-                )),
-                // A disk that cannot say so is full when writes fail.
-                _ => None,
-            }
+            low
         };
         let lacked_room = std::mem::replace(&mut self.lacks_room, reason.is_some());
         if lacked_room || reason.is_some() {

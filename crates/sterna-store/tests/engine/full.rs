@@ -70,6 +70,43 @@ fn messages_stop_before_the_disk_is_full() {
     store.append(&[("a", b"again")]).unwrap();
 }
 
+/// The broker asks before a client has more records. A log that has its maximum is no reason: records are small.
+#[test]
+fn records_should_not_grow_where_the_disk_lacks_room() {
+    let disk = SimulatedDisk::new(1);
+    disk.set_capacity_bytes(3_000_000);
+    let settings = Settings {
+        segment_bytes: 8 << 10,
+        minimum_free_bytes: 1_000_000,
+        maximum_bytes: 100_000,
+        maximum_unwritten_bytes: 50_000,
+        ..settings()
+    };
+    let mut store = Store::open(&disk, &settings);
+    while store.append(&[("a", &[1; 1_000])]).is_ok() {
+        store.pass(1);
+    }
+    assert!(store.handle.is_full() && !store.handle.lacks_room());
+    let value = "x".repeat(10_000);
+    let change = draft(&[], &[("key", Some(&value))]);
+    let mut appended = 0;
+    while !store.handle.lacks_room() {
+        store.handle.append(&change).unwrap();
+        appended += 1;
+        assert!(appended < 10, "all of it waits to be written");
+    }
+    assert!(appended > 4);
+    store.pass(200);
+    assert!(!store.handle.lacks_room());
+    disk.set_capacity_bytes(disk.used_bytes() + 500_000);
+    store.handle.append(&change).unwrap();
+    store.pass(200);
+    assert!(store.handle.lacks_room());
+    disk.set_capacity_bytes(disk.used_bytes() + 1_500_000);
+    store.pass(200);
+    assert!(!store.handle.lacks_room());
+}
+
 #[test]
 fn the_log_has_a_maximum() {
     let settings = Settings {

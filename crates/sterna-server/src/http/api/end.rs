@@ -228,6 +228,7 @@ impl Api {
             ),
             EvictReason::Administrative => (Kind::NoSession, "the session was ended"),
             EvictReason::ClusterAway => (Kind::ClusterAway, CLUSTER_AWAY),
+            EvictReason::StoreFull => (Kind::StoreFull, "the store has no room for the session"),
             EvictReason::TooLarge => (
                 Kind::TooManySubscriptions,
                 "the cluster does not keep so much of one session",

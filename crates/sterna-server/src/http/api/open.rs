@@ -361,7 +361,7 @@ impl Api {
 fn not_opened(error: OpenError) -> Trouble {
     match error {
         OpenError::TooManySessions => Trouble::new(Kind::TooManySessions, "too many sessions"),
-        OpenError::StoreStuck => {
+        OpenError::StoreFull => {
             Trouble::new(Kind::StoreFull, "the store has no room for the session")
         }
         OpenError::OtherUser => Trouble::new(Kind::Forbidden, OTHER_USER),
@@ -517,6 +517,10 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
             SubscribeError::TooMany => {
                 Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
             }
+            SubscribeError::StoreFull => Trouble::new(
+                Kind::StoreFull,
+                "the store has no room for the subscription",
+            ),
             SubscribeError::NoSharedInCluster => Trouble::new(
                 Kind::InvalidFilter,
                 "an older node of the cluster has no shared subscriptions",

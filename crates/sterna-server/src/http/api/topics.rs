@@ -91,6 +91,10 @@ impl Api {
                 let kind = MessageKind::UNKNOWN;
                 may_publish(cx, peer.connection, &asker.identity, topic, kind)?;
                 check_limits(cx, topic)?;
+                if cx.broker.lacks_room() && !self.registry.exists(topic) {
+                    let detail = "the store has no room for the topic";
+                    return Err(Trouble::new(Kind::StoreFull, detail));
+                }
                 let created = self.registry.create(&cx.policy.http, topic, || {
                     let record = topic_record(topic);
                     cx.appended(|cx| cx.broker.keep_node(&record, &[])).1
