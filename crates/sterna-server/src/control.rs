@@ -12,6 +12,8 @@ const MAXIMUM_WAITING: usize = 16;
 pub enum Failure {
     /// A thread has failed. A failed shard serves no client, and others may be served wrongly.
     Bug(String),
+    /// The data directory is not this broker's any more: what it writes from now on harms whoever has it.
+    Robbed(String),
     /// The cluster goes on without this node: what is published here reaches no other node.
     LeftOut(String),
 }

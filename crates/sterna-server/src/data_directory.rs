@@ -7,6 +7,7 @@ use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Mode bits by which others may change a file: its group, and everybody.
 const CHANGED_BY_OTHERS: u32 = 0o022;
@@ -20,8 +21,16 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct DataDirectory {
     path: PathBuf,
-    /// Holds the lock of one that is claimed.
-    _lock: Option<File>,
+    /// Those of one that is claimed.
+    locks: Option<Locks>,
+}
+
+#[derive(Debug)]
+struct Locks {
+    /// The directory itself.
+    directory: File,
+    /// The file in it, which somebody may remove.
+    file: Mutex<File>,
 }
 
 impl DataDirectory {
@@ -39,16 +48,28 @@ impl DataDirectory {
             .create(path)
             .map_err(failed)?;
         let place = check_place(path, false).map_err(refused)?;
-        let lock_file = place.join(LOCK);
-        let lock = open_own(&lock_file, true).map_err(refused)?;
-        match lock.try_lock() {
+        let used = || Err(refused("another broker that is running uses it".to_owned()));
+        // Somebody may remove the file while a broker holds its lock.
+        let directory = File::open(&place).map_err(failed)?;
+        match directory.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return used(),
+            // Some file systems lock files alone, as NFS does.
+            Err(TryLockError::Error(error)) => {
+                tracing::debug!(%error, "the data directory itself cannot be locked");
+            }
+        }
+        // Programs of earlier versions look at it alone.
+        let file = open_own(&place.join(LOCK), true).map_err(refused)?;
+        match file.try_lock() {
             Ok(()) => Ok(Self {
                 path: place,
-                _lock: Some(lock),
+                locks: Some(Locks {
+                    directory,
+                    file: Mutex::new(file),
+                }),
             }),
-            Err(TryLockError::WouldBlock) => {
-                Err(refused("another broker that is running uses it".to_owned()))
-            }
+            Err(TryLockError::WouldBlock) => used(),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
@@ -62,7 +83,7 @@ impl DataDirectory {
         let refused = |why: String| refused(path, &why);
         if fs::symlink_metadata(path).is_ok() {
             let path = check_place(path, false).map_err(refused)?;
-            return Ok(Some(Self { path, _lock: None }));
+            return Ok(Some(Self { path, locks: None }));
         }
         let absolute = std::path::absolute(path).map_err(|error| refused(error.to_string()))?;
         let mut above = absolute.ancestors().skip(1);
@@ -70,6 +91,51 @@ impl DataDirectory {
             check_place(above, true).map_err(refused)?;
         }
         Ok(None)
+    }
+
+    /// Looks whether a claimed directory is still this process's. A lock file that was removed is made again.
+    ///
+    /// # Errors
+    /// A sentence that names the directory: another is in its place, or another broker has it. What this process
+    /// writes from then on harms whoever has it.
+    pub fn look(&self) -> Result<(), String> {
+        let Some(locks) = &self.locks else {
+            return Ok(());
+        };
+        let refused = |why: &str| Err(refused(&self.path, why));
+        let is_same = |held: &File, found: &Metadata| {
+            let held = held.metadata();
+            // One that cannot be judged may be the same.
+            held.map_or(true, |held| {
+                (held.dev(), held.ino()) == (found.dev(), found.ino())
+            })
+        };
+        match fs::metadata(&self.path) {
+            Ok(found) if is_same(&locks.directory, &found) => {}
+            Ok(_) => return refused("another directory was put in its place"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return refused("it was removed, or has another name");
+            }
+            Err(_) => return Ok(()),
+        }
+        let path = self.path.join(LOCK);
+        let mut file = locks.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if fs::symlink_metadata(&path).is_ok_and(|found| is_same(&file, &found)) {
+            return Ok(());
+        }
+        // Where none can be made, as on a full disk, the next look tries again.
+        let Ok(again) = open_own(&path, true) else {
+            return Ok(());
+        };
+        match again.try_lock() {
+            Ok(()) => {
+                tracing::warn!(file = %path.display(), "the lock was removed, and is made again");
+                *file = again;
+                Ok(())
+            }
+            Err(TryLockError::WouldBlock) => refused("another broker uses it, too"),
+            Err(TryLockError::Error(_)) => Ok(()),
+        }
     }
 
     /// Path of the directory, without symbolic links.
@@ -210,6 +276,54 @@ mod tests {
         assert!(why.contains("data_directory (or --data-dir)"), "{why}");
         drop(first);
         DataDirectory::claim(&path).unwrap();
+    }
+
+    /// Attack F6: two brokers wrote one store, and what one of them had acknowledged was gone.
+    #[test]
+    fn a_directory_whose_lock_file_was_removed_is_still_the_brokers() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join(LOCK);
+        let first = DataDirectory::claim(folder.path()).unwrap();
+        fs::remove_file(&lock).unwrap();
+        let why = DataDirectory::claim(folder.path()).unwrap_err();
+        assert!(why.contains("another broker that is running"), "{why}");
+        // Another in its place is no other lock.
+        fs::write(&lock, "").unwrap();
+        assert!(DataDirectory::claim(folder.path()).is_err());
+        drop(first);
+        // The file alone counts, too: a broker of an earlier version holds that one.
+        let earlier = open_own(&lock, true).unwrap();
+        earlier.try_lock().unwrap();
+        assert!(DataDirectory::claim(folder.path()).is_err());
+        drop(earlier);
+        DataDirectory::claim(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_broker_notices_that_its_directory_is_not_its_own_any_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let lock = path.join(LOCK);
+        let directory = DataDirectory::claim(&path).unwrap();
+        assert_eq!(directory.look(), Ok(()));
+        fs::remove_file(&lock).unwrap();
+        assert_eq!(directory.look(), Ok(()));
+        let again = open_own(&lock, false).unwrap();
+        assert!(again.try_lock().is_err(), "the new file is locked, too");
+        // Where the directory itself cannot be locked, another broker may come by that.
+        fs::remove_file(&lock).unwrap();
+        let other = open_own(&lock, true).unwrap();
+        other.try_lock().unwrap();
+        let why = directory.look().unwrap_err();
+        assert!(why.contains("another broker uses it, too"), "{why}");
+        drop(other);
+        assert_eq!(directory.look(), Ok(()));
+        fs::rename(&path, folder.path().join("aside")).unwrap();
+        let why = directory.look().unwrap_err();
+        assert!(why.contains("it was removed"), "{why}");
+        drop(DataDirectory::claim(&path).unwrap());
+        let why = directory.look().unwrap_err();
+        assert!(why.contains("put in its place"), "{why}");
     }
 
     /// Attack row 39: a directory that others can write holds whatever they like.

@@ -31,6 +31,7 @@ pub mod config;
 mod context;
 pub mod control;
 pub mod data_directory;
+mod directory_watch;
 mod door;
 mod file_watch;
 mod http;

@@ -20,6 +20,7 @@ use crate::certificate::{self, Certificate};
 use crate::cluster::Cluster;
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::control::{Failure, OrderLetter};
+use crate::directory_watch;
 use crate::file_watch;
 use crate::http::Registry as HttpRegistry;
 use crate::identity::Checker;
@@ -178,9 +179,13 @@ impl Server {
             config: config.clone(),
             policy: Arc::clone(&policy),
             certificate,
-            directory,
+            directory: directory.clone(),
         }));
         let (report, failures) = channel();
+        if let Some(directory) = directory.as_ref().filter(|_| config.store.enabled) {
+            directory_watch::start(directory, report.clone())
+                .map_err(|e| format!("cannot start a thread: {e}"))?;
+        }
         let (of_shards, memory) = parts(
             &bound,
             config,

@@ -270,7 +270,7 @@ const LEFT_OUT: u8 = 78;
 fn watch(failures: &Receiver<Failure>, tell: &Sender<Wake>, end: impl FnOnce(i32)) {
     for failure in failures {
         match failure {
-            Failure::Bug(failure) => {
+            Failure::Bug(failure) | Failure::Robbed(failure) => {
                 error!(%failure, "the broker cannot go on");
                 eprintln!("sterna serve: {failure}");
                 return end(SHARD_FAILED);
