@@ -53,21 +53,21 @@ impl Door {
                 let now_ms = cx.net.now_ms();
                 let remembered_ms =
                     (!closed && timeout_s > 0).then(|| now_ms + u64::from(timeout_s) * 1000);
-                let most = cx.policy.amqp.maximum_suspended_links as usize;
-                let links = &self.service.registry.exact;
+                let registry = &self.service.registry;
+                let most = registry.most_exact(&cx.policy.amqp);
+                let links = &registry.exact;
                 forget(cx, links.detach(exact, remembered_ms, now_ms, most));
             }
             // Another node would not know of these, and this node would not know their outcome there.
             let is_alone = !cx.broker.is_in_cluster();
             if is_alone && !closed && !unsettled.is_empty() && timeout_s > 0 {
                 let deadline_ms = cx.net.now_ms() + u64::from(timeout_s) * 1000;
-                let most = cx.policy.amqp.maximum_suspended_links as usize;
                 let key = client.link_key(&target.name);
                 self.service.registry.suspend(
                     key,
                     (unsettled, cx.broker.token()),
                     deadline_ms,
-                    most,
+                    &cx.policy.amqp,
                 );
             }
             return;

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use sterna_amqp::link::{DeliveryTag, Unsettled};
 use sterna_amqp::messaging::DeliveryStateBuf;
 
+use super::departed::{Gauge, Most, link_bytes, state_bytes};
 use super::registry::{LinkKey, lock};
 
 /// The first byte of the key of a record: a delivery was taken and is not settled.
@@ -28,13 +29,18 @@ pub(super) type Forgotten = Vec<Vec<u8>>;
 
 /// The links of all clients, wherever they are attached.
 #[derive(Debug, Default)]
-pub(super) struct ExactLinks(Mutex<Links>);
+pub(super) struct ExactLinks {
+    links: Mutex<Links>,
+    gauge: Gauge,
+}
 
 #[derive(Debug, Default)]
 struct Links {
     known: FxHashMap<LinkKey, Arc<Mutex<Taken>>>,
     /// Links that are attached nowhere, by the time at which they are forgotten.
     deadlines: BTreeMap<(u64, u64), LinkKey>,
+    /// Bytes that those take.
+    bytes: usize,
     next: u64,
 }
 
@@ -44,6 +50,8 @@ struct Taken {
     /// The number of the attachment that may take more; 0 for none.
     owner: u64,
     deadline: Option<(u64, u64)>,
+    /// Its part of the bytes of departed links; 0 while it is attached.
+    departed_bytes: usize,
     deliveries: Vec<Delivery>,
     /// The last append of one of them.
     token: u64,
@@ -94,6 +102,12 @@ pub(super) struct Decided<R> {
     pub(super) result: R,
 }
 
+impl Delivery {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + state_bytes(&self.state)
+    }
+}
+
 impl Taken {
     /// Forgets all deliveries. Returns the keys under which the node has their records.
     fn clear(&mut self, key: &LinkKey) -> Forgotten {
@@ -111,17 +125,16 @@ impl Links {
             return Forgotten::new();
         };
         let mut taken = lock(&taken);
-        if let Some(deadline) = taken.deadline.take() {
-            self.deadlines.remove(&deadline);
-        }
+        self.unset_deadline(&mut taken);
         taken.clear(key)
     }
 
     /// Forgets links whose time is up, and those beyond `most` that would be forgotten first.
-    fn forget_late(&mut self, now_ms: u64, most: usize) -> Forgotten {
+    fn forget_late(&mut self, now_ms: u64, most: Most) -> Forgotten {
         let mut forgotten = Forgotten::new();
         while let Some(((deadline_ms, _), key)) = self.deadlines.first_key_value() {
-            if *deadline_ms > now_ms && self.deadlines.len() <= most {
+            let is_too_much = self.deadlines.len() > most.links || self.bytes > most.bytes;
+            if *deadline_ms > now_ms && !is_too_much {
                 break;
             }
             let key = key.clone();
@@ -134,11 +147,44 @@ impl Links {
         self.next += 1;
         let deadline = (deadline_ms, self.next);
         taken.deadline = Some(deadline);
+        taken.deliveries.shrink_to_fit();
+        let deliveries = taken.deliveries.iter().map(Delivery::bytes);
+        taken.departed_bytes = link_bytes(&key) + deliveries.sum::<usize>();
+        self.bytes += taken.departed_bytes;
         self.deadlines.insert(deadline, key);
+    }
+
+    fn unset_deadline(&mut self, taken: &mut Taken) {
+        if let Some(deadline) = taken.deadline.take() {
+            self.deadlines.remove(&deadline);
+            self.bytes -= std::mem::take(&mut taken.departed_bytes);
+        }
+    }
+
+    fn first_ms(&self) -> Option<u64> {
+        let first = self.deadlines.first_key_value();
+        first.map(|((deadline_ms, _), _)| *deadline_ms)
     }
 }
 
 impl ExactLinks {
+    /// The bytes of links that are attached nowhere, and when the first is to be forgotten.
+    pub(super) const fn gauge(&self) -> &Gauge {
+        &self.gauge
+    }
+
+    fn measure(&self, links: &Links) {
+        self.gauge.set(links.bytes, links.first_ms());
+    }
+
+    /// Forgets links whose time is up, and those beyond `most` that would be forgotten first.
+    pub(super) fn forget_late(&self, now_ms: u64, most: Most) -> Forgotten {
+        let mut links = lock(&self.links);
+        let forgotten = links.forget_late(now_ms, most);
+        self.measure(&links);
+        forgotten
+    }
+
     /// Attaches a link, and takes it from where it was attached before. Returns the link, its unsettled
     /// deliveries, the append that keeps them, and the keys of records to forget.
     pub(super) fn attach(
@@ -147,15 +193,14 @@ impl ExactLinks {
         recorded: Recorded,
         now_ms: u64,
     ) -> (ExactLink, Vec<Unsettled>, u64, Forgotten) {
-        let mut links = lock(&self.0);
-        let forgotten = links.forget_late(now_ms, usize::MAX);
+        let mut links = lock(&self.links);
+        let forgotten = links.forget_late(now_ms, Most::ANY);
         links.next += 1;
         let number = links.next;
         let shared = Arc::clone(links.known.entry(key.clone()).or_default());
         let mut of_link = lock(&shared);
-        if let Some(deadline) = of_link.deadline.take() {
-            links.deadlines.remove(&deadline);
-        }
+        links.unset_deadline(&mut of_link);
+        self.measure(&links);
         of_link.owner = number;
         for delivery in &mut of_link.deliveries {
             delivery.id = None;
@@ -186,9 +231,9 @@ impl ExactLinks {
         link: &ExactLink,
         deadline_ms: Option<u64>,
         now_ms: u64,
-        most: usize,
+        most: Most,
     ) -> Forgotten {
-        let mut links = lock(&self.0);
+        let mut links = lock(&self.links);
         let mut taken = lock(&link.taken);
         if taken.owner != link.number {
             return Forgotten::new(); // it is attached elsewhere
@@ -198,7 +243,9 @@ impl ExactLinks {
             Some(deadline_ms) if !taken.deliveries.is_empty() => {
                 links.set_deadline(link.key.clone(), &mut taken, deadline_ms);
                 drop(taken);
-                links.forget_late(now_ms, most.max(1))
+                let forgotten = links.forget_late(now_ms, most);
+                self.measure(&links);
+                forgotten
             }
             _ => {
                 drop(taken);
@@ -210,12 +257,11 @@ impl ExactLinks {
     /// Replaces the deliveries of a link that another node had, or nobody: the records of the link's session name
     /// them.
     pub(super) fn replace<'a>(&self, key: &LinkKey, records: impl Iterator<Item = &'a [u8]>) {
-        let mut links = lock(&self.0);
+        let mut links = lock(&self.links);
         let taken = Arc::clone(links.known.entry(key.clone()).or_default());
         let mut taken = lock(&taken);
-        if let Some(deadline) = taken.deadline.take() {
-            links.deadlines.remove(&deadline);
-        }
+        links.unset_deadline(&mut taken);
+        self.measure(&links);
         let tags = records.filter_map(|record| match record.split_first() {
             Some((&RECORD, tag)) => DeliveryTag::new(tag),
             _ => None,
@@ -234,20 +280,26 @@ impl ExactLinks {
     /// Takes up the deliveries that a store has records of, which are remembered until `deadline_ms`; other
     /// records are passed over.
     pub(super) fn restore<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, deadline_ms: u64) {
-        let mut links = lock(&self.0);
+        let mut links = lock(&self.links);
         for (key, tag) in keys.filter_map(read_key) {
             let taken = Arc::clone(links.known.entry(key.clone()).or_default());
             let mut taken = lock(&taken);
-            taken.deliveries.push(Delivery {
+            let delivery = Delivery {
                 tag,
                 id: None,
                 state: DeliveryStateBuf::Accepted,
                 is_recorded: true,
-            });
+            };
             if taken.deadline.is_none() {
+                taken.deliveries.push(delivery);
                 links.set_deadline(key, &mut taken, deadline_ms);
+            } else {
+                taken.departed_bytes += delivery.bytes();
+                links.bytes += delivery.bytes();
+                taken.deliveries.push(delivery);
             }
         }
+        self.measure(&links);
     }
 }
 
@@ -433,7 +485,7 @@ mod tests {
             "it was stolen"
         );
         assert!(old.settled(1).is_empty(), "it is not its any more");
-        assert!(links.detach(&old, None, 0, 10).is_empty());
+        assert!(links.detach(&old, None, 0, Most::ANY).is_empty());
         assert!(new.knows(&tag(b"2")));
         new.resumed(&tag(b"2"), 5);
         assert_eq!(new.settled(5).len(), 1);
@@ -442,16 +494,50 @@ mod tests {
     #[test]
     fn links_are_forgotten_in_time_and_in_number_with_their_records() {
         let links = ExactLinks::default();
+        let two = Most {
+            links: 2,
+            ..Most::ANY
+        };
         for (name, deadline_ms) in [("a", 100), ("b", 200), ("c", 300)] {
             let (link, ..) = links.attach(key(name), Recorded::OnNode, 0);
             link.take(tag(b"1"), 0, 10, accepted(1)).unwrap();
-            let forgotten = links.detach(&link, Some(deadline_ms), 0, 2);
+            let forgotten = links.detach(&link, Some(deadline_ms), 0, two);
             assert_eq!(forgotten.len(), usize::from(name == "c"), "a makes room");
         }
         let (_, unsettled, _, forgotten) = links.attach(key("c"), Recorded::OnNode, 250);
         assert_eq!(unsettled.len(), 1);
         let expected = record_key(&key("b"), &tag(b"1"));
         assert_eq!(forgotten, [expected]);
+    }
+
+    #[test]
+    fn links_are_forgotten_by_their_bytes_which_are_those_of_departed_ones() {
+        let links = ExactLinks::default();
+        let bytes = || links.gauge().bytes();
+        let mut of_one = 0;
+        for (name, deadline_ms) in [("a", 100), ("b", 200)] {
+            let (link, ..) = links.attach(key(name), Recorded::OnNode, 0);
+            link.take(tag(b"1"), 0, 10, accepted(1)).unwrap();
+            let before = bytes();
+            links.detach(&link, Some(deadline_ms), 0, Most::ANY);
+            of_one = bytes() - before;
+            assert!(of_one > size_of::<Delivery>(), "{of_one}");
+        }
+        assert_eq!(links.gauge().due_ms(), Some(1_000), "a whole second");
+        let most = Most {
+            bytes: of_one,
+            ..Most::ANY
+        };
+        assert_eq!(links.forget_late(0, most).len(), 1, "the first goes");
+        assert_eq!(bytes(), of_one);
+        let (_, unsettled, ..) = links.attach(key("b"), Recorded::OnNode, 0);
+        assert_eq!((unsettled.len(), bytes()), (1, 0), "it has not departed");
+        assert_eq!(links.gauge().due_ms(), None);
+        let records = [&b"1"[..], b"2"].map(|name| record_key(&key("c"), &tag(name)));
+        links.restore(records.iter().map(Vec::as_slice), 300);
+        assert_eq!(bytes(), of_one + size_of::<Delivery>());
+        assert_eq!(links.forget_late(300, Most::ANY).len(), 2);
+        assert_eq!(bytes(), 0);
     }
 
     #[test]
@@ -464,7 +550,7 @@ mod tests {
             here.take(tag(b"2"), 1, 10, accepted(8)).is_err(),
             "it is lost"
         );
-        assert!(links.detach(&here, Some(100), 0, 10).is_empty());
+        assert!(links.detach(&here, Some(100), 0, Most::ANY).is_empty());
         let records = [&b"u2"[..], b"u3", b"e", b""];
         links.replace(&key("a"), records.into_iter());
         let (again, unsettled, token, _) = links.attach(key("a"), Recorded::InSession, 0);

@@ -3,7 +3,8 @@
 //! `security.rs` decides which clients get in. `attach.rs` and `target.rs` decide where links lead. `incoming.rs`
 //! carries messages to the broker. `outgoing.rs` carries messages to the client, and its outcomes back.
 //! `transactions.rs` holds both until a discharge. `acknowledge.rs` sends answers whose effects are kept.
-//! `end.rs` ends links, sessions and connections. `exact.rs` remembers deliveries that are taken exactly once.
+//! `end.rs` ends links, sessions and connections. `exact.rs` remembers deliveries that are taken exactly once, and
+//! `departed.rs` for how long.
 //! `stealing.rs` ends links that come back elsewhere. `recovery.rs` goes on with deliveries that were sent
 //! before. `address.rs` reads addresses, `queues.rs` makes queues, and `registry.rs` is the state that all shards
 //! share.
@@ -14,6 +15,7 @@ mod ask;
 mod attach;
 mod claims;
 mod client;
+mod departed;
 mod end;
 mod exact;
 mod incoming;

@@ -7,7 +7,8 @@ use rustc_hash::FxHashMap;
 use sterna_amqp::link::Unsettled;
 
 use super::address::share_name;
-use super::exact::ExactLinks;
+use super::departed::{Gauge, Most, link_bytes, state_bytes};
+use super::exact::{ExactLinks, Forgotten};
 use crate::config::{self, Amqp};
 use crate::mail::amqp::Place;
 use crate::session::amqp::topic_of_queue;
@@ -53,6 +54,7 @@ pub struct Registry {
     defaults: Amqp,
     queues: Mutex<FxHashMap<Box<str>, Queue>>,
     suspended: Mutex<Suspended>,
+    suspended_gauge: Gauge,
     /// Where clients' sending links are attached.
     places: Mutex<FxHashMap<LinkKey, Place>>,
     pub(super) exact: ExactLinks,
@@ -63,6 +65,7 @@ struct Suspended {
     links: FxHashMap<LinkKey, Remembered>,
     /// Links by the time at which they are forgotten.
     deadlines: BTreeMap<(u64, u64), LinkKey>,
+    bytes: usize,
     next: u64,
 }
 
@@ -72,6 +75,7 @@ struct Remembered {
     /// The append after which they are kept; 0 for none.
     token: u64,
     deadline: (u64, u64),
+    bytes: usize,
 }
 
 /// A client's sending link, wherever it connects.
@@ -248,43 +252,90 @@ impl Registry {
         }
     }
 
-    /// Remembers a link's unsettled deliveries until `deadline_ms`, and the append that keeps them. Beyond `most`
-    /// links, those that would be forgotten first are forgotten now.
+    /// Bytes of links that are attached nowhere.
+    pub(super) fn departed_bytes(&self) -> usize {
+        self.exact.gauge().bytes() + self.suspended_gauge.bytes()
+    }
+
+    /// When the first of them is to be forgotten.
+    pub(super) fn departed_ms(&self) -> Option<u64> {
+        let due = [self.exact.gauge().due_ms(), self.suspended_gauge.due_ms()];
+        due.into_iter().flatten().min()
+    }
+
+    /// Forgets links whose time is up. Returns the keys of records to forget.
+    pub(super) fn forget_late(&self, now_ms: u64) -> Forgotten {
+        let mut suspended = lock(&self.suspended);
+        suspended.forget_late(now_ms, Most::ANY);
+        self.measure(&suspended);
+        drop(suspended);
+        self.exact.forget_late(now_ms, Most::ANY)
+    }
+
+    /// Forgets so many bytes of links that are attached nowhere. Returns the keys of records to forget.
+    pub(super) fn give_up(&self, now_ms: u64, bytes: usize) -> Forgotten {
+        let most = |bytes| Most { bytes, ..Most::ANY };
+        let mut suspended = lock(&self.suspended);
+        let before = suspended.bytes;
+        suspended.forget_late(now_ms, most(before.saturating_sub(bytes)));
+        let rest = bytes.saturating_sub(before - suspended.bytes);
+        self.measure(&suspended);
+        drop(suspended);
+        let exact = self.exact.gauge().bytes();
+        self.exact
+            .forget_late(now_ms, most(exact.saturating_sub(rest)))
+    }
+
+    /// Remembers a link's unsettled deliveries until `deadline_ms`, and the append that keeps them. Beyond what a
+    /// configuration allows, those that would be forgotten first are forgotten now.
     pub(super) fn suspend(
         &self,
         key: LinkKey,
-        (unsettled, token): (Vec<Unsettled>, u64),
+        (mut unsettled, token): (Vec<Unsettled>, u64),
         deadline_ms: u64,
-        most: usize,
+        config: &Amqp,
     ) {
+        let most = Most::of(config, self.exact.gauge().bytes());
         let mut suspended = lock(&self.suspended);
         suspended.remove(&key);
-        while suspended.links.len() >= most.max(1) {
-            suspended.remove_first();
-        }
         suspended.next += 1;
         let deadline = (deadline_ms, suspended.next);
         suspended.deadlines.insert(deadline, key.clone());
+        unsettled.shrink_to_fit();
+        let states = unsettled.iter().filter_map(|one| one.state.as_ref());
+        let bytes =
+            link_bytes(&key) + size_of_val(&*unsettled) + states.map(state_bytes).sum::<usize>();
         let remembered = Remembered {
             unsettled,
             token,
             deadline,
+            bytes,
         };
+        suspended.bytes += bytes;
         suspended.links.insert(key, remembered);
+        suspended.forget_late(0, most);
+        self.measure(&suspended);
     }
 
     /// The unsettled deliveries of a link that is attached again, and the append that keeps them. The list is
     /// empty if nothing is remembered.
     pub(super) fn resume(&self, key: &LinkKey, now_ms: u64) -> (Vec<Unsettled>, u64) {
         let mut suspended = lock(&self.suspended);
-        while suspended
-            .deadlines
-            .first_key_value()
-            .is_some_and(|((deadline_ms, _), _)| *deadline_ms <= now_ms)
-        {
-            suspended.remove_first();
-        }
-        suspended.remove(key)
+        suspended.forget_late(now_ms, Most::ANY);
+        let resumed = suspended.remove(key);
+        self.measure(&suspended);
+        resumed
+    }
+
+    /// The most that may be remembered of links that settle second, by a configuration.
+    pub(super) fn most_exact(&self, config: &Amqp) -> Most {
+        Most::of(config, self.suspended_gauge.bytes())
+    }
+
+    fn measure(&self, suspended: &Suspended) {
+        let first = suspended.deadlines.first_key_value();
+        let first_ms = first.map(|((deadline_ms, _), _)| *deadline_ms);
+        self.suspended_gauge.set(suspended.bytes, first_ms);
     }
 }
 
@@ -300,12 +351,19 @@ impl Suspended {
             return (Vec::new(), 0);
         };
         self.deadlines.remove(&remembered.deadline);
+        self.bytes -= remembered.bytes;
         (remembered.unsettled, remembered.token)
     }
 
-    fn remove_first(&mut self) {
-        if let Some((_, key)) = self.deadlines.pop_first() {
-            self.links.remove(&key);
+    /// Forgets links whose time is up, and those beyond `most` that would be forgotten first.
+    fn forget_late(&mut self, now_ms: u64, most: Most) {
+        while let Some(((deadline_ms, _), key)) = self.deadlines.first_key_value() {
+            let is_too_much = self.deadlines.len() > most.links || self.bytes > most.bytes;
+            if *deadline_ms > now_ms && !is_too_much {
+                break;
+            }
+            let key = key.clone();
+            self.remove(&key);
         }
     }
 }
@@ -333,14 +391,39 @@ mod tests {
     #[test]
     fn suspended_links_are_forgotten_in_time_and_in_number() {
         let registry = Registry::default();
-        registry.suspend(key("a"), (one(), 0), 100, 2);
-        registry.suspend(key("b"), (one(), 7), 200, 2);
-        registry.suspend(key("c"), (one(), 0), 300, 2);
+        let mut config = Amqp {
+            maximum_suspended_links: 2,
+            ..Amqp::default()
+        };
+        registry.suspend(key("a"), (one(), 0), 100, &config);
+        registry.suspend(key("b"), (one(), 7), 200, &config);
+        registry.suspend(key("c"), (one(), 0), 300, &config);
         assert_eq!(registry.resume(&key("a"), 0), (Vec::new(), 0), "made room");
         assert_eq!(registry.resume(&key("b"), 0), (one(), 7));
         assert_eq!(registry.resume(&key("b"), 0), (Vec::new(), 0), "once");
         assert_eq!(registry.resume(&key("c"), 300), (Vec::new(), 0), "too late");
         assert!(lock(&registry.suspended).deadlines.is_empty());
+        assert_eq!(
+            (registry.departed_bytes(), registry.departed_ms()),
+            (0, None)
+        );
+
+        registry.suspend(key("a"), (one(), 0), 100, &config);
+        let bytes = registry.departed_bytes();
+        assert!(bytes > size_of::<Unsettled>(), "{bytes}");
+        config.maximum_suspended_bytes = bytes as u64;
+        registry.suspend(key("b"), (one(), 0), 200, &config);
+        assert_eq!(registry.departed_bytes(), bytes, "b is as large as a");
+        assert_eq!(registry.resume(&key("a"), 0), (Vec::new(), 0));
+        registry.forget_late(200);
+        assert_eq!(registry.departed_bytes(), 0);
+        registry.suspend(key("c"), (one(), 0), 300, &config);
+        registry.give_up(0, 1);
+        assert_eq!(
+            registry.departed_bytes(),
+            0,
+            "a part of a link is the whole"
+        );
     }
 
     #[test]

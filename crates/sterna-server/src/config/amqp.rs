@@ -65,6 +65,9 @@ pub struct Amqp {
     pub suspended_link_timeout_s: u32,
     /// Sending links whose unsettled deliveries are remembered, on all connections.
     pub maximum_suspended_links: u32,
+    /// Bytes of the unsettled deliveries of such links, as the account of memory counts them. Beyond
+    /// that, those that would be forgotten first are forgotten.
+    pub maximum_suspended_bytes: u64,
     /// Transactions of one connection at a time.
     pub maximum_transactions: u32,
     /// Messages and outcomes in one transaction.
@@ -133,6 +136,7 @@ impl Default for Amqp {
             maximum_source_timeout_s: u32::MAX,
             suspended_link_timeout_s: 60,
             maximum_suspended_links: 10_000,
+            maximum_suspended_bytes: 16 << 20,
             maximum_transactions: 16,
             maximum_transaction_deliveries: 10_000,
             maximum_transaction_bytes: 16 << 20,

@@ -16,7 +16,7 @@ mod trim;
 mod watch;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sterna_broker::{Counters, Directory};
 use sterna_net::ShardCounters;
@@ -51,8 +51,8 @@ pub(crate) enum Kind {
     Sessions,
     /// Memory that connections need while nothing happens.
     Connections,
-    /// State of clients in doors: partly arrived packets, messages and requests, links of AMQP, and posts in open
-    /// transactions.
+    /// State of clients in doors: partly arrived packets, messages and requests, links of AMQP, also of those that are
+    /// away, and posts in open transactions.
     Partial,
     /// Copied bytes that wait to be sent; on QUIC also until they are acknowledged. On QUIC also bytes that have come
     /// and are not read.
@@ -87,6 +87,12 @@ impl Kind {
             Self::Store => "store",
         }
     }
+}
+
+/// State that all shards share, beside the broker's, which peers can make grow.
+pub(crate) trait Shared: Send + Sync + std::fmt::Debug {
+    /// Its bytes of a kind. Each look asks.
+    fn bytes(&self, kind: Kind) -> u64;
 }
 
 // Costs of things beside their bytes, as measured in a release build under the GNU C library.
@@ -144,6 +150,8 @@ pub struct Memory {
     /// By shard; empty in a simulation.
     transports: Vec<Arc<ShardCounters>>,
     store: Option<UsageReader>,
+    /// State of doors; none before the first shard is made.
+    shared: OnceLock<Vec<Arc<dyn Shared>>>,
     /// Values that change slowly or take a lock to ask for, at the last refresh.
     retained_bytes: AtomicU64,
     connections_bytes: AtomicU64,
@@ -222,6 +230,7 @@ impl Memory {
             directory,
             transports: Vec::new(),
             store: None,
+            shared: OnceLock::new(),
             retained_bytes: AtomicU64::new(0),
             connections_bytes: AtomicU64::new(0),
             store_bytes: AtomicU64::new(0),
@@ -258,7 +267,18 @@ impl Memory {
         Kind::ALL.map(|kind| self.bytes(kind))
     }
 
+    /// Takes state of doors into the account. All shards bring the same.
+    pub(crate) fn include(&self, shared: Vec<Arc<dyn Shared>>) {
+        self.shared.get_or_init(|| shared);
+    }
+
     fn bytes(&self, kind: Kind) -> u64 {
+        let shared = self.shared.get().map_or(&[][..], Vec::as_slice);
+        let shared = shared.iter().map(|state| state.bytes(kind));
+        self.own_bytes(kind) + shared.sum::<u64>()
+    }
+
+    fn own_bytes(&self, kind: Kind) -> u64 {
         let sum = |of: fn(&Share) -> &AtomicU64| -> u64 {
             let shares = self.shares.iter();
             shares.map(|share| of(share).load(Ordering::Relaxed)).sum()

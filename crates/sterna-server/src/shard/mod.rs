@@ -208,6 +208,7 @@ impl Shard {
             let shards = usize::from(parts.directory.shards());
             Arc::new(Memory::unlimited(shards, Arc::clone(&parts.directory)))
         });
+        memory.include(vec![Arc::clone(&queues) as _]);
         // It is read when all shards have come as far as this one.
         parts.outbox.post(number, Mail::Restored);
         parts.outbox.flush();
@@ -519,6 +520,7 @@ impl Handler for Shard {
         let mut doors = self.doors(net);
         doors.mqtt.timeout(&mut doors.cx);
         doors.amqp.timeout(&mut doors.cx);
+        doors.amqp.forget_departed(&mut doors.cx);
         doors.http.timeout(&mut doors.cx);
         doors.admin.timeout(&mut doors.cx);
         self.stop_if_drained(net);
@@ -604,6 +606,7 @@ impl Handler for Shard {
             self.broker.deadline_ms(),
             self.mqtt.deadline_ms(),
             self.amqp.deadline_ms(),
+            self.amqp.departed_ms(),
             self.http.deadline_ms(),
             self.admin.deadline_ms(),
             self.survey.deadline_ms(),

@@ -106,7 +106,8 @@ impl Shard {
         self.shortage.earlier_ms + now_ms.saturating_sub(self.shortage.since_ms)
     }
 
-    /// Ends the clients that hold most themselves, until this shard's part of the excess is gone.
+    /// Forgets links that are attached nowhere, then ends the clients that hold most themselves, until this shard's part
+    /// of the excess is gone.
     fn shed(&mut self, net: &mut dyn Network) {
         let shards = u64::from(self.sys.retained.shards());
         let short_ms = self.short_ms(net.now_ms());
@@ -115,6 +116,9 @@ impl Shard {
             return;
         }
         let mut doors = self.doors(net);
+        // Nobody's connection ends for what others have left.
+        let given_up = doors.amqp.give_up_departed(&mut doors.cx, excess_bytes);
+        excess_bytes = excess_bytes.saturating_sub(given_up);
         let mqtt = doors.mqtt.heavy(&doors.cx).into_iter();
         let amqp = doors.amqp.heavy(&doors.cx).into_iter();
         let http = doors.http.heavy(&doors.cx).into_iter();

@@ -656,3 +656,64 @@ fn the_account_alone_begins_the_stages_and_ends_them() {
     }
     assert_eq!(broker.memory.stage(), Stage::Normal);
 }
+
+/// Sends messages on a link that settles second, and goes without settling them.
+fn departs(broker: &mut Broker, container: &str, messages: u64) {
+    let mut client = AmqpClient::start(broker, AmqpStart::new(container));
+    let session = client.begin(broker);
+    let options = AttachOptions {
+        rcv_settle_mode: ReceiverSettleMode::Second,
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Target(Target::new("a"))),
+        ..AttachOptions::default()
+    };
+    let link = client.attach(broker, session, "out", Role::Sender, &options);
+    for token in 0..messages {
+        client.send(broker, link, token, "");
+    }
+    client.cut(broker);
+}
+
+/// Else nobody knows why memory is short, and it stays short until the next link is attached.
+#[test]
+fn what_departed_senders_leave_is_in_the_account_until_its_time_is_over() {
+    let mut config = config();
+    config.broker.memory_ceiling = MemoryCeiling::Bytes(128 << 10);
+    config.broker.memory_patience_ms = 3_600_000;
+    // Its topics would take memory, too.
+    config.sys.interval_s = 0;
+    let mut broker = Broker::with(&config, 2);
+    let mut departed = 0;
+    while broker.memory.stage() == Stage::Normal && departed < 40 {
+        departs(&mut broker, &format!("c{departed}"), 60);
+        broker.resident(0);
+        departed += 1;
+    }
+    assert_eq!(broker.memory.stage(), Stage::PausePublishers, "{departed}");
+    broker.advance(50_000);
+    broker.resident(0);
+    assert_eq!(broker.memory.stage(), Stage::PausePublishers);
+    broker.advance(12_000);
+    broker.resident(0);
+    assert_eq!(broker.memory.stage(), Stage::Normal);
+}
+
+/// Else a client that is there is ended for what another has left.
+#[test]
+fn what_departed_senders_leave_goes_before_any_client_is_ended() {
+    let mut config = config();
+    let ceiling_bytes = 256 << 10;
+    config.broker.memory_ceiling = MemoryCeiling::Bytes(ceiling_bytes);
+    config.amqp.suspended_link_timeout_s = 600;
+    let mut broker = Broker::with(&config, 1);
+    departs(&mut broker, "gone", 200);
+    let honest = broker.client(V5, "honest");
+    broker.send(honest, &partial_publish()[..17_000]);
+    broker.resident(ceiling_bytes / 100 * 71);
+    assert_eq!(broker.memory.stage(), Stage::PausePublishers);
+    broker.advance(30_500);
+    assert!(!broker.is_closed(honest), "the other goes first");
+    // Nothing is left to go first.
+    broker.advance(1_000);
+    assert!(broker.is_closed(honest));
+}

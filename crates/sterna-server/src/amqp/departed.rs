@@ -1,0 +1,140 @@
+//! The memory of clients' sending links that are attached nowhere: its bytes, its limits, and when it ends.
+//!
+//! No client gives it back by its end. So it ends by time, before any client is ended for want of memory, and where it
+//! takes more bytes than `amqp.maximum_suspended_bytes`.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use sterna_amqp::messaging::DeliveryStateBuf;
+
+use super::Door;
+use super::registry::{LinkKey, Registry};
+use super::target::forget;
+use crate::config::Amqp;
+use crate::context::Context;
+use crate::memory;
+
+/// Departed links are forgotten together, at whole seconds: each time wakes the shards.
+const ROUND_MS: u64 = 1_000;
+/// A departed link beside its texts and deliveries.
+const LINK_BYTES: usize = 400;
+/// An encoded state beside its content.
+const STATE_BYTES: usize = 64;
+
+/// The most that is remembered of departed links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Most {
+    pub(super) links: usize,
+    pub(super) bytes: usize,
+}
+
+impl Most {
+    /// No limit.
+    pub(super) const ANY: Self = Self {
+        links: usize::MAX,
+        bytes: usize::MAX,
+    };
+
+    /// The limits of a configuration, where something else takes bytes of them.
+    pub(super) fn of(config: &Amqp, other_bytes: usize) -> Self {
+        let bytes = usize::try_from(config.maximum_suspended_bytes).unwrap_or(usize::MAX);
+        Self {
+            links: (config.maximum_suspended_links as usize).max(1),
+            bytes: bytes.saturating_sub(other_bytes),
+        }
+    }
+}
+
+/// Bytes of departed links, and when the first is to be forgotten: to be read without their lock.
+#[derive(Debug)]
+pub(super) struct Gauge {
+    bytes: AtomicUsize,
+    due_ms: AtomicU64,
+}
+
+impl Default for Gauge {
+    fn default() -> Self {
+        Self {
+            bytes: AtomicUsize::new(0),
+            due_ms: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Gauge {
+    pub(super) fn set(&self, bytes: usize, first_ms: Option<u64>) {
+        let due_ms = first_ms.map(|first_ms| first_ms.div_ceil(ROUND_MS) * ROUND_MS);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.due_ms
+            .store(due_ms.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// When links are to be forgotten; `None` where there are none.
+    pub(super) fn due_ms(&self) -> Option<u64> {
+        Some(self.due_ms.load(Ordering::Relaxed)).filter(|due_ms| *due_ms != u64::MAX)
+    }
+}
+
+/// About the bytes of a departed link without its deliveries. Its key is there twice.
+pub(super) fn link_bytes(key: &LinkKey) -> usize {
+    let user = key.user.as_deref().unwrap_or_default();
+    LINK_BYTES + 2 * (user.len() + key.container.len() + key.name.len())
+}
+
+/// Bytes of a state beside its place in a delivery.
+pub(super) fn state_bytes(state: &DeliveryStateBuf) -> usize {
+    match state {
+        DeliveryStateBuf::Other(encoded) => STATE_BYTES + encoded.bytes().len(),
+        DeliveryStateBuf::Accepted | DeliveryStateBuf::Released | DeliveryStateBuf::Received(_) => {
+            0
+        }
+    }
+}
+
+impl memory::Shared for Registry {
+    fn bytes(&self, kind: memory::Kind) -> u64 {
+        match kind {
+            memory::Kind::Partial => self.departed_bytes() as u64,
+            _ => 0,
+        }
+    }
+}
+
+impl Door {
+    /// When [`forget_departed`](Self::forget_departed) is to be called.
+    pub(crate) fn departed_ms(&self) -> Option<u64> {
+        self.service.registry.departed_ms()
+    }
+
+    /// Forgets departed links whose time is up.
+    pub(crate) fn forget_departed(&self, cx: &mut Context<'_>) {
+        let now_ms = cx.net.now_ms();
+        if self.departed_ms().is_some_and(|due_ms| due_ms <= now_ms) {
+            let forgotten = self.service.registry.forget_late(now_ms);
+            forget(cx, forgotten);
+        }
+    }
+
+    /// Forgets so many bytes of departed links, those first that would be forgotten first. Returns how many it has
+    /// found.
+    pub(crate) fn give_up_departed(&self, cx: &mut Context<'_>, bytes: u64) -> u64 {
+        let registry = &self.service.registry;
+        let before = registry.departed_bytes();
+        if before == 0 {
+            return 0;
+        }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let forgotten = registry.give_up(cx.net.now_ms(), bytes);
+        forget(cx, forgotten);
+        let freed_bytes = before.saturating_sub(registry.departed_bytes());
+        tracing::warn!(
+            freed_bytes,
+            "memory is short: links that are attached nowhere are forgotten"
+        );
+        freed_bytes as u64
+    }
+}
