@@ -6,6 +6,8 @@ use sterna_mapping::TOPIC_PREFIX;
 use crate::config::{Amqp, is_queue_name, is_topic_name};
 use crate::session::amqp::{DYNAMIC, QUEUE_LEVEL, topic_of_queue};
 
+/// Characters that filters have, and names of topics and queues have not.
+const WILDCARDS: [char; 2] = ['+', '#'];
 /// Before the name of a queue.
 const QUEUE_PREFIX: &str = "queue://";
 
@@ -70,11 +72,13 @@ impl Node {
                 .chain([usual])
                 .find_map(|prefix| address.strip_prefix(prefix))
         };
+        // A name that no queue can have is no topic instead: messages to it would be accepted, and gone.
+        let is_filter = |name: &str| end == End::Source && name.contains(WILDCARDS);
         // An empty prefix is every plain name's.
         let is_plain_queue = kind.is_none()
             && config.queue_prefixes.iter().any(String::is_empty)
             && !address.starts_with(DYNAMIC)
-            && is_queue_name(address);
+            && !address.contains(WILDCARDS);
         let node = if let Some(name) = after(&config.queue_prefixes, QUEUE_PREFIX) {
             Self::Queue(name.to_owned())
         } else if let Some(name) = after(&config.topic_prefixes, TOPIC_PREFIX) {
@@ -83,7 +87,7 @@ impl Node {
             Self::parse_v2(address, end)?
         } else if let Some(name) = address.strip_prefix(QUEUE_LEVEL)
             && kind != Some(Kind::Topic)
-            && is_queue_name(name)
+            && !is_filter(name)
         {
             Self::Queue(name.to_owned())
         } else if kind == Some(Kind::Queue) || is_plain_queue {
@@ -261,6 +265,33 @@ mod tests {
             ),
         ] {
             assert_eq!(parse(address, kind, end), node, "{address} {kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_queue_can_have_names_nothing() {
+        let plain = Amqp {
+            queue_prefixes: vec![String::new()],
+            ..Amqp::default()
+        };
+        let most = "x".repeat(1_024);
+        let long = "x".repeat(1_025);
+        let queue_level = |name: &str| format!("queue/{name}");
+        for end in [End::Source, End::Target] {
+            let parse = |address: &str, kind, config| {
+                Node::parse(address, kind, end, config).map_err(|error| error.condition)
+            };
+            let usual = &Amqp::default();
+            let refused = Err(Condition::INVALID_FIELD);
+            let node = parse(&queue_level(&most), None, usual);
+            assert_eq!(node, Ok(Node::Queue(most.clone())));
+            assert_eq!(parse(&most, None, &plain), Ok(Node::Queue(most.clone())));
+            assert_eq!(parse(&queue_level(&long), None, usual), refused);
+            assert_eq!(parse("queue/", None, usual), refused);
+            assert_eq!(parse(&long, None, &plain), refused);
+            // A topic may have it.
+            let topic = Ok(Node::Topic(queue_level(&long)));
+            assert_eq!(parse(&queue_level(&long), Some(Kind::Topic), usual), topic);
         }
     }
 

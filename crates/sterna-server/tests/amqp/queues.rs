@@ -1,16 +1,18 @@
 //! Queues: competing consumers, credit, outcomes, and what is left when nobody is there.
 
 use bytes::BytesMut;
+use sterna_amqp::link::AttachOptions;
 use sterna_amqp::messaging::{
     DeliveryState, DistributionMode, Header, MessageView, MessageWriter, Modified, Outcome,
-    Rejected, Source,
+    Rejected, Source, Target, TargetArchetype,
 };
+use sterna_amqp::performatives::Role;
 use sterna_amqp::types::Value;
 use sterna_mqtt::packet::{Ack, Publish};
 use sterna_mqtt::{Property, QoS, Version};
 use sterna_server::config::{Config, Queue};
 
-use crate::client::{Client, Start};
+use crate::client::{Client, Start, message_to};
 use crate::fixture::Broker;
 
 fn modified(delivery_failed: bool, undeliverable_here: bool) -> DeliveryState<'static> {
@@ -65,17 +67,15 @@ fn an_empty_queue_prefix_makes_every_plain_name_a_queue() {
         assert_eq!(client.accept_all(&mut broker), texts, "{source}");
     }
     // A node of the broker's own making is a topic as before.
-    let options = sterna_amqp::link::AttachOptions {
+    let options = AttachOptions {
         source: Some(Source {
             dynamic: true,
             ..Source::default()
         }),
-        target: Some(sterna_amqp::messaging::TargetArchetype::Target(
-            sterna_amqp::messaging::Target::default(),
-        )),
+        target: Some(TargetArchetype::Target(Target::default())),
         ..Default::default()
     };
-    let role = sterna_amqp::performatives::Role::Receiver;
+    let role = Role::Receiver;
     let answers = client.attach(&mut broker, session, "answers", role, &options);
     client.credit(&mut broker, answers, 10);
     let address = client.answers[&answers].address.clone().expect("a name");
@@ -565,5 +565,44 @@ fn a_source_that_is_attached_again_to_browse_takes_nothing() {
         let session = taking.begin(&mut broker);
         taking.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
         assert_eq!(taking.accept_all(&mut broker), ["9"]);
+    }
+}
+
+/// Else it is a topic without readers: a message to it is accepted, and gone.
+#[test]
+fn a_name_that_no_queue_can_have_is_refused_in_every_form() {
+    let long = "x".repeat(1_025);
+    let mut config = Config::default();
+    config.amqp.queue_prefixes = vec![String::new()];
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    for (number, address) in [format!("queue/{long}"), long, "queue/".to_owned()]
+        .iter()
+        .enumerate()
+    {
+        let target = AttachOptions {
+            source: Some(Source::default()),
+            target: Some(TargetArchetype::Target(Target::new(address))),
+            ..AttachOptions::default()
+        };
+        let source = AttachOptions {
+            source: Some(Source::new(address)),
+            target: Some(TargetArchetype::Target(Target::default())),
+            ..AttachOptions::default()
+        };
+        for (role, options) in [(Role::Sender, target), (Role::Receiver, source)] {
+            let name = format!("{number} {role:?}");
+            client.attach(&mut broker, session, &name, role, &options);
+            let condition = client.condition();
+            assert_eq!(condition.as_deref(), Some("amqp:invalid-field"), "{name}");
+        }
+    }
+    let relay = client.anonymous_sender(&mut broker, session);
+    for (token, address) in [(1, "queue/"), (2, &*format!("queue/{}", "x".repeat(1_025)))] {
+        let message = message_to(address, "m");
+        client.send_message(&mut broker, relay, token, &message, false, None);
+        let refused = "rejected amqp:invalid-field".to_owned();
+        assert_eq!(client.outcomes(), [(token, refused)]);
     }
 }
