@@ -1,5 +1,7 @@
 //! Limits and settings of AMQP clients.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::Durability;
@@ -185,11 +187,20 @@ impl Amqp {
         if self.container_id.is_empty() {
             problems.push("amqp.container_id is empty".to_owned());
         }
+        let mut names = HashSet::new();
         for queue in &self.queues {
-            if !is_queue_name(&queue.name) {
+            let name = &queue.name;
+            if !is_queue_name(name) {
+                problems.push(format!("amqp.queue: `{name}` is not a queue's name"));
+            }
+            if !names.insert(name) {
+                problems.push(format!("amqp.queue: `{name}` is declared twice"));
+            }
+            if let Some(filter) = &queue.filter
+                && !is_filter(filter)
+            {
                 problems.push(format!(
-                    "amqp.queue: `{}` is not a queue's name",
-                    queue.name
+                    "amqp.queue: the filter `{filter}` of `{name}` is not a topic filter"
                 ));
             }
         }
@@ -252,6 +263,12 @@ const MAX_QUEUE_NAME_BYTES: usize = 1024;
 /// Whether a text can be a queue's name: a topic name of up to 1,024 bytes.
 pub(crate) fn is_queue_name(name: &str) -> bool {
     name.len() <= MAX_QUEUE_NAME_BYTES && is_topic_name(name)
+}
+
+/// Whether a text can be a queue's filter: a topic filter that is not shared, since the queue itself is.
+fn is_filter(text: &str) -> bool {
+    let is_shared = text == "$share" || text.starts_with("$share/");
+    !is_shared && sterna_mqtt::topic::check_filter(text).is_ok()
 }
 
 /// Whether a text can be a topic name.

@@ -497,3 +497,33 @@ fn a_source_whose_return_is_refused_stays_with_its_messages() {
     client.receiver(&mut broker, session, "r", source(), 1);
     assert_eq!(client.accept_all(&mut broker), ["m"]);
 }
+
+/// Else the last of them wins, and nobody is told.
+#[test]
+fn two_queues_of_one_name_and_filters_that_are_none_are_refused() {
+    let problems = |queues: &str| {
+        let config = sterna_server::config::parse("test", queues).expect("it is TOML");
+        config.check().err().map(|faults| faults.join("\n"))
+    };
+    assert_eq!(
+        problems("[[amqp.queue]]\nname = 'a'\nfilter = 'a/+/#'"),
+        None
+    );
+    for (queues, fault) in [
+        (
+            "[[amqp.queue]]\nname = 'a'\n[[amqp.queue]]\nname = 'a'",
+            "twice",
+        ),
+        (
+            "[[amqp.queue]]\nname = 'a'\nfilter = '$share/x/y'",
+            "filter",
+        ),
+        ("[[amqp.queue]]\nname = 'a'\nfilter = 'a/#/b'", "filter"),
+    ] {
+        let told = problems(queues).unwrap_or_default();
+        assert!(
+            told.contains("amqp.queue") && told.contains(fault),
+            "{queues}: {told}"
+        );
+    }
+}
