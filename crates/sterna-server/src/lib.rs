@@ -54,6 +54,7 @@ mod seats;
 mod server;
 mod session;
 mod shard;
+mod shares;
 mod store;
 pub mod sys;
 mod tracer;

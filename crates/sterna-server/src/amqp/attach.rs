@@ -331,7 +331,7 @@ impl Door {
             return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
         }
         let filter = if let Node::Queue(name) = &node {
-            self.find_queue(cx, name)?;
+            self.find_queue(cx, name, client.user())?;
             self.service.registry.shared_subscription(name)
         } else {
             subscription(&source.capabilities, client, &node, attach.name)

@@ -1,7 +1,7 @@
 //! The memory of clients' sending links that are attached nowhere: its bytes, its limits, and when it ends.
 //!
-//! No client gives it back by its end. So it ends by time, before any client is ended for want of memory, and where it
-//! takes more bytes than `amqp.maximum_suspended_bytes`.
+//! No client gives it back by its end. So it ends by time, and goes before any client is ended for want of memory. It
+//! takes at most `amqp.maximum_suspended_bytes`.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -99,6 +99,7 @@ impl memory::Shared for Registry {
     fn bytes(&self, kind: memory::Kind) -> u64 {
         match kind {
             memory::Kind::Partial => self.departed_bytes() as u64,
+            memory::Kind::Sessions => self.queue_bytes(),
             _ => 0,
         }
     }

@@ -169,10 +169,11 @@ impl Door {
         let payload = &delivery.payload;
         self.counts.publish_bytes_received += payload.len() as u64;
         let own;
+        let mut queue = None;
         let topic = if let Target::Topic(topic) = node {
             &**topic
         } else {
-            own = self.own_topic(cx, node, payload)?;
+            (own, queue) = Self::own_topic(cx, node, payload)?;
             &own
         };
         let forbidden = || {
@@ -187,6 +188,9 @@ impl Door {
         };
         if !client.may_publish(cx, topic, kind) {
             return Err(forbidden());
+        }
+        if let Some(name) = queue {
+            self.find_queue(cx, &name, client.user())?;
         }
         let config = &cx.policy.amqp;
         let reply_topic = |address: &str, annotations: Option<Map<'_>>| {
@@ -208,19 +212,18 @@ impl Door {
         Ok(message)
     }
 
-    /// The topic that a message names itself.
+    /// The topic that a message names itself, and the queue where it is a queue's.
     fn own_topic(
-        &self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         node: &Target,
         payload: &[u8],
-    ) -> Result<String, Refusal> {
+    ) -> Result<(String, Option<String>), Refusal> {
         let view = MessageView::parse(payload).map_err(refused)?;
         let properties = view.properties().map_err(refused)?.unwrap_or_default();
         if *node == Target::BySubject {
             let topic = topic_of_key(properties.subject.unwrap_or_default(), End::Target);
             return match sterna_mqtt::topic::check_name(&topic) {
-                Ok(()) => Ok(topic),
+                Ok(()) => Ok((topic, None)),
                 Err(error) => Err(refusal(Condition::INVALID_FIELD, error.detail())),
             };
         }
@@ -232,13 +235,15 @@ impl Door {
         let kind = jms_kind(view.message_annotations(), JMS_DESTINATION);
         let node = Node::parse(to, kind, End::Target, &cx.policy.amqp)
             .map_err(|error| refusal(error.condition, error.detail))?;
-        if let Node::Queue(name) = &node {
-            self.find_queue(cx, name)?;
-        }
-        node.topic().ok_or_else(|| {
+        let topic = node.topic().ok_or_else(|| {
             let detail = "the address in `to` names no node";
             refusal(Condition::NOT_FOUND, detail)
-        })
+        })?;
+        let queue = match node {
+            Node::Queue(name) => Some(name),
+            Node::Topic(_) | Node::BySubject => None,
+        };
+        Ok((topic, queue))
     }
 
     /// Accepts a delivery. Consecutive ones get one disposition.

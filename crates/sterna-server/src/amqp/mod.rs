@@ -20,6 +20,7 @@ mod end;
 mod exact;
 mod incoming;
 mod outgoing;
+mod owners;
 mod queue_reader;
 mod queues;
 mod recovery;

@@ -8,11 +8,13 @@ use sterna_broker::{
 };
 
 use super::attach::{Refusal, refusal};
+use super::owners::{Maker, owner_record};
 use super::queue_reader::QueueReader;
 use super::registry::Found;
 use super::{ANCHOR, Door, consumer_id};
 use crate::config::{Amqp, QUEUE_LEVEL};
 use crate::context::Context;
+use crate::memory::Stage;
 use crate::session::amqp::topic_of_queue;
 use crate::session::{QUEUE_PREFIX, SessionState};
 
@@ -20,15 +22,23 @@ use crate::session::{QUEUE_PREFIX, SessionState};
 const SESSIONS_AT_ONCE: usize = 4_096;
 
 impl Door {
-    /// Sees to it that there is a queue, if it may be there.
-    pub(super) fn find_queue(&self, cx: &mut Context<'_>, name: &str) -> Result<(), Refusal> {
+    /// Sees to it that there is a queue, if it may be there. One that is made is the user's.
+    pub(super) fn find_queue(
+        &self,
+        cx: &mut Context<'_>,
+        name: &str,
+        user: Option<&str>,
+    ) -> Result<(), Refusal> {
         if !cx.broker.has_queues() {
             let detail =
                 "a node of the cluster has no queues: it reads no version 3 of the wire form";
             return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
         }
         let now_ms = cx.net.now_ms();
-        self.make_queue(cx.broker, &cx.policy.amqp, now_ms, name)
+        // It stays when its maker goes, so the last stage would not end.
+        let is_short = cx.memory.stage() >= Stage::Drop;
+        let maker = Maker::Client { user, is_short };
+        self.make_queue(cx.broker, &cx.policy.amqp, now_ms, (name, maker))
     }
 
     /// Makes the queues whose anchors belong to this shard after a start: those of the configuration, and
@@ -55,7 +65,9 @@ impl Door {
         names.sort_unstable();
         names.dedup();
         for name in names {
-            if let Err((_, detail)) = self.make_queue(broker, config, now_ms, &name) {
+            if let Err((_, detail)) =
+                self.make_queue(broker, config, now_ms, (&name, Maker::Broker))
+            {
                 tracing::error!(queue = &*name, detail, "the queue was not made");
             }
         }
@@ -71,7 +83,7 @@ impl Door {
             let name = topics.and_then(|topics| topics.strip_prefix(QUEUE_LEVEL));
             let made = match name {
                 Some(name) if self.service.registry.may_be_named(name, subscription) => {
-                    self.make_queue(cx.broker, &cx.policy.amqp, now_ms, name)
+                    self.make_queue(cx.broker, &cx.policy.amqp, now_ms, (name, Maker::Broker))
                 }
                 _ => Err(refusal(
                     Condition::NOT_FOUND,
@@ -93,12 +105,12 @@ impl Door {
         broker: &mut Broker<SessionState>,
         config: &Amqp,
         now_ms: u64,
-        name: &str,
+        (name, maker): (&str, Maker<'_>),
     ) -> Result<(), Refusal> {
         let found = self
             .service
             .registry
-            .find(name, config, |subscription, rules| {
+            .find(name, config, maker, |subscription, rules| {
                 let rules = QueueRules {
                     name: name.into(),
                     maximum_deliveries: rules.maximum_deliveries,
@@ -113,7 +125,11 @@ impl Door {
                     // Its root keeps it.
                     return broker.declare_queue(now_ms, subscription, rules).is_ok();
                 }
-                make_anchor(broker, now_ms, subscription, rules)
+                let is_made = make_anchor(broker, now_ms, subscription, rules);
+                if let Some(owner) = maker.owner().filter(|_| is_made) {
+                    broker.keep_node(&owner_record(name), owner.as_bytes());
+                }
+                is_made
             });
         match found {
             Found::Here => Ok(()),
@@ -121,6 +137,14 @@ impl Door {
             Found::TooMany => Err(refusal(
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "there are too many queues or sessions, or the store has no room",
+            )),
+            Found::TooManyOfUser => Err(refusal(
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "the user has made as many queues as one user may",
+            )),
+            Found::MemoryShort => Err(refusal(
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "no queue is made while memory is short",
             )),
         }
     }

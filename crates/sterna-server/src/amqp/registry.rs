@@ -1,6 +1,7 @@
 //! State of AMQP that all shards share: queues, and the links of clients that are away.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -9,6 +10,7 @@ use sterna_amqp::link::Unsettled;
 use super::address::share_name;
 use super::departed::{Gauge, Most, link_bytes, state_bytes};
 use super::exact::{ExactLinks, Forgotten};
+use super::owners::{Maker, Owners};
 use crate::config::{self, Amqp};
 use crate::mail::amqp::Place;
 use crate::session::amqp::topic_of_queue;
@@ -53,6 +55,10 @@ impl DeliveryRules {
 pub struct Registry {
     defaults: Amqp,
     queues: Mutex<FxHashMap<Box<str>, Queue>>,
+    /// Taken while the queues are locked, or without them.
+    owners: Mutex<Owners>,
+    /// Bytes of queues that are made, as the account of memory counts them.
+    queue_bytes: AtomicU64,
     suspended: Mutex<Suspended>,
     suspended_gauge: Gauge,
     /// Where clients' sending links are attached.
@@ -95,6 +101,10 @@ pub(super) enum Found {
     Absent,
     /// There are as many as there may be.
     TooMany,
+    /// The user has made as many as one user may.
+    TooManyOfUser,
+    /// None is made while memory is short.
+    MemoryShort,
 }
 
 /// One queue.
@@ -139,10 +149,20 @@ impl Registry {
         }
     }
 
-    /// Takes up the records that a store has kept of clients' links; other records are passed over.
-    pub(crate) fn restore<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, now_ms: u64) {
+    /// Takes up the records that a store has kept of clients' links, and of owners of queues; other records are passed
+    /// over.
+    pub(crate) fn restore<'a>(
+        &self,
+        records: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+        now_ms: u64,
+    ) {
         let remembered_ms = u64::from(self.defaults.suspended_link_timeout_s) * 1000;
+        let keys = records.clone().map(|(key, _)| key);
         self.exact.restore(keys, now_ms + remembered_ms);
+        let mut owners = lock(&self.owners);
+        for (key, value) in records {
+            owners.restore(key, value);
+        }
     }
 
     /// The names of all queues.
@@ -192,16 +212,22 @@ impl Registry {
         &self,
         name: &str,
         config: &Amqp,
+        maker: Maker<'_>,
         make: impl FnOnce(&str, &DeliveryRules) -> bool,
     ) -> Found {
         let mut queues = lock(&self.queues);
         let count = queues.len();
-        if !queues.contains_key(name) {
+        let is_new = !queues.contains_key(name);
+        if is_new {
             if !config.queues_on_first_use {
                 return Found::Absent;
             }
             if count >= config.maximum_queues as usize {
                 return Found::TooMany;
+            }
+            let refusal = lock(&self.owners).refuse(maker, config);
+            if let Some(refusal) = refusal {
+                return refusal;
             }
         }
         let queue = queues.entry(name.into());
@@ -211,6 +237,11 @@ impl Registry {
         }
         queue.is_made = make(&shared_subscription(name, queue), &queue.rules);
         if queue.is_made {
+            let bytes = queue_bytes(name);
+            self.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
+            if let Some(owner) = maker.owner().filter(|_| is_new) {
+                lock(&self.owners).note(name, owner);
+            }
             return Found::Here;
         }
         if queue.filter.is_none() {
@@ -250,6 +281,11 @@ impl Registry {
         if places.get(key) == Some(&place) {
             places.remove(key);
         }
+    }
+
+    /// Bytes of queues.
+    pub(super) fn queue_bytes(&self) -> u64 {
+        self.queue_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of links that are attached nowhere.
@@ -337,6 +373,16 @@ impl Registry {
         let first_ms = first.map(|((deadline_ms, _), _)| *deadline_ms);
         self.suspended_gauge.set(suspended.bytes, first_ms);
     }
+}
+
+/// A queue without its name and beside its session: its share, its rules, and its places in tables.
+const QUEUE_BYTES: u64 = 1_200;
+/// Texts that have a queue's name: of its session, its topic, its filter, its share, and in tables.
+const QUEUE_NAMES: u64 = 7;
+
+/// About the bytes of a queue, beside those that the account has for its session.
+const fn queue_bytes(name: &str) -> u64 {
+    QUEUE_BYTES + QUEUE_NAMES * name.len() as u64
 }
 
 fn shared_subscription(name: &str, queue: &Queue) -> String {
@@ -438,7 +484,7 @@ mod tests {
             ..config::Queue::default()
         }];
         let registry = Registry::new(&config);
-        let find = |name, makes| registry.find(name, &config, |_, _| makes);
+        let find = |name, makes| registry.find(name, &config, Maker::Broker, |_, _| makes);
         assert_eq!(find("alarms", false), Found::TooMany, "could not be made");
         assert_eq!(find("alarms", true), Found::Here);
         assert_eq!(find("x", true), Found::Here);
@@ -449,8 +495,55 @@ mod tests {
         assert_eq!(subscription("x"), "$share/x/queue/x");
         assert!(registry.takes_its_topic("x") && !registry.takes_its_topic("alarms"));
         config.queues_on_first_use = false;
-        let absent = registry.find("z", &config, |_, _| true);
+        let absent = registry.find("z", &config, Maker::Broker, |_, _| true);
         assert_eq!(absent, Found::Absent);
+    }
+
+    #[test]
+    fn no_user_makes_all_queues_and_a_restart_frees_none() {
+        let config = Amqp {
+            maximum_queues_per_user: 2,
+            queues: vec![config::Queue {
+                name: "declared".to_owned(),
+                ..config::Queue::default()
+            }],
+            ..Amqp::default()
+        };
+        let ann = Maker::Client {
+            user: Some("ann"),
+            is_short: false,
+        };
+        let nobody = Maker::Client {
+            user: None,
+            is_short: false,
+        };
+        let find =
+            |registry: &Registry, maker, name| registry.find(name, &config, maker, |_, _| true);
+        let registry = Registry::new(&config);
+        for name in ["declared", "a", "b"] {
+            assert_eq!(find(&registry, ann, name), Found::Here, "{name}");
+        }
+        let bytes = registry.queue_bytes();
+        assert!(bytes >= 3 * QUEUE_BYTES, "{bytes}");
+        assert_eq!(find(&registry, ann, "c"), Found::TooManyOfUser);
+        assert_eq!(find(&registry, ann, "a"), Found::Here);
+        assert_eq!(registry.queue_bytes(), bytes, "it was there");
+        assert_eq!(find(&registry, nobody, "c"), Found::Here);
+        let short = Maker::Client {
+            user: None,
+            is_short: true,
+        };
+        assert_eq!(find(&registry, short, "d"), Found::MemoryShort);
+        assert_eq!(find(&registry, short, "c"), Found::Here);
+        assert_eq!(find(&registry, Maker::Broker, "d"), Found::Here);
+
+        let restarted = Registry::new(&config);
+        let owner = ann.owner().unwrap();
+        let records = ["a", "b"].map(super::super::owners::owner_record);
+        let records = records.iter().map(|key| (&key[..], owner.as_bytes()));
+        restarted.restore(records, 0);
+        assert_eq!(find(&restarted, ann, "c"), Found::TooManyOfUser);
+        assert_eq!(find(&restarted, nobody, "c"), Found::Here);
     }
 
     #[test]
@@ -479,7 +572,7 @@ mod tests {
         );
         let rules = |name| {
             let mut found = None;
-            registry.find(name, &config, |_, rules| {
+            registry.find(name, &config, Maker::Broker, |_, rules| {
                 found = Some(rules.clone());
                 true
             });

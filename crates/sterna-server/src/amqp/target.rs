@@ -293,7 +293,7 @@ impl Door {
             return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
         }
         if let Node::Queue(name) = &node {
-            self.find_queue(cx, name)?;
+            self.find_queue(cx, name, client.user())?;
             if !self.service.registry.takes_its_topic(name) {
                 let detail = "the queue takes what its filter matches, and nothing else";
                 return Err(refusal(Condition::PRECONDITION_FAILED, detail));

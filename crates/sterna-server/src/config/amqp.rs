@@ -48,6 +48,8 @@ pub struct Amqp {
     pub queues_on_first_use: bool,
     /// Queues in all.
     pub maximum_queues: u32,
+    /// Queues that the links of one user may have made; clients without a name are one user.
+    pub maximum_queues_per_user: u32,
     /// Failed deliveries after which a queue's message goes to its dead letters. 0: any number.
     pub queue_maximum_deliveries: u16,
     /// The queue for the dead letters of queues. These are messages that receivers reject, or whose
@@ -131,6 +133,7 @@ impl Default for Amqp {
             queue_prefixes: Vec::new(),
             queues_on_first_use: true,
             maximum_queues: 10_000,
+            maximum_queues_per_user: 1_000,
             queue_maximum_deliveries: 0,
             queue_dead_letter: None,
             queue_maximum_delay_s: 7 * 24 * 3600,

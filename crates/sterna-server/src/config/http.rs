@@ -67,6 +67,8 @@ pub struct Http {
     pub maximum_idempotency_keys: u32,
     /// Topics that were created.
     pub maximum_topics: u32,
+    /// Topics that one user may have created; clients without a name are one user.
+    pub maximum_topics_per_user: u32,
     /// WebTransport sessions of one connection at a time; 0 turns WebTransport off.
     pub maximum_webtransport_sessions: u32,
     /// Streams that the client of a WebTransport session may have open at a time.
@@ -126,6 +128,7 @@ impl Default for Http {
             idempotency_window_s: 24 * 3600,
             maximum_idempotency_keys: 100_000,
             maximum_topics: 100_000,
+            maximum_topics_per_user: 10_000,
             maximum_webtransport_sessions: 16,
             maximum_webtransport_streams: 128,
         }

@@ -5,6 +5,7 @@
 
 mod api;
 mod claim;
+mod created;
 mod desk;
 mod fields;
 mod format;

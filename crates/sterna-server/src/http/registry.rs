@@ -10,37 +10,17 @@ use sterna_cluster::Asker;
 use sterna_cluster::requests::Begun;
 
 use super::claim::Claim;
+use super::created::{TOPIC_RECORD, Topics};
 use crate::config::Http;
-
-/// Bytes of all topics together, for each topic that there may be.
-const BYTES_PER_TOPIC: usize = 256;
 
 /// Topics and keys, behind short locks. Only requests that create, delete or look up topics, or that have a key,
 /// take the locks.
 #[derive(Debug, Default)]
 pub struct Registry {
-    topics: Mutex<Topics>,
+    pub(super) topics: Mutex<Topics>,
     keys: Mutex<Keys>,
     /// The way to other nodes, which may know keys; `None` where there are none.
     cluster: Option<Asker>,
-}
-
-#[derive(Debug, Default)]
-struct Topics {
-    /// With the append that keeps each; 0 for none.
-    names: HashMap<Box<str>, u64>,
-    bytes: usize,
-}
-
-/// The outcome of a topic's creation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Created {
-    /// The topic was created, which this append keeps; 0 for none.
-    New(u64),
-    /// The topic existed already. Its creation is kept with this append; 0 for none.
-    Existed(u64),
-    /// The topics are as many, or as long, as the limits allow.
-    TooMany,
 }
 
 /// Requests by their keys. An entry's size does not depend on what the client sent.
@@ -181,7 +161,7 @@ impl Drop for Ticket {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -234,46 +214,6 @@ impl Registry {
             kept_for_s,
             wake,
         ))
-    }
-
-    /// Creates a topic, if there are fewer than `http.maximum_topics`, and they are not longer than
-    /// 256 bytes on average. `keep` has the store keep that, and returns the append. No other shard takes the topic
-    /// for an existing one before.
-    pub(crate) fn create(&self, config: &Http, topic: &str, keep: impl FnOnce() -> u64) -> Created {
-        let most = config.maximum_topics as usize;
-        let mut topics = lock(&self.topics);
-        if let Some(append) = topics.names.get(topic) {
-            return Created::Existed(*append);
-        }
-        let bytes = topics.bytes + topic.len();
-        if topics.names.len() >= most || bytes > most.saturating_mul(BYTES_PER_TOPIC) {
-            return Created::TooMany;
-        }
-        let append = keep();
-        topics.bytes = bytes;
-        topics.names.insert(topic.into(), append);
-        Created::New(append)
-    }
-
-    /// Deletes a topic; false where none was created. `forget` has the store forget it, before another shard can create
-    /// it anew.
-    pub(crate) fn delete(&self, topic: &str, forget: impl FnOnce()) -> bool {
-        let mut topics = lock(&self.topics);
-        let existed = topics.names.remove(topic).is_some();
-        if existed {
-            forget();
-            topics.bytes -= topic.len();
-            debug_assert!(
-                !topics.names.is_empty() || topics.bytes == 0,
-                "bytes of topics that are not there"
-            );
-        }
-        existed
-    }
-
-    /// Whether a topic was created.
-    pub(crate) fn exists(&self, topic: &str) -> bool {
-        lock(&self.topics).names.contains_key(topic)
     }
 
     /// Looks a user's key up, and remembers it for `http.idempotency_window_s` where it is not known. If there
@@ -395,14 +335,7 @@ impl Registry {
         let mut known = Vec::new();
         for (key, value) in records {
             match key.split_first() {
-                Some((&TOPIC_RECORD, topic)) => {
-                    let topic = std::str::from_utf8(topic);
-                    if let Ok(topic) = topic
-                        && topics.names.insert(topic.into(), 0).is_none()
-                    {
-                        topics.bytes += topic.len();
-                    }
-                }
+                Some((&TOPIC_RECORD, topic)) => topics.restore(topic, value),
                 Some((&KEY_RECORD, id)) => known.extend(read_known(id, value)),
                 _ => {}
             }
@@ -416,8 +349,6 @@ impl Registry {
     }
 }
 
-/// First byte of the key of the record of a topic that was created.
-const TOPIC_RECORD: u8 = b'c';
 /// First byte of the key of the record of a request's key.
 const KEY_RECORD: u8 = b'k';
 
@@ -427,13 +358,6 @@ pub(crate) type KeyRecord = [u8; 17];
 fn key_record(id: KeyId) -> KeyRecord {
     let mut record = [KEY_RECORD; 17];
     record[1..].copy_from_slice(&id);
-    record
-}
-
-/// The key of the record of a topic that was created.
-pub(crate) fn topic_record(topic: &str) -> Vec<u8> {
-    let mut record = vec![TOPIC_RECORD];
-    record.extend_from_slice(topic.as_bytes());
     record
 }
 
@@ -548,28 +472,6 @@ mod tests {
         now_ms: u64,
     ) -> Begin {
         registry.begin(config, key, fingerprint(payload), None, (0, now_ms), |_| ())
-    }
-
-    #[test]
-    fn topics_are_created_once_and_up_to_a_limit() {
-        let registry = Registry::default();
-        let config = config(2);
-        let mut appends = 0;
-        let mut create = |topic: &str| {
-            registry.create(&config, topic, || {
-                appends += 1;
-                appends
-            })
-        };
-        assert_eq!(create("a"), Created::New(1));
-        assert_eq!(create("a"), Created::Existed(1));
-        assert_eq!(create(&"b".repeat(600)), Created::TooMany);
-        assert_eq!(create("b"), Created::New(2));
-        assert_eq!(create("c"), Created::TooMany);
-        assert!(registry.exists("b") && !registry.exists("c"));
-        assert!(registry.delete("b", || ()) && !registry.delete("b", || ()));
-        assert_eq!(create("c"), Created::New(3));
-        assert_eq!(lock(&registry.topics).bytes, 2);
     }
 
     #[test]

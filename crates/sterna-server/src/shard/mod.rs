@@ -196,9 +196,8 @@ impl Shard {
             let records = restored.node_records.iter();
             let records = records.map(|(key, value)| (&**key, &**value));
             (parts.http).restore(&parts.policy.http, records.clone(), now_ms);
-            (parts.bans).restore(records, now_ms);
-            let keys = restored.node_records.iter().map(|(key, _)| &**key);
-            parts.amqp.restore(keys, now_ms);
+            (parts.bans).restore(records.clone(), now_ms);
+            parts.amqp.restore(records, now_ms);
         }
         let queues = Arc::clone(&parts.amqp);
         let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
@@ -208,7 +207,7 @@ impl Shard {
             let shards = usize::from(parts.directory.shards());
             Arc::new(Memory::unlimited(shards, Arc::clone(&parts.directory)))
         });
-        memory.include(vec![Arc::clone(&queues) as _]);
+        memory.include(vec![Arc::clone(&queues) as _, Arc::clone(&parts.http) as _]);
         // It is read when all shards have come as far as this one.
         parts.outbox.post(number, Mail::Restored);
         parts.outbox.flush();

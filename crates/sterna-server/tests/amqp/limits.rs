@@ -6,9 +6,9 @@ use sterna_amqp::link::{AttachOptions, DeliveryTag, Unsettled};
 use sterna_amqp::messaging::{Source, Target, TargetArchetype};
 use sterna_amqp::performatives::{ReceiverSettleMode, Role};
 use sterna_mqtt::{QoS, Version};
-use sterna_server::config::{Amqp, Config};
+use sterna_server::config::{ActionName, Amqp, Config, Effect, Rule};
 
-use crate::client::{Client, Start};
+use crate::client::{Client, Start, message_to};
 use crate::fixture::Broker;
 
 fn broker(set: impl FnOnce(&mut Amqp)) -> Broker {
@@ -524,6 +524,35 @@ fn two_queues_of_one_name_and_filters_that_are_none_are_refused() {
         assert!(
             told.contains("amqp.queue") && told.contains(fault),
             "{queues}: {told}"
+        );
+    }
+}
+
+/// Else anybody takes the places of queues, whatever the rules allow.
+#[test]
+fn a_message_that_names_a_queue_makes_none_where_its_sender_may_not_publish() {
+    let mut config = Config::default();
+    config.amqp.maximum_queues = 1;
+    config.authorization.rules = vec![Rule {
+        effect: Effect::Deny,
+        actions: vec![ActionName::Publish],
+        topics: vec!["queue/secret".to_owned()],
+        ..Rule::default()
+    }];
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let relay = client.anonymous_sender(&mut broker, session);
+    for (token, address, outcome) in [
+        (1, "queue/secret", "rejected amqp:unauthorized-access"),
+        (2, "queue/mine", "accepted"),
+    ] {
+        let message = message_to(address, "m");
+        client.send_message(&mut broker, relay, token, &message, false, None);
+        assert_eq!(
+            client.outcomes(),
+            [(token, outcome.to_owned())],
+            "{address}"
         );
     }
 }

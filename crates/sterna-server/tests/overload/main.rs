@@ -717,3 +717,31 @@ fn what_departed_senders_leave_goes_before_any_client_is_ended() {
     broker.advance(1_000);
     assert!(broker.is_closed(honest));
 }
+
+/// What no client gives back by its end must not be made while others have to give theirs back.
+#[test]
+fn queues_and_topics_are_not_made_while_messages_are_dropped() {
+    let mut broker = Broker::with(&config(), 1);
+    let mut amqp = AmqpClient::start(&mut broker, AmqpStart::new("c"));
+    let session = amqp.begin(&mut broker);
+    amqp.sender(&mut broker, session, "queue/before");
+    assert_eq!(amqp.condition(), None);
+    broker.listener = HTTP;
+    let http = broker.open();
+    let put = |broker: &mut Broker, topic: &str| {
+        let request = format!("PUT /v1/topics/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        broker.send(http, request.as_bytes());
+        String::from_utf8(broker.take(http)).expect("text")
+    };
+    assert!(put(&mut broker, "before").starts_with("HTTP/1.1 201"));
+    resident(&mut broker, 91, Stage::Drop);
+    let answer = put(&mut broker, "after");
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("memory-short"), "{answer}");
+    assert!(put(&mut broker, "before").starts_with("HTTP/1.1 200"));
+    amqp.receiver(&mut broker, session, "in", Source::new("queue/before"), 1);
+    assert_eq!(amqp.condition(), None);
+    amqp.sender(&mut broker, session, "queue/after");
+    let condition = amqp.condition();
+    assert_eq!(condition.as_deref(), Some("amqp:resource-limit-exceeded"));
+}

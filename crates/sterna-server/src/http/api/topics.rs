@@ -13,10 +13,11 @@ use super::publish::{check_name, may_publish};
 use super::target::{Resource, Target};
 use crate::authorization::MessageKind;
 use crate::context::Context;
+use crate::http::created::{Created, topic_record};
 use crate::http::problem::ProblemKind as Kind;
-use crate::http::registry::{Created, topic_record};
 use crate::identity::Identity;
 use crate::mapping::{entity_tag, http_fields};
+use crate::memory::Stage;
 
 /// The rights of a published message in a browser: nothing in it runs.
 const SANDBOX: &[u8] = b"default-src 'none'; sandbox";
@@ -95,15 +96,26 @@ impl Api {
                     let detail = "the store has no room for the topic";
                     return Err(Trouble::new(Kind::StoreFull, detail));
                 }
-                let created = self.registry.create(&cx.policy.http, topic, || {
+                // It stays when its maker goes, so the last stage would not end.
+                if cx.memory.stage() >= Stage::Drop && !self.registry.exists(topic) {
+                    return Err(Trouble::new(Kind::MemoryShort, "memory is short"));
+                }
+                let made_by = (topic, asker.identity.user());
+                let created = self.registry.create(&cx.policy.http, made_by, |owner| {
                     let record = topic_record(topic);
-                    cx.appended(|cx| cx.broker.keep_node(&record, &[])).1
+                    cx.appended(|cx| cx.broker.keep_node(&record, owner.as_bytes()))
+                        .1
                 });
                 match created {
                     Created::New(append) if !has_retained => (201, append),
                     Created::New(append) | Created::Existed(append) => (200, append),
                     Created::TooMany => {
                         let detail = "no more topics can be created; see http.maximum_topics";
+                        return Err(Trouble::new(Kind::TooManyTopics, detail));
+                    }
+                    Created::TooManyOfUser => {
+                        let detail =
+                            "the user can create no more topics; see http.maximum_topics_per_user";
                         return Err(Trouble::new(Kind::TooManyTopics, detail));
                     }
                 }
