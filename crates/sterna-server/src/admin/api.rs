@@ -276,6 +276,7 @@ impl Desk<'_, '_> {
                 let queues = vec![(call.argument.as_str().into(), queue)];
                 self.ask_queues(id, Whole::Queue(queues), condition)
             }
+            Operation::RemoveQueue => self.remove_queue(id, &call.argument, change),
             Operation::Messages => {
                 let query = Query::Messages {
                     queue: self.queue(&call.argument)?.into(),

@@ -17,6 +17,7 @@ use super::desk::{Desk, Purpose};
 use super::floor::end_session_here;
 use super::role::Role;
 use super::routes::Call;
+use crate::amqp::anchor_of;
 use crate::audit;
 use crate::authorization::{MessageKind, Subject};
 use crate::control::{Obeyed, Order, OrderLetter};
@@ -144,6 +145,29 @@ impl Desk<'_, '_> {
         let promise = self.promise().at(append);
         self.tell(out, promise, Done::new(id, 204, None));
         Ok(())
+    }
+
+    pub(super) fn remove_queue(
+        &mut self,
+        id: ExchangeId,
+        name: &str,
+        change: &Change,
+    ) -> Result<(), Trouble> {
+        self.queue(name)?;
+        let conflict = |detail| Err(Trouble::new(Kind::Conflict, detail));
+        if self.admin.queues.is_declared(name) {
+            return conflict("the configuration declares this queue, or takes it for dead letters");
+        }
+        if self.cx.broker.is_in_cluster() {
+            return conflict("a queue of a cluster is on all of its nodes, and is not removed");
+        }
+        let shard = self.shard_of_session(&anchor_of(name))?;
+        let purpose = Purpose::Change(change.clone(), Kind::SessionBusy);
+        let query = Query::RemoveQueue {
+            name: name.into(),
+            append: None,
+        };
+        self.ask_one(id, purpose, shard, query)
     }
 
     pub(super) fn move_messages(

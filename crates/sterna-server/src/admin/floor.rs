@@ -68,6 +68,22 @@ impl Floor<'_, '_> {
         Err(Query::EndSession { client_id, append })
     }
 
+    /// Removes a queue, and says so when the store has that. It is asked again until then.
+    fn remove_queue(&mut self, name: Box<str>, append: Option<u64>) -> Result<Found, Query> {
+        let append = match append {
+            Some(append) => append,
+            None => match self.amqp.remove_queue(self.cx, &name) {
+                Some(append) => append,
+                None => return Ok(Found::Nothing),
+            },
+        };
+        if Promise::again(self.cx).at(append).is_kept_now(self.cx) {
+            return Ok(Found::One(json!({})));
+        }
+        let append = Some(append);
+        Err(Query::RemoveQueue { name, append })
+    }
+
     /// Answers a query. If it waits for the store, the rest of the query is the error: messages have to be
     /// read in the log first, or something has to be kept. It is to be asked again when the store has woken the shard.
     pub(crate) fn answer(&mut self, query: Query) -> Result<Found, Query> {
@@ -140,6 +156,9 @@ impl Floor<'_, '_> {
             },
             Query::EndSession { client_id, append } => {
                 return self.end_session(now_ms, client_id, append);
+            }
+            Query::RemoveQueue { name, append } => {
+                return self.remove_queue(name, append);
             }
             Query::AllSubscriptions {
                 window,

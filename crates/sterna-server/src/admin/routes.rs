@@ -33,6 +33,7 @@ pub(super) enum Operation {
     Topic,
     Queues,
     Queue,
+    RemoveQueue,
     Messages,
     Purge,
     Move,
@@ -241,6 +242,19 @@ pub(super) const ROUTES: &[Route] = &[
             "queue",
             "Queue",
             "One queue: what waits, its consumers and its rules",
+        )
+    },
+    Route {
+        method: "DELETE",
+        role: Some(Role::Operator),
+        success: (204, None),
+        problems: &[Kind::NoQueue, Kind::Conflict, Kind::SessionBusy],
+        ..read(
+            "/queues/{queue}",
+            Operation::RemoveQueue,
+            "removeQueue",
+            "",
+            "Removes a queue that no configuration declares, with the messages that wait in it",
         )
     },
     Route {

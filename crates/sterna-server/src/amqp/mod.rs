@@ -54,6 +54,7 @@ use crate::policy::Policy;
 use acknowledge::Acknowledgement;
 use client::{Client, Links, State};
 
+pub(crate) use queues::anchor_of;
 pub use registry::Registry;
 
 /// Application error codes of streams and connections (`docs/amqp-over-quic.md`, section 11).

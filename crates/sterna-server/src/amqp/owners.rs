@@ -64,6 +64,13 @@ impl Owners {
         }
     }
 
+    /// A queue is gone.
+    pub(super) fn forget(&mut self, name: &str) {
+        if let Some(owner) = self.of.remove(name) {
+            self.shares.remove(&owner, 0);
+        }
+    }
+
     /// Takes up the owner of a record that the store has kept; other records are passed over.
     pub(super) fn restore(&mut self, key: &[u8], value: &[u8]) {
         if let Some((&RECORD, name)) = key.split_first()

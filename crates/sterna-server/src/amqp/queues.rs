@@ -41,6 +41,22 @@ impl Door {
         self.make_queue(cx.broker, &cx.policy.amqp, now_ms, (name, maker))
     }
 
+    /// Removes a queue whose anchor this shard has, with its messages. Returns the append that keeps that, 0 for none;
+    /// `None` where the anchor is not here. Consumers that are there share what comes until they leave.
+    pub(crate) fn remove_queue(&self, cx: &mut Context<'_>, name: &str) -> Option<u64> {
+        let now_ms = cx.net.now_ms();
+        self.service.registry.remove(name, || {
+            let (has_ended, append) = cx.appended(|cx| {
+                let has_ended = cx.broker.end_session_here(now_ms, &anchor_of(name));
+                if has_ended {
+                    cx.broker.forget_node(&owner_record(name));
+                }
+                has_ended
+            });
+            has_ended.then_some(append)
+        })
+    }
+
     /// Makes the queues whose anchors belong to this shard after a start: those of the configuration, and
     /// those that were there before. Queues of which another shard has the anchor are made there.
     pub(crate) fn restore_queues(
@@ -151,7 +167,7 @@ impl Door {
 }
 
 /// The client identifier of a queue's anchor.
-fn anchor_of(name: &str) -> String {
+pub(crate) fn anchor_of(name: &str) -> String {
     format!("{QUEUE_PREFIX}{name}")
 }
 

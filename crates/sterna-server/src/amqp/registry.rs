@@ -149,7 +149,7 @@ impl Registry {
         }
     }
 
-    /// Takes up the records that a store has kept of clients' links, and of owners of queues; other records are passed
+    /// Takes up the records that a store has kept of clients' links, and of owners of queues. Other records are passed
     /// over.
     pub(crate) fn restore<'a>(
         &self,
@@ -248,6 +248,27 @@ impl Registry {
             queues.remove(name);
         }
         Found::TooMany
+    }
+
+    /// Whether the configuration declares a queue, or takes it for dead letters.
+    pub(crate) fn is_declared(&self, name: &str) -> bool {
+        let mut declared = self.defaults.queues.iter();
+        declared.any(|queue| queue.name == name)
+            || self.defaults.dead_letters().any(|other| other == name)
+    }
+
+    /// Removes a queue if `end` ends its anchor. Nobody else finds it, or makes it anew, before.
+    pub(super) fn remove<R>(&self, name: &str, end: impl FnOnce() -> Option<R>) -> Option<R> {
+        let mut queues = lock(&self.queues);
+        let queue = queues.get(name)?;
+        let ended = end()?;
+        if queue.is_made {
+            self.queue_bytes
+                .fetch_sub(queue_bytes(name), Ordering::Relaxed);
+        }
+        queues.remove(name);
+        lock(&self.owners).forget(name);
+        Some(ended)
     }
 
     /// Whether a shared subscription is that of a queue of this name.

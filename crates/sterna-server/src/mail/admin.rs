@@ -115,6 +115,8 @@ pub(crate) enum Query {
         client_id: Box<str>,
         append: Option<u64>,
     },
+    /// To remove a queue whose session is here. `append` is the one that keeps that, once it is done; 0 for none.
+    RemoveQueue { name: Box<str>, append: Option<u64> },
     /// Subscriptions of all sessions, from a place on and behind a filter there.
     AllSubscriptions {
         window: Window,

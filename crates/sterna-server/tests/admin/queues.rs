@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sterna_mqtt::QoS;
 use sterna_server::config::{Config, Queue};
 
+use crate::amqp_client::Client as AmqpClient;
 use crate::page;
 use crate::world::{V5, World, names};
 
@@ -177,4 +178,46 @@ fn a_move_into_a_full_queue_ends_there() {
     assert_eq!(payloads(&orders), ["0", "1", "2", "3"]);
     let dead = world.all("/admin/v1/queues/dead/messages", 9);
     assert_eq!(payloads(&dead), ["4", "5"]);
+}
+
+/// Else the places that somebody's queues take are taken for good.
+#[test]
+fn a_queue_that_is_not_declared_is_removed_with_its_messages() {
+    let mut config = config();
+    config.amqp.maximum_queues_per_user = 1;
+    let mut world = World::with(&config, 2);
+    world.broker.listener = page::AMQP;
+    let mut client = AmqpClient::connect(&mut world.broker, "c");
+    world.broker.listener = page::MQTT;
+    let session = client.begin(&mut world.broker);
+    let made = client.sender(&mut world.broker, session, "queue/made");
+    client.send(&mut world.broker, made, 1, "m");
+    assert_eq!(client.outcomes(), [(1, "accepted".to_owned())]);
+    assert_eq!(depth(&mut world, "made"), 1);
+    client.sender(&mut world.broker, session, "queue/other");
+    let condition = client.condition();
+    assert_eq!(condition.as_deref(), Some("amqp:resource-limit-exceeded"));
+    for (queue, status, kind) in [
+        ("orders", 409, "conflict"),
+        ("nothing", 404, "no-queue"),
+        ("other", 404, "no-queue"),
+    ] {
+        let told = world.call("DELETE", &format!("/admin/v1/queues/{queue}"), "");
+        assert_eq!(told.status, status, "{queue}");
+        assert_eq!(told.json["type"], format!("urn:sterna:problem:{kind}"));
+    }
+    let answer = world.send(
+        "DELETE",
+        "/admin/v1/queues/made",
+        "Sterna-Request: 1\r\n",
+        "",
+    );
+    assert_eq!(answer.status, 204);
+    assert_eq!(world.get("/admin/v1/queues/made").status, 404);
+    assert_eq!(world.read("/admin/v1/node")["queued_messages"], 0);
+    let queues = world.all("/admin/v1/queues", 100);
+    assert_eq!(names(&queues), ["alarms", "dead", "orders", "q"]);
+    // Its user may make another.
+    client.sender(&mut world.broker, session, "queue/another");
+    assert_eq!(client.condition(), None);
 }

@@ -154,6 +154,8 @@ enum Queues {
     List,
     /// Show one
     Show(Queue),
+    /// Remove one that no configuration declares, with the messages that wait in it
+    Remove(Queue),
     /// List messages that wait, first the one that is delivered next; nothing is taken
     Peek(Queue),
     /// Remove messages that wait, from the front
@@ -568,6 +570,11 @@ async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Fa
     match action {
         Queues::List => list(admin, &QUEUES, "/queues", most).await,
         Queues::Show(queue) => one(admin, &of(queue)).await,
+        Queues::Remove(queue) => {
+            let answer = admin.call(Method::Delete, &of(queue), None).await?;
+            let words = format_args!("the queue {} is removed", queue.queue);
+            Ok(Shown::done(answer, words))
+        }
         Queues::Peek(queue) => {
             list(admin, &MESSAGES, &format!("{}/messages", of(queue)), most).await
         }
