@@ -199,6 +199,8 @@ pub(super) struct TargetLink {
     pub(super) node: Target,
     /// The deliveries taken on the link, where its receiver settles second.
     pub(super) exact: Option<ExactLink>,
+    /// Deliveries of earlier attachments that were not settled when the link was attached.
+    pub(super) earlier: usize,
     /// The link's session, in a cluster.
     pub(super) claim: Option<Claim>,
     /// Its attach, while the link is still attached elsewhere.
@@ -246,7 +248,7 @@ impl Weighed for TargetLink {
             Target::Topic(topic) => topic.len(),
             Target::Anonymous | Target::BySubject | Target::Coordinator => 0,
         };
-        LINK_BYTES + self.name.len() + topic_bytes
+        LINK_BYTES + self.name.len() + topic_bytes + self.earlier * DELIVERY_BYTES
     }
 }
 

@@ -19,7 +19,7 @@ use super::attach::{
 };
 use super::claims::Claim;
 use super::client::{Client, Target, TargetLink};
-use super::exact::{Forgotten, Recorded};
+use super::exact::{ExactLink, Forgotten, Recorded};
 use super::security;
 use crate::authorization::MessageKind;
 use crate::context::Context;
@@ -137,6 +137,7 @@ impl Door {
             name: attach.name.into(),
             node,
             exact: None,
+            earlier: 0,
             claim: None,
             waiting: None,
             is_stolen: false,
@@ -202,8 +203,11 @@ impl Door {
             // Otherwise the client has nothing left of it.
             attaching.unsettled = unsettled;
         }
-        if let Some(target) = client.targets.get_mut(link) {
+        // It weighs more now.
+        if let Some(mut target) = client.targets.remove(link) {
+            target.earlier = exact.as_ref().map_or(0, ExactLink::unsettled) as usize;
             target.exact = exact;
+            client.targets.insert(link, target);
         }
         // The answer tells the outcomes of earlier deliveries.
         let promise = if attaching.unsettled.is_empty() {

@@ -465,6 +465,7 @@ fn who_holds_filters_links_aliases_or_a_transaction_is_ended_in_the_last_stage()
         "transaction",
         "aliases",
         "deliveries",
+        "earlier deliveries",
     ] {
         let mut broker = Broker::with(&config(), 1);
         let light = broker.client(V5, "light");
@@ -508,7 +509,7 @@ fn who_holds_filters_links_aliases_or_a_transaction_is_ended_in_the_last_stage()
                             client.sender(&mut broker, session, &topic);
                         }
                     }
-                    "deliveries" => {
+                    "deliveries" | "earlier deliveries" => {
                         let options = AttachOptions {
                             rcv_settle_mode: ReceiverSettleMode::Second,
                             source: Some(Source::default()),
@@ -519,6 +520,17 @@ fn who_holds_filters_links_aliases_or_a_transaction_is_ended_in_the_last_stage()
                         let link = client.attach(&mut broker, session, "out", role, &options);
                         for token in 0..120 {
                             client.send(&mut broker, link, token, "");
+                        }
+                        if attack == "earlier deliveries" {
+                            let (_, unsettled) = client.cut(&mut broker).pop().expect("the link");
+                            client = AmqpClient::start(&mut broker, AmqpStart::new("heavy"));
+                            let session = client.begin(&mut broker);
+                            let options = AttachOptions {
+                                unsettled: &unsettled,
+                                recover: true,
+                                ..options
+                            };
+                            client.attach(&mut broker, session, "out", role, &options);
                         }
                     }
                     "selectors" => {
@@ -718,7 +730,7 @@ fn what_departed_senders_leave_goes_before_any_client_is_ended() {
     assert!(broker.is_closed(honest));
 }
 
-/// What no client gives back by its end must not be made while others have to give theirs back.
+/// No client gives these back by its end. So they must not be made while others have to give theirs back.
 #[test]
 fn queues_and_topics_are_not_made_while_messages_are_dropped() {
     let mut broker = Broker::with(&config(), 1);
