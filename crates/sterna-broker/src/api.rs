@@ -100,6 +100,9 @@ pub struct Will {
     pub delay_s: u32,
     /// Message Expiry Interval in seconds, counted from publication; `None` for no expiry.
     pub expiry_s: Option<u32>,
+    /// Whether it is allowed by rights alone that came with the client
+    /// ([`Rights::still_publishes`](crate::Rights::still_publishes)).
+    pub is_given: bool,
 }
 
 /// The answer to `open`.

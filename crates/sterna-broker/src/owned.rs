@@ -114,14 +114,11 @@ pub(crate) struct Owned {
 }
 
 /// The bytes of a will, as other nodes keep it. First come the seconds of its delay, then those of its expiry plus
-/// one (zero for none), then its message.
+/// one (zero for none) with [`GIVEN`], then its message.
 pub(crate) fn encode_will(will: &SessionWill) -> Arc<[u8]> {
     let mut out = Vec::new();
     put_number(&mut out, u64::from(will.delay_s));
-    put_number(
-        &mut out,
-        will.expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1),
-    );
+    put_terms(&mut out, will.expiry_s, will.given_until_ms.is_some());
     will.message.encode(&mut out);
     out.into()
 }
@@ -138,33 +135,52 @@ pub fn is_will_delayed(will: &[u8]) -> bool {
 #[must_use]
 pub fn delayed_will(client_id: &str, will: &[u8], now_ms: u64) -> Option<Record> {
     let delay_s = Fields::new(will).number().filter(|&delay_s| delay_s > 0)?;
-    let (message, expiry_s) = decode_will(will)?;
+    let (message, expiry_s, is_given) = decode_will(will)?;
     let due_ms = now_ms.saturating_add(delay_s.saturating_mul(1_000));
-    let value = will_record(due_ms, expiry_s, &message.republished(now_ms, None));
+    let message = message.republished(now_ms, None);
+    let value = will_record(due_ms, (expiry_s, is_given), &message);
     Some((key(Kind::Will, client_id, &[]), value.into()))
 }
 
 /// The record of a will that is published at some time, if its client does not come back. Its message is dated when the
 /// delay begins, for a restart by another clock.
-pub(crate) fn will_record(due_ms: u64, expiry_s: Option<u32>, message: &Message) -> Vec<u8> {
+pub(crate) fn will_record(
+    due_ms: u64,
+    (expiry_s, is_given): (Option<u32>, bool),
+    message: &Message,
+) -> Vec<u8> {
     let mut value = Vec::new();
     put_number(&mut value, due_ms);
-    put_number(
-        &mut value,
-        expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1),
-    );
+    put_terms(&mut value, expiry_s, is_given);
     message.encode(&mut value);
     value
 }
 
-/// A will's message, and for how many seconds it holds; `None` for what is none.
-pub(crate) fn decode_will(will: &[u8]) -> Option<(Message, Option<u32>)> {
-    let mut fields = Fields::new(will);
-    fields.number()?;
-    let expiry_s = match fields.number()?.checked_sub(1) {
+/// Beside a will's expiry: the will needs rights that came with its client.
+const GIVEN: u64 = 1 << 40;
+
+fn put_terms(out: &mut Vec<u8>, expiry_s: Option<u32>, is_given: bool) {
+    let expiry = expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1);
+    put_number(out, if is_given { expiry | GIVEN } else { expiry });
+}
+
+/// For how many seconds a will holds, and whether it needs rights that came with its client; `None` for what is
+/// neither.
+pub(crate) fn terms_of(fields: &mut Fields<'_>) -> Option<(Option<u32>, bool)> {
+    let terms = fields.number()?;
+    let expiry_s = match (terms & !GIVEN).checked_sub(1) {
         None => None,
         Some(expiry_s) => Some(u32::try_from(expiry_s).ok()?),
     };
+    Some((expiry_s, terms & GIVEN != 0))
+}
+
+/// A will's message, for how many seconds it holds, and whether it needs rights that came with its client; `None` for
+/// what is none.
+pub(crate) fn decode_will(will: &[u8]) -> Option<(Message, Option<u32>, bool)> {
+    let mut fields = Fields::new(will);
+    fields.number()?;
+    let (expiry_s, is_given) = terms_of(&mut fields)?;
     let message = Message::decode(Bytes::copy_from_slice(fields.rest())).ok()?;
-    Some((message, expiry_s))
+    Some((message, expiry_s, is_given))
 }

@@ -60,6 +60,8 @@ pub(crate) struct SessionWill {
     pub(crate) message: Message,
     pub(crate) delay_s: u32,
     pub(crate) expiry_s: Option<u32>,
+    /// Until when the rights hold that came with its client; `None` if it does not need them.
+    pub(crate) given_until_ms: Option<u64>,
     /// When to publish it, once the connection is lost.
     pub(crate) due_ms: u64,
     /// Whether a store has it.

@@ -1,11 +1,14 @@
 //! The rules as the broker asks them: at a subscription, at a will, and of everything when they change.
 
+use std::net::Ipv6Addr;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use sterna_broker::{Holder, Message, Permit, Right, Rights};
 use sterna_net::ConnectionInfo;
 
 use crate::authorization::{MessageKind, Origin, Reading, Rules, Standing, Subject};
+use crate::bans::{Bans, Newcomer};
 use crate::identity::{Grant, Identity, common_name, may_have_client_id};
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
@@ -135,7 +138,31 @@ impl Policy {
     }
 }
 
-impl Rights for Policy {
+/// The rules and bans in force, as the broker asks them.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    policy: Arc<Policy>,
+    banned: Arc<Bans>,
+}
+
+impl InForce {
+    pub(crate) fn new(policy: &Arc<Policy>, banned: &Arc<Bans>) -> Arc<dyn Rights> {
+        Arc::new(Self {
+            policy: Arc::clone(policy),
+            banned: Arc::clone(banned),
+        })
+    }
+}
+
+impl Deref for InForce {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        &self.policy
+    }
+}
+
+impl Rights for InForce {
     fn admits(&self, holder: Holder<'_>) -> bool {
         if is_own(holder) {
             return true;
@@ -195,19 +222,48 @@ impl Rights for Policy {
     }
 
     fn publishes(&self, holder: Holder<'_>, will: &Message) -> bool {
-        let client = client_of(holder.client_id);
-        let standing = self.standings.of(holder.owner, &client);
-        let subject = Subject {
+        let standing = self.standing_of(holder);
+        self.may_publish_will(holder, will, standing.as_deref())
+    }
+
+    fn still_publishes(&self, holder: Holder<'_>, will: &Message, now_ms: u64) -> bool {
+        let standing = self.standing_of(holder);
+        if standing.is_some() || !self.gives_standings() {
+            return self.may_publish_will(holder, will, standing.as_deref());
+        }
+        // A ban is the one word on a user of an authority that the broker itself has.
+        let address = holder.endpoint.and_then(|endpoint| endpoint.address);
+        let who = Newcomer {
             user: holder.owner,
-            client: &client,
-            origin: Origin::of_endpoint(holder.endpoint),
-            standing: standing.as_deref(),
+            client: Some(&client_of(holder.client_id)),
+            address: address.map(|address| Ipv6Addr::from(address).into()),
         };
-        (self.rules).may_publish_still(subject, will.topic(), MessageKind::of(will))
+        self.banned.find(now_ms, who).is_none()
     }
 }
 
 impl Policy {
+    fn standing_of(&self, holder: Holder<'_>) -> Option<Arc<Standing>> {
+        self.standings
+            .of(holder.owner, &client_of(holder.client_id))
+    }
+
+    fn may_publish_will(
+        &self,
+        holder: Holder<'_>,
+        will: &Message,
+        standing: Option<&Standing>,
+    ) -> bool {
+        let client = client_of(holder.client_id);
+        let subject = Subject {
+            user: holder.owner,
+            client: &client,
+            origin: Origin::of_endpoint(holder.endpoint),
+            standing,
+        };
+        (self.rules).may_publish_still(subject, will.topic(), MessageKind::of(will))
+    }
+
     /// Whether a client that is away may have been given groups or rules. Nothing is known of them until it
     /// comes back. Then it is judged again.
     fn may_be_given_more(&self, holder: Holder<'_>) -> bool {

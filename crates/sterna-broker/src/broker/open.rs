@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use super::branches::RootTold;
+use super::rights::GIVEN_MS;
 use crate::account::Account;
 use crate::api::{
     Close, ConsumerId, DoorState, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
@@ -290,6 +291,7 @@ impl<P: DoorState> Broker<P> {
                 message: will.message.with_origin(session.origin),
                 delay_s: will.delay_s,
                 expiry_s: will.expiry_s,
+                given_until_ms: will.is_given.then_some(NEVER_MS),
                 due_ms: NEVER_MS,
                 is_stored: false,
             })
@@ -417,7 +419,8 @@ impl<P: DoorState> Broker<P> {
             will.is_stored = true;
             let begins_ms = will.due_ms - u64::from(will.delay_s) * 1000;
             let message = will.message.republished(begins_ms, None);
-            let value = will_record(will.due_ms, will.expiry_s, &message);
+            let terms = (will.expiry_s, will.given_until_ms.is_some());
+            let value = will_record(will.due_ms, terms, &message);
             let change = records::put(Kind::Will, &session.client_id, &[], value);
             self.queues.changes.push(change);
         }
@@ -625,6 +628,7 @@ impl<P: DoorState> Broker<P> {
             }
             (Some(will), WillFate::Publish) if will.delay_s > 0 => {
                 will.due_ms = now_ms + u64::from(will.delay_s) * 1000;
+                will.given_until_ms = will.given_until_ms.map(|_| now_ms + GIVEN_MS);
                 self.store_will(slot);
             }
             (Some(_), WillFate::Publish) => self.publish_will(now_ms, slot),
@@ -762,7 +766,7 @@ impl<P: DoorState> Broker<P> {
     ///
     /// Not where its owner may not publish to its topic any more.
     pub(super) fn publish_will(&mut self, now_ms: u64, slot: u32) {
-        if !self.may_publish_will(slot) {
+        if !self.may_publish_will(now_ms, slot) {
             self.take_will(slot);
         }
         if let Some(will) = self.take_will(slot) {

@@ -340,15 +340,17 @@ impl<P: DoorState> Broker<P> {
         will: &[u8],
         testator: Option<&Testator>,
     ) -> bool {
-        let Some((message, expiry_s)) = decode_will(will) else {
+        let Some((message, expiry_s, is_given)) = decode_will(will) else {
             return false;
         };
+        // It comes from a connection that has just ended.
+        let given_ms = is_given.then_some(now_ms);
         let holder = testator.map(|testator| Holder {
             client_id: &testator.client_id,
             owner: testator.user.as_deref(),
             endpoint: None,
         });
-        if holder.is_some_and(|holder| !self.permits_will(holder, &message)) {
+        if holder.is_some_and(|holder| !self.permits_will(holder, &message, given_ms)) {
             return true;
         }
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::Broker;
 use super::branches::RootTold;
+use super::rights::GIVEN_MS;
 use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::cursor::{Cursor, Past, Reader};
@@ -18,6 +19,7 @@ use crate::limits::Limits;
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Phase};
 use crate::owned::Ownership;
+use crate::owned::terms_of;
 use crate::queues::Queues;
 use crate::records::{
     self, Fields, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
@@ -154,12 +156,15 @@ impl StoredSession {
             Kind::Will => {
                 let mut fields = Fields::new(value);
                 let due_ms = fields.number()?;
-                let expiry_s = fields.number()?.checked_sub(1);
+                let (expiry_s, is_given) = terms_of(&mut fields)?;
+                let message = message(fields.rest())?;
                 self.will = Some(Box::new(SessionWill {
                     due_ms,
-                    expiry_s: expiry_s.and_then(|expiry_s| u32::try_from(expiry_s).ok()),
+                    expiry_s,
+                    given_until_ms: is_given
+                        .then(|| message.published_ms().saturating_add(GIVEN_MS)),
                     delay_s: 0,
-                    message: message(fields.rest())?,
+                    message,
                     is_stored: true,
                 }));
             }

@@ -22,6 +22,10 @@ use crate::session::{BrokerSession, State, Subscription};
 /// Packed sessions that one call judges at most. Others get their turn between.
 const JUDGED_PER_CALL: u32 = 1_024;
 
+/// How long rights that came with a client hold for its will, after its connection has ended. They end by then, whatever
+/// the delay of the will, for a client chooses that.
+pub(super) const GIVEN_MS: u64 = 24 * 60 * 60 * 1_000;
+
 /// The walk over packed sessions that are to be judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judging {
@@ -323,17 +327,33 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Whether a session's will may be published.
-    pub(super) fn may_publish_will(&self, slot: u32) -> bool {
+    pub(super) fn may_publish_will(&self, now_ms: u64, slot: u32) -> bool {
         let session = &self.queues.sessions[slot];
         (session.will.as_ref()).is_none_or(|will| {
-            self.of_holder(session, |holder| self.permits_will(holder, &will.message))
+            let is_given = will
+                .given_until_ms
+                .is_some_and(|until_ms| now_ms < until_ms);
+            self.of_holder(session, |holder| {
+                self.permits_will(holder, &will.message, is_given.then_some(now_ms))
+            })
         })
     }
 
-    /// Whether a holder's will may be published.
-    pub(super) fn permits_will(&self, holder: Holder<'_>, will: &Message) -> bool {
-        (self.rights.as_ref())
-            .is_none_or(|rights| rights.admits(holder) && rights.publishes(holder, will))
+    /// Whether a holder's will may be published. Rights that came with the client hold at `given_ms`, which is the
+    /// present; `None` if they do not.
+    pub(super) fn permits_will(
+        &self,
+        holder: Holder<'_>,
+        will: &Message,
+        given_ms: Option<u64>,
+    ) -> bool {
+        (self.rights.as_ref()).is_none_or(|rights| {
+            rights.admits(holder)
+                && match given_ms {
+                    Some(now_ms) => rights.still_publishes(holder, will, now_ms),
+                    None => rights.publishes(holder, will),
+                }
+        })
     }
 }
 

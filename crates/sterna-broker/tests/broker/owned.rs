@@ -56,6 +56,7 @@ fn records_of(node: &mut Cluster, client_id: &str) -> Vec<Record> {
 
 fn will() -> Will {
     Will {
+        is_given: false,
         message: message("will", "gone", Qos::AtLeastOnce, false),
         delay_s: 0,
         expiry_s: Some(60),
@@ -391,6 +392,7 @@ fn a_client_that_goes_before_its_session_comes_leaves_no_will() {
 fn a_will_that_is_delayed_waits_on_the_node_that_adopts_its_session() {
     let mut node = durable();
     let delayed = Will {
+        is_given: false,
         delay_s: 30,
         ..will()
     };

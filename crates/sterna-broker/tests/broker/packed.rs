@@ -129,6 +129,7 @@ fn the_will_of_a_packed_session_is_published_when_it_is_due_or_not_if_its_client
         let watcher = cluster.open_with(0, "watcher", true, 0, None);
         cluster.subscribe(watcher, "will", qos(Qos::AtLeastOnce));
         let will = Will {
+            is_given: false,
             message: message("will", "gone", Qos::AtLeastOnce, false),
             delay_s: 600,
             expiry_s: None,

@@ -63,6 +63,7 @@ fn limits_that_were_lowered_end_nothing() {
     let mut cluster = restarted(1, Limits::default(), &store);
     for name in ["a", "b", "c"] {
         let will = Will {
+            is_given: false,
             message: message(&format!("will/{name}"), "gone", Qos::AtLeastOnce, false),
             delay_s: 60,
             expiry_s: None,
@@ -367,4 +368,65 @@ fn a_shared_subscription_with_a_member_outlives_the_restart() {
         cluster.pass(1_000);
         assert_eq!(cluster.drain(back), ["waits"]);
     }
+}
+
+/// Rules that allow wills only by rights which came with their clients.
+#[derive(Debug)]
+struct Giving;
+
+impl Rights for Giving {
+    fn admits(&self, _: Holder<'_>) -> bool {
+        true
+    }
+
+    fn reads(&self, _: Holder<'_>, _: &str, _: Option<&str>) -> Right {
+        Right::Everything
+    }
+
+    fn receives(&self, _: Holder<'_>, _: &str) -> bool {
+        true
+    }
+
+    fn publishes(&self, _: Holder<'_>, _: &Message) -> bool {
+        false
+    }
+
+    fn still_publishes(&self, _: Holder<'_>, _: &Message, _: u64) -> bool {
+        true
+    }
+}
+
+/// A restart neither takes nor prolongs the rights that came with a will's client.
+#[test]
+fn given_rights_of_a_will_outlive_a_restart_for_their_day() {
+    const DAY_S: u32 = 24 * 60 * 60;
+    let store = MemoryStore::new();
+    let mut cluster = restarted(1, Limits::default(), &store);
+    for (name, is_given, delay_s, expiry_s) in [
+        ("given", true, 60, None),
+        ("expiring", true, 60, Some(u32::MAX)),
+        ("own", false, 60, None),
+        ("late", true, DAY_S + 60, None),
+    ] {
+        let will = Will {
+            message: message(&format!("will/{name}"), name, Qos::AtLeastOnce, false),
+            delay_s,
+            expiry_s,
+            is_given,
+        };
+        let client = cluster.open_with(0, name, false, NEVER_EXPIRES_S, Some(will));
+        cluster.close(client, Close::LOST);
+    }
+    drop(cluster);
+    let mut cluster = restarted(1, Limits::default(), &store);
+    cluster.broker(0).set_rights(Arc::new(Giving));
+    let reader = cluster.open(0, "reader");
+    cluster.subscribe(reader, "will/#", qos(Qos::AtLeastOnce));
+    cluster.pass(61_000);
+    let mut got = cluster.drain(reader);
+    got.sort();
+    assert_eq!(got, ["expiring", "given"]);
+    cluster.pass(u64::from(DAY_S) * 1_000);
+    assert_eq!(cluster.drain(reader), [""; 0]);
+    assert_eq!(cluster.directory.will_bytes(), 0, "none is left");
 }

@@ -309,6 +309,7 @@ fn a_session_belongs_to_its_user() {
     for owner in users {
         let mut cluster = Cluster::new(2);
         let will = |topic| Will {
+            is_given: false,
             message: message(topic, "gone", Qos::AtLeastOnce, false),
             delay_s: 0,
             expiry_s: None,

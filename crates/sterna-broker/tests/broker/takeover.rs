@@ -250,6 +250,7 @@ fn wills_across_shards_follow_the_same_rules() {
     let will = |delay_s| {
         let message = message("will", "gone", Qos::AtLeastOnce, false);
         Some(Will {
+            is_given: false,
             message,
             delay_s,
             expiry_s: None,

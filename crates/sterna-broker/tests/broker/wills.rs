@@ -7,6 +7,7 @@ use crate::cluster::{Client, Cluster, message, qos};
 fn will(delay_s: u32, retain: bool) -> Will {
     let message = message("will", "gone", Qos::AtLeastOnce, retain);
     Will {
+        is_given: false,
         message,
         delay_s,
         expiry_s: None,
@@ -146,6 +147,7 @@ fn wills_are_checked_and_limited_at_the_opening() {
             expiry_s: 0,
             consumer: sterna_broker::ConsumerId(1),
             will: Some(Will {
+                is_given: false,
                 message,
                 delay_s: 0,
                 expiry_s: None,

@@ -178,6 +178,7 @@ fn convert_will(
         message,
         delay_s: will.properties.will_delay_s(),
         expiry_s: will.properties.message_expiry_s(),
+        is_given: false,
     })
 }
 

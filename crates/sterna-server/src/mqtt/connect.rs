@@ -371,13 +371,20 @@ impl Door {
             let detail = TooManyConnections::DETAIL;
             return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
         }
-        if let Some(will) = &admission.will {
+        if let Some(will) = &mut admission.will {
             let topic = will.message.topic();
             let kind = MessageKind::of(&will.message);
-            if !(cx.policy.rules).may_publish(client.subject(cx), topic, kind) {
+            let subject = client.subject(cx);
+            if !(cx.policy.rules).may_publish(subject, topic, kind) {
                 let detail = "the will's topic is not allowed";
                 return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
             }
+            let unaided = Subject {
+                standing: None,
+                ..subject
+            };
+            will.is_given = subject.standing.is_some()
+                && !(cx.policy.rules).may_publish_still(unaided, topic, kind);
             if !client.sips.takes_will(cx, will.message.payload().len()) {
                 let detail = "the user owes more messages than it may, and the will is one";
                 return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);

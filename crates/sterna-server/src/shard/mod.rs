@@ -25,6 +25,7 @@ use crate::memory::Memory;
 use crate::metrics::{Meters, Sources, Survey, Watcher};
 use crate::mqtt;
 use crate::policy::Policy;
+use crate::rights::InForce;
 use crate::seats::Seats;
 use crate::session::SessionState;
 use crate::sys::{Board, Reporter};
@@ -184,7 +185,7 @@ impl Shard {
         if let Some(member) = &parts.cluster {
             member.join(&mut broker);
         }
-        broker.set_rights(Arc::clone(&parts.policy) as _);
+        broker.set_rights(InForce::new(&parts.policy, &parts.bans));
         broker.set_keeping(parts.policy.exactly_once);
         let meters = parts.sources.meters(number);
         broker.set_loss_watcher(Box::new(Watcher(Arc::clone(&meters))));
@@ -480,7 +481,8 @@ impl Handler for Shard {
                     self.policy = policy;
                     self.broker.set_keeping(self.policy.exactly_once);
                     if !grants_like {
-                        self.broker.set_rights(Arc::clone(&self.policy) as _);
+                        self.broker
+                            .set_rights(InForce::new(&self.policy, &self.bans));
                     }
                     let mut doors = self.doors(net);
                     doors.mqtt.policy_changed(&mut doors.cx);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use sterna_mqtt::packet::{Connect, Will};
-use sterna_mqtt::{Packet, Property, PublishProperties, QoS, Version};
+use sterna_mqtt::{Packet, Property, PropertyContext, PublishProperties, QoS, Version};
 use sterna_net::TransportKind;
 use sterna_server::Policy;
 use sterna_server::config::{ActionName, Config};
@@ -21,6 +21,13 @@ const RULES: &str = "[authorization]\ndefault_allow = false\n\
     [[authorization.rule]]\ngroups = ['ops']\ntopics = ['vault/#']\n\
     [[authorization.rule]]\nusers = ['*']\neffect = 'deny'\nactions = ['subscribe']\ntopics = ['vault/#']\n\
     [[authorization.rule]]\nusers = ['*']\ntopics = ['#']\n";
+
+/// Only `ops` may publish in the vault.
+const WILLS: &str = "[authorization]\ndefault_allow = false\n\
+    [[authorization.group]]\nname = 'ops'\n\
+    [[authorization.rule]]\ngroups = ['ops']\ntopics = ['vault/#']\n\
+    [[authorization.rule]]\nusers = ['*']\ntopics = ['plain/#']\n\
+    [[authorization.rule]]\nusers = ['bob']\nactions = ['subscribe']\ntopics = ['#']\n";
 
 fn of_groups() -> (tempfile::TempDir, Issuer, Config) {
     issued(|config| {
@@ -171,6 +178,85 @@ fn new_rules_hold_for_clients_from_before_tokens_had_groups() {
     let got = told(&mut broker, peer).join(" ");
     assert!(
         got.contains("plain/a") && !got.contains("secret/a"),
+        "{got}"
+    );
+}
+
+/// Enters with a will that is delayed, in a session that is kept for long.
+fn leave_will(
+    broker: &mut Broker,
+    credential: (&str, &str),
+    client: &str,
+    topic: &str,
+    delay_s: u32,
+) {
+    let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
+    let lasting = block(&[Property::SessionExpiryInterval(u32::MAX)]);
+    let delay = block(&[Property::WillDelayInterval(delay_s)]);
+    let connect = Connect {
+        user_name: Some(credential.0),
+        password: Some(credential.1.as_bytes()),
+        properties: lasting.properties(),
+        will: Some(Will {
+            topic,
+            payload: b"gone",
+            qos: QoS::AtMostOnce,
+            retain: true,
+            properties: delay
+                .publish_properties(PropertyContext::Will)
+                .expect("a will's"),
+        }),
+        ..plain(Version::V5, client)
+    };
+    broker.packet(peer, Version::V5, &Packet::Connect(connect));
+    broker.await_verdicts();
+    let words = told(broker, peer).join(" ");
+    assert!(words.contains("Success"), "{words}");
+    broker.cut(peer);
+}
+
+/// The right to publish came with a token's group. It holds for a will whose client is away, and ends a day later.
+#[test]
+fn rights_of_a_token_hold_for_a_delayed_will_and_not_for_ever() {
+    const DAY_S: u32 = 24 * 60 * 60;
+    let (_directory, issuer, mut config) = of_groups();
+    config.authorization = (sterna_server::config::parse("test", WILLS))
+        .expect("rules")
+        .authorization;
+    config.bans.flapping_logins = 1;
+    let mut broker = Broker::with(&config, 1);
+    let token = issuer.token(&claims("joe", &json!({"groups": ["ops"]})));
+    let watcher = crate::hook::connect(&mut broker, "watcher", "bob", "bob-pass");
+    assert!(subscribes(&mut broker, watcher, "#").contains("0x01"));
+    let files = issuer.token(&claims("ann", &json!({"groups": ["ops"]})));
+    leave_will(&mut broker, ("joe", token), "a", "vault/soon", 5);
+    leave_will(&mut broker, ("ann", files), "b", "vault/of-the-files", 5);
+    leave_will(&mut broker, ("joe", token), "c", "vault/late", DAY_S + 60);
+    leave_will(&mut broker, ("joe", token), "d", "plain/late", DAY_S + 60);
+    leave_will(&mut broker, ("joe", token), "e", "plain/reloaded", 5);
+    leave_will(&mut broker, ("ann", "ann-pass"), "f", "plain/removed", 5);
+    leave_will(&mut broker, ("joe", token), "g", "vault/banned", 5);
+    let flapping = crate::hook::connect(&mut broker, "g", "joe", token);
+    assert!(broker.is_closed(flapping));
+    config.authorization.rules[1].topics = vec!["plain/late".to_owned()];
+    broker.apply(Policy::load(&config).expect("a policy"));
+    broker.advance(6_000);
+    let got = told(&mut broker, watcher).join(" ");
+    assert!(got.contains("vault/soon"), "{got}");
+    assert!(got.contains("vault/of-the-files"), "{got}");
+    assert!(!got.contains("vault/banned"), "{got}");
+    assert!(
+        !got.contains("plain/"),
+        "these were allowed by a rule that is gone: {got}"
+    );
+    for wire in &mut broker.wires {
+        wire.now_ms += u64::from(DAY_S) * 1_000 + 60_000;
+    }
+    broker.advance(1_000);
+    let watcher = crate::hook::connect(&mut broker, "later", "bob", "bob-pass");
+    let got = subscribes(&mut broker, watcher, "#");
+    assert!(
+        got.contains("plain/late") && !got.contains("vault/late"),
         "{got}"
     );
 }
