@@ -9,6 +9,7 @@ use sterna_auth::ScramError;
 use sterna_mqtt::client::SendError;
 use sterna_mqtt::{Properties, ReasonCode, Violation};
 
+use crate::harmless::Harmless;
 use crate::link::DriverError;
 use crate::message::InvalidError;
 use crate::tls::TlsError;
@@ -83,13 +84,15 @@ impl ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Resolve { host, error } => write!(f, "cannot resolve {host}: {error}"),
-            Self::Socket(error) => error.fmt(f),
+            Self::Resolve { host, error } => {
+                write!(f, "cannot resolve {}: {}", Harmless(host), Harmless(error))
+            }
+            Self::Socket(error) => Harmless(error).fmt(f),
             Self::Tls(error) => error.fmt(f),
-            Self::Handshake(reason) => write!(f, "TLS: {reason}"),
-            Self::WebSocket(reason) => write!(f, "WebSocket: {reason}"),
-            Self::Http(reason) => write!(f, "HTTP: {reason}"),
-            Self::Quic(reason) => write!(f, "QUIC: {reason}"),
+            Self::Handshake(reason) => write!(f, "TLS: {}", Harmless(reason)),
+            Self::WebSocket(reason) => write!(f, "WebSocket: {}", Harmless(reason)),
+            Self::Http(reason) => write!(f, "HTTP: {}", Harmless(reason)),
+            Self::Quic(reason) => write!(f, "QUIC: {}", Harmless(reason)),
             Self::Timeout { place, after } => {
                 if let Some(place) = place {
                     write!(f, "{place}: ")?;
@@ -114,7 +117,7 @@ impl From<TlsError> for ConnectError {
     }
 }
 
-/// A refusal of the server.
+/// A refusal of the server. Its texts are as the server sent them; only `Display` makes them [`Harmless`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
@@ -140,10 +143,10 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (0x{:02x})", self.reason.name(), self.reason as u8)?;
         if let Some(text) = &self.text {
-            write!(f, ": {text}")?;
+            write!(f, ": {}", Harmless(text))?;
         }
         if let Some(reference) = &self.server_reference {
-            write!(f, "; use {reference}")?;
+            write!(f, "; use {}", Harmless(reference))?;
         }
         Ok(())
     }
@@ -216,7 +219,7 @@ impl fmt::Display for Error {
             Self::Refused(refusal) => write!(f, "the broker refused the connection: {refusal}"),
             Self::Disconnected(refusal) => write!(f, "the broker ended the connection: {refusal}"),
             Self::Rejected(refusal) => write!(f, "the broker refused: {refusal}"),
-            Self::Lost(error) => write!(f, "the connection was lost: {error}"),
+            Self::Lost(error) => write!(f, "the connection was lost: {}", Harmless(error)),
             Self::Silent => f.write_str("the broker doesn't answer any more"),
             Self::Protocol(violation) => write!(f, "the broker broke the protocol: {violation}"),
             Self::Authentication(error) => error.fmt(f),

@@ -9,10 +9,12 @@ use sterna_amqp::{CommandError, Condition, DecodeError, Violation};
 use sterna_auth::ScramError;
 
 use crate::error::ConnectError;
+use crate::harmless::Harmless;
 use crate::link::DriverError;
 use crate::transport::ending::Unacknowledged;
 
-/// An error as the peer tells it (part 2, section 2.8.14).
+/// An error as the peer tells it (part 2, section 2.8.14). Its texts are as the peer sent them; only `Display` makes
+/// them [`Harmless`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// The condition: a symbol of the specification, for example `amqp:not-found`, or another.
@@ -40,9 +42,9 @@ impl From<ErrorBuf> for Remote {
 
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.condition)?;
+        Harmless(&self.condition).fmt(f)?;
         match &self.description {
-            Some(description) => write!(f, ": {description}"),
+            Some(description) => write!(f, ": {}", Harmless(description)),
             None => Ok(()),
         }
     }
@@ -140,7 +142,7 @@ impl fmt::Display for Error {
             Self::Protocol { condition, detail } => {
                 write!(f, "the broker broke the protocol: {condition}: {detail}")
             }
-            Self::Lost(error) => write!(f, "the connection was lost: {error}"),
+            Self::Lost(error) => write!(f, "the connection was lost: {}", Harmless(error)),
             Self::TooLarge { bytes, max_bytes } => write!(
                 f,
                 "the message has {bytes} bytes, and the broker takes {max_bytes}"

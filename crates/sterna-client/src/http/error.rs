@@ -10,6 +10,7 @@ use sterna_h3::CommandError;
 use super::frames::FrameError;
 use super::problem::Problem;
 use crate::error::ConnectError;
+use crate::harmless::Harmless;
 use crate::message::InvalidError;
 
 /// Why a request failed or a subscription ended.
@@ -87,20 +88,20 @@ impl fmt::Display for Error {
             Self::Unexpected { status, location } => {
                 write!(f, "the server answered with status {status}")?;
                 match location {
-                    Some(to) => write!(f, ", which leads to {to}; it is not followed"),
+                    Some(to) => write!(f, ", which leads to {}; it is not followed", Harmless(to)),
                     None => f.write_str(", which is no answer to this request"),
                 }
             }
-            Self::Lost(error) => write!(f, "the connection was lost: {error}"),
+            Self::Lost(error) => write!(f, "the connection was lost: {}", Harmless(error)),
             Self::Timeout(after) => write!(f, "no response within {after:?}"),
-            Self::Protocol(what) => write!(f, "the broker broke the protocol: {what}"),
+            Self::Protocol(what) => write!(f, "the broker broke the protocol: {}", Harmless(what)),
             Self::Frame(error) => error.fmt(f),
             Self::TooLarge { max_bytes } => {
                 write!(f, "the response has more than {max_bytes} bytes")
             }
             Self::Closed => f.write_str("the broker ended the subscription"),
             Self::Command(error) => write!(f, "the request cannot be sent: {error}"),
-            Self::Invalid(what) => f.write_str(what),
+            Self::Invalid(what) => Harmless(what).fmt(f),
             Self::Ended => f.write_str("the client has ended"),
         }
     }

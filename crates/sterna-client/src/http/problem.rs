@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::harmless::Harmless;
+
 /// Before the name of a problem in its type.
 const PREFIX: &str = "urn:sterna:problem:";
 /// Longest text of a problem that is kept, in characters.
 const MAX_TEXT: usize = 1_000;
 
-/// A broker's refusal of a request (RFC 9457; `docs/http.md`, "Errors").
+/// A broker's refusal of a request (RFC 9457; `docs/http.md`, "Errors"). Its texts are as the broker sent them; only
+/// `Display` makes them [`Harmless`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
@@ -69,12 +72,13 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = self.detail.as_ref().or(self.title.as_ref());
-        match (what, self.name.as_str()) {
-            (Some(what), "") => write!(f, "{what} ({})", self.status),
-            (Some(what), name) => write!(f, "{what} ({}, {name})", self.status),
-            (None, "") => write!(f, "status {}", self.status),
-            (None, name) => write!(f, "{name} ({})", self.status),
+        let what = self.detail.as_ref().or(self.title.as_ref()).map(Harmless);
+        let name = (!self.name.is_empty()).then_some(Harmless(&self.name));
+        match (what, name) {
+            (Some(what), None) => write!(f, "{what} ({})", self.status),
+            (Some(what), Some(name)) => write!(f, "{what} ({}, {name})", self.status),
+            (None, None) => write!(f, "status {}", self.status),
+            (None, Some(name)) => write!(f, "{name} ({})", self.status),
         }
     }
 }

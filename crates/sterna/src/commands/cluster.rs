@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use serde_json::Value;
 
 use super::admin::connection::Connection;
-use super::admin::table::{Column, harmless, table};
+use super::admin::table::{Column, harmless, json, table};
 use super::exit::{self, Failure};
 
 const NODES: [Column; 10] = [
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 async fn status(args: &Args) -> Result<(), Failure> {
     let report = args.connection.client()?.get("/cluster").await?;
     let text = if args.json {
-        format!("{report}\n")
+        json(&report) + "\n"
     } else {
         describe(&report)
     };

@@ -3,7 +3,6 @@
 //! Where mosquitto's clients have a code for the same case, it is the same number.
 
 use std::fmt::Display;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use sterna_client::amqp::{self, Condition, Outcome};
@@ -69,15 +68,12 @@ pub(crate) fn usage(error: impl Display) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// Prints a line on standard error. It may have words of a server, which a terminal must not obey.
+/// Prints a line on standard error. It may have words of a server, which a terminal must not obey, also when it shows a
+/// file of them.
 pub(super) fn tell(text: impl Display) {
     let text = text.to_string();
-    if std::io::stderr().is_terminal() {
-        let lines: Vec<_> = text.split('\n').map(harmless).collect();
-        eprintln!("{}", lines.join("\n"));
-    } else {
-        eprintln!("{text}");
-    }
+    let lines: Vec<_> = text.split('\n').map(harmless).collect();
+    eprintln!("{}", lines.join("\n"));
 }
 
 /// Why a client command ends with something else than success.

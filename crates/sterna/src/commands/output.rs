@@ -109,6 +109,7 @@ struct Texts<'a> {
     content_type: Option<Cow<'a, str>>,
     response_topic: Option<Cow<'a, str>>,
     user_properties: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    correlation_data: Option<Cow<'a, [u8]>>,
 }
 
 impl<'a> Texts<'a> {
@@ -123,6 +124,13 @@ impl<'a> Texts<'a> {
                 .user_properties()
                 .map(|(name, value)| (shown(name), shown(value)))
                 .collect(),
+            correlation_data: properties.correlation_data().map(|data| {
+                if is_terminal {
+                    harmless(&String::from_utf8_lossy(data)).into_bytes().into()
+                } else {
+                    data.into()
+                }
+            }),
         }
     }
 }
@@ -137,7 +145,7 @@ fn fields<'a>(message: &'a Message, texts: &'a Texts<'_>) -> Fields<'a> {
         packet_id: message.packet_id(),
         topic_alias: properties.topic_alias(),
         content_type: texts.content_type.as_deref(),
-        correlation_data: properties.correlation_data(),
+        correlation_data: texts.correlation_data.as_deref(),
         expiry_s: properties.message_expiry_s(),
         payload_format: properties.all().find(|property| match property {
             Property::PayloadFormatIndicator(is_text) => Some(u8::from(is_text)),

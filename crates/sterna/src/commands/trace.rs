@@ -9,7 +9,7 @@ use serde_json::Value;
 use sterna_client::arguments::seconds;
 
 use super::admin::connection::{Admin, Connection, segment};
-use super::admin::table::harmless;
+use super::admin::table::{harmless, json};
 use super::exit::{self, Failure};
 use super::signals;
 
@@ -112,7 +112,7 @@ async fn follow(args: &Args, admin: &Admin) -> Result<(), Failure> {
         }
         seen += u64::from(!matches!(name, "watching" | "lost"));
         let text = if args.json {
-            format!("{event}\n")
+            json(&event) + "\n"
         } else {
             format!("{}\n", describe(&event))
         };

@@ -449,11 +449,12 @@ impl Shown {
                 eprintln!("sterna: {words}");
                 Ok(())
             }
-            Self::One(value) if as_json => write(&format!("{value}\n")),
+            Self::One(value) if as_json => write(&format!("{}\n", table::json(&value))),
             Self::One(value) => write(&table::members(&value)),
             Self::List(columns, items, has_more) => {
                 if as_json {
-                    let lines: Vec<String> = items.iter().map(|item| format!("{item}\n")).collect();
+                    let lines: Vec<String> =
+                        items.iter().map(|item| table::json(item) + "\n").collect();
                     write(&lines.concat())?;
                 } else {
                     write(&table::table(columns, &items))?;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use sterna_client::Harmless;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -11,10 +12,16 @@ pub(in super::super) type Column = (&'static str, &'static str);
 
 /// A text without what a terminal would obey.
 pub(in super::super) fn harmless(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() {
-            let _ = write!(out, "{}", character.escape_debug());
+    Harmless(text).to_string()
+}
+
+/// JSON as one line. Characters that a terminal would obey are escaped as JSON has it, so that programs read the same.
+pub(in super::super) fn json(value: &Value) -> String {
+    let mut out = String::new();
+    for character in value.to_string().chars() {
+        // They stand in texts alone, where escapes may be.
+        if Harmless(character).to_string().starts_with('\\') && character != '\\' {
+            let _ = write!(out, "\\u{:04x}", u32::from(character));
         } else {
             out.push(character);
         }
@@ -57,7 +64,7 @@ pub(super) fn cell(value: Option<&Value>) -> String {
         None | Some(Value::Null) => "-".to_owned(),
         Some(Value::String(text)) if text.is_empty() => "-".to_owned(),
         Some(Value::String(text)) => harmless(text),
-        Some(other) => other.to_string(),
+        Some(other) => json(other),
     }
 }
 
@@ -104,8 +111,10 @@ fn write_members(value: &Value, depth: usize, out: &mut String) {
         let _ = writeln!(out, "{}", cell(Some(value)));
         return;
     };
-    let width = members.keys().map(String::len).max().unwrap_or(0);
-    for (name, value) in members {
+    let names = members.keys().map(|name| harmless(name).chars().count());
+    let width = names.max().unwrap_or(0);
+    for (key, value) in members {
+        let name = harmless(key);
         let indent = depth * 2;
         match value {
             Value::Object(inner) if !inner.is_empty() => {
@@ -127,7 +136,7 @@ fn write_members(value: &Value, depth: usize, out: &mut String) {
                     out,
                     "{:indent$}{name:width$}  {}",
                     "",
-                    member(name, Some(other))
+                    member(key, Some(other))
                 );
             }
         }
@@ -151,6 +160,26 @@ mod tests {
         assert_eq!(lines[0], "NAME           RTT");
         assert_eq!(lines[1], "a              7");
         assert_eq!(lines[2], "\\u{1b}[2Jlong  -");
+    }
+
+    #[test]
+    fn no_text_of_a_server_gives_orders() {
+        let hostile = "a\u{1b}\u{7f}\u{9b}2J\u{202e}\u{2066}\\é\n";
+        let value = json!({hostile: hostile, "list": [[hostile], {"deep": [{hostile: hostile}]}]});
+        let line = json(&value);
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), value);
+        let columns = [("A", "/list")];
+        let table = table(&columns, std::slice::from_ref(&value));
+        let [heading, row] = table.lines().collect::<Vec<_>>()[..] else {
+            panic!("one row: {table:?}")
+        };
+        for text in [line.as_str(), heading, row]
+            .into_iter()
+            .chain(members(&value).lines())
+        {
+            assert_eq!(harmless(text), text);
+        }
+        assert_eq!(members(&value).lines().count(), 6);
     }
 
     #[test]
