@@ -1,8 +1,8 @@
 //! The audit log: logins, and refused ones with their reasons.
 //!
 //! Its target is a name of its own, and its level is the setting `log.audit`. Refusals have the level
-//! `warn`, logins `debug`. Actions of operators have `info`, refused ones `warn`; signals
-//! are logged by the command `serve`.
+//! `warn`, logins `debug`. Actions of operators have `info`, refused ones `warn`, those
+//! without an object `info`, too. Signals are logged by the command `serve`.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,8 @@ use sterna_net::{ConnectionId, ConnectionInfo};
 use crate::bans::Ban;
 use crate::config::Protocol;
 use crate::context::Context;
-use crate::identity::Identity;
+use crate::http::Trouble;
+use crate::identity::{Identity, Refusal};
 use crate::metrics::{LoginFailure, Meters};
 
 /// The target of the audit log.
@@ -36,9 +37,30 @@ pub(crate) struct Action<'a> {
     pub(crate) role: Option<&'a str>,
 }
 
+/// The end of a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome<'a> {
+    Done,
+    /// There was nothing to change: no reason to look, as such an action does no harm.
+    Nothing(&'a str),
+    Refused(&'a str),
+}
+
+impl<'a> Outcome<'a> {
+    /// The end of a change that is answered like this.
+    pub(crate) fn of(trouble: &'a Trouble) -> Self {
+        let detail = trouble.detail();
+        if trouble.status() == 404 {
+            Self::Nothing(detail)
+        } else {
+            Self::Refused(detail)
+        }
+    }
+}
+
 impl Action<'_> {
-    /// A line about it; `refusal` says why it was not done, if it was not. `meters` are those of the shard.
-    pub(crate) fn log(self, meters: &Meters, refusal: Option<&str>) {
+    /// A line about it. `meters` are those of the shard.
+    pub(crate) fn log(self, meters: &Meters, outcome: Outcome<'_>) {
         let Self {
             name: action,
             target: on,
@@ -47,6 +69,10 @@ impl Action<'_> {
             role,
         } = self;
         let peer = peer.map(tracing::field::display);
+        let refusal = match outcome {
+            Outcome::Done => None,
+            Outcome::Nothing(reason) | Outcome::Refused(reason) => Some(reason),
+        };
         let watch = &meters.watch;
         if watch.is_on() {
             let about = json!({
@@ -54,9 +80,21 @@ impl Action<'_> {
             });
             watch.audited("action", user, &about);
         }
-        match refusal {
-            None => line!(INFO, peer, user, role, action, on, "admin action"),
-            Some(reason) => {
+        match outcome {
+            Outcome::Done => line!(INFO, peer, user, role, action, on, "admin action"),
+            Outcome::Nothing(reason) => {
+                line!(
+                    INFO,
+                    peer,
+                    user,
+                    role,
+                    action,
+                    on,
+                    reason,
+                    "admin action refused"
+                );
+            }
+            Outcome::Refused(reason) => {
                 line!(
                     WARN,
                     peer,

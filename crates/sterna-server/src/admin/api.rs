@@ -13,13 +13,15 @@ use super::openapi;
 use super::role::Role;
 use super::routes::{Call, Operation};
 use super::rules::{explain, rules_value};
+use crate::audit::Outcome;
 use crate::certificate::CertificateUse;
 use crate::control::Order;
 use crate::http::{ProblemKind as Kind, Trouble, names_etag};
-use crate::identity::Identity;
+use crate::identity::{Identity, Refusal};
 use crate::mail::admin::{Answer, Ask, Body, Query, Whose, Window};
 use crate::mail::ranking::{Best, MOST_AT_ONCE, Rank, RankBy};
 use crate::mail::{AdminLetter, Mail};
+use crate::metrics::LoginFailure;
 use crate::sys::Process;
 
 /// Entries of a page where nothing else is asked for.
@@ -154,11 +156,13 @@ impl Desk<'_, '_> {
         }
         self.came_in(&identity);
         let done = self.operate(out, request, &call, &identity, &mut change);
-        if let Err(trouble) = &done
-            && call.route.method != "GET"
-        {
-            self.log_change(&change, Some(trouble.detail()));
-        }
+        let done = done.map_err(|trouble| {
+            if call.route.method == "GET" || trouble.is_audited() {
+                return trouble;
+            }
+            self.log_change(&change, Outcome::of(&trouble));
+            trouble.audited()
+        });
         done.map(|()| true)
     }
 
@@ -168,7 +172,9 @@ impl Desk<'_, '_> {
         if user.is_none() && self.cx.policy.has_users() {
             let detail = "the API asks for credentials";
             let challenge = crate::http::challenge(self.cx.policy);
-            return self.refuse_login(user, Trouble::unauthenticated(detail, challenge));
+            let trouble = Trouble::unauthenticated(detail, challenge);
+            let failure = LoginFailure::Claim(Refusal::NoCredentials);
+            return self.refuse_login(user, failure, trouble);
         }
         let has = match change.role {
             Some(role) => format!("the role {}", role.name()),
@@ -185,8 +191,8 @@ impl Desk<'_, '_> {
              authorization.admins{anonymous}",
             wanted.name()
         );
-        self.log_change(change, Some(&detail));
-        Trouble::new(Kind::Forbidden, detail)
+        self.log_change(change, Outcome::Refused(&detail));
+        Trouble::new(Kind::Forbidden, detail).audited()
     }
 
     /// Does the requested operation. `change` learns its object where the request's content names that.
@@ -308,7 +314,7 @@ impl Desk<'_, '_> {
                 if !is_there {
                     return Err(no_retained());
                 }
-                self.log_change(change, None);
+                self.log_change(change, Outcome::Done);
                 let promise = self.promise().at(token);
                 self.tell(out, promise, Done::new(id, 204, None));
                 Ok(())
@@ -367,7 +373,7 @@ impl Desk<'_, '_> {
             Operation::Ban => self.ban(out, request, change),
             Operation::Lift => self.lift_ban(out, id, call, change),
             Operation::Trace => {
-                self.log_change(change, None);
+                self.log_change(change, Outcome::Done);
                 self.trace(out, id, call, identity)
             }
             Operation::Reload => self.order(id, Order::Reload, change.clone()),

@@ -9,6 +9,7 @@ use super::api::{Done, content};
 use super::changes::Change;
 use super::desk::Desk;
 use super::routes::Call;
+use crate::audit::Outcome;
 use crate::bans::{Ban, Banned, TooManyBans};
 use crate::config::AddressPrefix;
 use crate::http::{ProblemKind as Kind, Trouble};
@@ -71,7 +72,7 @@ impl Desk<'_, '_> {
         if !number.is_ok_and(|number| self.cx.bans.lift(number)) {
             return Err(missing(Kind::NoBan));
         }
-        self.log_change(change, None);
+        self.log_change(change, Outcome::Done);
         announce_bans(self.cx);
         Done::new(id, 204, None).tell(out);
         Ok(())
@@ -125,7 +126,7 @@ impl Desk<'_, '_> {
                 "there are as many bans as bans.maximum_bans",
             )
         })?;
-        self.log_change(change, None);
+        self.log_change(change, Outcome::Done);
         announce_bans(self.cx);
         Done::new(request.id, 200, Some(ban_value(number, &ban))).tell(out);
         Ok(())

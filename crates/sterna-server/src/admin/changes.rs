@@ -18,7 +18,7 @@ use super::floor::end_session_here;
 use super::role::Role;
 use super::routes::Call;
 use crate::amqp::anchor_of;
-use crate::audit;
+use crate::audit::{self, Outcome};
 use crate::authorization::{MessageKind, Subject};
 use crate::control::{Obeyed, Order, OrderLetter};
 use crate::door::Promise;
@@ -79,8 +79,8 @@ impl Change {
         let away = elsewhere(&answers);
         let Some(value) = one(answers) else {
             let trouble = away.unwrap_or_else(|| missing(kind));
-            self.log(meters, Some(trouble.detail()));
-            return Err(trouble);
+            self.log(meters, Outcome::of(&trouble));
+            return Err(trouble.audited());
         };
         if let Some(name) = value["name"].as_str() {
             let _ = write!(self.target, " {name}");
@@ -88,7 +88,7 @@ impl Change {
         if let Some(messages) = value["messages"].as_u64() {
             let _ = write!(self.target, ", {messages} messages");
         }
-        self.log(meters, None);
+        self.log(meters, Outcome::Done);
         Ok(value)
     }
 
@@ -99,12 +99,16 @@ impl Change {
             _ => None,
         });
         let obeyed = obeyed.unwrap_or_else(|| Err("the process has not answered".to_owned()));
-        self.log(meters, obeyed.as_ref().err().map(String::as_str));
+        let refusal = obeyed.as_ref().err();
+        self.log(
+            meters,
+            refusal.map_or(Outcome::Done, |why| Outcome::Refused(why)),
+        );
         obeyed
     }
 
     /// A line of the audit log about the change, and why it was refused, if it was. `meters` are those of the shard.
-    fn log(&self, meters: &Meters, refusal: Option<&str>) {
+    fn log(&self, meters: &Meters, outcome: Outcome<'_>) {
         let action = audit::Action {
             name: self.action,
             target: &self.target,
@@ -112,7 +116,7 @@ impl Change {
             user: self.user.as_deref(),
             role: self.role.map(Role::name),
         };
-        action.log(meters, refusal);
+        action.log(meters, outcome);
     }
 }
 
@@ -141,7 +145,7 @@ impl Desk<'_, '_> {
         let Some(append) = end_session_here(self.cx, now_ms, name) else {
             return Err(missing(Kind::SessionBusy));
         };
-        self.log_change(change, None);
+        self.log_change(change, Outcome::Done);
         let promise = self.promise().at(append);
         self.tell(out, promise, Done::new(id, 204, None));
         Ok(())
@@ -211,7 +215,7 @@ impl Desk<'_, '_> {
         let wanted: Publish = content(request)?;
         change.target.clone_from(&wanted.topic);
         self.publish_message(out, request.id, identity, &wanted)?;
-        self.log_change(change, None);
+        self.log_change(change, Outcome::Done);
         Ok(())
     }
 
@@ -342,7 +346,7 @@ impl Desk<'_, '_> {
     }
 
     /// A line of the audit log about a change, and why it was refused, if it was.
-    pub(super) fn log_change(&self, change: &Change, refusal: Option<&str>) {
-        change.log(self.cx.meters, refusal);
+    pub(super) fn log_change(&self, change: &Change, outcome: Outcome<'_>) {
+        change.log(self.cx.meters, outcome);
     }
 }

@@ -19,7 +19,9 @@ use crate::config::Protocol;
 use crate::context::Context;
 use crate::control::Order;
 use crate::door::Promises;
-use crate::http::{Credentials, ProblemKind as Kind, Trouble, Verdict, fail, respond};
+use crate::http::{
+    Credentials, ProblemKind as Kind, Trouble, Verdict, claimed_user, fail, respond,
+};
 use crate::identity::{Identity, Outcome};
 use crate::mail::admin::{Answer, Ask, Body};
 use crate::mail::{AdminLetter, Mail};
@@ -133,14 +135,16 @@ impl Desk<'_, '_> {
     }
 
     pub(super) fn refused(&self, out: &mut dyn Responses, id: ExchangeId, trouble: &Trouble) {
-        let info = self.cx.net.info(self.connection);
-        tracing::info!(
-            peer = info.map(|info| tracing::field::display(info.peer)),
-            user = self.credentials.name(),
-            status = trouble.status(),
-            detail = trouble.detail(),
-            "admin request refused"
-        );
+        if !trouble.is_audited() {
+            let info = self.cx.net.info(self.connection);
+            tracing::info!(
+                peer = info.map(|info| tracing::field::display(info.peer)),
+                user = self.credentials.name(),
+                status = trouble.status(),
+                detail = trouble.detail(),
+                "admin request refused"
+            );
+        }
         fail(out, id, &None, trouble);
     }
 
@@ -187,7 +191,8 @@ impl Desk<'_, '_> {
                 if !self.listener().anonymous && self.role(&identity).is_none() {
                     let detail = "the user has no role: see admin.viewers, admin.operators and authorization.admins";
                     let trouble = Trouble::new(Kind::Forbidden, detail);
-                    return Err(self.refuse_login(identity.user(), trouble));
+                    let failure = LoginFailure::NotAuthorized;
+                    return Err(self.refuse_login(identity.user(), failure, trouble));
                 }
                 self.came_in(&identity);
                 self.ask_all(request.id, Purpose::Scrape, &Ask::Scrape)
@@ -257,9 +262,10 @@ impl Desk<'_, '_> {
             Verdict::Wait => Ok(None),
             Verdict::Refused(refusal, trouble) => {
                 let failure = LoginFailure::Claim(refusal);
+                let user = claimed_user(head);
                 let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
-                login.refused(failure, trouble.detail());
-                Err(trouble)
+                login.by(user.as_deref()).refused(failure, trouble.detail());
+                Err(trouble.audited())
             }
         }
     }
@@ -270,11 +276,15 @@ impl Desk<'_, '_> {
     }
 
     /// Notes a sender that may not come in.
-    pub(super) fn refuse_login(&self, user: Option<&str>, trouble: Trouble) -> Trouble {
+    pub(super) fn refuse_login(
+        &self,
+        user: Option<&str>,
+        failure: LoginFailure,
+        trouble: Trouble,
+    ) -> Trouble {
         let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
-        let login = login.by(user);
-        login.refused(LoginFailure::NotAuthorized, trouble.detail());
-        trouble
+        login.by(user).refused(failure, trouble.detail());
+        trouble.audited()
     }
 
     /// Notes a sender that may come in.

@@ -9,6 +9,7 @@ use super::changes::Change;
 use super::desk::Desk;
 use super::role::Role;
 use super::routes::Call;
+use crate::audit::Outcome;
 use crate::http::{ProblemKind as Kind, Trouble, respond};
 use crate::identity::Identity;
 use crate::mail::admin::Body;
@@ -193,7 +194,7 @@ impl Desk<'_, '_> {
                 role: self.role(&identity),
             };
             let why = "the credentials have ended, or the role is taken away: the trace is ended";
-            self.log_change(&change, Some(why));
+            self.log_change(&change, Outcome::Refused(why));
             out.cancel(exchange);
             self.end_traces(Some(exchange));
         }

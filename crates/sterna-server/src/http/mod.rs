@@ -32,7 +32,7 @@ use api::{Acknowledgement, Api, Peer, Reply};
 use desk::Desk;
 
 pub(crate) use api::{
-    Credentials, Trouble, Verdict, challenge, fail, is_consumer, names_etag, respond,
+    Credentials, Trouble, Verdict, challenge, claimed_user, fail, is_consumer, names_etag, respond,
 };
 pub(crate) use page::{etag_of, resource as page_resource};
 pub(crate) use problem::{Problem, ProblemKind};

@@ -4,7 +4,7 @@ use sterna_http::{Content, ExchangeId, Head, Request, Responses};
 
 use super::answer::{Trouble, fail, respond};
 use super::ask;
-use super::credentials::Verdict;
+use super::credentials::{Verdict, claimed_user};
 use super::open::Asker;
 use super::origin::{self, ALLOWED_FIELDS, Reader};
 use super::peer::{Claimed, Held, Peer, Until};
@@ -321,7 +321,8 @@ impl Api {
             Verdict::Wait => Admitted::Later(Until::Verdict),
             Verdict::Refused(refusal, trouble) => {
                 let failure = LoginFailure::Claim(refusal);
-                let login = Login::of(cx, peer.connection, Protocol::Http);
+                let user = claimed_user(head);
+                let login = Login::of(cx, peer.connection, Protocol::Http).by(user.as_deref());
                 login.refused(failure, trouble.detail());
                 return Err(trouble);
             }

@@ -17,6 +17,8 @@ pub(crate) struct Trouble {
     allow: Option<&'static str>,
     /// The credentials that would be accepted, for a request without good ones.
     challenge: Option<String>,
+    /// A line of the audit log is about it.
+    is_audited: bool,
 }
 
 impl Trouble {
@@ -25,7 +27,21 @@ impl Trouble {
             problem: kind.because(detail),
             allow: None,
             challenge: None,
+            is_audited: false,
         }
+    }
+
+    /// The same, with a line of the audit log that says all about it.
+    pub(crate) fn audited(self) -> Self {
+        Self {
+            is_audited: true,
+            ..self
+        }
+    }
+
+    /// Whether the audit log has a line about it, so that another one is of no use.
+    pub(crate) const fn is_audited(&self) -> bool {
+        self.is_audited
     }
 
     /// The problem of a message that the broker has refused.

@@ -106,6 +106,24 @@ fn refused_claim(policy: &Policy, refusal: Refusal) -> Verdict {
     Verdict::Refused(refusal, trouble)
 }
 
+/// The user name and the password of decoded Basic credentials.
+fn parts(decoded: &[u8]) -> Option<(&str, &[u8])> {
+    let colon = decoded.iter().position(|&byte| byte == b':')?;
+    let user = std::str::from_utf8(&decoded[..colon]).ok()?;
+    Some((user, &decoded[colon + 1..]))
+}
+
+/// The user that a request says to be from, for the log of refusals.
+pub(crate) fn claimed_user(head: &Head) -> Option<String> {
+    let text = std::str::from_utf8(head.field("authorization")?).ok()?;
+    let (scheme, value) = text.trim().split_once(' ')?;
+    let decoded = (scheme.eq_ignore_ascii_case("basic"))
+        .then(|| STANDARD.decode(value.trim_start()).ok())
+        .flatten()?;
+    let (user, _) = parts(&decoded)?;
+    (!user.is_empty()).then(|| user.to_owned())
+}
+
 impl Credentials {
     /// Judges a request. A verdict that takes longer comes by a letter of this number.
     pub(crate) fn judge(
@@ -188,12 +206,7 @@ impl Credentials {
             return self.heard(cx, key, shown, verdict);
         }
         let decoded = STANDARD.decode(value).unwrap_or_default();
-        let colon = decoded.iter().position(|&byte| byte == b':');
-        let parts = colon.and_then(|colon| {
-            let user = std::str::from_utf8(&decoded[..colon]).ok()?;
-            Some((user, &decoded[colon + 1..]))
-        });
-        let Some((user, password)) = parts else {
+        let Some((user, password)) = parts(&decoded) else {
             return refused(policy, "the credentials are not base64 of `user:password`");
         };
         let claim = Claim::Password(user, password);

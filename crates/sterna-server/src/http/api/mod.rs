@@ -43,7 +43,7 @@ use crate::door::Promise;
 use crate::sys::Counts;
 pub(crate) use acknowledge::Acknowledgement;
 pub(crate) use answer::{Trouble, fail, respond};
-pub(crate) use credentials::{Credentials, Verdict, challenge};
+pub(crate) use credentials::{Credentials, Verdict, challenge, claimed_user};
 pub(crate) use peer::Peer;
 pub(crate) use sessions::Reply;
 use sessions::Told;
