@@ -79,9 +79,12 @@ pub(crate) fn judge(
     .unwrap_or_else(Verdict::Refused)
 }
 
-/// Whether a client that shows nothing beside its certificate may come in.
+/// Whether a client needs nothing beside its certificate. Bans do not count: a banned client is to learn of
+/// its ban, and not that it lacks credentials.
 pub(crate) fn admits_quiet(cx: &Context<'_>, connection: ConnectionId) -> bool {
-    matches!(judge(cx, connection, 0, Claim::Nothing), Verdict::Known(_))
+    let info = cx.net.info(connection);
+    let case = info.and_then(|info| Case::new(cx, info).ok());
+    case.is_some_and(|case| matches!(case.quiet(), Ok(Verdict::Known(_))))
 }
 
 /// Whether a client whose identity is known may come in, as far as bans go. `name` is its own name, if it has one;

@@ -21,8 +21,10 @@ pub enum Event<'a> {
     /// [`sasl_challenge`](super::Connection::sasl_challenge) or
     /// [`sasl_outcome`](super::Connection::sasl_outcome); until then no input is accepted.
     SaslInit {
-        /// One of those that were offered.
+        /// Its name.
         mechanism: &'a str,
+        /// Whether it was offered. If not, the client can only be refused, and learns why by the outcome.
+        is_offered: bool,
         /// The mechanism's first message.
         initial_response: Option<&'a [u8]>,
         /// The host that is addressed.

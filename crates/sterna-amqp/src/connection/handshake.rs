@@ -8,7 +8,7 @@ use crate::frame::{self, Frame, TYPE_AMQP, TYPE_SASL};
 use crate::performatives::{Open, Performative};
 use crate::sasl::{
     Mechanism, SaslChallenge, SaslCode, SaslFrame, SaslInit, SaslMechanisms, SaslOutcome,
-    SaslResponse,
+    SaslResponse, mechanism,
 };
 use crate::security::{ProtocolHeader, ProtocolId};
 use crate::types::{Multiple, Symbol};
@@ -40,6 +40,11 @@ pub struct ClientOptions<'a> {
 
 const WRONG_HEADER: DecodeError =
     DecodeError::new(Condition::NOT_IMPLEMENTED, "protocol header is not served");
+/// A client that shows nothing, where credentials are asked for.
+const NO_SASL: DecodeError = DecodeError::new(
+    Condition::UNAUTHORIZED_ACCESS,
+    "the server asks for a SASL layer",
+);
 const NO_HEADER: DecodeError = DecodeError::framing("frame before the protocol header");
 
 impl Connection {
@@ -159,6 +164,7 @@ impl Connection {
             (Side::Client, ProtocolHeader::AMQP) if authenticated || self.mechanism.is_none() => {
                 self.phase = Phase::Open;
             }
+            (Side::Server, ProtocolHeader::AMQP) => return Err(NO_SASL),
             (_, ProtocolHeader { id, .. }) => {
                 return Err(match id {
                     ProtocolId::Tls => DecodeError::new(
@@ -202,16 +208,15 @@ impl Connection {
         match (phase, body) {
             (SaslPhase::Init, SaslFrame::Init(init)) => {
                 let name = init.mechanism.0;
-                if !self.mechanisms.iter().any(|one| one == name) {
-                    write_outcome(SaslCode::Auth, None, out);
-                    return Err(DecodeError::new(
-                        Condition::UNAUTHORIZED_ACCESS,
-                        "mechanism was not offered",
-                    ));
-                }
-                self.decision = Decision::Sasl;
+                let is_offered = self.mechanisms.iter().any(|one| one == name);
+                self.decision = if is_offered {
+                    Decision::Sasl
+                } else {
+                    Decision::Refusal
+                };
                 Ok(Some(Event::SaslInit {
                     mechanism: name,
+                    is_offered,
                     initial_response: init.initial_response,
                     hostname: init.hostname,
                 }))
@@ -225,10 +230,12 @@ impl Connection {
             (SaslPhase::Mechanisms, SaslFrame::Mechanisms(offer)) => {
                 let name = self.mechanism.as_ref().map_or("", |one| one.name());
                 if !offer.sasl_server_mechanisms.contains(name) {
-                    return Err(DecodeError::new(
-                        Condition::UNAUTHORIZED_ACCESS,
-                        "the server does not offer the mechanism",
-                    ));
+                    let detail = if name == mechanism::ANONYMOUS {
+                        "the server asks for credentials"
+                    } else {
+                        "the server does not offer the mechanism"
+                    };
+                    return Err(DecodeError::new(Condition::UNAUTHORIZED_ACCESS, detail));
                 }
                 if !self.pipelined {
                     self.write_init(out);
@@ -326,14 +333,20 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`CommandError::State`] if no answer is due.
+    /// [`CommandError::State`] if no answer is due, or if it would let a client in by a mechanism that was not
+    /// offered.
     pub fn sasl_outcome(
         &mut self,
         code: SaslCode,
         additional_data: Option<&[u8]>,
         out: &mut impl LaneWriter,
     ) -> Result<(), CommandError> {
-        if self.decision != Decision::Sasl {
+        let is_due = match self.decision {
+            Decision::Sasl => true,
+            Decision::Refusal => code != SaslCode::Ok,
+            Decision::None | Decision::Open => false,
+        };
+        if !is_due {
             return Err(CommandError::State);
         }
         self.decision = Decision::None;

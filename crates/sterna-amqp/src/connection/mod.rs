@@ -89,6 +89,8 @@ enum SaslPhase {
 enum Decision {
     None,
     Sasl,
+    /// The same for a mechanism that was not offered: the client can only be refused.
+    Refusal,
     Open,
 }
 
@@ -356,6 +358,12 @@ impl Connection {
         }
         self.drop_sessions();
         violation
+    }
+
+    /// Server: the mechanisms were offered, and the client has chosen none yet.
+    #[must_use]
+    pub const fn awaits_mechanism(&self) -> bool {
+        matches!(self.phase, Phase::Sasl(SaslPhase::Init))
     }
 
     /// Bytes of a lane could not be cut: the violation that this is.

@@ -275,6 +275,9 @@ impl Served {
     fn handle(&mut self, event: Event<'_>) {
         match event {
             Event::SaslInit {
+                is_offered: false, ..
+            } => self.outcome(SaslCode::Auth, None),
+            Event::SaslInit {
                 mechanism,
                 initial_response,
                 ..

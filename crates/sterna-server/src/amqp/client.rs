@@ -331,6 +331,11 @@ impl Client {
         matches!(self.state, State::Open).then_some(&*self.container)
     }
 
+    /// Whether it has neither shown who it is nor opened the connection.
+    pub(super) const fn is_stranger(&self) -> bool {
+        matches!(self.state, State::New) && self.identity.is_none()
+    }
+
     /// Begins or ends the trace of the connection, as the policy says.
     pub(super) fn trace(&mut self, cx: &mut Context<'_>) {
         let name = matches!(self.state, State::Open).then_some(&*self.container);

@@ -156,6 +156,10 @@ impl Door {
         if matches!(client.state, State::Ended) {
             return;
         }
+        // Some clients leave when the offer has no mechanism for them.
+        if client.is_stranger() && client.engine.awaits_mechanism() && !self.stopping {
+            Self::log_quiet(cx, client);
+        }
         self.write_accepted(cx, client);
         Self::decide_untold(client);
         if let Some(name) = client.live_name()

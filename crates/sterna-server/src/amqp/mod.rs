@@ -451,6 +451,11 @@ impl Door {
                 ..
             } => self.sasl_init(cx, client, mechanism, initial_response),
             Event::SaslResponse { response } => self.sasl_response(cx, client, response),
+            Event::SaslInit {
+                mechanism,
+                is_offered: false,
+                ..
+            } => self.not_offered(cx, client, mechanism),
             Event::Open(open) => self.open(cx, client, &open),
             Event::Begin { session, .. } => {
                 let lane = client.engine.lane_of(session).unwrap_or(Lane::CONTROL);
@@ -537,12 +542,19 @@ impl Door {
 
     /// Tells the operator about a client's violation; the engine has told the client.
     fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
-        log_end(
-            cx.net,
-            client,
-            violation.condition.as_str(),
-            violation.detail,
-        );
+        // The engine lets nobody in without the SASL layer where credentials are asked for.
+        let is_login =
+            client.is_stranger() && violation.condition == Condition::UNAUTHORIZED_ACCESS;
+        if is_login {
+            Self::log_quiet(cx, client);
+        } else {
+            log_end(
+                cx.net,
+                client,
+                violation.condition.as_str(),
+                violation.detail,
+            );
+        }
         self.handle_rest(cx, client);
         if violation.scope == Scope::Connection {
             client.close_code = code::VIOLATION;

@@ -104,6 +104,27 @@ impl Door {
         }
     }
 
+    /// Refuses a client whose mechanism was not offered. One that shows nothing learns so from the offer alone.
+    pub(super) fn not_offered(&mut self, cx: &Context<'_>, client: &mut Client, mechanism: &str) {
+        let refusal = match judge(cx, client.id, 0, Claim::Nothing) {
+            Verdict::Refused(Refusal::NoCredentials)
+                if mechanism == mechanism::SCRAM_SHA_256 || mechanism == OAUTHBEARER =>
+            {
+                Refusal::Method
+            }
+            Verdict::Refused(refusal) => refusal,
+            _ => Refusal::Method,
+        };
+        self.refuse_claim(cx, client, None, refusal);
+    }
+
+    /// Notes a client that has shown nothing, where that is not enough.
+    pub(super) fn log_quiet(cx: &Context<'_>, client: &Client) {
+        if let Verdict::Refused(refusal) = judge(cx, client.id, 0, Claim::Nothing) {
+            Self::log_refusal(cx, client, None, refusal);
+        }
+    }
+
     fn claim(&mut self, cx: &Context<'_>, client: &mut Client, claim: Claim<'_>) {
         let user = match claim {
             Claim::Password(user, _) => Some(user),

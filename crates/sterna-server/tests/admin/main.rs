@@ -16,6 +16,7 @@ mod attacks;
 mod bans;
 mod dashboard;
 mod lists;
+mod logins;
 mod queues;
 mod reasons;
 mod roles;
