@@ -97,6 +97,23 @@ pub struct ConnectionInfo {
     pub peer_certificates: Vec<Box<[u8]>>,
 }
 
+/// A client whose certificate was refused. Its handshake failed, and it has no connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedCertificate {
+    /// Index of the listener.
+    pub listener: u16,
+    /// The transport.
+    pub transport: TransportKind,
+    /// The application protocol of QUIC, where client and server have agreed on one before.
+    pub protocol: Box<[u8]>,
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// Whether the client has shown none at all.
+    pub is_missing: bool,
+    /// The fault, in words.
+    pub detail: String,
+}
+
 /// End of one side of a stream by the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamEnd {
@@ -372,6 +389,11 @@ pub trait Handler {
     /// TCP is accepted, TLS finished, or WebSocket upgraded. QUIC has finished its handshake, or
     /// carries early data.
     fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId);
+
+    /// A client could not come in because of its certificate.
+    fn certificate_refused(&mut self, net: &mut dyn Network, refused: RefusedCertificate) {
+        let _ = (net, refused);
+    }
 
     /// Bytes arrived on a stream. The first chunk of a stream announces the stream.
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>);

@@ -39,7 +39,7 @@ pub use contain::contain;
 pub use counters::{Count, ListenerFigures, RefusedConnection, ShardCounters, ShardFigures};
 pub use handler::{
     Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network, PathStatistics,
-    SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink, TransportKind,
+    RefusedCertificate, SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink, TransportKind,
 };
 pub use mailbox::{Courier, Gate, Mailbox};
 pub use pages::{Pages, SharedPages};

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use serde_json::json;
-use sterna_net::{ConnectionId, ConnectionInfo};
+use sterna_net::{ConnectionId, RefusedCertificate, TransportKind};
 
 use crate::bans::Ban;
 use crate::config::Protocol;
@@ -128,7 +128,8 @@ pub(crate) fn banned(ban: &Ban) {
 #[derive(Clone, Copy)]
 pub(crate) struct Login<'a> {
     meters: &'a Meters,
-    info: Option<&'a ConnectionInfo>,
+    peer: Option<SocketAddr>,
+    transport: Option<TransportKind>,
     protocol: Protocol,
     client: Option<&'a str>,
     user: Option<&'a str>,
@@ -137,13 +138,37 @@ pub(crate) struct Login<'a> {
 impl<'a> Login<'a> {
     /// A client at the other end of a connection.
     pub(crate) fn of(cx: &'a Context<'_>, connection: ConnectionId, protocol: Protocol) -> Self {
+        let info = cx.net.info(connection);
         Self {
             meters: cx.meters,
-            info: cx.net.info(connection),
+            peer: info.map(|info| info.peer),
+            transport: info.map(|info| info.transport),
             protocol,
             client: None,
             user: None,
         }
+    }
+
+    /// A client whose handshake has failed because of its certificate. `meters` are those of the shard.
+    pub(crate) fn certificate_refused(
+        meters: &Meters,
+        protocol: Protocol,
+        refused: &RefusedCertificate,
+    ) {
+        let login = Login {
+            meters,
+            peer: Some(refused.peer),
+            transport: Some(refused.transport),
+            protocol,
+            client: None,
+            user: None,
+        };
+        let refusal = if refused.is_missing {
+            Refusal::NoCredentials
+        } else {
+            Refusal::Certificate
+        };
+        login.refused(LoginFailure::Claim(refusal), &refused.detail);
     }
 
     /// The same, with the client's own name; empty for none.
@@ -171,7 +196,7 @@ impl<'a> Login<'a> {
         if watch.is_on() {
             let about = json!({
                 "protocol": self.protocol.name(),
-                "peer": self.info.map(|info| info.peer.to_string()),
+                "peer": self.peer.map(|peer| peer.to_string()),
                 "client": self.client,
                 "user": user,
                 "reason": reason,
@@ -187,8 +212,8 @@ impl<'a> Login<'a> {
         line!(
             DEBUG,
             protocol = self.protocol.name(),
-            peer = self.info.map(|info| tracing::field::display(info.peer)),
-            transport = self.info.map(|info| tracing::field::debug(info.transport)),
+            peer = self.peer.map(tracing::field::display),
+            transport = self.transport.map(tracing::field::debug),
             client = self.client,
             user = identity.user(),
             proof = ?identity.proof(),
@@ -208,7 +233,7 @@ impl<'a> Login<'a> {
         line!(
             WARN,
             protocol = self.protocol.name(),
-            peer = self.info.map(|info| tracing::field::display(info.peer)),
+            peer = self.peer.map(tracing::field::display),
             client = self.client,
             user = self.user,
             reason = failure.name(),

@@ -123,10 +123,15 @@ impl Policy {
     /// The protocol of a connection: by its own word, or by its listener. The versions of HTTP over TCP serve clients
     /// and operators, so they say nothing.
     pub(crate) fn spoken(&self, info: &ConnectionInfo) -> Protocol {
-        match &*info.protocol {
+        self.protocol_of(info.listener, &info.protocol)
+    }
+
+    /// The same of a listener and a negotiated application protocol.
+    pub(crate) fn protocol_of(&self, listener: u16, negotiated: &[u8]) -> Protocol {
+        match negotiated {
             b"amqp" => Protocol::Amqp,
             b"h3" => Protocol::Http,
-            b"" | b"http/1.1" | b"h2" => self.listener(info.listener).protocol,
+            b"" | b"http/1.1" | b"h2" => self.listener(listener).protocol,
             _ => Protocol::Mqtt,
         }
     }

@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use clear::Clear;
-pub(crate) use quic::{Quic, QuicStream};
+pub(crate) use quic::{Quic, QuicStream, alert};
 
 use crate::SocketSetup;
 use crate::error::ConnectError;

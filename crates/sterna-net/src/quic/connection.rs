@@ -13,6 +13,7 @@ use quinn_proto::{
 };
 use sterna_quic::{PathMemory, SavedPath};
 
+use super::QuicConfig;
 use super::driver::Parcel;
 use super::event::{Counters, DriverEvent, EventKind, Key};
 use super::figures::{Built, Figures, Moving};
@@ -20,13 +21,15 @@ use super::gaps::Gaps;
 use super::half_open::HalfOpen;
 use super::outgoing::{Pool, StreamQueues};
 use super::path_memory::{self, Noted, Ticket};
+use super::refusals::{self, Refusals};
 use super::stream_credit::StreamCredit;
 use super::tls::{self, Negotiated, TlsServer};
 use super::trace::Tracer;
 use super::unproved::Unproved;
-use super::{QuicConfig, refusals::Refusals};
 use crate::peers::{Peers, Place};
-use crate::{Clock, CloseReason, ConnectionInfo, EarlyData, Trace, TransportKind};
+use crate::{
+    Clock, CloseReason, ConnectionInfo, EarlyData, RefusedCertificate, Trace, TransportKind,
+};
 
 /// TLS alert of a client that offers no protocol that is served (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
@@ -646,6 +649,7 @@ impl Connected {
     fn lost(&mut self, shared: &mut Shared, reason: &ConnectionError) {
         if self.stage == Stage::Handshake {
             shared.refusal(self.quic.remote_address(), reason);
+            self.certificate_refused(shared, reason);
         }
         if self.is_usable() {
             // Bytes that arrived before the end are read even if the handler has paused.
@@ -655,6 +659,26 @@ impl Connected {
             }
         }
         self.end(shared, close_reason(reason));
+    }
+
+    /// Tells the handler of a handshake that failed because of the client's certificate.
+    fn certificate_refused(&self, shared: &mut Shared, reason: &ConnectionError) {
+        if let Some((is_missing, detail)) = refusals::of_certificate(reason) {
+            let negotiated = self.quic.crypto_session().handshake_data();
+            let negotiated = negotiated.and_then(|data| data.downcast::<Negotiated>().ok());
+            let refused = Box::new(RefusedCertificate {
+                listener: shared.listener,
+                transport: TransportKind::Quic,
+                protocol: negotiated.map_or_else(Box::default, |known| known.protocol),
+                peer: self.quic.remote_address(),
+                is_missing,
+                detail,
+            });
+            shared.events.push_back(DriverEvent {
+                connection: self.key,
+                kind: EventKind::CertificateRefused { refused },
+            });
+        }
     }
 
     /// Ends the connection for the handler.

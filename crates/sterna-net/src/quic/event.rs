@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 use quinn_proto::EcnCodepoint;
 
-use crate::{CloseReason, ConnectionInfo, StreamId};
+use crate::{CloseReason, ConnectionInfo, RefusedCertificate, StreamId};
 
 /// A connection of one driver. Keys of connections that are gone are harmless: calls with them do
 /// nothing.
@@ -34,7 +34,8 @@ pub struct DriverEvent {
 }
 
 /// An event of a connection. `Opened` is the first event of every connection and `Closed` the last;
-/// a connection whose handshake fails has neither.
+/// a connection whose handshake fails has
+/// neither, but [`EventKind::CertificateRefused`] where that is why.
 #[derive(Clone, Debug)]
 pub enum EventKind {
     /// The connection carries early data or has finished its handshake.
@@ -43,6 +44,11 @@ pub enum EventKind {
         info: Box<ConnectionInfo>,
         /// Whether the handshake is finished; otherwise `Confirmed` follows.
         confirmed: bool,
+    },
+    /// The certificate of a client was refused in the handshake; no other event is about it.
+    CertificateRefused {
+        /// Known facts of it.
+        refused: Box<RefusedCertificate>,
     },
     /// Bytes arrived on a stream, in order.
     Chunk {

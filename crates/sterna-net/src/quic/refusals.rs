@@ -1,9 +1,28 @@
-//! The log of clients that want a protocol which the listener doesn't serve.
+//! Refusals in the handshake: protocols that the listener doesn't serve, and certificates of clients.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use quinn_proto::{ConnectionError, TransportErrorCode};
+
 use super::QuicConfig;
+
+/// The alerts with which a server refuses the certificate of a client (RFC 8446, section 6.2).
+const CERTIFICATE_ALERTS: [u8; 7] = [42, 43, 44, 45, 46, 48, 49];
+/// The alert for a client without a certificate.
+const CERTIFICATE_REQUIRED: u8 = 116;
+
+/// The fault of a client's certificate, where a handshake failed because of that, and whether there is none.
+pub(super) fn of_certificate(reason: &ConnectionError) -> Option<(bool, String)> {
+    // An alert of the client's would be another error.
+    let ConnectionError::TransportError(error) = reason else {
+        return None;
+    };
+    let is = |alert: &u8| error.code == TransportErrorCode::crypto(*alert);
+    let is_missing = is(&CERTIFICATE_REQUIRED);
+    let is_refused = is_missing || CERTIFICATE_ALERTS.iter().any(is);
+    is_refused.then(|| (is_missing, error.reason.clone()))
+}
 
 /// Least time between two lines, so that a stranger cannot fill the log.
 const INTERVAL: Duration = Duration::from_secs(1);

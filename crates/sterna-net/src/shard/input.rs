@@ -12,7 +12,7 @@ use crate::proxy_header;
 use crate::tls::PARTIAL_ROOM;
 use crate::udp::canonical;
 use crate::websocket::{self, Upgrade};
-use crate::{Chunk, CloseReason, ConnectionId, Handler, StreamEnd, StreamId};
+use crate::{Chunk, CloseReason, ConnectionId, Handler, RefusedCertificate, StreamEnd, StreamId};
 
 impl<H: Handler> Shard<H> {
     /// Reads from a connection that has something to read, once.
@@ -214,6 +214,22 @@ impl<H: Handler> Shard<H> {
                 "a client names no application protocol that is served here"
             );
         }
+        let is_missing = matches!(error, rustls::Error::NoCertificatesPresented);
+        // A server looks at no certificates but those of clients.
+        if is_missing || matches!(error, rustls::Error::InvalidCertificate(_)) {
+            let refused = RefusedCertificate {
+                listener: connection.info.listener,
+                transport: connection.info.transport,
+                protocol: Box::default(),
+                peer: connection.info.peer,
+                is_missing,
+                detail: error.to_string(),
+            };
+            self.handler.certificate_refused(&mut self.core, refused);
+        }
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
         // Only the alert, if there is one, is on its way.
         if let Some(outbox) = connection.outbox.take() {
             self.core.pool.recycle_outbox(outbox);

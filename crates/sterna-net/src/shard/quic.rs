@@ -52,6 +52,9 @@ impl<H: Handler> Shard<H> {
                 // A connection that opens with early data is confirmed by an event of its own.
                 let _ = confirmed;
             }
+            EventKind::CertificateRefused { refused } => {
+                handler.certificate_refused(core, *refused);
+            }
             EventKind::Chunk {
                 stream,
                 bytes,

@@ -8,10 +8,13 @@ mod stopping;
 use std::sync::Arc;
 
 use sterna_broker::{Broker, ConsumerId, Event, ShardId};
-use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamEnd, StreamId};
+use sterna_net::{
+    Chunk, CloseReason, ConnectionId, Handler, Network, RefusedCertificate, StreamEnd, StreamId,
+};
 
 use crate::admin;
 use crate::amqp;
+use crate::audit::Login;
 use crate::bans::Bans;
 use crate::cluster::Member;
 use crate::config::Protocol;
@@ -335,6 +338,11 @@ impl Handler for Shard {
         }
         // Connections of operators carry no message.
         self.sys.sockets += u64::from(protocol != Protocol::Admin);
+    }
+
+    fn certificate_refused(&mut self, _: &mut dyn Network, refused: RefusedCertificate) {
+        let protocol = (self.policy).protocol_of(refused.listener, &refused.protocol);
+        Login::certificate_refused(&self.meters, protocol, &refused);
     }
 
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {

@@ -52,7 +52,12 @@ pub(super) enum LinkError {
 
 impl LinkError {
     fn lost(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Lost(Arc::new(std::io::Error::other(error)))
+        let error = error.into();
+        let error = match transport::alert(&*error) {
+            Some(alert) => std::io::Error::other(alert),
+            None => std::io::Error::other(error),
+        };
+        Self::Lost(Arc::new(error))
     }
 }
 

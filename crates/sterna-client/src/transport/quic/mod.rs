@@ -488,6 +488,24 @@ impl Quic {
     }
 }
 
+/// The first error code of TLS alerts (RFC 9001, section 4.8).
+const FIRST_ALERT: u64 = 0x100;
+
+/// The alert with which the server has ended a connection. In TLS 1.3 a server refuses a client's certificate
+/// after the client has finished.
+pub(crate) fn alert(error: &(dyn std::error::Error + 'static)) -> Option<rustls::Error> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(ConnectionError::ConnectionClosed(close)) = error.downcast_ref() {
+            let alert = u64::from(close.error_code).checked_sub(FIRST_ALERT)?;
+            let alert = u8::try_from(alert).ok()?;
+            return Some(rustls::Error::AlertReceived(alert.into()));
+        }
+        cause = error.source();
+    }
+    None
+}
+
 /// Closes a connection and waits until the packet that says so has left, for [`CLOSE_PAUSE`] at most.
 ///
 /// quinn's own task sends it, and may do so on another thread before quinn's `close` returns. So

@@ -13,7 +13,7 @@ use quinn::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::NO_ERROR;
+use super::{NO_ERROR, alert};
 
 /// Verdict on the early data of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl AsyncRead for QuicStream {
             }
             // The verdict's own future is about to tell the task.
             Poll::Pending | Poll::Ready(Err(ReadError::ZeroRttRejected)) => Poll::Pending,
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(lost(error))),
         }
     }
 }
@@ -197,7 +197,7 @@ impl AsyncWrite for QuicStream {
                 Poll::Ready(Ok(written))
             }
             Poll::Pending | Poll::Ready(Err(WriteError::ZeroRttRejected)) => Poll::Pending,
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(lost(error))),
         }
     }
 
@@ -233,6 +233,11 @@ impl AsyncWrite for QuicStream {
         this.ended = Some(arrived);
         Poll::Ready(outcome(arrived))
     }
+}
+
+/// The error of a stream; an alert of the server's is told as over other transports.
+fn lost(error: impl Into<io::Error> + std::error::Error + 'static) -> io::Error {
+    alert(&error).map_or_else(|| error.into(), io::Error::other)
 }
 
 /// The result for an end of a stream.
