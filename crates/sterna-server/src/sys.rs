@@ -7,8 +7,10 @@ use std::sync::{Mutex, PoisonError};
 pub struct Counts {
     /// Sessions with a connection.
     pub clients_connected: u64,
-    /// Sessions without one.
-    pub clients_disconnected: u64,
+    /// Sessions without one, also those that keep queues.
+    pub sessions_away: u64,
+    /// Queues, each of which is kept by a session that nobody attends.
+    pub queues: u64,
     /// Sessions that ended because their expiry interval passed.
     pub clients_expired: u64,
     /// Connections accepted, with or without CONNECT.
@@ -44,9 +46,16 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Clients that are away and have a session. Of the counts of all shards together: one shard may have the
+    /// session of a queue that another has made.
+    pub(crate) const fn clients_disconnected(&self) -> u64 {
+        self.sessions_away.saturating_sub(self.queues)
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
         self.clients_connected += other.clients_connected;
-        self.clients_disconnected += other.clients_disconnected;
+        self.sessions_away += other.sessions_away;
+        self.queues += other.queues;
         self.clients_expired += other.clients_expired;
         self.sockets += other.sockets;
         self.connections += other.connections;
@@ -167,12 +176,12 @@ impl Reporter {
         for (topic, value) in [
             (
                 "clients/total",
-                counts.clients_connected + counts.clients_disconnected,
+                counts.clients_connected + counts.clients_disconnected(),
             ),
             ("clients/connected", counts.clients_connected),
             ("clients/active", counts.clients_connected),
-            ("clients/disconnected", counts.clients_disconnected),
-            ("clients/inactive", counts.clients_disconnected),
+            ("clients/disconnected", counts.clients_disconnected()),
+            ("clients/inactive", counts.clients_disconnected()),
             ("clients/maximum", self.maximum_clients),
             ("clients/expired", counts.clients_expired),
             ("messages/received", counts.messages_received),

@@ -281,7 +281,7 @@ impl Desk<'_, '_> {
             "listeners": sources.listeners(),
             "shards": shards.collect::<Vec<_>>(),
             "clients_connected": counts.clients_connected,
-            "clients_disconnected": counts.clients_disconnected,
+            "clients_disconnected": counts.clients_disconnected(),
             "sessions": directory.sessions(),
             "subscriptions": counts.subscriptions,
             "queued_messages": counts.queued_messages,

@@ -32,6 +32,9 @@ mod target;
 mod transactions;
 mod view;
 
+pub(crate) use queue_reader::death;
+
+use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -79,6 +82,8 @@ pub(crate) struct Amqp {
     /// The connection and the link of each consumer that the broker knows.
     consumers: FxHashMap<u64, (ConnectionId, LinkId)>,
     next_consumer: u64,
+    /// Queues for whose sessions this shard has seen to.
+    anchors: Cell<u64>,
 }
 
 impl Service for Amqp {
@@ -288,6 +293,7 @@ impl Door {
             registry,
             consumers: FxHashMap::default(),
             next_consumer: 0,
+            anchors: Cell::new(0),
         };
         Self::open_for(service, high_watermark_bytes)
     }

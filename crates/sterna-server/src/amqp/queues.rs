@@ -22,6 +22,11 @@ use crate::session::{QUEUE_PREFIX, SessionState};
 const SESSIONS_AT_ONCE: usize = 4_096;
 
 impl Door {
+    /// How many queues have sessions because of this shard.
+    pub(crate) fn queues(&self) -> u64 {
+        self.service.anchors.get()
+    }
+
     /// Sees to it that there is a queue, if it may be there. One that is made is the user's.
     pub(super) fn find_queue(
         &self,
@@ -145,6 +150,8 @@ impl Door {
                 if let Some(owner) = maker.owner().filter(|_| is_made) {
                     broker.keep_node(&owner_record(name), owner.as_bytes());
                 }
+                let anchors = &self.service.anchors;
+                anchors.set(anchors.get() + u64::from(is_made));
                 is_made
             });
         match found {

@@ -311,7 +311,7 @@ impl Scrape {
             ["state"],
             [
                 (["connected"], sys.clients_connected),
-                (["disconnected"], sys.clients_disconnected),
+                (["disconnected"], sys.clients_disconnected()),
             ],
         );
         for (name, help, number) in [

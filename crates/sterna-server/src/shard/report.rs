@@ -24,9 +24,10 @@ impl Shard {
             // So is, in a cluster, a link on which a client sends exactly once.
             clients_connected: (counters.sessions_connected + (amqp_clients + http_clients) as u64)
                 .saturating_sub((links + subscriptions) as u64),
-            clients_disconnected: counters
+            sessions_away: counters
                 .sessions
                 .saturating_sub(counters.sessions_connected),
+            queues: self.amqp.queues(),
             clients_expired: counters.sessions_expired,
             sockets: self.sys.sockets,
             publish_dropped: self.meters.drops.table(counters.refused_messages).total(),

@@ -50,6 +50,41 @@ fn depth(world: &mut World, queue: &str) -> u64 {
 
 #[test]
 fn queues_are_listed_with_depth_consumers_and_rules() {
+/// The session that keeps a queue is nobody who is away.
+#[test]
+fn queues_are_no_clients() {
+    let mut world = World::with(&config(), 3);
+    let node = world.read("/admin/v1/node");
+    assert_eq!(
+        (&node["clients_disconnected"], &node["sessions"]),
+        (&json!(0), &json!(4))
+    );
+    let away = world.client(0, "away", 100);
+    world.broker.cut(away);
+    let page = page::scrape(&mut world.broker);
+    assert_eq!(page.value(r#"sterna_clients{state="disconnected"}"#), 1);
+    assert_eq!(page.value(r#"sterna_clients{state="connected"}"#), 0);
+}
+
+#[test]
+fn a_dead_letter_says_why_it_is_one() {
+    let mut world = World::with(&config(), 1);
+    assert_eq!(publish(&mut world, "queue/orders", "m"), 200);
+    let all = world.all("/admin/v1/queues/orders/messages", 2);
+    assert_eq!(all[0].get("dead_letter"), None);
+    world.broker.listener = page::AMQP;
+    let mut client = Amqp::start(&mut world.broker, Start::new("c"));
+    world.broker.listener = 0;
+    let session = client.begin(&mut world.broker);
+    let source = Source::new("queue/orders");
+    client.receiver(&mut world.broker, session, "r", source, 1);
+    let rejected = DeliveryState::Outcome(Outcome::Rejected(Rejected { error: None }));
+    client.dispose(&mut world.broker, session, (0, 0), &rejected, true);
+    let dead = world.all("/admin/v1/queues/dead/messages", 2);
+    let expected = json!({ "queue": "orders", "cause": "rejected", "failures": 0 });
+    assert_eq!(dead[0]["dead_letter"], expected);
+}
+
     let mut world = World::with(&config(), 3);
     for limit in [1, 2, 100] {
         let queues = world.all("/admin/v1/queues", limit);
