@@ -4,6 +4,7 @@
 //! most telling of its names, so that a look at a client looks at few. They are kept as records of the node.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,6 +31,21 @@ pub(crate) struct Banned {
     /// Only clients without the name of a user. `user` cannot say that, where `None` is anybody.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) nameless: bool,
+}
+
+impl fmt::Display for Banned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.user.as_ref().map(|user| format!("user {user}")));
+        parts.extend(
+            self.client
+                .as_ref()
+                .map(|client| format!("client {client}")),
+        );
+        parts.extend(self.address.map(|address| format!("address {address}")));
+        parts.extend(self.nameless.then(|| "no user name".to_owned()));
+        f.write_str(&parts.join(", "))
+    }
 }
 
 /// A ban.

@@ -118,7 +118,7 @@ impl Desk<'_, '_> {
             since_ms: now_ms,
             until_ms: wanted.expiry_s.map(|s| now_ms + u64::from(s) * 1000),
         };
-        change.target = serde_json::to_string(&ban.banned).unwrap_or_default();
+        change.target = ban.banned.to_string();
         let added = self.cx.bans.add(&self.cx.policy.bans, now_ms, ban.clone());
         let number = added.map_err(|TooManyBans| {
             Trouble::new(

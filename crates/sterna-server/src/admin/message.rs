@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sterna_broker::Message;
 
+use crate::amqp::death;
 use crate::watch::add_payload;
 
 /// A message, with so many bytes of its payload.
@@ -19,6 +20,9 @@ pub(super) fn message_value(message: &Message, maximum_payload_bytes: u32) -> Va
         message.payload(),
         maximum_payload_bytes as usize,
     );
+    if let Some((queue, cause, failures)) = death(message) {
+        value["dead_letter"] = json!({ "queue": queue, "cause": cause, "failures": failures });
+    }
     value
 }
 

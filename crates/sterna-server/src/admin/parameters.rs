@@ -68,6 +68,11 @@ pub(super) const SUBJECT_USER: Parameter = Parameter {
     about: "User name; without it, a client without a name",
     is_number: false,
 };
+pub(super) const SUBJECT_GROUPS: Parameter = Parameter {
+    name: "groups",
+    about: "More groups of the user, as a token or the webhook gives them, with commas between",
+    is_number: false,
+};
 pub(super) const SUBJECT_CLIENT: Parameter = Parameter {
     name: "client",
     about: "Client identifier; HTTP has none",

@@ -8,7 +8,7 @@ use sterna_mapping::percent;
 use super::parameters::{
     ACTION, AFTER, CHANGES, CLIENT, EVENTS, EXACT_FILTER, FILTER, LIMIT, MESSAGE_EARLY_DATA,
     MESSAGE_QOS, MESSAGE_RETAIN, NAME, PAYLOADS, Parameter, READ_TOPIC, SORT, SUBJECT_ADDRESS,
-    SUBJECT_CLIENT, SUBJECT_TOPIC, SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER,
+    SUBJECT_CLIENT, SUBJECT_GROUPS, SUBJECT_TOPIC, SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER,
 };
 use super::role::Role;
 use crate::http::{ProblemKind as Kind, Trouble};
@@ -399,6 +399,7 @@ pub(super) const ROUTES: &[Route] = &[
             ACTION,
             SUBJECT_TOPIC,
             SUBJECT_USER,
+            SUBJECT_GROUPS,
             SUBJECT_CLIENT,
             SUBJECT_ADDRESS,
             SUBJECT_TRANSPORT,

@@ -7,8 +7,10 @@ use serde::de::IntoDeserializer as _;
 use serde_json::{Value, json};
 
 use super::routes::Call;
-use crate::authorization::{MessageKind, Origin, Reading, Reason, Rules, Subject, check_topic};
-use crate::config::{ActionName, TransportName};
+use crate::authorization::{
+    MessageKind, Origin, Reading, Reason, Rules, Standing, Subject, check_topic,
+};
+use crate::config::{ActionName, Rule, TransportName};
 use crate::http::{ProblemKind as Kind, Trouble};
 
 /// All rules, in order.
@@ -37,6 +39,12 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
     let topic = call.parameter("topic").unwrap_or_default();
     check_topic(action, topic).map_err(invalid)?;
     let user = call.parameter("user").filter(|user| !user.is_empty());
+    let given = call.parameter("groups").unwrap_or_default().split(',');
+    let given: Vec<&str> = given.filter(|name| !name.is_empty()).collect();
+    if !given.is_empty() && user.is_none() {
+        return Err(invalid("groups are those of a user".to_owned()));
+    }
+    let standing = Standing::new(&given, Vec::new()).map_err(|why| invalid(why.to_owned()))?;
     let subject = Subject {
         user,
         client: call.parameter("client").unwrap_or_default(),
@@ -44,7 +52,7 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
             address: parsed(call, "address")?,
             transport: (call.parameter("transport").map(transport)).transpose()?,
         },
-        standing: None,
+        standing: (!given.is_empty()).then_some(&*standing),
     };
     let qos = parsed(call, "qos")?;
     if qos.is_some_and(|qos| qos > 2) {
@@ -56,10 +64,15 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
         early_data: parsed(call, "early_data")?,
     };
     let decision = rules.explain(subject, action, topic, kind);
-    let groups = rules.source().groups.iter().filter(|group| {
+    let configured = rules.source().groups.iter().filter(|group| {
         let mut users = group.users.iter();
         users.any(|one| Some(one.as_str()) == user)
     });
+    let mut groups: Vec<&str> = configured.map(|group| group.name.as_str()).collect();
+    groups.extend(given);
+    groups.sort_unstable();
+    groups.dedup();
+    let reason_value = |reason: Reason| reason_value(reason, rules);
     let denied_in_part = decision.denied_in_part.iter();
     Ok(json!({
         "decision": match decision.reading {
@@ -70,7 +83,7 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
         },
         "reason": reason_value(decision.reason),
         "denied_in_part": denied_in_part.copied().map(reason_value).collect::<Vec<_>>(),
-        "groups": groups.map(|group| group.name.as_str()).collect::<Vec<_>>(),
+        "groups": groups,
     }))
 }
 
@@ -91,7 +104,7 @@ fn transport(name: &str) -> Result<TransportName, Trouble> {
 }
 
 /// The reason of a decision; rules are counted from 1, as in `sterna acl explain`.
-fn reason_value(reason: Reason) -> Value {
+fn reason_value(reason: Reason, rules: &Rules) -> Value {
     let (by, rule) = match reason {
         Reason::Rule(at) => ("rule", Some(at + 1)),
         Reason::Administrators => ("administrators", None),
@@ -99,5 +112,9 @@ fn reason_value(reason: Reason) -> Value {
         Reason::Server => ("server", None),
         Reason::Nothing => ("nothing", None),
     };
-    json!({ "by": by, "rule": rule })
+    let text = match reason {
+        Reason::Rule(at) => rules.source().rules.get(at).map(Rule::summary),
+        _ => None,
+    };
+    json!({ "by": by, "rule": rule, "text": text })
 }

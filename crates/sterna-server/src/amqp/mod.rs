@@ -453,15 +453,15 @@ impl Door {
             Event::Window { session } => self.window(cx, client, session),
             Event::SaslInit {
                 mechanism,
+                is_offered: false,
+                ..
+            } => self.not_offered(cx, client, mechanism),
+            Event::SaslInit {
+                mechanism,
                 initial_response,
                 ..
             } => self.sasl_init(cx, client, mechanism, initial_response),
             Event::SaslResponse { response } => self.sasl_response(cx, client, response),
-            Event::SaslInit {
-                mechanism,
-                is_offered: false,
-                ..
-            } => self.not_offered(cx, client, mechanism),
             Event::Open(open) => self.open(cx, client, &open),
             Event::Begin { session, .. } => {
                 let lane = client.engine.lane_of(session).unwrap_or(Lane::CONTROL);

@@ -59,6 +59,15 @@ fn milliseconds(value: &Value<'_>) -> Option<u64> {
     }
 }
 
+/// Why a message is a dead letter: its queue, the cause, and deliveries that failed; `None` for another one.
+pub(crate) fn death(message: &Message) -> Option<(&str, &str, u64)> {
+    Some((
+        user_property(message, DEAD_LETTER_QUEUE)?,
+        user_property(message, DEAD_LETTER_CAUSE)?,
+        user_property(message, DEAD_LETTER_FAILURES)?.parse().ok()?,
+    ))
+}
+
 impl MessageReader for QueueReader {
     fn priority(&self, message: &Message) -> u8 {
         match native(message) {

@@ -55,6 +55,8 @@ impl Door {
                 let has_ended = cx.broker.end_session_here(now_ms, &anchor_of(name));
                 if has_ended {
                     cx.broker.forget_node(&owner_record(name));
+                    let anchors = &self.service.anchors;
+                    anchors.set(anchors.get().saturating_sub(1));
                 }
                 has_ended
             });

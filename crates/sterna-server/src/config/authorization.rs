@@ -96,6 +96,16 @@ pub struct Rule {
     pub durability: Option<Durability>,
 }
 
+impl Rule {
+    /// The rule on one line, without what it leaves open.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let text = toml::to_string(self).unwrap_or_default();
+        let says = |line: &&str| !line.ends_with("= []") && !line.ends_with("= false");
+        text.lines().filter(says).collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// A transport in rules, as clients choose it by URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]

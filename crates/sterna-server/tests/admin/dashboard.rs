@@ -107,7 +107,14 @@ fn rules_are_listed_and_explained_as_they_decide() {
     assert_eq!(rules["rules"][0]["effect"], "deny");
     let mut explain =
         |query: &str| -> Value { world.read(&format!("/admin/v1/rules/explain?{query}")) };
-    let by = |name: &str, rule: Option<u64>| json!({ "by": name, "rule": rule });
+    let texts = [
+        r#"groups = ["plant"], effect = "deny", topics = ["a/secret"]"#,
+        r#"groups = ["plant"], effect = "allow", topics = ["a/#"]"#,
+    ];
+    let by = |name: &str, rule: Option<usize>| {
+        let text = rule.map(|rule| texts[rule - 1]);
+        json!({ "by": name, "rule": rule, "text": text })
+    };
     let refused = explain("action=publish&topic=a/secret&user=ann");
     assert_eq!(refused["decision"], "refused");
     assert_eq!(refused["reason"], by("rule", Some(1)));
@@ -116,6 +123,10 @@ fn rules_are_listed_and_explained_as_they_decide() {
     assert_eq!(part["decision"], "allowed_in_part");
     assert_eq!(part["reason"], by("rule", Some(2)));
     assert_eq!(part["denied_in_part"], json!([by("rule", Some(1))]));
+    // A group that a token gives, as the webhook may.
+    let given = explain("action=publish&topic=a/x&user=eve&groups=plant,office");
+    assert_eq!(given["reason"], by("rule", Some(2)));
+    assert_eq!(given["groups"], json!(["office", "plant"]));
     let nobody = explain("action=publish&topic=a/x");
     assert_eq!(nobody["reason"], by("default", None));
     let special = "&address=10.0.0.1&transport=quic&qos=1&retain=true&early_data=false";
@@ -134,6 +145,7 @@ fn rules_are_listed_and_explained_as_they_decide() {
         "?action=publish&topic=a&retain=yes",
         "?action=publish&topic=a&address=here",
         "?action=publish&topic=a&transport=pigeon",
+        "?action=publish&topic=a&groups=plant",
     ] {
         let told = world.get(&format!("/admin/v1/rules/explain{query}"));
         assert_eq!(told.status, 400, "{query}");

@@ -1,10 +1,11 @@
 //! Queues: what waits, and what operators do with it.
 
 use serde_json::{Value, json};
+use sterna_amqp::messaging::{DeliveryState, Outcome, Rejected, Source};
 use sterna_mqtt::QoS;
 use sterna_server::config::{Config, Queue};
 
-use crate::amqp_client::Client as AmqpClient;
+use crate::amqp_client::{Client as Amqp, Start};
 use crate::page;
 use crate::world::{V5, World, names};
 
@@ -48,8 +49,6 @@ fn depth(world: &mut World, queue: &str) -> u64 {
     queue["messages"].as_u64().expect("a number")
 }
 
-#[test]
-fn queues_are_listed_with_depth_consumers_and_rules() {
 /// The session that keeps a queue is nobody who is away.
 #[test]
 fn queues_are_no_clients() {
@@ -85,6 +84,8 @@ fn a_dead_letter_says_why_it_is_one() {
     assert_eq!(dead[0]["dead_letter"], expected);
 }
 
+#[test]
+fn queues_are_listed_with_depth_consumers_and_rules() {
     let mut world = World::with(&config(), 3);
     for limit in [1, 2, 100] {
         let queues = world.all("/admin/v1/queues", limit);
@@ -222,7 +223,7 @@ fn a_queue_that_is_not_declared_is_removed_with_its_messages() {
     config.amqp.maximum_queues_per_user = 1;
     let mut world = World::with(&config, 2);
     world.broker.listener = page::AMQP;
-    let mut client = AmqpClient::connect(&mut world.broker, "c");
+    let mut client = Amqp::connect(&mut world.broker, "c");
     world.broker.listener = page::MQTT;
     let session = client.begin(&mut world.broker);
     let made = client.sender(&mut world.broker, session, "queue/made");

@@ -205,7 +205,7 @@ fn explain(args: &Explain) -> Result<(String, bool), String> {
         let open = open.join(", ");
         let _ = writeln!(
             text,
-            "rules ask for more; it was taken as it suits the client: {open}"
+            "it also depends on {open}, which you did not give: this is the best case for the client"
         );
     }
     Ok((text, decision.reading != Reading::Refused))
@@ -278,12 +278,7 @@ impl Places {
                     Some(line) => format!("{}:{line}, rule {}", self.file, at + 1),
                     None => format!("authorization.rule {}", at + 1),
                 };
-                let rule = authorization.rules.get(at).map(|rule| {
-                    let rule = toml::to_string(rule).unwrap_or_default();
-                    // Parts that the rule does not set are left out.
-                    let says = |line: &&str| !line.ends_with("= []") && !line.ends_with("= false");
-                    rule.lines().filter(says).collect::<Vec<_>>().join(", ")
-                });
+                let rule = authorization.rules.get(at).map(Rule::summary);
                 format!("{place} ({})", rule.unwrap_or_default())
             }
             Reason::Administrators => "the broker's own rule about authorization.admins".to_owned(),

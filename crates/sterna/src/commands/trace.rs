@@ -25,7 +25,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
-    /// Messages that this client publishes or gets: the client identifier of MQTT, or a session's name
+    /// Messages that this client publishes or gets: the client identifier of MQTT, or a session's name as
+    /// `sterna admin sessions list` shows it, such as `$http/USER/NAME`
     #[arg(long, value_name = "CLIENT", required_unless_present_any = ["topic", "events"])]
     client: Option<String>,
     /// Messages whose topics match this filter
@@ -140,11 +141,29 @@ fn describe(event: &Value) -> String {
         ("client", "client"),
         ("user", "user"),
         ("at", "peer"),
-        ("did", "action"),
+        (
+            if event["reason"].is_null() {
+                "did"
+            } else {
+                "could not do"
+            },
+            "action",
+        ),
         ("on", "on"),
     ] {
-        if let Some(value) = text(member) {
-            let _ = write!(line, " {word} {value}");
+        let is_nobody = member == "user" && name == "action" && event[member].is_null();
+        match text(member) {
+            // Its client has no name.
+            Some(value) if value.is_empty() && member != "on" => {
+                let _ = write!(line, " {word} anonymous");
+            }
+            Some(value) if !value.is_empty() => {
+                let _ = write!(line, " {word} {value}");
+            }
+            None if is_nobody => {
+                let _ = write!(line, " {word} anonymous");
+            }
+            _ => {}
         }
     }
     for (word, member) in [
@@ -201,6 +220,23 @@ mod tests {
             (
                 json!({"event": "acknowledged", "at_ms": at_ms, "topic": "t", "reader": "b\u{7}", "outcome": "rejected", "reason_code": 151}),
                 "22:13:20.123 acknowledged t reader b\\u{7} reason code 151: rejected",
+            ),
+            (
+                json!({"event": "received", "at_ms": at_ms, "topic": "t", "publisher": "", "matched": 0}),
+                "22:13:20.123 received     t from anonymous matched 0",
+            ),
+            (
+                json!({"event": "received", "at_ms": at_ms, "topic": "t", "publisher": null, "matched": 0}),
+                "22:13:20.123 received     t matched 0",
+            ),
+            (
+                json!({"event": "action", "at_ms": at_ms, "user": null, "action": "ban", "on": "user eve", "reason": null}),
+                "22:13:20.123 action       user anonymous did ban on user eve",
+            ),
+            (
+                json!({"event": "action", "at_ms": at_ms, "user": "oli", "action": "endSession", "on": "panel",
+                    "reason": "there is no such session"}),
+                "22:13:20.123 action       user oli could not do endSession on panel: there is no such session",
             ),
             (
                 json!({"event": "dropped", "at_ms": at_ms, "topic": "t", "reader": "b", "reason": "away", "messages": 1}),

@@ -143,7 +143,8 @@ enum Sessions {
 
 #[derive(ClapArgs, Debug)]
 struct SessionName {
-    /// Its name: of MQTT the client identifier
+    /// Its name, as `list` shows it: of MQTT the client identifier, of HTTP `$http/USER/NAME`, of AMQP
+    /// `$amqp/USER/CONTAINER/LINK`, with `/~` where it ends with its connection
     #[arg(value_name = "SESSION")]
     session: String,
 }
@@ -181,7 +182,7 @@ enum Queues {
 
 #[derive(ClapArgs, Debug)]
 struct Queue {
-    /// Its name
+    /// Its name, without the `queue/` of its address
     #[arg(value_name = "QUEUE")]
     queue: String,
 }
@@ -311,15 +312,24 @@ const QUEUES: [Column; 9] = [
     ("DELAYED", "/delayed"),
     ("BYTES", "/bytes"),
     ("CONSUMERS", "/consumers"),
-    ("DELIVERIES", "/maximum_deliveries"),
+    ("MAX DELIVERIES", "/maximum_deliveries"),
     ("DEAD LETTERS", "/dead_letter"),
     ("NODE", "/node"),
 ];
-const MESSAGES: [Column; 5] = [
+const RETAINED: [Column; 4] = [
+    ("TOPIC", "/topic"),
+    ("QOS", "/qos"),
+    ("BYTES", "/payload_bytes"),
+    ("PAYLOAD", "/payload"),
+];
+const WAITING: [Column; 8] = [
     ("TOPIC", "/topic"),
     ("QOS", "/qos"),
     ("BYTES", "/payload_bytes"),
     ("FAILURES", "/failures"),
+    ("DEAD BY", "/dead_letter/cause"),
+    ("FROM QUEUE", "/dead_letter/queue"),
+    ("FAILED THERE", "/dead_letter/failures"),
     ("PAYLOAD", "/payload"),
 ];
 const CERTIFICATES: [Column; 5] = [
@@ -415,7 +425,7 @@ async fn act(args: &Args) -> Result<(), Failure> {
             let answer = admin.call(Method::Delete, &path, None).await?;
             Shown::done(answer, format_args!("ban {id} is lifted"))
         }
-        Action::Reload => Shown::One(admin.call(Method::Post, "/reload", None).await?),
+        Action::Reload => Shown::Reloaded(admin.call(Method::Post, "/reload", None).await?),
         Action::Drain => {
             let answer = admin.call(Method::Post, "/drain", None).await?;
             Shown::done(answer, "the broker is ending")
@@ -429,6 +439,10 @@ enum Shown {
     One(Value),
     /// A change whose answer has no content: a line on standard error.
     Done(String),
+    /// The answer to a reload.
+    Reloaded(Value),
+    /// An answer, and the same for people.
+    Told(Value, String),
     /// Entries, and whether there are more.
     List(&'static [Column], Vec<Value>, bool),
 }
@@ -449,8 +463,12 @@ impl Shown {
                 eprintln!("sterna: {words}");
                 Ok(())
             }
-            Self::One(value) if as_json => write(&format!("{}\n", table::json(&value))),
+            Self::One(value) | Self::Reloaded(value) | Self::Told(value, _) if as_json => {
+                write(&format!("{}\n", table::json(&value)))
+            }
             Self::One(value) => write(&table::members(&value)),
+            Self::Reloaded(value) => write(&reloaded(&value)),
+            Self::Told(_, text) => write(&text),
             Self::List(columns, items, has_more) => {
                 if as_json {
                     let lines: Vec<String> =
@@ -466,6 +484,18 @@ impl Shown {
             }
         }
     }
+}
+
+/// The answer to a reload in words.
+fn reloaded(answer: &Value) -> String {
+    let sections = answer["unchanged"].as_array().into_iter().flatten();
+    let sections = sections.map(|section| format!("[{}]", table::cell(Some(section))));
+    let sections: Vec<String> = sections.collect();
+    if sections.is_empty() {
+        return "the configuration is in force\n".to_owned();
+    }
+    let sections = sections.join(", ");
+    format!("the configuration is in force, but changes of {sections} need a restart\n")
 }
 
 /// Writes to standard output, whose reader may have gone.
@@ -550,6 +580,19 @@ async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, 
 }
 
 async fn sessions(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
+    about_session(admin, action, most).await.map_err(|failure| {
+        if failure.code != exit::NO_TOPIC {
+            return failure;
+        }
+        let text = failure.text;
+        Failure::new(
+            exit::NO_TOPIC,
+            format_args!("{text}; `sterna admin sessions list` shows the names"),
+        )
+    })
+}
+
+async fn about_session(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
     let of = |session: &SessionName| format!("/sessions/{}", segment(&session.session));
     match action {
         Sessions::List => list(admin, &SESSIONS, "/sessions", most).await,
@@ -567,6 +610,30 @@ async fn sessions(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown
 }
 
 async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Failure> {
+    let (queue, other) = match action {
+        Queues::List => (None, None),
+        Queues::Show(queue) | Queues::Peek(queue) | Queues::Purge { queue, .. } => {
+            (Some(&queue.queue), None)
+        }
+        Queues::Move { queue, to, .. } => (Some(&queue.queue), Some(to)),
+    };
+    let mut addresses = [queue, other].into_iter().flatten();
+    let name = addresses.find_map(|name| name.strip_prefix("queue/"));
+    about_queue(admin, action, most)
+        .await
+        .map_err(|failure| match name {
+            Some(name) if failure.code == exit::NO_TOPIC => {
+                let text = failure.text;
+                Failure::new(
+                    exit::NO_TOPIC,
+                    format_args!("{text}; the queue of the address queue/{name} is called {name}"),
+                )
+            }
+            _ => failure,
+        })
+}
+
+async fn about_queue(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Failure> {
     let of = |queue: &Queue| format!("/queues/{}", segment(&queue.queue));
     match action {
         Queues::List => list(admin, &QUEUES, "/queues", most).await,
@@ -577,7 +644,7 @@ async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Fa
             Ok(Shown::done(answer, words))
         }
         Queues::Peek(queue) => {
-            list(admin, &MESSAGES, &format!("{}/messages", of(queue)), most).await
+            list(admin, &WAITING, &format!("{}/messages", of(queue)), most).await
         }
         Queues::Purge { queue, messages } => {
             let path = format!("{}/messages", of(queue));
@@ -627,6 +694,10 @@ async fn change_queue(
         }
     }
     last["messages"] = done.into();
+    // Nothing can refuse what is only removed.
+    if let (None, Value::Object(members)) = (to, &mut last) {
+        members.remove("is_refused");
+    }
     Ok(Shown::One(last))
 }
 
@@ -634,7 +705,7 @@ async fn retained(admin: &Admin, action: &Retained, most: usize) -> Result<Shown
     match action {
         Retained::List { filter } => {
             let path = format!("/retained?filter={}", segment(filter));
-            list(admin, &MESSAGES, &path, most).await
+            list(admin, &RETAINED, &path, most).await
         }
         Retained::Show { topic } => one(admin, &format!("/retained/{}", segment(topic))).await,
         Retained::Delete { topic } => {

@@ -1,13 +1,14 @@
 //! `sterna admin rules`: the rules of a running broker, and what they decide.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use serde_json::Value;
 
+use super::Shown;
 use super::connection::{Admin, segment};
-use super::table::Column;
-use super::{Shown, one};
+use super::table::{Column, cell};
 use crate::commands::acl::Transport;
 use crate::commands::exit::Failure;
 
@@ -24,6 +25,9 @@ pub(super) struct Explain {
     /// User name; without it, a client without a name
     #[arg(long = "by", value_name = "USER")]
     user: Option<String>,
+    /// A group of the user beside those of the configuration, as a token gives it; may be repeated
+    #[arg(long = "group", value_name = "NAME", requires = "user")]
+    groups: Vec<String>,
     /// Client identifier; HTTP has none
     #[arg(long, value_name = "ID")]
     client: Option<String>,
@@ -55,7 +59,8 @@ enum What {
     Delete,
 }
 
-const RULES: [Column; 6] = [
+const RULES: [Column; 7] = [
+    ("RULE", "/number"),
     ("EFFECT", "/effect"),
     ("USERS", "/users"),
     ("GROUPS", "/groups"),
@@ -69,7 +74,13 @@ pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure>
         Rules::List => {
             let mut rules = admin.get("/rules").await?;
             Ok(match rules["rules"].take() {
-                Value::Array(items) => Shown::List(&RULES, items, false),
+                Value::Array(mut items) => {
+                    // By this number an explanation names it.
+                    for (at, item) in items.iter_mut().enumerate() {
+                        item["number"] = (at + 1).into();
+                    }
+                    Shown::List(&RULES, items, false)
+                }
                 other => Shown::One(other),
             })
         }
@@ -82,6 +93,10 @@ pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure>
             );
             for (name, value) in [
                 ("user", explain.user.clone()),
+                (
+                    "groups",
+                    (!explain.groups.is_empty()).then(|| explain.groups.join(",")),
+                ),
                 ("client", explain.client.clone()),
                 (
                     "address",
@@ -99,7 +114,64 @@ pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure>
                     path = format!("{path}&{name}={}", segment(&value));
                 }
             }
-            one(admin, &path).await
+            let answer = admin.get(&path).await?;
+            let text = told(&answer);
+            Ok(Shown::Told(answer, text))
         }
+    }
+}
+
+/// An explanation for people.
+fn told(answer: &Value) -> String {
+    let verdict = match answer["decision"].as_str().unwrap_or_default() {
+        "allowed_in_part" => "allowed in part",
+        "asked" => "asked of the webhook",
+        other => other,
+    };
+    let mut text = format!("{verdict}: {}\n", reason(&answer["reason"]));
+    for part in answer["denied_in_part"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "some of its topics are refused: {}", reason(part));
+    }
+    let groups = answer["groups"].as_array().into_iter().flatten();
+    let groups: Vec<String> = groups.map(|group| cell(Some(group))).collect();
+    if !groups.is_empty() {
+        let _ = writeln!(text, "groups of the user: {}", groups.join(", "));
+    }
+    text
+}
+
+fn reason(reason: &Value) -> String {
+    match reason["by"].as_str().unwrap_or_default() {
+        "rule" => format!("rule {} ({})", reason["rule"], cell(reason.get("text"))),
+        "administrators" => "the broker's own rule about authorization.admins".to_owned(),
+        "default" => "no rule matches, and authorization.default_allow decides".to_owned(),
+        "server" => "topics below $SYS/ are the broker's".to_owned(),
+        "nothing" => {
+            "no rule gives this right, and authorization.default_allow does not".to_owned()
+        }
+        other => cell(Some(&other.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_explanation_names_the_rule_and_leaves_out_what_is_empty() {
+        let by = |rule: u64| json!({ "by": "rule", "rule": rule, "text": "topics = [\"a/#\"]" });
+        let plain =
+            json!({ "decision": "refused", "reason": by(2), "denied_in_part": [], "groups": [] });
+        assert_eq!(told(&plain), "refused: rule 2 (topics = [\"a/#\"])\n");
+        let part = json!({ "decision": "allowed_in_part", "reason": by(1), "denied_in_part": [by(2)],
+            "groups": ["plant"] });
+        assert_eq!(
+            told(&part),
+            "allowed in part: rule 1 (topics = [\"a/#\"])\n\
+             some of its topics are refused: rule 2 (topics = [\"a/#\"])\n\
+             groups of the user: plant\n"
+        );
     }
 }

@@ -42,6 +42,16 @@ const MOMENTS: [&str; 9] = [
     "until_ms",
 ];
 
+/// The name of a member as people read it: a date has no unit.
+fn title(name: &str) -> &str {
+    if MOMENTS.contains(&name) {
+        let name = name.strip_suffix("_ms").unwrap_or(name);
+        name.strip_suffix("_s").unwrap_or(name)
+    } else {
+        name
+    }
+}
+
 /// A member's value in one cell. A moment is a date in UTC, in the form of RFC 3339.
 fn member(name: &str, value: Option<&Value>) -> String {
     let moment = MOMENTS.contains(&name).then(|| value?.as_i64()).flatten();
@@ -111,10 +121,10 @@ fn write_members(value: &Value, depth: usize, out: &mut String) {
         let _ = writeln!(out, "{}", cell(Some(value)));
         return;
     };
-    let names = members.keys().map(|name| harmless(name).chars().count());
+    let names = members.keys().map(|name| harmless(title(name)).chars().count());
     let width = names.max().unwrap_or(0);
     for (key, value) in members {
-        let name = harmless(key);
+        let name = harmless(title(key));
         let indent = depth * 2;
         match value {
             Value::Object(inner) if !inner.is_empty() => {
@@ -132,12 +142,8 @@ fn write_members(value: &Value, depth: usize, out: &mut String) {
                 let _ = writeln!(out, "{:indent$}{name:width$}  {}", "", items.join(" "));
             }
             other => {
-                let _ = writeln!(
-                    out,
-                    "{:indent$}{name:width$}  {}",
-                    "",
-                    member(key, Some(other))
-                );
+                let value = member(key, Some(other));
+                let _ = writeln!(out, "{:indent$}{name:width$}  {value}", "");
             }
         }
     }
@@ -194,7 +200,7 @@ mod tests {
         let text = table(&columns, std::slice::from_ref(&item));
         let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(row, ["2023-11-14T22:13:20Z", "-", "7"]);
-        assert!(members(&item).starts_with("expires_s  2023-11-14T22:13:20Z\n"));
+        assert!(members(&item).starts_with("expires   2023-11-14T22:13:20Z\n"));
         // No date at all: as it came.
         assert_eq!(
             member("since_ms", Some(&json!(i64::MAX))),
