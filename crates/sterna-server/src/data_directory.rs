@@ -165,7 +165,7 @@ impl DataDirectory {
 
 fn refused(path: &Path, why: &str) -> String {
     format!(
-        "data directory {}: {why}; data_directory (or --data-dir) names another",
+        "data directory {}: {why}; set data_directory (or --data-dir) to use another one",
         path.display()
     )
 }

@@ -96,9 +96,19 @@ impl Prepared {
     /// anything.
     pub(crate) fn problems(config: &Config) -> Vec<String> {
         let files = &config.authentication;
+        // By its name a problem is found in the file of the configuration.
+        let of = |setting: &str, why: String| {
+            if why.starts_with(setting) {
+                why
+            } else {
+                format!("{setting}: {why}")
+            }
+        };
+        let users = Users::load(files.password_file.as_deref()).err();
+        let tokens = Tokens::load(files.token_file.as_deref()).err();
         let credentials = [
-            Users::load(files.password_file.as_deref()).err(),
-            Tokens::load(files.token_file.as_deref()).err(),
+            users.map(|why| of("authentication.password_file", why)),
+            tokens.map(|why| of("authentication.token_file", why)),
         ];
         let rest = if credentials.iter().all(Option::is_none) {
             Policy::load(config).err()
@@ -117,8 +127,12 @@ impl Prepared {
                 presented(&config.tls, identity).map(drop)
             })
         };
+        let own = own().err();
         let tls = [
-            own().err(),
+            own.map(|why| match &config.tls.certificate {
+                Some(_) if !why.starts_with("tls.") => of("tls.certificate", why),
+                _ => why,
+            }),
             authority(&config.tls).err(),
             client_keys(&config.tls).err(),
         ];

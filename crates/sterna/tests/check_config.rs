@@ -77,7 +77,7 @@ impl Folder {
         assert_eq!(lines.len(), 1, "{why:?}: {text}");
         assert_eq!(names(self.folder.path()), before, "{why:?}");
         let served = self.run("serve", configuration);
-        assert_ne!(code(&served), 0, "{why:?}");
+        assert_eq!(code(&served), 2, "{why:?}");
         assert!(stderr(&served).contains(lines[0]), "{}", stderr(&served));
     }
 }

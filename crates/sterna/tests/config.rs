@@ -20,7 +20,12 @@ fn a_new_file_has_every_setting_and_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let made = config(folder, &["init"]);
-    assert_eq!((code(&made), stderr(&made).as_str()), (0, ""));
+    let told = stderr(&made);
+    assert_eq!(code(&made), 0, "{told}");
+    assert!(
+        told.contains("`sterna serve --config sterna.toml` reads it"),
+        "{told}"
+    );
     let text = fs::read_to_string(folder.join("sterna.toml")).unwrap();
     for line in [
         "[mqtt]",
@@ -32,6 +37,19 @@ fn a_new_file_has_every_setting_and_is_accepted() {
     }
     let checked = config(folder, &["check", "sterna.toml"]);
     assert_eq!(code(&checked), 0, "{}", stderr(&checked));
+    assert!(
+        stderr(&checked).contains("sterna.toml is accepted"),
+        "{}",
+        stderr(&checked)
+    );
+    // The file of this place is not read unless it is named.
+    let unnamed = config(folder, &["check"]);
+    let told = stderr(&unnamed);
+    assert!(told.contains("no file was named"), "{told}");
+    assert!(
+        told.contains("./sterna.toml is read with --config sterna.toml alone"),
+        "{told}"
+    );
     // It is never replaced.
     fs::write(folder.join("sterna.toml"), "shards = 2\n").unwrap();
     let again = config(folder, &["init"]);

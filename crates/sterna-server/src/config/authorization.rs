@@ -203,7 +203,11 @@ impl Authorization {
                 ));
             }
         }
-        problems.extend(self.rules.iter().filter_map(|rule| rule.check().err()));
+        let rules = self.rules.iter().enumerate();
+        problems.extend(rules.filter_map(|(at, rule)| {
+            let problem = rule.check().err()?;
+            Some(format!("authorization.rule {}: {problem}", at + 1))
+        }));
         problems
     }
 }
@@ -221,25 +225,23 @@ impl Rule {
 
     fn check(&self) -> Result<(), String> {
         if self.topics.is_empty() {
-            return Err("an authorization.rule without topics decides nothing".to_owned());
+            return Err("it has no topics, and so decides nothing".to_owned());
         }
         let publishes = self.actions.is_empty() || self.actions.contains(&ActionName::Publish);
         if self.durability.is_some() && (self.effect == Effect::Deny || !publishes) {
-            return Err(
-                "authorization.rule: durability is for a rule that allows to publish".to_owned(),
-            );
+            return Err("durability is for a rule that allows to publish".to_owned());
         }
         for topic in &self.topics {
             sterna_mqtt::topic::check_filter(topic)
-                .map_err(|error| format!("authorization.rule: `{topic}`: {error}"))?;
+                .map_err(|error| format!("`{topic}`: {error}"))?;
         }
         if self.qos.iter().any(|qos| *qos > 2) {
-            return Err("authorization.rule: qos has 0, 1 and 2".to_owned());
+            return Err("qos has 0, 1 and 2".to_owned());
         }
         if self.looks_at_messages() && self.actions != [ActionName::Publish] {
             let detail =
                 "retain, qos and early_data are about messages: they need actions = [\"publish\"]";
-            return Err(format!("authorization.rule: {detail}"));
+            return Err(detail.to_owned());
         }
         Ok(())
     }

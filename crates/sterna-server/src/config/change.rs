@@ -118,8 +118,8 @@ impl Config {
         }
         if problems.is_empty() && old.authorization.is_closed() && !self.authorization.is_closed() {
             problems.push(
-                "authorization would allow what no rule names, and now it does not: that needs a \
-                 restart if it is meant"
+                "authorization would allow topics that no rule names, which are refused now: if this is \
+                 intended, restart the broker"
                     .to_owned(),
             );
         }

@@ -79,7 +79,7 @@ pub fn load(
 }
 
 /// Says with each problem of [`Config::check`] where its setting has its value: the variable, or file and
-/// line. Without a line where the file does not set it, and as it is without a file.
+/// line. The line is that of its section where the file does not set it, and left out where it has neither.
 #[must_use]
 pub fn located(
     problems: Vec<String>,
@@ -100,7 +100,11 @@ pub fn located(
         // `listener 2: …` is about the second entry.
         let number = (problem[setting.len()..].split_once(':'))
             .and_then(|(number, _)| number.strip_prefix(' ')?.parse().ok());
-        let line = (text.as_deref()).and_then(|text| line_of(text, setting, number));
+        let line = (text.as_deref()).and_then(|text| {
+            let of_section = || line_of(text, setting.rsplit_once('.')?.0, None);
+            // A setting that is missing belongs below the header of its section.
+            line_of(text, setting, number).or_else(of_section)
+        });
         Some(line.map_or_else(|| file.to_string(), |line| format!("{file}:{line}")))
     };
     let with_place = |problem: String| match place(&problem) {
@@ -145,7 +149,91 @@ fn line_of(text: &str, setting: &str, number: Option<usize>) -> Option<usize> {
 /// [`ConfigError::Invalid`] with line, column, and the nearest known key for an unknown one.
 pub fn parse(source: &str, text: &str) -> Result<Config, ConfigError> {
     toml::from_str(text)
-        .map_err(|e| ConfigError::Invalid(source.to_owned(), with_nearest(&e.to_string())))
+        .map_err(|e| ConfigError::Invalid(source.to_owned(), with_nearest(&placed(&e, text))))
+}
+
+/// An error with its place. Below a header whose settings are read together, the parser knows the header alone.
+fn placed(error: &toml::de::Error, text: &str) -> String {
+    let exact = || {
+        let section = error.span()?.start;
+        if !text[section..].starts_with('[') {
+            return None;
+        }
+        let wrong = error.message();
+        let value = [
+            "unknown variant `",
+            "string \"",
+            "integer `",
+            "float `",
+            "boolean `",
+        ]
+        .into_iter()
+        .find_map(|start| {
+            let (_, rest) = wrong.split_once(start)?;
+            rest.split(['`', '"']).next()
+        })?;
+        let mut at = section;
+        for line in text[section..].split_inclusive('\n').take_while({
+            let mut lines = 0;
+            move |line| {
+                lines += 1;
+                lines == 1 || !line.starts_with('[')
+            }
+        }) {
+            let set = line.split_once('=').map(|(_, set)| set.trim());
+            if set.is_some_and(|set| set.trim_matches(['"', '\'']) == value) {
+                let number = 1 + text[..at].matches('\n').count();
+                let line = line.trim_end();
+                let edge = " ".repeat(number.to_string().len());
+                let marks = "^".repeat(line.chars().count());
+                return Some(format!(
+                    "TOML parse error at line {number}, column 1\n{edge} |\n{number} | {line}\n{edge} | {marks}\n{wrong}"
+                ));
+            }
+            at += line.len();
+        }
+        None
+    };
+    exact().unwrap_or_else(|| error.to_string())
+}
+
+/// The message in words of TOML, where the parser's are those of Rust.
+fn in_words(message: &str) -> String {
+    let mut said = message.to_owned();
+    for (name, words) in [
+        ("u8", "a whole number from 0 to 255"),
+        ("u16", "a whole number from 0 to 65535"),
+        ("u32", "a whole number from 0 to 4294967295"),
+        ("u64", "a whole number from 0 on"),
+        ("usize", "a whole number from 0 on"),
+        ("i64", "a whole number"),
+        ("f64", "a number"),
+        ("a sequence", "a list"),
+    ] {
+        let rust = format!("expected {name}");
+        if let Some(at) = said.find(&rust) {
+            let end = at + rust.len();
+            if !said[end..].starts_with(|c: char| c.is_ascii_alphanumeric()) {
+                said.replace_range(at..end, &format!("expected {words}"));
+            }
+        }
+    }
+    if let Some(at) = said.find("expected struct ") {
+        let length = said[at + 16..].find(|c: char| !c.is_ascii_alphanumeric());
+        let end = length.map_or(said.len(), |length| at + 16 + length);
+        said.replace_range(at..end, "expected a section with settings");
+    }
+    let header = said.lines().find_map(|line| {
+        let (_, header) = line.split_once(" | [")?;
+        header.split_once(']').map(|(name, _)| name.to_owned())
+    });
+    if let Some(header) = header.filter(|_| said.contains("invalid type: map, expected a list")) {
+        said = format!(
+            "{}\nthere may be several: write [[{header}]]",
+            said.trim_end()
+        );
+    }
+    said
 }
 
 /// The lines at which the rules of a configuration file begin, counted from 1. Empty if the text is
@@ -202,7 +290,7 @@ fn read_value(text: &str) -> toml::Value {
 /// one, a key of another section is told where it belongs.
 fn with_nearest(message: &str) -> String {
     let Some(at) = message.find("unknown field `") else {
-        return message.to_owned();
+        return in_words(message);
     };
     let mut names = message[at..].split('`').skip(1).step_by(2);
     let Some(unknown) = names.next() else {
@@ -346,6 +434,61 @@ mod tests {
             } else {
                 assert!(error.contains(hint), "{key}: {error}");
             }
+        }
+    }
+
+    #[test]
+    fn faults_are_told_in_words_of_the_file() {
+        for (text, words, line) in [
+            (
+                "[mqtt]\nreceive_maximum = \"20\"\n",
+                "expected a whole number from 0 to 65535",
+                2,
+            ),
+            (
+                "[mqtt]\nreceive_maximum = 70000\n",
+                "expected a whole number from 0 to 65535",
+                2,
+            ),
+            ("mqtt = 3\n", "expected a section with settings", 1),
+            (
+                "\n[listener]\nurl = \"mqtt://h\"\n",
+                "write [[listener]]",
+                2,
+            ),
+            (
+                "[quic]\ntickets = 1\nprofile = \"lte\"\n",
+                "unknown variant `lte`",
+                3,
+            ),
+        ] {
+            let error = parse("x", text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(error.contains(&format!("at line {line},")), "{error}");
+            let is_rust = ["u16", "struct", "sequence"]
+                .iter()
+                .any(|word| error.contains(word));
+            assert!(!is_rust, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_problem_of_a_rule_or_of_a_missing_setting_has_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f");
+        let text = "[[authorization.rule]]\ntopics = ['a']\n\n[[authorization.rule]]\nusers = ['b']\n\n\
+                    [authentication.jwt]\nkey_files = ['k']\naudiences = ['x']\n";
+        std::fs::write(&file, text).unwrap();
+        let problems = parse("f", text).unwrap().check().unwrap_err();
+        let said = located(problems, Some(&file), []).to_string();
+        for expected in [
+            format!(
+                "{}:4: authorization.rule 2: it has no topics",
+                file.display()
+            ),
+            format!("{}:7: authentication.jwt.issuer is needed", file.display()),
+        ] {
+            assert!(said.contains(&expected), "{said}");
         }
     }
 

@@ -62,6 +62,10 @@ Exit status:
   128-162  the broker refused (MQTT 5: its reason code; AMQP: the one that is closest to its
            condition; HTTP: to its status), for example 135 not authorised";
 
+/// The hint behind a change of a file that a running broker has read.
+pub(super) const RELOAD: &str =
+    "a running broker reads the file again at a reload: `sterna admin reload`, or SIGHUP";
+
 /// Prints an error of the command line or of a local file, and gives the code for it.
 pub(crate) fn usage(error: impl Display) -> ExitCode {
     eprintln!("sterna: {error}");

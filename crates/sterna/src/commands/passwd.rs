@@ -54,6 +54,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match change(args) {
         Ok(done) => {
             println!("{done}");
+            eprintln!("{}", exit::RELOAD);
             ExitCode::SUCCESS
         }
         Err(error) => exit::usage(error),

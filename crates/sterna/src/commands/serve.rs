@@ -15,26 +15,28 @@ use sterna_server::control::{Order, OrderLetter};
 use sterna_server::{Failure, Server};
 use tracing::{error, info};
 
+use super::config::check::unread;
 use super::service_manager::{self, State};
 
 /// Run the broker.
 ///
 /// Without options it serves every transport on loopback, and keeps what clients want kept in the data directory. It
 /// makes a development certificate on first start. Exit status 0: stopped by a signal. Exit status 1: it cannot start,
-/// or could not keep everything at its end. Exit status 2: the configuration is wrong. Exit status 70: the broker has
+/// or could not keep everything at its end. Exit status 2: the configuration is wrong, or a file that it names is
+/// missing, unreadable or malformed. Exit status 70: the broker has
 /// failed and needs a restart. Exit status 78: its cluster has no place for it.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
 
-    /// Listen here instead of what the configuration says; may be repeated. Port 0 lets the system
-    /// choose
+    /// Listen here instead of what the configuration says, also instead of its listener for operators; may be
+    /// repeated. Port 0 lets the system choose
     #[arg(long = "listen", value_name = "URL")]
     listen: Vec<String>,
 
     /// Number of shards, each a thread that serves connections; 0 means one per processor
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = shards)]
     shards: Option<u16>,
 
     /// Directory of the store and of the development certificate
@@ -60,6 +62,12 @@ pub(crate) struct Source {
     /// Configuration file (TOML). Variables such as STERNA__MQTT__RECEIVE_MAXIMUM override it
     #[arg(short, long, value_name = "PATH", env = "STERNA_CONFIG")]
     pub(super) config: Option<PathBuf>,
+}
+
+/// A number of shards.
+fn shards(text: &str) -> Result<u16, String> {
+    let number = text.parse();
+    number.map_err(|_| format!("`{text}` is not a whole number from 0 to {}", u16::MAX))
 }
 
 impl Args {
@@ -92,13 +100,23 @@ impl Args {
 
 /// Serves until SIGINT or SIGTERM; SIGHUP reads certificates and configuration again.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let configuration = match args.configuration() {
+    let checked = args.configuration().and_then(|configuration| {
+        // A file that the configuration names is a part of it.
+        Server::check(&configuration).map_err(|problems| {
+            config::located(problems, args.source.config.as_deref(), std::env::vars())
+        })?;
+        Ok(configuration)
+    });
+    let configuration = match checked {
         Ok(configuration) => configuration,
         Err(problem) => {
             eprintln!("sterna serve: {problem}");
             return ExitCode::from(2);
         }
     };
+    if args.source.config.is_none() && !unread().is_empty() {
+        eprintln!("sterna serve: no configuration file was named{}", unread());
+    }
     let was_empty = args.source.config.as_deref().is_some_and(is_empty);
     start_log(&configuration);
     #[cfg(all(unix, any(target_env = "gnu", target_arch = "x86_64")))]
@@ -129,7 +147,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         eprintln!("sterna serve: cannot write {}: {problem}", path.display());
         return ExitCode::FAILURE;
     }
-    greet(&server);
+    greet(&server, &configuration);
     service_manager::tell(&State::Ready {
         listeners: server.listeners().len(),
     });
@@ -325,10 +343,10 @@ fn write_ready_file(path: &Path, server: &Server) -> std::io::Result<()> {
 }
 
 /// Tells a person what listens where and what to type next.
-fn greet(server: &Server) {
+fn greet(server: &Server, configuration: &Config) {
     let mut out = std::io::stdout().lock();
     // Standard output may be closed, which is no reason not to serve.
-    let _ = write_greeting(&mut out, server).and_then(|()| out.flush());
+    let _ = write_greeting(&mut out, server, configuration).and_then(|()| out.flush());
 }
 
 /// A listener's URL as one can be reached by from here.
@@ -337,7 +355,11 @@ fn reachable(url: &str) -> String {
         .replace("0.0.0.0", "localhost")
 }
 
-fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Result<()> {
+fn write_greeting(
+    out: &mut impl std::io::Write,
+    server: &Server,
+    configuration: &Config,
+) -> std::io::Result<()> {
     let certificate = server.certificate();
     writeln!(out, "Sterna {}\n", env!("CARGO_PKG_VERSION"))?;
     for url in server.listeners() {
@@ -374,6 +396,11 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
     if let Some(page) = page {
         writeln!(out, "\nin a browser:\n  {}/", reachable(page))?;
     }
+    let admin = (server.listeners().iter()).find(|url| url.starts_with("admin"));
+    if let Some(admin) = admin.filter(|_| configuration.http.page) {
+        let page = reachable(&admin.replacen("admin", "http", 1));
+        writeln!(out, "\nthe dashboard, for operators:\n  {page}/")?;
+    }
     let Some(url) = url else { return Ok(()) };
     let command = own_command();
     let url = reachable(url);
@@ -385,11 +412,28 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
         // Its authority is in no file that the broker knows.
         format!(" --fingerprint {}", certificate.fingerprint)
     };
+    let (login, filter, topic) = example(configuration);
     writeln!(
         out,
-        "\nsubscribe:\n  {command} sub --url {url}{trust} -t 'hello/#' -v\n\
-         publish:\n  {command} pub --url {url}{trust} -t hello/world -m 'Hello from Sterna'\n"
+        "\nsubscribe:\n  {command} sub --url {url}{trust}{login} -t {filter} -v\n\
+         publish:\n  {command} pub --url {url}{trust}{login} -t {topic} -m 'Hello from Sterna'\n"
     )
+}
+
+/// Login, filter and topic of the lines to copy. Where there are users or rules, only their author knows those.
+fn example(configuration: &Config) -> (&'static str, &'static str, &'static str) {
+    let authentication = &configuration.authentication;
+    let login = if authentication.password_file.is_some() {
+        " -u USER -P PASSWORD"
+    } else {
+        ""
+    };
+    let authorization = &configuration.authorization;
+    if authorization.rules.is_empty() && authorization.default_allow {
+        (login, "'hello/#'", "hello/world")
+    } else {
+        (login, "FILTER", "TOPIC")
+    }
 }
 
 /// This program as one would type it here.
@@ -424,6 +468,25 @@ mod tests {
         watch(&failures, &tell, |with| code = Some(with));
         assert_eq!(code, None);
         assert!(matches!(wakes.try_recv(), Ok(Wake::LeftOut(why)) if why == "x"));
+    }
+
+    #[test]
+    fn the_lines_to_copy_are_those_of_the_configuration() {
+        let mut configuration = Config::default();
+        assert_eq!(example(&configuration), ("", "'hello/#'", "hello/world"));
+        configuration.authentication.password_file = Some(PathBuf::from("x"));
+        configuration.authorization.default_allow = false;
+        let expected = (" -u USER -P PASSWORD", "FILTER", "TOPIC");
+        assert_eq!(example(&configuration), expected);
+    }
+
+    #[test]
+    fn a_number_of_shards_is_told_in_words() {
+        assert_eq!(shards("4"), Ok(4));
+        for wrong in ["x", "-1", "70000"] {
+            let expected = format!("`{wrong}` is not a whole number from 0 to 65535");
+            assert_eq!(shards(wrong), Err(expected));
+        }
     }
 
     #[test]

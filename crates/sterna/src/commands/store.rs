@@ -99,8 +99,15 @@ impl Place {
         }
         let directory = configuration.data_directory()?;
         let path = directory.join(STORE);
-        if !made && !path.is_dir() {
-            return Err(format!("{}: there is no store", path.display()));
+        if !made {
+            match fs::metadata(&path) {
+                Ok(found) if found.is_dir() => {}
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    let path = path.display();
+                    return Err(format!("{path}: {error}; run this as the broker's user"));
+                }
+                _ => return Err(format!("{}: there is no store", path.display())),
+            }
         }
         let directory = DataDirectory::claim(&directory)?;
         let path = directory.path().join(STORE);
@@ -349,6 +356,16 @@ mod tests {
         }
         drop(handle);
         running.close().unwrap();
+    }
+
+    #[test]
+    fn a_store_in_a_place_that_may_not_be_read_is_not_said_to_be_absent() {
+        // Root may read everything; this fails for all in the same way, with another error than "not found".
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "x").unwrap();
+        let why = output(&Action::Check(place(&file))).unwrap_err();
+        assert!(why.contains("run this as the broker's user"), "{why}");
     }
 
     #[test]

@@ -70,6 +70,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match done {
         Ok(text) => {
             print!("{text}");
+            if !matches!(args.action, Action::List { .. }) {
+                eprintln!("{}", exit::RELOAD);
+            }
             ExitCode::SUCCESS
         }
         Err(error) => exit::usage(error),

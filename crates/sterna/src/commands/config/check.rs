@@ -9,6 +9,7 @@ use clap::Args as ClapArgs;
 use sterna_server::{Server, config};
 
 use super::super::serve::Source;
+use super::INITIAL;
 
 /// Check a configuration, and print it as it would be in force.
 ///
@@ -38,11 +39,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         c.check()
             .map_err(|problems| config::located(problems, file, std::env::vars()))?;
         Server::check(&c)
-            .map_err(config::ConfigError::Problems)
+            .map_err(|problems| config::located(problems, file, std::env::vars()))
             .map(|()| c)
     });
     match configuration {
         Ok(mut configuration) => {
+            if !args.quiet {
+                eprintln!("sterna config check: {}", verdict(file));
+            }
             for warning in configuration.warnings() {
                 eprintln!("warning: {warning}");
             }
@@ -64,6 +68,26 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             eprintln!("{problem}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Which configuration was checked: a file that nobody named is not read, wherever it is.
+fn verdict(file: Option<&Path>) -> String {
+    match file {
+        Some(file) => format!("{} is accepted", file.display()),
+        None => format!(
+            "no file was named: these are the built-in defaults{}",
+            unread()
+        ),
+    }
+}
+
+/// A file that a newcomer may believe to be read.
+pub(in super::super) fn unread() -> &'static str {
+    if Path::new(INITIAL).exists() {
+        "; ./sterna.toml is read with --config sterna.toml alone"
+    } else {
+        ""
     }
 }
 

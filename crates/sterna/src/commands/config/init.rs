@@ -9,6 +9,7 @@ use clap::Args as ClapArgs;
 use sterna_server::config::reference;
 
 use super::super::{exit, output};
+use super::INITIAL;
 
 /// Write a configuration file with every setting, its meaning and its default, as comments.
 ///
@@ -16,14 +17,22 @@ use super::super::{exit, output};
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     /// Where to write it; `-` is standard output
-    #[arg(value_name = "PATH", default_value = "sterna.toml")]
+    #[arg(value_name = "PATH", default_value = INITIAL)]
     file: PathBuf,
 }
 
 /// Writes it.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match write(&args.file) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            if args.file != Path::new("-") {
+                let file = args.file.display();
+                eprintln!(
+                    "sterna config init: {file} is written; `sterna serve --config {file}` reads it"
+                );
+            }
+            ExitCode::SUCCESS
+        }
         Err(problem) => {
             eprintln!("sterna config init: {}: {problem}", args.file.display());
             ExitCode::from(exit::USAGE)

@@ -9,6 +9,9 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
 
+/// The name of a file that `init` writes if it is told no other.
+const INITIAL: &str = "sterna.toml";
+
 /// Write, check, explain or import a configuration.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
