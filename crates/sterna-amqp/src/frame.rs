@@ -164,7 +164,7 @@ fn parse_start(
     let [a, b, c, d, data_offset, frame_type, high, low] = bytes;
     let frame_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
     if frame_bytes > max_frame_bytes {
-        return Err(DecodeError::framing("frame is larger than is taken"));
+        return Err(DecodeError::framing("frame is larger than the limit"));
     }
     let header_bytes = usize::from(data_offset) * 4;
     if header_bytes < FRAME_HEADER_BYTES {

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use std::os::unix::fs::MetadataExt as _;
 
+use x509_parser::time::ASN1Time;
+
 use crate::certificate::{Certificate, CertificateUse};
 use crate::config::Tls;
 use crate::reload::{Live, locked};
@@ -149,14 +151,14 @@ impl Watcher {
                     tracing::warn!(
                         %file,
                         issuer = subject,
-                        due_s = certificate.expires_s,
+                        due = date(certificate.expires_s),
                         "a revocation list is overdue: what was revoked since is not known"
                     );
                 } else {
                     tracing::warn!(
                         %file,
                         subject,
-                        expires_s = certificate.expires_s,
+                        expires = date(certificate.expires_s),
                         days = left_days,
                         "a certificate ends within so many days"
                     );
@@ -169,6 +171,13 @@ impl Watcher {
         };
         self.warned.retain(is_there);
     }
+}
+
+/// A moment in seconds since the Unix epoch, for people.
+fn date(at_s: i64) -> String {
+    let at = ASN1Time::from_timestamp(at_s).ok();
+    let date = at.and_then(|at| at.to_rfc2822().ok());
+    date.unwrap_or_else(|| at_s.to_string())
 }
 
 /// Certificates that end soon, and within how many of some days; of revocation lists, those that are overdue. Many
@@ -196,6 +205,12 @@ fn due<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moments_are_dates_in_the_log() {
+        assert_eq!(date(1_796_168_460), "Tue, 01 Dec 2026 23:41:00 +0000");
+        assert_eq!(date(i64::MAX), i64::MAX.to_string());
+    }
 
     #[test]
     fn each_certificate_is_warned_of_at_its_days() {

@@ -34,7 +34,7 @@ pub(crate) struct TooManyConnections;
 
 impl TooManyConnections {
     /// Says so in words.
-    pub(crate) const DETAIL: &str = "the user has as many connections as it may";
+    pub(crate) const DETAIL: &str = "the user has reached its limit of connections";
 }
 
 impl Allowance {

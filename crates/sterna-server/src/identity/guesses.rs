@@ -230,10 +230,17 @@ impl Guesses {
         }
         let pair = self.of_address_for_subject.entry((origin, id), most);
         let waits_for_subject = pair.add(limits, limits.free_failures, now_ms);
+        let pair_m = pair.count_m;
         let all = self.of_address.entry(origin, most);
         let waits = all.add(limits, limits.free_failures_per_address, now_ms);
         let subject_failures = self.for_subject.entry(id, most);
         subject_failures.add(limits, limits.free_failures_per_user, now_ms);
+        // The count that the wait is for: that of the pair grows faster.
+        let failures = if waits_for_subject {
+            pair_m
+        } else {
+            all.count_m
+        } / 1000;
         if waits || waits_for_subject {
             let user = match subject {
                 Subject::User(user) => Some(user),
@@ -242,7 +249,7 @@ impl Guesses {
             tracing::warn!(
                 address = %origin,
                 user,
-                failures = all.count_m / 1000,
+                failures,
                 "too many wrong credentials: the address has to wait"
             );
         }
