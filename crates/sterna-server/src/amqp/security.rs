@@ -281,7 +281,10 @@ impl Door {
         let quiet = || judge(cx, client.id, 0, Claim::Nothing);
         let verdict = client.identity.take().map_or_else(quiet, Verdict::Known);
         let Verdict::Known(identity) = verdict else {
-            let refusal = Refusal::NoCredentials;
+            let refusal = match verdict {
+                Verdict::Refused(refusal) => refusal,
+                _ => Refusal::NoCredentials,
+            };
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
             login.refused(LoginFailure::Claim(refusal), refusal.detail());
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, refusal.detail());

@@ -109,7 +109,7 @@ fn rules_are_listed_and_explained_as_they_decide() {
         |query: &str| -> Value { world.read(&format!("/admin/v1/rules/explain?{query}")) };
     let texts = [
         r#"groups = ["plant"], effect = "deny", topics = ["a/secret"]"#,
-        r#"groups = ["plant"], effect = "allow", topics = ["a/#"]"#,
+        r#"users = ["ann"], effect = "allow", topics = ["a/#"]"#,
     ];
     let by = |name: &str, rule: Option<usize>| {
         let text = rule.map(|rule| texts[rule - 1]);
@@ -124,8 +124,8 @@ fn rules_are_listed_and_explained_as_they_decide() {
     assert_eq!(part["reason"], by("rule", Some(2)));
     assert_eq!(part["denied_in_part"], json!([by("rule", Some(1))]));
     // A group that a token gives, as the webhook may.
-    let given = explain("action=publish&topic=a/x&user=eve&groups=plant,office");
-    assert_eq!(given["reason"], by("rule", Some(2)));
+    let given = explain("action=publish&topic=a/secret&user=eve&groups=plant,office");
+    assert_eq!(given["reason"], by("rule", Some(1)));
     assert_eq!(given["groups"], json!(["office", "plant"]));
     let nobody = explain("action=publish&topic=a/x");
     assert_eq!(nobody["reason"], by("default", None));

@@ -19,7 +19,7 @@ use super::INITIAL;
 /// when not.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
-    /// Configuration file; goes before --config and its variable
+    /// Configuration file; takes precedence over --config and its variable
     #[arg(value_name = "PATH")]
     file: Option<PathBuf>,
 
