@@ -162,6 +162,7 @@ fn placed(error: &toml::de::Error, text: &str) -> String {
         let wrong = error.message();
         let value = [
             "unknown variant `",
+            "unknown profile `",
             "string \"",
             "integer `",
             "float `",
@@ -458,7 +459,7 @@ mod tests {
             ),
             (
                 "[quic]\ntickets = 1\nprofile = \"lte\"\n",
-                "unknown variant `lte`",
+                "unknown profile `lte`",
                 3,
             ),
         ] {

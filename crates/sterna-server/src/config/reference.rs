@@ -133,7 +133,9 @@ impl Setting {
     /// The broker's refusal of a value; `None` if it may be set.
     fn refusal(&self, value: &str) -> Option<String> {
         let text = format!("{}{} = {value}\n", self.header(), self.key);
-        parse("", &text).err().map(|error| error.to_string())
+        // In the parser's own words, which name the types.
+        let refused = toml::from_str::<Config>(&text).err()?;
+        Some(refused.to_string())
     }
 
     /// Asks [`Config`] by values of the wrong type, put into a list or not by `form`. `None` where it says

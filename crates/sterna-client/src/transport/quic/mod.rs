@@ -491,8 +491,8 @@ impl Quic {
 /// The first error code of TLS alerts (RFC 9001, section 4.8).
 const FIRST_ALERT: u64 = 0x100;
 
-/// The alert with which the server has ended a connection. In TLS 1.3 a server refuses a client's certificate
-/// after the client has finished.
+/// The fault of TLS behind an error, such as the alert with which the server has ended the connection. In TLS 1.3 a
+/// server refuses a client's certificate after the client has finished.
 pub(crate) fn alert(error: &(dyn std::error::Error + 'static)) -> Option<rustls::Error> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -500,6 +500,12 @@ pub(crate) fn alert(error: &(dyn std::error::Error + 'static)) -> Option<rustls:
             let alert = u64::from(close.error_code).checked_sub(FIRST_ALERT)?;
             let alert = u8::try_from(alert).ok()?;
             return Some(rustls::Error::AlertReceived(alert.into()));
+        }
+        let of_stream = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        if let Some(fault) = of_stream.and_then(|fault| fault.downcast_ref::<rustls::Error>()) {
+            return Some(fault.clone());
         }
         cause = error.source();
     }
