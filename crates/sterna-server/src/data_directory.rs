@@ -9,10 +9,14 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use crate::certificate::create_private;
+
 /// Mode bits by which others may change a file: its group, and everybody.
 const CHANGED_BY_OTHERS: u32 = 0o022;
 /// Mode bit of a directory in which a writer cannot replace the files of others.
 const STICKY: u32 = 0o1000;
+/// Bytes of a secret.
+const SECRET_BYTES: usize = 32;
 /// The name of the lock.
 const LOCK: &str = "lock";
 
@@ -160,6 +164,25 @@ impl DataDirectory {
         io::Read::read_to_end(&mut file, &mut bytes)
             .map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Some(bytes))
+    }
+
+    /// A secret that lies in the directory. It is made where it is missing, or is no secret.
+    ///
+    /// # Errors
+    /// As those of [`DataDirectory::read`].
+    pub fn secret(&self, name: &str) -> Result<[u8; SECRET_BYTES], String> {
+        let found = self.read(name)?;
+        if let Some(Ok(secret)) = found.map(TryInto::try_into) {
+            return Ok(secret);
+        }
+        let path = self.path.join(name);
+        let failed = |why: String| format!("{}: {why}", path.display());
+        let mut secret = [0; SECRET_BYTES];
+        getrandom::fill(&mut secret).map_err(|error| failed(format!("no randomness: {error}")))?;
+        // A file that others could change was refused above.
+        let mut file = create_private(&path).map_err(|error| failed(error.to_string()))?;
+        io::Write::write_all(&mut file, &secret).map_err(|error| failed(error.to_string()))?;
+        Ok(secret)
     }
 }
 
@@ -397,6 +420,25 @@ mod tests {
         symlink("/etc/hostname", &key).unwrap();
         let why = directory.read("key").unwrap_err();
         assert!(why.contains("is no plain file"), "{why}");
+    }
+
+    #[test]
+    fn a_secret_is_made_once_and_is_nobody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let directory = DataDirectory::claim(folder.path()).unwrap();
+        let secret = directory.secret("key").unwrap();
+        assert_ne!(secret, [0; SECRET_BYTES]);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(directory.secret("key"), Ok(secret));
+        // A broker that was killed while it wrote.
+        fs::write(&path, &secret[..7]).unwrap();
+        let next = directory.secret("key").unwrap();
+        assert_ne!(next, secret);
+        assert_eq!(directory.secret("key"), Ok(next));
+        set_mode(&path, 0o622);
+        let why = directory.secret("key").unwrap_err();
+        assert!(why.contains("can be changed by other users"), "{why}");
     }
 
     /// Only root can give a file away, so anybody else looks at root's the other way round: they are fine.

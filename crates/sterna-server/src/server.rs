@@ -126,6 +126,10 @@ impl Server {
         let identity = QuicIdentity {
             server_id: config.quic.named_server()?,
             address_tokens: config.quic.address_tokens()?,
+            // Clients of a broker that was killed learn from its successor that their connections are gone.
+            reset_secret: (directory.as_ref())
+                .map(|directory| directory.secret(RESET_KEY))
+                .transpose()?,
         };
         let listeners: Vec<ListenerConfig> = urls
             .iter()
@@ -551,10 +555,15 @@ fn shard_config(config: &Config) -> ShardConfig {
     }
 }
 
+/// File of the secret of stateless resets in the data directory.
+const RESET_KEY: &str = "quic-reset-key";
+
 /// The identity of this node on all QUIC listeners.
 struct QuicIdentity {
     server_id: Option<ServerId>,
     address_tokens: AddressTokens,
+    /// `None` for one of this process, where nothing is kept.
+    reset_secret: Option<[u8; 32]>,
 }
 
 fn quic_config(config: &Config, listener: &Listener, identity: &QuicIdentity) -> QuicConfig {
@@ -571,6 +580,7 @@ fn quic_config(config: &Config, listener: &Listener, identity: &QuicIdentity) ->
         retry_half_open: quic.retry_half_open as usize,
         server_id: identity.server_id,
         address_tokens: identity.address_tokens.clone(),
+        reset_secret: identity.reset_secret,
         linger: Duration::from_millis(network.linger_ms),
         high_watermark_bytes: network.high_watermark_bytes as usize,
         low_watermark_bytes: network.high_watermark_bytes as usize / 4,

@@ -45,8 +45,9 @@ pub struct Options {
     /// section 2.4.2). On by default. If a broker hangs up on that, the next attempt waits for each
     /// answer.
     pub pipelined: bool,
-    /// Longest silence of this end in seconds, and QUIC's interval of PINGs. A peer counts as dead after
-    /// twice this time. 60 by default, 0 turns both off. Over QUIC the open leaves it out.
+    /// Longest silence of this end in seconds. A peer counts as dead after twice this time. 60 by default, 0 turns
+    /// it off. Over QUIC the open leaves it out: a peer counts as dead after this time, but not before 30 s, and
+    /// QUIC sends a PING after half of it.
     pub idle_timeout_s: u16,
     /// Largest frame that is taken, in bytes; 65,536 by default, 512 to 1 GiB.
     pub max_frame_bytes: u32,

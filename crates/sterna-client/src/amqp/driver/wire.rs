@@ -364,7 +364,13 @@ impl Wire {
             return Err(self.carrier.timeout(timeout).into());
         }
         let now_ms = driver.clock.now_ms();
-        self.engine.on_timeout(now_ms, &mut self.carrier.lanes)?;
+        self.engine
+            .on_timeout(now_ms, &mut self.carrier.lanes)
+            .map_err(|violation| {
+                // Silence breaks no rule: mostly the broker or the path to it is gone.
+                let text = format!("the broker does not answer any more: {}", violation.detail);
+                Error::Lost(Arc::new(io::Error::new(io::ErrorKind::TimedOut, text)))
+            })?;
         // The next time is another one.
         cx.waker().wake_by_ref();
         Ok(())

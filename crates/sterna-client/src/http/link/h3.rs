@@ -145,9 +145,10 @@ impl H3 {
         let connection = quic.connection().clone();
         let is_early = quic.early_data() == EarlyData::Pending;
         let remembered = is_early.then(|| SETTINGS.recall(quic.url())).flatten();
-        let engine = open_engine(&connection, remembered, 0)
-            .await
-            .map_err(|_| ConnectError::Quic("the connection was closed".to_owned()))?;
+        let engine = open_engine(&connection, remembered, 0).await.map_err(|_| {
+            let reason = connection.close_reason().map(|reason| reason.to_string());
+            ConnectError::Quic(reason.unwrap_or_else(|| "the connection was closed".to_owned()))
+        })?;
         let state = State {
             is_early,
             refused_from: None,
@@ -511,7 +512,7 @@ impl Exchange {
                     // The server has answered without the rest, or the stream says why it did not.
                     Err(WriteError::Stopped(_) | WriteError::ClosedStream) => return Ok(()),
                     Err(WriteError::ZeroRttRejected) => return Err(LinkError::EarlyData),
-                    Err(error) => return Err(LinkError::lost(error)),
+                    Err(WriteError::ConnectionLost(reason)) => return Err(LinkError::lost(reason)),
                 }
             }
         }
@@ -587,6 +588,7 @@ impl Exchange {
                 });
             }
             Err(ReadError::ZeroRttRejected) => return Err(LinkError::EarlyData),
+            Err(ReadError::ConnectionLost(reason)) => return Err(LinkError::lost(reason)),
             Err(error) => return Err(LinkError::lost(error)),
         };
         self.take(&bytes, fin)

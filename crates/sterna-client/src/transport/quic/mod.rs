@@ -34,6 +34,9 @@ use stream::Verdict;
 
 /// Shortest idle timeout, in seconds.
 const MIN_IDLE_S: u64 = 30;
+/// PINGs within the time-out of a protocol that leaves signs of life to QUIC. A broker that was killed and started
+/// answers the next one with a reset.
+const PINGS_PER_TIMEOUT: u64 = 2;
 /// Longest time for the news of the end to leave. All data has arrived before, so no answer is
 /// needed.
 const CLOSE_PAUSE: Duration = Duration::from_millis(2);
@@ -90,14 +93,20 @@ pub(super) fn attempt(
     let mut quic = overrides.settings();
     // MQTT's keep alive finds a dead peer after 1.5 times its interval, and QUIC must not be
     // quicker. A client without keep alive has no limit for its sleep. AMQP leaves liveness to
-    // QUIC.
+    // QUIC, whose probes repeat a PING that is lost.
     if overrides.idle_timeout_ms.is_none() && overrides.profile.is_none() {
-        quic.idle_timeout_ms = match settings.keep_alive_s {
+        let keep_alive_s = u64::from(settings.keep_alive_s);
+        let idle_s = if settings.quic_pings {
+            keep_alive_s
+        } else {
+            3 * keep_alive_s
+        };
+        quic.idle_timeout_ms = match idle_s {
             0 => 0,
-            keep_alive_s => (3 * u64::from(keep_alive_s)).max(MIN_IDLE_S) * 1000,
+            idle_s => idle_s.max(MIN_IDLE_S) * 1000,
         };
         if settings.quic_pings && overrides.keep_alive_interval_ms.is_none() {
-            quic.keep_alive_interval_ms = u64::from(settings.keep_alive_s) * 1000;
+            quic.keep_alive_interval_ms = keep_alive_s * 1000 / PINGS_PER_TIMEOUT;
         }
     }
     if let Some(path) = known.and_then(|known| known.path.as_ref()) {
@@ -540,6 +549,32 @@ mod tests {
 
     use super::*;
     use crate::link::LinkOptions;
+
+    /// A client that only receives learns of a lost broker by nothing else.
+    #[test]
+    fn the_time_out_of_amqp_is_that_of_quic_with_pings_within() {
+        let url: Url = "amqp+quic://localhost:5671".parse().unwrap();
+        let times = |keep_alive_s, quic_pings| {
+            let settings = Settings {
+                link: LinkOptions::new(url.clone()),
+                keep_alive_s,
+                quic_pings,
+                max_packet_bytes: 1_000,
+            };
+            let attempt = attempt(&settings, "localhost".into(), &url, None).unwrap();
+            // The library has no other way to tell.
+            let text = format!("{:?}", attempt.config);
+            let value = |name: &str| {
+                let (_, rest) = text.split_once(name).unwrap();
+                rest.split([',', ' ']).next().unwrap().to_owned()
+            };
+            [value("max_idle_timeout: "), value("keep_alive_interval: ")]
+        };
+        assert_eq!(times(60, true), ["Some(60000)", "Some(30s)"]);
+        assert_eq!(times(5, true), ["Some(30000)", "Some(2.5s)"]);
+        assert_eq!(times(0, true), ["None", "None"]);
+        assert_eq!(times(60, false), ["Some(180000)", "None"]);
+    }
 
     #[test]
     fn a_crowds_first_probes_leave_at_many_moments_and_none_too_early() {

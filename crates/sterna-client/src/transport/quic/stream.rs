@@ -176,7 +176,8 @@ impl AsyncRead for QuicStream {
             }
             // The verdict's own future is about to tell the task.
             Poll::Pending | Poll::Ready(Err(ReadError::ZeroRttRejected)) => Poll::Pending,
-            Poll::Ready(Err(error)) => Poll::Ready(Err(lost(error))),
+            Poll::Ready(Err(ReadError::ConnectionLost(reason))) => Poll::Ready(Err(lost(reason))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
         }
     }
 }
@@ -197,7 +198,8 @@ impl AsyncWrite for QuicStream {
                 Poll::Ready(Ok(written))
             }
             Poll::Pending | Poll::Ready(Err(WriteError::ZeroRttRejected)) => Poll::Pending,
-            Poll::Ready(Err(error)) => Poll::Ready(Err(lost(error))),
+            Poll::Ready(Err(WriteError::ConnectionLost(reason))) => Poll::Ready(Err(lost(reason))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
         }
     }
 
@@ -235,9 +237,13 @@ impl AsyncWrite for QuicStream {
     }
 }
 
-/// The error of a stream; an alert of the server's is told as over other transports.
-fn lost(error: impl Into<io::Error> + std::error::Error + 'static) -> io::Error {
-    alert(&error).map_or_else(|| error.into(), io::Error::other)
+/// The error of a stream whose connection has ended; an alert of the server's is told as over other transports. The
+/// library's own error leaves the reason out.
+fn lost(reason: ConnectionError) -> io::Error {
+    match alert(&reason) {
+        Some(fault) => io::Error::other(fault),
+        None => io::Error::new(io::ErrorKind::NotConnected, reason),
+    }
 }
 
 /// The result for an end of a stream.
