@@ -16,6 +16,7 @@ use super::problem::Problem;
 use crate::backoff::Failures;
 use crate::error::ConnectError;
 use crate::options::random_characters;
+use crate::url::Scheme;
 
 /// Largest problem that is read, in bytes.
 const MAX_PROBLEM_BYTES: usize = 16_384;
@@ -92,6 +93,8 @@ pub(super) struct Inner {
     /// Held by the task that connects.
     connecting: tokio::sync::Mutex<()>,
     connections: AtomicU64,
+    /// Whether the broker has answered any request.
+    answered: AtomicBool,
     pub(super) events: watch::Sender<Option<Event>>,
     is_closed: AtomicBool,
     key_prefix: String,
@@ -107,6 +110,7 @@ impl Inner {
             link: std::sync::Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             connections: AtomicU64::new(0),
+            answered: AtomicBool::new(false),
             events: watch::Sender::new(None),
             is_closed: AtomicBool::new(false),
             key_prefix: random_characters(KEY_CHARACTERS),
@@ -258,9 +262,16 @@ impl Inner {
             };
             let is_busy = matches!(error, Failed::Busy(_) | Failed::Link(LinkError::NoRoom(_)));
             let is_unreachable = matches!(error, Failed::Connect(Error::Connect(_)));
+            // A connection proves nothing: a server of another protocol takes it, too.
+            let is_first = !self.answered.load(Ordering::Relaxed) && !is_busy;
             let error = error.into_error();
-            let is_first = self.connections() == 0 && !self.options.retry_first;
-            let reconnect = self.options.reconnect.filter(|_| is_temporary && !is_first);
+            let error = if is_first {
+                self.perhaps_not_http(error)
+            } else {
+                error
+            };
+            let may_retry = is_temporary && (!is_first || self.options.retry_first);
+            let reconnect = self.options.reconnect.filter(|_| may_retry);
             let delay = failures.add(reconnect);
             if !is_busy && (is_temporary || is_unreachable) {
                 self.tell_disconnected(&error, delay);
@@ -326,6 +337,7 @@ impl Inner {
         });
         match answered {
             Ok(response) => {
+                self.answered.store(true, Ordering::Relaxed);
                 if response.status != 503 {
                     self.tell_connected(&link);
                 }
@@ -343,6 +355,20 @@ impl Inner {
             // HTTP/1.1 connects for a request where no connection is free.
             Err(LinkError::Connect(error)) => Err(Failed::Connect(error.into())),
             Err(error) => Err(Failed::Link(error)),
+        }
+    }
+
+    /// The error of a first request, which says where the server seems to speak another protocol in the clear.
+    fn perhaps_not_http(&self, error: Error) -> Error {
+        let Error::Lost(why) = &error else {
+            return error;
+        };
+        if self.options.url.scheme() != Scheme::Http {
+            return error;
+        }
+        match link::another_protocol(why) {
+            Some(text) => ConnectError::Http(text).at(&self.options.url).into(),
+            None => error,
         }
     }
 

@@ -14,7 +14,7 @@ use sterna_h3::CommandError;
 use tokio::time::Instant;
 
 pub(super) use h3::H3;
-pub(super) use tcp::{H1, H2};
+pub(super) use tcp::{H1, H2, another_protocol};
 pub(super) use upload::Progress;
 
 use super::Version;

@@ -96,6 +96,52 @@ fn response(response: http::Response<Incoming>, lease: Option<Lease>) -> Respons
     }
 }
 
+/// An error of hyper whose text has its causes, which hyper's own text leaves out.
+#[derive(Debug)]
+struct Caused(hyper::Error);
+
+impl fmt::Display for Caused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last = self.0.to_string();
+        f.write_str(&last)?;
+        let mut cause = std::error::Error::source(&self.0);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Some texts have their cause already.
+            if !last.contains(&text) {
+                write!(f, ": {text}")?;
+                last = text;
+            }
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Caused {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// A sentence where the end of a connection says that the server speaks another protocol.
+pub(in crate::http) fn another_protocol(error: &std::io::Error) -> Option<String> {
+    let Caused(error) = error.get_ref()?.downcast_ref()?;
+    if error.is_incomplete_message() {
+        let text = "the server closed the connection without an answer: it may not speak HTTP on this port";
+        return Some(text.to_owned());
+    }
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let io: Option<&std::io::Error> = error.downcast_ref();
+        if io.is_some_and(|io| io.kind() == std::io::ErrorKind::InvalidData) {
+            return Some(error.to_string());
+        }
+        cause = error.source();
+    }
+    None
+}
+
 fn failed(error: hyper::Error) -> LinkError {
     if error.is_canceled() {
         // It was never written.
@@ -103,7 +149,7 @@ fn failed(error: hyper::Error) -> LinkError {
     } else if error.is_parse() {
         LinkError::Protocol(error.to_string())
     } else {
-        LinkError::lost(error)
+        LinkError::lost(Caused(error))
     }
 }
 
@@ -133,7 +179,7 @@ impl Body {
                 },
                 Some(Err(error)) => {
                     self.lease = None;
-                    return Err(LinkError::lost(error));
+                    return Err(LinkError::lost(Caused(error)));
                 }
                 None => {
                     if let Some(lease) = self.lease.take() {
