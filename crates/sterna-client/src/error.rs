@@ -12,7 +12,7 @@ use sterna_mqtt::{Properties, ReasonCode, Violation};
 use crate::harmless::Harmless;
 use crate::link::DriverError;
 use crate::message::InvalidError;
-use crate::tls::TlsError;
+use crate::tls::{self, TlsError};
 use crate::transport::ending::Unacknowledged;
 use crate::url::Url;
 
@@ -73,6 +73,15 @@ impl ConnectError {
     /// No answer within this time.
     pub(crate) const fn timeout(after: Duration) -> Self {
         Self::Timeout { place: None, after }
+    }
+
+    /// Whether this side does not trust the server, which no other way to it changes.
+    pub(crate) fn is_untrusted(&self) -> bool {
+        match self {
+            Self::Tls(_) => true,
+            Self::Handshake(text) | Self::Quic(text) => tls::is_untrusted(text),
+            _ => false,
+        }
     }
 
     /// Whether the host refused, because no process listens there.

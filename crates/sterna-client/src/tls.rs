@@ -503,8 +503,17 @@ impl fmt::Debug for AnotherFingerprint {
 
 impl std::error::Error for AnotherFingerprint {}
 
-/// A TLS failure with what to do about it, where that can be known.
-pub(crate) fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+/// Whether a text of [`explain`] says that the server's certificate is not accepted.
+pub(crate) fn is_untrusted(text: &str) -> bool {
+    text.contains("invalid peer certificate") || text.contains(AnotherFingerprint::TEXT)
+}
+
+/// A TLS failure with what to do about it, where that can be known. `names_authorities` says whether the settings
+/// have authorities of their own.
+pub(crate) fn explain(
+    error: &(dyn std::error::Error + 'static),
+    names_authorities: bool,
+) -> String {
     let text = error.to_string();
     if let Some((_, seen)) = text.split_once(AnotherFingerprint::TEXT) {
         let digits = seen.chars().take_while(char::is_ascii_hexdigit);

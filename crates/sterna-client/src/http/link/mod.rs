@@ -263,7 +263,8 @@ fn h3_url(url: &Url) -> Url {
 }
 
 /// HTTP/3, and after a head start TLS over TCP beside it: the first that stands (the idea of RFC
-/// 8305). Where early data can be sent, that counts as standing; [`doubt`] looks after it.
+/// 8305). Where early data can be sent, that counts as standing; [`doubt`] looks after it. A certificate that is not
+/// trusted ends both, since UDP that does not arrive says nothing for the whole time.
 async fn race(options: &Arc<Options>) -> Result<Link, ConnectError> {
     let mut quic = Box::pin(connect_quic(options));
     let alone = Instant::now() + options.head_start;
@@ -271,6 +272,7 @@ async fn race(options: &Arc<Options>) -> Result<Link, ConnectError> {
         biased;
         result = &mut quic => match result {
             Ok(link) => return Ok(link),
+            Err(error) if error.is_untrusted() => return Err(error),
             Err(error) => Some(error),
         },
         () = tokio::time::sleep_until(alone) => None,
@@ -283,10 +285,12 @@ async fn race(options: &Arc<Options>) -> Result<Link, ConnectError> {
             biased;
             result = &mut quic => match result {
                 Ok(link) => return Ok(link),
+                Err(error) if error.is_untrusted() => return Err(error),
                 Err(error) => (error, tcp.await),
             },
             result = &mut tcp => match result {
                 Ok(link) => return Ok(link),
+                Err(error) if error.is_untrusted() => return Err(error),
                 Err(error) => {
                     let patience = quic_patience(&error, alone);
                     match tokio::time::timeout(patience.unwrap_or(Duration::MAX), quic).await {
