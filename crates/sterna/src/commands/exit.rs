@@ -20,12 +20,12 @@ const TLS: u8 = 8;
 /// The authentication exchange failed.
 const AUTHENTICATION: u8 = 11;
 /// The broker cannot be reached.
-const UNREACHABLE: u8 = 14;
+pub(super) const UNREACHABLE: u8 = 14;
 /// The host's name cannot be resolved.
 const UNRESOLVED: u8 = 15;
 /// The topic of a request had no subscriber.
 pub(super) const NOBODY: u8 = 16;
-/// Time ran out, or a signal ended a request without its response.
+/// Time ran out, or a signal ended a request without its response, or a subscriber without a connection.
 pub(super) const TIMEOUT: u8 = 27;
 /// Unspecified error, as in MQTT 5: the broker refused and said nothing that has a code of its own.
 pub(super) const REFUSED: u8 = 0x80;
@@ -55,10 +55,11 @@ Exit status:
   7        the connection was lost and not regained
   8        TLS failed, for example because the certificate isn't trusted
   11       the authentication exchange failed (--scram)
-  14       the broker cannot be reached
+  14       the broker cannot be reached, or does not speak this protocol there
   15       the host's name cannot be resolved
-  16       the topic of a request has no subscriber
-  27       time ran out (-W), or a signal ended a request without its response
+  16       the topic of a request has no subscriber (MQTT 5; over AMQP and HTTP: 27 after -W)
+  27       time ran out (-W), or a signal ended a request without its response, or sub before
+           it was connected
   128-162  the broker refused (MQTT 5: its reason code; AMQP: the one that is closest to its
            condition; HTTP: to its status), for example 135 not authorised";
 
@@ -104,6 +105,11 @@ impl Failure {
     /// A signal ended a request.
     pub(super) fn interrupted() -> Self {
         Self::new(TIMEOUT, "ended without the response")
+    }
+
+    /// A signal ended a subscriber that had no connection yet.
+    pub(super) fn unconnected() -> Self {
+        Self::new(TIMEOUT, "ended before there was a connection")
     }
 
     /// No text, and no fault: the reader of the output has closed it.
@@ -236,9 +242,13 @@ fn condition(remote: &amqp::Remote) -> u8 {
 }
 
 fn is_tls(error: &std::io::Error) -> bool {
-    error
+    let own = error
         .get_ref()
-        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>);
+    // HTTP/2 and QUIC have the words of TLS alone.
+    let words = ["received fatal alert", "cryptographic handshake failed"];
+    let text = error.to_string();
+    own || words.iter().any(|word| text.contains(word))
 }
 
 impl From<String> for Failure {

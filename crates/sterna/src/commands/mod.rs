@@ -37,5 +37,8 @@ fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Fa
         .enable_all()
         .build()
         .map_err(|error| Failure::local(format_args!("cannot start: {error}")))?;
-    runtime.block_on(command)
+    let result = runtime.block_on(command);
+    // A resolver that does not answer holds nobody up who has been told to end.
+    runtime.shutdown_background();
+    result
 }

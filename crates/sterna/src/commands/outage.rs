@@ -110,10 +110,25 @@ impl Outage {
                 let text = self.at_place(&format!("not regained: {}", failure.text));
                 return Err(Failure::new(exit::LOST, text));
             }
-            Change::Over { failure, .. } => return Err(failure),
+            Change::Over { failure, .. } => return self.judge(Err(failure)),
             Change::None => {}
         }
         Ok(())
+    }
+
+    /// Whether the connection stood once.
+    pub(super) const fn was_connected(&self) -> bool {
+        self.was_connected
+    }
+
+    /// The result of a command. A connection that never stood was not lost: the broker cannot be reached.
+    pub(super) fn judge(&self, result: Result<(), Failure>) -> Result<(), Failure> {
+        result.map_err(|failure| {
+            if failure.code != exit::LOST || self.was_connected {
+                return failure;
+            }
+            Failure::new(exit::UNREACHABLE, self.at_place(&failure.text))
+        })
     }
 
     /// Runs a command, says meanwhile what `next` tells, and ends it when the client does not try again.
@@ -122,24 +137,27 @@ impl Outage {
         command: impl Future<Output = Result<(), Failure>>,
         mut next: impl AsyncFnMut() -> Option<Change>,
     ) -> Result<(), Failure> {
-        let watching = async {
-            while let Some(change) = next().await {
-                self.note(change)?;
+        let result = {
+            let watching = async {
+                while let Some(change) = next().await {
+                    self.note(change)?;
+                }
+                std::future::pending().await
+            };
+            tokio::pin!(watching);
+            // The client's last event explains more than the failure of what was under way.
+            let result = tokio::select! {
+                biased;
+                failure = &mut watching => return failure,
+                result = command => result,
+            };
+            tokio::select! {
+                biased;
+                failure = watching, if result.is_err() => failure,
+                () = std::future::ready(()) => result,
             }
-            std::future::pending().await
         };
-        tokio::pin!(watching);
-        // The client's last event explains more than the failure of what was under way.
-        let result = tokio::select! {
-            biased;
-            failure = &mut watching => return failure,
-            result = command => result,
-        };
-        tokio::select! {
-            biased;
-            failure = watching, if result.is_err() => failure,
-            () = std::future::ready(()) => result,
-        }
+        self.judge(result)
     }
 
     fn say(&self, what: &str) {

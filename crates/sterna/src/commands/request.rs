@@ -136,6 +136,11 @@ async fn request(args: &Args) -> Result<(), Failure> {
     let result = exchange
         .run(&client, &mut events, &mut outage, subscription, message)
         .await;
+    let result = outage.judge(result);
+    if !outage.was_connected() {
+        // There is nothing to end in order, and the client may still try to connect.
+        return result;
+    }
     args.connection.tell_path(&client).await;
     let ended = client
         .disconnect_with(ReasonCode::Success, at_the_end)

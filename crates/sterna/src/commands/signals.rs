@@ -3,6 +3,8 @@
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::sync::mpsc;
 
+use super::exit::Failure;
+
 /// Reports the first signal; the second one ends the process by default.
 pub(super) fn listen() -> mpsc::Receiver<()> {
     let (sender, receiver) = mpsc::channel(1);
@@ -17,4 +19,15 @@ pub(super) fn listen() -> mpsc::Receiver<()> {
         });
     }
     receiver
+}
+
+/// Runs a request. A signal ends it at any time before its response, also while it connects.
+pub(super) async fn or_end(
+    request: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    let mut signals = listen();
+    tokio::select! {
+        result = request => result,
+        Some(()) = signals.recv() => Err(Failure::interrupted()),
+    }
 }

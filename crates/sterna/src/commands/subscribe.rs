@@ -273,6 +273,11 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
         out: Vec::new(),
     };
     let result = printer.run(&mut events, asking).await;
+    let result = printer.outage.judge(result);
+    if !printer.outage.was_connected() {
+        // There is nothing to end in order, and the client may still try to connect.
+        return result;
+    }
     // Those that a signal or -C left unacknowledged come again to a session that goes on.
     args.connection.tell_path(&client).await;
     let ended = client
@@ -417,6 +422,9 @@ impl Printer<'_> {
                     return Err(Failure::new(exit::TIMEOUT, "time ran out"));
                 }
                 word = signal(&mut signals), if signals_alive => {
+                    if word && !self.outage.was_connected() {
+                        return Err(Failure::unconnected());
+                    }
                     if word {
                         return Ok(());
                     }

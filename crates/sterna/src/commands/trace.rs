@@ -1,5 +1,6 @@
 //! `sterna trace`: the way of messages through a running broker, live.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -68,9 +69,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 async fn trace(args: &Args) -> Result<(), Failure> {
     let mut signals = signals::listen();
     let admin = args.connection.client()?;
+    let is_open = Cell::new(false);
     tokio::select! {
-        traced = follow(args, &admin) => traced,
-        _ = signals.recv() => Ok(()),
+        traced = follow(args, &admin, &is_open) => traced,
+        _ = signals.recv() => if is_open.get() { Ok(()) } else { Err(Failure::unconnected()) },
         () = over(args.wait) => Err(Failure::new(exit::TIMEOUT, "")),
     }
 }
@@ -83,7 +85,7 @@ async fn over(wait: Option<Duration>) {
     }
 }
 
-async fn follow(args: &Args, admin: &Admin) -> Result<(), Failure> {
+async fn follow(args: &Args, admin: &Admin, is_open: &Cell<bool>) -> Result<(), Failure> {
     let mut query = Vec::new();
     for (name, value) in [
         ("client", &args.client),
@@ -97,6 +99,7 @@ async fn follow(args: &Args, admin: &Admin) -> Result<(), Failure> {
         );
     }
     let mut lines = admin.lines(&format!("/trace?{}", query.join("&"))).await?;
+    is_open.set(true);
     let mut seen = 0;
     while args.count.is_none_or(|count| seen < count) {
         let line = tokio::time::timeout(SILENCE, lines.next()).await;

@@ -10,7 +10,7 @@ use super::{Args, random_name};
 use crate::commands::connection::{AmqpSettings, amqp};
 use crate::commands::exit::{self, Failure};
 use crate::commands::outage::Change;
-use crate::commands::subscribe::{signal, until};
+use crate::commands::subscribe::until;
 use crate::commands::{output, signals};
 
 /// Sends the request and prints the answers. They come to a node that the broker makes for this
@@ -47,14 +47,28 @@ pub(super) async fn request(args: &Args) -> Result<(), Failure> {
         correlation: &correlation,
     };
     let result = outage
-        .beside(exchange.run(&connection, message), async || {
-            Some(Change::amqp(&events.next().await?))
-        })
+        .beside(
+            signals::or_end(exchange.run(&connection, message)),
+            async || Some(Change::amqp(&events.next().await?)),
+        )
         .await;
+    if !is_connected(&connection).await {
+        // There is nothing to end in order, and the client may still try to connect.
+        return result;
+    }
     args.connection.tell_amqp_path(&connection).await;
     match connection.close().await {
         Err(Error::Ended) | Ok(()) => result,
         Err(error) => result.and_then(|()| Err(Failure::amqp(&error))),
+    }
+}
+
+/// Whether there is a connection at this moment.
+async fn is_connected(connection: &Connection) -> bool {
+    tokio::select! {
+        biased;
+        connected = connection.connected() => connected.is_ok(),
+        () = std::future::ready(()) => false,
     }
 }
 
@@ -97,8 +111,6 @@ impl Exchange<'_> {
         };
         tokio::pin!(asking);
         let mut responses = 0;
-        let mut signals = signals::listen();
-        let mut signals_alive = true;
         loop {
             tokio::select! {
                 delivery = receiver.next() => {
@@ -118,12 +130,6 @@ impl Exchange<'_> {
                 }
                 () = until(deadline) => {
                     return Err(Failure::new(exit::TIMEOUT, "no response in time"));
-                }
-                word = signal(&mut signals), if signals_alive => {
-                    if word {
-                        return Err(Failure::interrupted());
-                    }
-                    signals_alive = false;
                 }
             }
         }

@@ -7,7 +7,7 @@ use super::{Args, random_name};
 use crate::commands::connection::http::{HttpSettings, refuse};
 use crate::commands::exit::{self, Failure};
 use crate::commands::outage::Change;
-use crate::commands::subscribe::{signal, until};
+use crate::commands::subscribe::until;
 use crate::commands::{output, signals};
 
 /// Subscribes to the topic for the answers, sends the request, and prints what is answered.
@@ -51,9 +51,10 @@ pub(super) async fn request(args: &Args) -> Result<(), Failure> {
         correlation: correlation.as_bytes(),
     };
     let result = outage
-        .beside(Box::pin(exchange.run(&client, message)), async || {
-            Some(Change::http(&events.next().await?))
-        })
+        .beside(
+            Box::pin(signals::or_end(exchange.run(&client, message))),
+            async || Some(Change::http(&events.next().await?)),
+        )
         .await;
     args.connection.tell_http_path(&client);
     client.close().await;
@@ -79,8 +80,6 @@ impl Exchange<'_> {
         tokio::pin!(publishing);
         let mut published = false;
         let mut responses = 0;
-        let mut signals = signals::listen();
-        let mut signals_alive = true;
         loop {
             tokio::select! {
                 received = subscription.next() => {
@@ -97,12 +96,6 @@ impl Exchange<'_> {
                 }
                 () = until(deadline) => {
                     return Err(Failure::new(exit::TIMEOUT, "no response in time"));
-                }
-                word = signal(&mut signals), if signals_alive => {
-                    if word {
-                        return Err(Failure::interrupted());
-                    }
-                    signals_alive = false;
                 }
             }
         }

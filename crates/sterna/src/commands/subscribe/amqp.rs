@@ -90,6 +90,9 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
                 break Err(Failure::new(exit::TIMEOUT, "time ran out"));
             }
             word = signal(&mut signals), if signals_alive => {
+                if word && !outage.was_connected() {
+                    break Err(Failure::unconnected());
+                }
                 if word {
                     break Ok(());
                 }
@@ -130,6 +133,11 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
             }
         }
     };
+    let result = outage.judge(result);
+    if !outage.was_connected() {
+        // There is nothing to end in order, and the client may still try to connect.
+        return result;
+    }
     // Printed messages are settled before the connection ends. The others come again to a
     // subscription that outlives it.
     for settlement in printer.settling {

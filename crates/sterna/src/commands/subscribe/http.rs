@@ -113,7 +113,7 @@ impl Printer<'_> {
                 }
                 word = signal(&mut signals), if signals_alive => {
                     if word {
-                        return Ok(());
+                        return Err(Failure::unconnected());
                     }
                     signals_alive = false;
                 }
