@@ -3,6 +3,7 @@
 //! Where mosquitto's clients have a code for the same case, it is the same number.
 
 use std::fmt::Display;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use sterna_client::amqp::{self, Condition, Outcome};
@@ -69,7 +70,7 @@ pub(super) const RELOAD: &str =
 
 /// Prints an error of the command line or of a local file, and gives the code for it.
 pub(crate) fn usage(error: impl Display) -> ExitCode {
-    eprintln!("sterna: {error}");
+    tell_as_it_is(&format!("sterna: {error}"));
     ExitCode::from(USAGE)
 }
 
@@ -78,7 +79,12 @@ pub(crate) fn usage(error: impl Display) -> ExitCode {
 pub(super) fn tell(text: impl Display) {
     let text = text.to_string();
     let lines: Vec<_> = text.split('\n').map(harmless).collect();
-    eprintln!("{}", lines.join("\n"));
+    tell_as_it_is(&lines.join("\n"));
+}
+
+/// Prints a line on standard error, whose reader may have gone.
+fn tell_as_it_is(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Why a client command ends with something else than success.
@@ -118,6 +124,11 @@ impl Failure {
             code: 0,
             text: String::new(),
         }
+    }
+
+    /// Whether it is that one.
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.text.is_empty() && self.code == 0
     }
 
     /// The code for an error of the client library.

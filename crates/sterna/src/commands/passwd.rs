@@ -8,7 +8,7 @@ use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use sterna_auth::{DEFAULT_ITERATIONS, MAX_PASSWORD_BYTES, PasswordFile, Record};
 use sterna_server::identity::SecretFile;
 
-use super::exit;
+use super::{exit, output};
 
 /// Random bytes in the salt of a new record.
 const SALT_BYTES: usize = 16;
@@ -53,9 +53,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     match change(args) {
         Ok(done) => {
-            println!("{done}");
-            eprintln!("{}", exit::RELOAD);
-            ExitCode::SUCCESS
+            let written = output::print(format!("{done}\n").as_bytes());
+            exit::tell(exit::RELOAD);
+            exit::code(written, false)
         }
         Err(error) => exit::usage(error),
     }

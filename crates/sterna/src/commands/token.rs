@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sterna_auth::{TOKEN_BYTES, TokenDigest, TokenFile, TokenRecord, token_from_random};
 use sterna_server::identity::SecretFile;
 
-use super::exit;
+use super::{exit, output};
 
 /// Digits of a digest that tell tokens apart for people.
 const SHOWN_DIGITS: usize = 12;
@@ -69,11 +69,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         .and_then(|()| act(&args.action, now_s, &random));
     match done {
         Ok(text) => {
-            print!("{text}");
+            let written = output::print(text.as_bytes());
             if !matches!(args.action, Action::List { .. }) {
-                eprintln!("{}", exit::RELOAD);
+                exit::tell(exit::RELOAD);
             }
-            ExitCode::SUCCESS
+            exit::code(written, false)
         }
         Err(error) => exit::usage(error),
     }

@@ -9,6 +9,7 @@ use clap::Args as ClapArgs;
 use sterna_server::{Server, config};
 
 use super::super::serve::Source;
+use super::super::{exit, output};
 use super::INITIAL;
 
 /// Check a configuration, and print it as it would be in force.
@@ -55,7 +56,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 // The check has refused one that has no place.
                 configuration.data_directory = configuration.data_directory().ok();
                 match toml::to_string(&configuration) {
-                    Ok(text) => print!("{}{text}", files(&configuration)),
+                    Ok(text) => {
+                        let text = format!("{}{text}", files(&configuration));
+                        return exit::code(output::print(text.as_bytes()), false);
+                    }
                     Err(problem) => {
                         eprintln!("sterna config check: {problem}");
                         return ExitCode::FAILURE;

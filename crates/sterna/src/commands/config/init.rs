@@ -43,7 +43,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn write(file: &Path) -> io::Result<()> {
     let text = reference::template();
     if file == Path::new("-") {
-        return io::stdout().write_all(text.as_bytes());
+        // Its reader may have seen enough.
+        return match io::stdout().write_all(text.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        };
     }
     let mut file = output::made(OpenOptions::new().write(true).create_new(true).open(file))?;
     file.write_all(text.as_bytes())

@@ -31,7 +31,7 @@ pub(super) async fn handshake(args: &Args) -> Result<(), Failure> {
         targets.push(options);
         None
     };
-    print_head(args, ["open", "accepted"]);
+    print_head(args, ["open", "accepted"])?;
     let mut result = Ok(());
     for options in targets {
         let ways = ways(options.url.scheme())?;

@@ -38,7 +38,7 @@ const TCP: &[Way] = &[way("HTTP/1.1, TCP", None, Kind::Full)];
 /// Measures every way to the broker that the command line names, or to one in this process.
 pub(super) async fn handshake(args: &Args) -> Result<(), Failure> {
     let one_way = Duration::from_millis(args.delay.max(1));
-    print_head(args, ["connected", "answer"]);
+    print_head(args, ["connected", "answer"])?;
     if !args.http {
         let HttpSettings { options, .. } = args.connection.http(&[])?;
         return measure_target(args, &options, one_way).await;

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Settings};
 use super::exit::{self, Failure};
+use super::output;
 use path::{Count, Passed, Path};
 
 /// Longest wait for a message that the broker has acknowledged.
@@ -175,11 +176,15 @@ async fn handshake(args: &Args) -> Result<(), Failure> {
         }
         Some(server)
     };
-    print_head(args, ["CONNACK", "PUBACK"]);
+    print_head(args, ["CONNACK", "PUBACK"])?;
     let mut result = Ok(());
     for options in targets {
         let measured = measure_target(args, &options, one_way).await;
+        let is_unread = measured.as_ref().is_err_and(Failure::is_quiet);
         result = result.and(measured);
+        if is_unread {
+            break;
+        }
     }
     if let Some(server) = own {
         server.shutdown();
@@ -187,13 +192,15 @@ async fn handshake(args: &Args) -> Result<(), Failure> {
     result
 }
 
-fn print_head(args: &Args, [connected, acknowledged]: [&str; 2]) {
-    if !args.json {
-        println!(
-            "{:24} {:>9} {connected:>8} {acknowledged:>8}   {:>14}   {:>14}",
-            "round trips to", "at broker", "up", "down"
-        );
+fn print_head(args: &Args, [connected, acknowledged]: [&str; 2]) -> Result<(), Failure> {
+    if args.json {
+        return Ok(());
     }
+    let line = format!(
+        "{:24} {:>9} {connected:>8} {acknowledged:>8}   {:>14}   {:>14}\n",
+        "round trips to", "at broker", "up", "down"
+    );
+    output::print(line.as_bytes())
 }
 
 /// A broker in this process with listeners of these schemes, their URLs, and the TLS settings to
@@ -298,7 +305,11 @@ async fn measure_ways<M: Measurable>(
         let measured = measuring.await;
         // A server may do without the one or other version; the rest is measured.
         let reported = report(args, way, measured, one_way);
+        let is_unread = reported.as_ref().is_err_and(Failure::is_quiet);
         result = result.and(reported);
+        if is_unread {
+            break;
+        }
     }
     M::dismiss(watcher).await;
     result
@@ -452,10 +463,7 @@ fn report(
     one_way: Duration,
 ) -> Result<(), Failure> {
     match measured {
-        Ok(all) => {
-            print(args, way, &typical(&all), one_way);
-            Ok(())
-        }
+        Ok(all) => print(args, way, &typical(&all), one_way),
         Err(failure) => {
             let text = format!("{}: {}", way.name, failure.text);
             Err(Failure::new(failure.code, text))
@@ -500,7 +508,7 @@ fn typical(all: &[Measured]) -> Measured {
     }
 }
 
-fn print(args: &Args, way: &Way, measured: &Measured, one_way: Duration) {
+fn print(args: &Args, way: &Way, measured: &Measured, one_way: Duration) -> Result<(), Failure> {
     let round_trip = 2 * one_way;
     let trips = |time: Duration| time.as_secs_f64() / round_trip.as_secs_f64();
     let Passed { up, down, .. } = measured.passed;
@@ -523,8 +531,7 @@ fn print(args: &Args, way: &Way, measured: &Measured, one_way: Duration) {
             "down_bytes": down.bytes,
             "early_data_accepted": early_data,
         });
-        println!("{line}");
-        return;
+        return output::print(format!("{line}\n").as_bytes());
     }
     let mut line = format!(
         "{:24} {:>9.1} {:>8.1} {:>8.1}   {:>2} / {:>6} B   {:>3} / {:>6} B",
@@ -540,5 +547,6 @@ fn print(args: &Args, way: &Way, measured: &Measured, one_way: Duration) {
     if way.kind == Kind::Early && measured.early_data != EarlyData::Accepted {
         let _ = write!(line, "   (the broker took no early data)");
     }
-    println!("{line}");
+    line.push('\n');
+    output::print(line.as_bytes())
 }
