@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sterna_auth::ScramError;
 use sterna_mqtt::client::SendError;
-use sterna_mqtt::{Properties, ReasonCode, Violation};
+use sterna_mqtt::{Properties, ReasonCode, Version, Violation};
 
 use crate::harmless::Harmless;
 use crate::link::DriverError;
@@ -136,6 +136,8 @@ pub struct Refusal {
     pub text: Option<String>,
     /// The server to use instead, if it named one.
     pub server_reference: Option<String>,
+    /// The return code of MQTT 3.1.1 or 3.1, if the server speaks that.
+    pub return_code: Option<u8>,
 }
 
 impl Refusal {
@@ -144,13 +146,26 @@ impl Refusal {
             reason,
             text: properties.reason_string().map(str::to_owned),
             server_reference: properties.server_reference().map(str::to_owned),
+            return_code: None,
         }
+    }
+
+    /// The same with the number that the server has sent, where its version of MQTT has other ones.
+    pub(crate) fn of_version(mut self, version: Version) -> Self {
+        if !version.is_v5() {
+            self.return_code = self.reason.for_v3_connack();
+        }
+        self
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (0x{:02x})", self.reason.name(), self.reason as u8)?;
+        let name = self.reason.name();
+        match self.return_code {
+            Some(code) => write!(f, "{name} (return code {code})")?,
+            None => write!(f, "{name} (0x{:02x})", self.reason as u8)?,
+        }
         if let Some(text) = &self.text {
             write!(f, ": {}", Harmless(text))?;
         }
@@ -279,5 +294,19 @@ impl From<SendError> for Error {
 impl From<ScramError> for Error {
     fn from(error: ScramError) -> Self {
         Self::Authentication(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_number_of_its_version() {
+        let refused = || Refusal::new(ReasonCode::NotAuthorized, Properties::EMPTY);
+        let text = |version| refused().of_version(version).to_string();
+        assert_eq!(text(Version::V5), "Not authorized (0x87)");
+        assert_eq!(text(Version::V311), "Not authorized (return code 5)");
+        assert_eq!(text(Version::V31), "Not authorized (return code 5)");
     }
 }

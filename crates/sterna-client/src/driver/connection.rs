@@ -348,10 +348,9 @@ impl Link {
                     self.subscribe_again(driver);
                 }
                 Input::Refused(connack) => {
-                    return Err(Error::Refused(Refusal::new(
-                        connack.reason,
-                        connack.properties,
-                    )));
+                    let refusal = Refusal::new(connack.reason, connack.properties);
+                    let version = driver.options.version;
+                    return Err(Error::Refused(refusal.of_version(version)));
                 }
                 Input::Disconnected(disconnect) => {
                     let refusal = Refusal::new(disconnect.reason, disconnect.properties);
