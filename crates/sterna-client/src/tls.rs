@@ -202,6 +202,11 @@ impl Default for Tls {
 }
 
 impl Tls {
+    /// Whether authorities are named in place of the system's.
+    pub(crate) const fn names_authorities(&self) -> bool {
+        self.ca_file.is_some() || self.ca_path.is_some()
+    }
+
     /// The name under which `host` must present itself.
     pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, TlsError> {
         let name = self.server_name.clone().unwrap_or_else(|| host.to_owned());
@@ -520,7 +525,11 @@ pub(crate) fn explain(
         let seen: String = digits.collect();
         return format!("{}{seen}", AnotherFingerprint::TEXT);
     }
-    let hint = if text.contains("UnknownIssuer") || text.contains("BadSignature") {
+    let is_unknown = text.contains("UnknownIssuer") || text.contains("BadSignature");
+    let hint = if is_unknown && names_authorities {
+        " (no authority of --cafile or --capath signed it: it is another broker's, or name the right file, or pin it \
+         with --fingerprint)"
+    } else if is_unknown {
         " (no trusted authority signed it: name its authority with --cafile, or pin it with --fingerprint)"
     } else if text.contains("NoApplicationProtocol") || text.contains("error 120") {
         " (the server does not serve this protocol on this port)"

@@ -219,7 +219,10 @@ pub(crate) async fn establish_tls(
         .early_data(early_data)
         .connect(name, tcp)
         .await
-        .map_err(|error| ConnectError::Handshake(tls::explain(&error)))
+        .map_err(|error| {
+            let names_authorities = settings.link.tls.names_authorities();
+            ConnectError::Handshake(tls::explain(&error, names_authorities))
+        })
 }
 
 /// A connection over QUIC without a stream: at once, without having sent anything, where an earlier

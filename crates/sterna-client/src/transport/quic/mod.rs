@@ -150,6 +150,7 @@ pub(super) fn attempt(
         name,
         url: url.clone(),
         bind: settings.link.bind,
+        names_authorities: settings.link.tls.names_authorities(),
         max_ack_delay: Duration::from_millis(quic.max_ack_delay_ms.into()),
     })
 }
@@ -173,6 +174,8 @@ pub(super) struct Attempt {
     name: String,
     url: Url,
     bind: Option<IpAddr>,
+    /// Whether the settings have authorities of their own.
+    names_authorities: bool,
     /// Longest delay of an acknowledgement by the server.
     max_ack_delay: Duration,
 }
@@ -182,6 +185,8 @@ struct OwnEnd {
     endpoint: Endpoint,
     /// The server.
     url: Url,
+    /// Whether the settings have authorities of their own.
+    names_authorities: bool,
     /// Longest delay of an acknowledgement by the server.
     max_ack_delay: Duration,
 }
@@ -212,6 +217,7 @@ impl Attempt {
             own: OwnEnd {
                 endpoint,
                 url: self.url,
+                names_authorities: self.names_authorities,
                 max_ack_delay: self.max_ack_delay,
             },
             connecting,
@@ -247,10 +253,9 @@ impl Started {
     /// The connection once the handshake is complete.
     pub(super) async fn established(self) -> Result<Quic, ConnectError> {
         drop(self.cork);
-        let connection = self
-            .connecting
-            .await
-            .map_err(|error| ConnectError::Quic(tls::explain(&error)))?;
+        let connection = self.connecting.await.map_err(|error| {
+            ConnectError::Quic(tls::explain(&error, self.own.names_authorities))
+        })?;
         Ok(Quic::new(self.own, connection, EarlyData::NotTried))
     }
 }
@@ -356,7 +361,7 @@ impl Quic {
     /// Why the handshake, which is not complete, never will be.
     pub(crate) fn handshake_error(&self) -> Option<ConnectError> {
         let reason = self.connection.close_reason()?;
-        Some(ConnectError::Quic(tls::explain(&reason)).at(self.url()))
+        Some(ConnectError::Quic(tls::explain(&reason, self.own.names_authorities)).at(self.url()))
     }
 
     /// Opens a stream in both directions; ready when the server has room for one more.
