@@ -231,7 +231,11 @@ impl<S, W: Waiter> Carrier<S, W> {
         Poll::Ready(match read {
             Ok(()) if bytes > 0 => Ok(bytes),
             Ok(()) if at == 0 => {
-                let text = "the broker closed the connection";
+                let text = if self.received_bytes == 0 && self.quic.is_none() {
+                    "the broker closed the connection without an answer: it may speak another protocol on this port"
+                } else {
+                    "the broker closed the connection"
+                };
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, text).into())
             }
             Err(error) if at == 0 => Err(error.into()),

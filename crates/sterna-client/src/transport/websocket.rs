@@ -10,8 +10,9 @@ use futures_util::{Sink as _, Stream as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
-use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
@@ -41,11 +42,30 @@ where
     let (stream, _response) =
         tokio_tungstenite::client_async_with_config(request(url)?, stream, Some(config))
             .await
-            .map_err(|error| ConnectError::WebSocket(error.to_string()))?;
+            .map_err(|error| ConnectError::WebSocket(explain(&error, url)))?;
     Ok(Frames {
         stream,
         unread: Bytes::new(),
     })
+}
+
+/// A failure of the handshake with what to do about it, where that can be known.
+fn explain(error: &Error, url: &Url) -> String {
+    match error {
+        Error::Protocol(ProtocolError::HandshakeIncomplete) => {
+            "the server closed the connection without an answer: it may not speak HTTP on this port"
+                .to_owned()
+        }
+        Error::Http(answer) if answer.status() == StatusCode::NOT_FOUND => {
+            let protocol = url.scheme().protocol();
+            format!(
+                "the server has no WebSocket at {} ({error}): the path of {protocol} is mostly /{}",
+                url.websocket_path(),
+                protocol.name(),
+            )
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn request(url: &Url) -> Result<Request, ConnectError> {
@@ -211,6 +231,30 @@ mod tests {
         let error = client.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         server.await.unwrap();
+    }
+
+    /// What a newcomer meets at another port, and with another path.
+    #[tokio::test]
+    async fn a_refused_handshake_says_what_may_be_wrong() {
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move { far.read_u8().await });
+        let refused = connect(&url(), near, 0).await.map(|_| ()).unwrap_err();
+        assert!(
+            refused.to_string().contains("may not speak HTTP"),
+            "{refused}"
+        );
+        for (address, place, usual) in [
+            ("ws://h/foo", " /foo ", "MQTT is mostly /mqtt"),
+            ("amqp+ws://h/foo", " /foo ", "AMQP 1.0 is mostly /amqp"),
+        ] {
+            let (near, mut far) = tokio::io::duplex(1 << 16);
+            let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+            far.write_all(answer).await.unwrap();
+            let url = address.parse().unwrap();
+            let refused = connect(&url, near, 0).await.map(|_| ()).unwrap_err();
+            let text = refused.to_string();
+            assert!(text.contains(place) && text.contains(usual), "{text}");
+        }
     }
 
     #[tokio::test]

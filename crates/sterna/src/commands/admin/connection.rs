@@ -9,7 +9,7 @@ use sterna_client::arguments::{Credentials as Login, Trust, from_environment, se
 use sterna_client::http::{Client, Error, Lines, Method, Options};
 
 use super::super::connection::http::credentials;
-use super::super::exit::Failure;
+use super::super::exit::{self, Failure};
 
 /// The port of an admin URL without one.
 const DEFAULT_PORT: u16 = 9464;
@@ -136,8 +136,10 @@ impl Admin {
     ) -> Result<Value, Failure> {
         let target = format!("/admin/v1{path}");
         let content = content.map(|content| content.to_string().into());
-        let answer = self.client.call(method, &target, content).await;
-        let answer = answer.map_err(|error| self.failed(&error))?;
+        let answer = match self.client.call(method, &target, content).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.refused(&error).await),
+        };
         if answer.content.is_empty() {
             return Ok(Value::Null);
         }
@@ -185,8 +187,29 @@ impl Admin {
 
     /// The lines of an answer that does not end.
     pub(in super::super) async fn lines(&self, path: &str) -> Result<Lines, Failure> {
-        let lines = self.client.lines(&format!("/admin/v1{path}")).await;
-        lines.map_err(|error| self.failed(&error))
+        match self.client.lines(&format!("/admin/v1{path}")).await {
+            Ok(lines) => Ok(lines),
+            Err(error) => Err(self.refused(&error).await),
+        }
+    }
+
+    /// The failure of a call. A listener that lacks what each admin listener has is none.
+    async fn refused(&self, error: &Error) -> Failure {
+        let is_unknown = |error: &Error| {
+            let problem = error.problem();
+            problem.is_some_and(|problem| problem.status == 404 && problem.name == "no-resource")
+        };
+        if is_unknown(error) {
+            let node = self.client.call(Method::Get, "/admin/v1/node", None).await;
+            if node.is_err_and(|error| is_unknown(&error)) {
+                let place = &self.place;
+                let text = format!(
+                    "{place}: this is no admin listener; its port is mostly {DEFAULT_PORT}"
+                );
+                return Failure::new(exit::UNREACHABLE, text);
+            }
+        }
+        self.failed(error)
     }
 
     /// The failure of such an answer.
