@@ -269,7 +269,9 @@ impl Refusal {
             Self::NoCredentials => "no credentials",
             Self::Certificate => "the client certificate is revoked, or not valid at this time",
             Self::Nameless => "the client certificate has no common name that is a user name",
-            Self::Disagreement => "the certificate and the credentials name different users",
+            Self::Disagreement => {
+                "the certificate, the token and the user name do not name the same user"
+            }
             Self::Password => "wrong user name or password",
             Self::Token => "the token is not accepted, or has expired",
             Self::Exchange => "authentication failed",

@@ -273,7 +273,8 @@ impl Door {
     ) {
         // [MQTT-4.12.0-1] [MQTT-4.12.0-4]
         let reason = match refusal {
-            Refusal::Password => ReasonCode::BadUserNameOrPassword,
+            // A token may be the password, and HTTP has one status for both.
+            Refusal::Password | Refusal::Token => ReasonCode::BadUserNameOrPassword,
             Refusal::Method => ReasonCode::BadAuthenticationMethod,
             Refusal::Slowed => ReasonCode::ConnectionRateExceeded,
             Refusal::Busy => ReasonCode::ServerBusy,
