@@ -28,7 +28,7 @@ pub(crate) struct Args {
     connection: Connection,
     /// Messages that this client publishes or gets: the client identifier of MQTT, or a session's name as
     /// `sterna admin sessions list` shows it, such as `$http/USER/NAME`
-    #[arg(long, value_name = "CLIENT", required_unless_present_any = ["topic", "events"])]
+    #[arg(long, value_name = "CLIENT")]
     client: Option<String>,
     /// Messages whose topics match this filter
     #[arg(short = 't', long, value_name = "FILTER")]
@@ -67,6 +67,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 async fn trace(args: &Args) -> Result<(), Failure> {
+    if args.client.is_none() && args.topic.is_none() && args.events.is_none() {
+        return Err(Failure::local(
+            "nothing to trace: give one or more of --client, -t and --events",
+        ));
+    }
     let mut signals = signals::listen();
     let admin = args.connection.client()?;
     let is_open = Cell::new(false);

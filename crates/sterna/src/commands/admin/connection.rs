@@ -18,6 +18,9 @@ const PAGE: usize = 500;
 
 /// Where the broker's operators are served, and who asks.
 #[derive(clap::Args, Clone, Debug)]
+#[command(mut_arg("tls_use_os_certs", |argument| {
+    argument.help("Trust the system's authorities, which admins:// does anyway")
+}))]
 pub(in super::super) struct Connection {
     /// The admin listener: admin:// or admins://[USER[:PASSWORD]@]HOST[:PORT] [env: STERNA_ADMIN_URL]
     /// [default: admin://localhost:9464]

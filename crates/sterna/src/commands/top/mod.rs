@@ -228,7 +228,8 @@ fn plain(picture: &Picture, choice: &Choice) -> Result<String, Failure> {
     let buffer = terminal.backend().buffer();
     let rows = buffer.content().chunks(usize::from(PLAIN_COLUMNS));
     let mut text = String::new();
-    for row in rows {
+    // The last line has the keys, which nobody can press here.
+    for row in rows.take(usize::from(lines) - 1) {
         let line: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
         text.push_str(line.trim_end());
         text.push('\n');
@@ -342,6 +343,11 @@ mod tests {
         assert!(
             shown(Sort::Rtt, Tab::Clients)[5].contains("PEER"),
             "a wide one has addresses"
+        );
+        let all = shown(Sort::Loss, Tab::Clients).join("\n");
+        assert!(
+            !all.contains("Tab queues"),
+            "no keys without a screen: {all}"
         );
         let lossy = shown(Sort::Loss, Tab::Clients).remove(6);
         assert!(
