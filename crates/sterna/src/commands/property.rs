@@ -186,7 +186,11 @@ impl Properties {
                 || (packet == "disconnect"
                     && matches!(property, Property::SessionExpiryInterval(_)));
             if !fits {
-                return Err(format!("-D: {packet} has no property {}", given.name));
+                let names = names(packet).join(", ");
+                return Err(format!(
+                    "-D: {packet} has no property {}; it has {names}",
+                    given.name
+                ));
             }
             block.push(property).map_err(|error| given.wrong(&error))?;
         }
@@ -230,10 +234,46 @@ impl Given {
             "topic-alias" => {
                 return Err("-D: topic aliases are set by the client itself".to_owned());
             }
-            other => return Err(format!("-D: there is no property {other} to set here")),
+            other => {
+                let names = names(self.packet).join(", ");
+                let packet = self.packet;
+                return Err(format!(
+                    "-D: there is no property {other} to set here; {packet} has {names}"
+                ));
+            }
         })
     }
 }
+
+/// The properties of a packet that can be set.
+const fn names(packet: &str) -> &'static [&'static str] {
+    match packet.as_bytes() {
+        b"connect" => &[
+            "maximum-packet-size",
+            "receive-maximum",
+            "request-problem-information",
+            "request-response-information",
+            "session-expiry-interval",
+            "topic-alias-maximum",
+            "user-property",
+        ],
+        b"publish" => MESSAGE.split_at(MESSAGE.len() - 1).0,
+        b"will" => MESSAGE,
+        b"disconnect" => &["session-expiry-interval", "user-property"],
+        _ => &["user-property"],
+    }
+}
+
+/// The properties of messages, at the end that of a will alone.
+const MESSAGE: &[&str] = &[
+    "content-type",
+    "correlation-data",
+    "message-expiry-interval",
+    "payload-format-indicator",
+    "response-topic",
+    "user-property",
+    "will-delay-interval",
+];
 
 #[cfg(test)]
 mod tests {
@@ -284,6 +324,29 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_names_that_are_told_are_taken() {
+        for packet in PACKETS {
+            for name in names(packet) {
+                let value = match *name {
+                    "user-property" => "a b",
+                    "content-type" | "correlation-data" | "response-topic" => "a",
+                    _ => "1",
+                };
+                let all = properties(&[&format!("-D {packet} {name} {value}")]);
+                let message = || Publish::new("a", "").unwrap();
+                let mut options = Options::new("mqtt://h".parse().unwrap());
+                let taken = match packet {
+                    "connect" => all.connect(&mut options),
+                    "publish" => all.publish(message()).map(drop),
+                    "will" => all.will(message()).map(drop),
+                    packet => all.block(packet).map(drop),
+                };
+                assert_eq!(taken, Ok(()), "{packet} {name}");
+            }
+        }
+    }
+
     fn properties(lines: &[&str]) -> Properties {
         let given: Vec<_> = lines.iter().map(|line| given(line).unwrap()).collect();
         Properties::new(&given, Version::V5, &PACKETS).unwrap()
@@ -320,7 +383,12 @@ mod tests {
         assert!(publish("-D publish message-expiry-interval x").contains("wants a number"));
         assert!(publish("-D publish payload-format-indicator 2").contains("0 or 1"));
         assert!(publish("-D publish topic-alias 2").contains("itself"));
-        assert!(publish("-D publish nonsense 2").contains("no property nonsense"));
+        let unknown = publish("-D publish nonsense 2");
+        assert!(unknown.contains("no property nonsense"), "{unknown}");
+        assert!(
+            unknown.ends_with("response-topic, user-property"),
+            "{unknown}"
+        );
         assert!(publish("-D publish request-problem-information 1").contains("request-problem"));
         let old = [given("-D publish content-type x").unwrap()];
         assert!(Properties::new(&old, Version::V311, &PACKETS).is_err());

@@ -45,7 +45,8 @@ pub(crate) struct Args {
     #[arg(short = 'q', long, value_name = "QOS", default_value = "1", value_parser = qos)]
     qos: QoS,
     /// Wait for this number of responses
-    #[arg(short = 'C', value_name = "N", default_value_t = 1)]
+    #[arg(short = 'C', value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Seconds to wait after the connection stands, then end with status 27
     #[arg(short = 'W', value_name = "SECONDS", default_value = "10", value_parser = seconds)]

@@ -82,7 +82,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = "Selection")]
     random_filter: Option<f64>,
     /// End after this number of messages
-    #[arg(short = 'C', value_name = "N", help_heading = "End")]
+    #[arg(short = 'C', value_name = "N", help_heading = "End",
+          value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Seconds after the connection stands at which the command ends, with status 27
     #[arg(short = 'W', value_name = "SECONDS", value_parser = seconds, help_heading = "End")]

@@ -40,7 +40,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Output")]
     json: bool,
     /// End after N events
-    #[arg(short = 'C', value_name = "N", help_heading = "Output")]
+    #[arg(short = 'C', value_name = "N", help_heading = "Output",
+          value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End after this time, with status 27
     #[arg(short = 'W', value_name = "SECONDS", value_parser = seconds, help_heading = "Output")]

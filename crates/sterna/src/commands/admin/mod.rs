@@ -33,7 +33,8 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1_000,
+        default_value = "1000",
+        value_parser = at_least_one,
         help_heading = "Output"
     )]
     limit: usize,
@@ -496,6 +497,11 @@ fn reloaded(answer: &Value) -> String {
     }
     let sections = sections.join(", ");
     format!("the configuration is in force, but changes of {sections} need a restart\n")
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "a number from 1 on".to_owned())
 }
 
 /// Writes to standard output, whose reader may have gone.
