@@ -51,6 +51,26 @@ fn counts(messages: &[Vec<u8>]) -> BTreeMap<Vec<u8>, u32> {
     counts
 }
 
+/// This broker sends no signs of life. That breaks no rule, and counts as a loss.
+#[tokio::test]
+async fn a_silent_broker_is_lost() {
+    let broker = Broker::start(Scheme::Amqp, Setup::default()).await;
+    let mut options = broker.options();
+    options.idle_timeout_s = 1;
+    options.reconnect = None;
+    let (connection, mut events) = Connection::start(options).unwrap();
+    soon(connection.connected()).await.unwrap();
+    assert!(matches!(
+        soon(events.next()).await,
+        Some(Event::Connected(_))
+    ));
+    let Some(Event::Disconnected { error, .. }) = soon(events.next()).await else {
+        panic!("no end");
+    };
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(error.to_string().contains("does not answer"), "{error}");
+}
+
 /// However often the connection breaks: what the sender is told to be accepted was, and with receiver
 /// settle mode second once.
 #[tokio::test]

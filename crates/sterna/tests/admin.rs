@@ -479,9 +479,29 @@ fn a_trace_shows_the_way_of_messages() {
         .output()
         .unwrap();
     assert_eq!(code(&over), 27);
-    assert_eq!(code(&sterna().arg("trace").output().unwrap()), 1);
+    let nothing = sterna().arg("trace").output().unwrap();
+    assert_eq!(code(&nothing), 1);
+    for flag in ["--client", "-t", "--events"] {
+        assert!(stderr(&nothing).contains(flag), "{}", stderr(&nothing));
+    }
     client.kill().unwrap();
     client.wait().unwrap();
+}
+
+#[test]
+fn the_help_of_operators_and_counts_of_nothing() {
+    let help = sterna().args(["admin", "--help"]).output().unwrap();
+    assert!(!stdout(&help).contains("With -h"), "{}", stdout(&help));
+    for arguments in [
+        &["admin", "clients", "list", "--limit", "0"][..],
+        &["trace", "-t", "a", "-C", "0"],
+        &["sub", "-t", "a", "-C", "0"],
+        &["request", "-t", "a", "-m", "x", "-C", "0"],
+    ] {
+        let refused = sterna().args(arguments).output().unwrap();
+        assert_eq!(code(&refused), 1, "{arguments:?}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains("'0'"), "{}", stderr(&refused));
+    }
 }
 
 /// Without a terminal there is one picture, of a broker that runs.

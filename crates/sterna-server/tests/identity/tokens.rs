@@ -602,6 +602,28 @@ fn renew(broker: &mut Broker, peer: Peer, token: &str) -> Vec<String> {
     heard(broker, peer)
 }
 
+/// A token may stand in the place of a password, and HTTP answers both with the same status.
+#[test]
+fn a_token_that_is_not_accepted_is_wrong_credentials() {
+    let (_directory, issuer, config) = issued(|_| {});
+    let mut broker = Broker::with(&config, 1);
+    let expired = issuer.token(&claims("ann", &json!({"exp": NOW_S - 600})));
+    for (version, answer) in [
+        (Version::V5, "CONNACK Bad User Name or Password"),
+        (Version::V311, "CONNACK Bad User Name or Password"),
+    ] {
+        let peer = broker.open();
+        let connect = Connect {
+            user_name: Some("ann"),
+            password: Some(expired.as_bytes()),
+            ..plain(version, "token")
+        };
+        broker.packet(peer, version, &Packet::Connect(connect));
+        broker.await_verdicts();
+        assert_eq!(broker.told(peer, version), [answer]);
+    }
+}
+
 /// Re-authentication renews a connection, and a bad one ends it.
 #[test]
 fn a_new_token_renews_the_connection() {
