@@ -264,7 +264,7 @@ async fn a_silent_server_is_asked_again_elsewhere() {
     let count = AtomicUsize::new(0);
     let server = Server::http3(Script::new(move |_| {
         match count.fetch_add(1, Ordering::Relaxed) {
-            0 => Answer::Silence,
+            1 => Answer::Silence,
             _ => Answer::status(204),
         }
     }));
@@ -272,6 +272,7 @@ async fn a_silent_server_is_asked_again_elsewhere() {
     options.response_timeout = Duration::from_millis(100);
     let client = Client::new(options).unwrap();
     soon(client.publish(message("a", "1"))).await.unwrap();
+    soon(client.publish(message("a", "2"))).await.unwrap();
     assert_eq!(client.connection().unwrap().connections, 2);
 }
 

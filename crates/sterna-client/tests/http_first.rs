@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http_broker::{Identity, PATIENCE, Script, Server, soon};
+use http_broker::{Answer, Identity, PATIENCE, Script, Server, soon};
 use sterna_client::http::{Client, Error, Event, Options, Subscribe};
 use sterna_client::{ConnectError, Publish, QoS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -66,6 +66,16 @@ async fn a_server_that_never_answers_a_request_is_not_tried_again() {
         assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(count.load(Ordering::Relaxed), 2, "{error}");
     }
+}
+
+#[tokio::test]
+async fn neither_is_one_that_is_silent() {
+    let server = Server::tcp(Script::new(|_| Answer::Silence), &[]).await;
+    let mut options = server.options("http");
+    options.response_timeout = Duration::from_millis(100);
+    let error = soon(Client::new(options).unwrap().publish(message())).await;
+    assert!(matches!(error, Err(Error::Timeout(_))), "{error:?}");
+    assert_eq!(server.script.asked().len(), 1);
 }
 
 #[tokio::test]
