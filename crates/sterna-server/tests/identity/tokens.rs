@@ -612,7 +612,7 @@ fn a_token_that_is_not_accepted_is_wrong_credentials() {
         (Version::V5, "CONNACK Bad User Name or Password"),
         (Version::V311, "CONNACK Bad User Name or Password"),
     ] {
-        let peer = broker.open();
+        let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Quic, Vec::new());
         let connect = Connect {
             user_name: Some("ann"),
             password: Some(expired.as_bytes()),
