@@ -259,23 +259,6 @@ async fn a_key_in_use_is_waited_for() {
     assert_eq!(client.connection().unwrap().connections, 1);
 }
 
-#[tokio::test]
-async fn a_silent_server_is_asked_again_elsewhere() {
-    let count = AtomicUsize::new(0);
-    let server = Server::http3(Script::new(move |_| {
-        match count.fetch_add(1, Ordering::Relaxed) {
-            1 => Answer::Silence,
-            _ => Answer::status(204),
-        }
-    }));
-    let mut options = server.options("h3");
-    options.response_timeout = Duration::from_millis(100);
-    let client = Client::new(options).unwrap();
-    soon(client.publish(message("a", "1"))).await.unwrap();
-    soon(client.publish(message("a", "2"))).await.unwrap();
-    assert_eq!(client.connection().unwrap().connections, 2);
-}
-
 /// Each request of HTTP/1.1 has a connection for itself. One that waits for it in vain takes none from
 /// another.
 #[tokio::test]

@@ -79,6 +79,23 @@ async fn neither_is_one_that_is_silent() {
 }
 
 #[tokio::test]
+async fn a_server_that_falls_silent_later_is_asked_again_elsewhere() {
+    let count = AtomicUsize::new(0);
+    let server = Server::http3(Script::new(move |_| {
+        match count.fetch_add(1, Ordering::Relaxed) {
+            1 => Answer::Silence,
+            _ => Answer::status(204),
+        }
+    }));
+    let mut options = server.options("h3");
+    options.response_timeout = Duration::from_millis(100);
+    let client = Client::new(options).unwrap();
+    soon(client.publish(message())).await.unwrap();
+    soon(client.publish(message())).await.unwrap();
+    assert_eq!(client.connection().unwrap().connections, 2);
+}
+
+#[tokio::test]
 async fn it_is_tried_again_where_the_first_may_be() {
     let (address, count) = stranger(b"").await;
     let mut options = options(address);

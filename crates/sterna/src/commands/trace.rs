@@ -1,9 +1,9 @@
 //! `sterna trace`: the way of messages through a running broker, live.
 
-use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -75,10 +75,10 @@ async fn trace(args: &Args) -> Result<(), Failure> {
     }
     let mut signals = signals::listen();
     let admin = args.connection.client()?;
-    let is_open = Cell::new(false);
+    let is_open = AtomicBool::new(false);
     tokio::select! {
         traced = follow(args, &admin, &is_open) => traced,
-        _ = signals.recv() => if is_open.get() { Ok(()) } else { Err(Failure::unconnected()) },
+        _ = signals.recv() => if is_open.load(Ordering::Relaxed) { Ok(()) } else { Err(Failure::unconnected()) },
         () = over(args.wait) => Err(Failure::new(exit::TIMEOUT, "")),
     }
 }
@@ -91,7 +91,7 @@ async fn over(wait: Option<Duration>) {
     }
 }
 
-async fn follow(args: &Args, admin: &Admin, is_open: &Cell<bool>) -> Result<(), Failure> {
+async fn follow(args: &Args, admin: &Admin, is_open: &AtomicBool) -> Result<(), Failure> {
     let mut query = Vec::new();
     for (name, value) in [
         ("client", &args.client),
@@ -105,7 +105,7 @@ async fn follow(args: &Args, admin: &Admin, is_open: &Cell<bool>) -> Result<(), 
         );
     }
     let mut lines = admin.lines(&format!("/trace?{}", query.join("&"))).await?;
-    is_open.set(true);
+    is_open.store(true, Ordering::Relaxed);
     let mut seen = 0;
     while args.count.is_none_or(|count| seen < count) {
         let line = tokio::time::timeout(SILENCE, lines.next()).await;

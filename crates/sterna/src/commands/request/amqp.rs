@@ -48,7 +48,7 @@ pub(super) async fn request(args: &Args) -> Result<(), Failure> {
     };
     let result = outage
         .beside(
-            signals::or_end(exchange.run(&connection, message)),
+            Box::pin(signals::or_end(exchange.run(&connection, message))),
             async || Some(Change::amqp(&events.next().await?)),
         )
         .await;
