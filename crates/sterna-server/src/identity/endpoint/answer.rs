@@ -34,19 +34,26 @@ pub(super) fn content_of(
     if head.code != Some(200) {
         return Err(format!("the answer has status {}", head.code.unwrap_or(0)));
     }
-    let field = |name: &str| {
-        let mut found = (head.headers.iter()).filter(|field| field.name.eq_ignore_ascii_case(name));
-        found.next().map(|field| field.value)
+    let fields = |name: &'static str| {
+        let found = (head.headers.iter()).filter(|field| field.name.eq_ignore_ascii_case(name));
+        found.map(|field| field.value)
     };
+    let (mut codings, mut lengths) = (fields("transfer-encoding"), fields("content-length"));
+    let (coding, length) = (codings.next(), lengths.next());
+    // A proxy between may take another of them for the end, and put the next answer elsewhere (RFC 9112, section 6.3).
+    let is_double = coding.is_some() && length.is_some();
+    if is_double || codings.chain(lengths).next().is_some() {
+        return Err("the answer has more than one length".to_owned());
+    }
     let rest = &answer[head_bytes..];
-    let closes = field("connection").is_some_and(|value| {
+    let closes = fields("connection").any(|value| {
         let mut words = value.split(|byte| *byte == b',');
         words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
     });
     // Bytes behind the content are nothing that was asked for.
     let mut ends = head.version == Some(1) && !closes;
-    let content = if let Some(coding) = field("transfer-encoding") {
-        if !coding.eq_ignore_ascii_case(b"chunked") {
+    let content = if let Some(coding) = coding {
+        if !coding.eq_ignore_ascii_case(b"chunked") || head.version != Some(1) {
             return Err("the answer has a transfer coding that was not asked for".to_owned());
         }
         // Extensions of chunks would otherwise be bounded by time alone.
@@ -62,9 +69,12 @@ pub(super) fn content_of(
             ends &= after == b"\r\n";
             content
         })
-    } else if let Some(length) = field("content-length") {
+    } else if let Some(length) = length {
+        // `parse` takes a sign, too.
+        let is_number = length.trim_ascii().iter().all(u8::is_ascii_digit);
         let length = std::str::from_utf8(length)
             .ok()
+            .filter(|_| is_number)
             .and_then(|text| text.trim().parse().ok());
         let length: usize = length.ok_or("the answer's length is not a number")?;
         if length > most {
@@ -130,6 +140,7 @@ mod tests {
         let whole = |text: &str| content_of(text.as_bytes(), true, ("maximum_keys_bytes", 10));
         let ok = "HTTP/1.1 200 OK\r\n";
         let singles = "1\r\nx\r\n".repeat(10);
+        let chunked = "2\r\n{}\r\n0\r\n\r\n";
         let filling = "x".repeat(singles.len() + MAXIMUM_HEAD_BYTES);
         for (text, expected) in [
             (format!("{ok}Content-Length: 2\r\n\r\n{{}}"), Ok(Some("{}"))),
@@ -174,6 +185,40 @@ mod tests {
             (
                 format!("{ok}Content-Length: x\r\n\r\n"),
                 Err("not a number"),
+            ),
+            (
+                format!("{ok}Content-Length: 2\r\nContent-Length: 3\r\n\r\n{{}} "),
+                Err("more than one"),
+            ),
+            (
+                format!("{ok}Content-Length: 2\r\ncontent-length: 2\r\n\r\n{{}}"),
+                Err("more than one"),
+            ),
+            (
+                format!("{ok}Content-Length: 2, 2\r\n\r\n{{}}"),
+                Err("not a number"),
+            ),
+            (
+                format!("{ok}Content-Length: +2\r\n\r\n{{}}"),
+                Err("not a number"),
+            ),
+            (
+                format!("{ok}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n{chunked}"),
+                Err("more than one"),
+            ),
+            (
+                format!("{ok}Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{chunked}"),
+                Err("more than one"),
+            ),
+            (
+                format!(
+                    "{ok}Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n\r\n{chunked}"
+                ),
+                Err("more than one"),
+            ),
+            (
+                format!("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunked}"),
+                Err("transfer coding"),
             ),
             (format!("{ok}\r\n12345678901"), Err("maximum_keys_bytes")),
             (
