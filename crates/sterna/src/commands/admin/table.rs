@@ -121,7 +121,9 @@ fn write_members(value: &Value, depth: usize, out: &mut String) {
         let _ = writeln!(out, "{}", cell(Some(value)));
         return;
     };
-    let names = members.keys().map(|name| harmless(title(name)).chars().count());
+    let names = members
+        .keys()
+        .map(|name| harmless(title(name)).chars().count());
     let width = names.max().unwrap_or(0);
     for (key, value) in members {
         let name = harmless(title(key));
