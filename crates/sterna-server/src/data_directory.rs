@@ -100,8 +100,8 @@ impl DataDirectory {
     /// Looks whether a claimed directory is still this process's. A lock file that was removed is made again.
     ///
     /// # Errors
-    /// A sentence that names the directory: another is in its place, or another broker has it. What this process
-    /// writes from then on harms whoever has it.
+    /// A sentence that names the directory: another is in its place, or another broker has it. All that this
+    /// process writes from then on harms whoever has it.
     pub fn look(&self) -> Result<(), String> {
         let Some(locks) = &self.locks else {
             return Ok(());

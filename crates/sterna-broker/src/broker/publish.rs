@@ -88,7 +88,7 @@ impl<P: DoorState> Broker<P> {
         let goes_together = (is_shut || is_full) && self.are_for_peers_log(&messages);
         let mut refusals = messages.iter();
         let refused = refusals.find_map(|message| self.queues_refuse(now_ms, message));
-        // What is kept with them would stay, also where nobody wants them.
+        // Their records would stay, also where nobody wants the messages.
         let lacks_room = !messages.is_empty() && !self.companions.is_empty() && self.lacks_room();
         let mut routed = if let Some(why) = refused {
             self.refuse_all(&messages, why)

@@ -197,8 +197,8 @@ impl Handle {
         self.shared.stuck.load(Ordering::Relaxed)
     }
 
-    /// Whether records should not grow: the disk has little room, or more waits for it than messages may. What
-    /// makes room is still to be written.
+    /// Whether records should not grow: the disk has little room, or more waits for it than messages may.
+    /// Records that make room are still to be written.
     #[must_use]
     pub fn lacks_room(&self) -> bool {
         let shared = &*self.shared;
