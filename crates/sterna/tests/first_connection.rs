@@ -1,4 +1,4 @@
-//! What the client commands say and do where their first connection does not come about.
+//! Words and exit codes of the client commands where their first connection does not come about.
 #![allow(clippy::unwrap_used)] // it is all test
 
 mod process;
@@ -29,7 +29,7 @@ fn port_of(url: &str) -> &str {
     url.rsplit_once(':').unwrap().1
 }
 
-/// The port of another protocol ends each command at once, with the code that the manual names and with what may be
+/// The port of another protocol ends each command at once. The code is the manual's, and the text says what may be
 /// wrong.
 #[test]
 fn a_port_of_another_protocol_is_told_and_is_unreachable() {
@@ -305,8 +305,8 @@ impl Drop for Served {
     }
 }
 
-/// A client that sends anything to a broker that was killed and started again learns at once that its connection is
-/// gone, by the reset that only the holder of the data directory can make.
+/// A client that sends anything to a broker that was killed and is back learns at once that its connection is gone.
+/// Only the holder of the data directory can make the reset that says so.
 #[test]
 fn a_broker_that_was_killed_resets_connections_when_it_is_back() {
     let folder = tempfile::tempdir().unwrap();

@@ -46,7 +46,7 @@ pub struct Options {
     /// answer.
     pub pipelined: bool,
     /// Longest silence of this end in seconds. A peer counts as dead after twice this time. 60 by default, 0 turns
-    /// it off. Over QUIC the open leaves it out: a peer counts as dead after this time, but not before 30 s, and
+    /// it off. Over QUIC the open leaves it out. A peer counts as dead after this time there, but not before 30 s, and
     /// QUIC sends a PING after half of it.
     pub idle_timeout_s: u16,
     /// Largest frame that is taken, in bytes; 65,536 by default, 512 to 1 GiB.

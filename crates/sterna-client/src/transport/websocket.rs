@@ -233,7 +233,7 @@ mod tests {
         server.await.unwrap();
     }
 
-    /// What a newcomer meets at another port, and with another path.
+    /// A newcomer meets them at another port, and with another path.
     #[tokio::test]
     async fn a_refused_handshake_says_what_may_be_wrong() {
         let (near, mut far) = tokio::io::duplex(1 << 16);
