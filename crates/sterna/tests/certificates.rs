@@ -57,7 +57,11 @@ fn a_certificate_of_another_authority_is_told_and_counted_at_every_door() {
         let output = broker.run(at, "pub", &rest);
         let told = stderr(&output);
         assert_eq!(code(&output), 8, "{scheme}: {told}");
-        assert!(told.contains("alert"), "{scheme}: {told}");
+        // The refusal may come before or after QUIC takes the handshake for finished.
+        let is_told = ["fatal alert", "handshake failed"]
+            .iter()
+            .any(|words| told.contains(words));
+        assert!(is_told, "{scheme}: {told}");
         let door = counted
             .iter_mut()
             .find(|(door, _)| scheme.starts_with(door));

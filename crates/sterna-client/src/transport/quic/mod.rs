@@ -505,6 +505,12 @@ impl Quic {
 /// The first error code of TLS alerts (RFC 9001, section 4.8).
 const FIRST_ALERT: u64 = 0x100;
 
+/// The alert of these words: HTTP/2 keeps nothing else of an error.
+fn named_alert(words: &str) -> Option<rustls::Error> {
+    let mut alerts = (0..=u8::MAX).map(|code| rustls::Error::AlertReceived(code.into()));
+    alerts.find(|alert| alert.to_string() == words)
+}
+
 /// The fault of TLS behind an error, such as the alert with which the server has ended the connection. In TLS 1.3 a
 /// server refuses a client's certificate after the client has finished.
 pub(crate) fn alert(error: &(dyn std::error::Error + 'static)) -> Option<rustls::Error> {
@@ -518,8 +524,9 @@ pub(crate) fn alert(error: &(dyn std::error::Error + 'static)) -> Option<rustls:
         let of_stream = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref);
-        if let Some(fault) = of_stream.and_then(|fault| fault.downcast_ref::<rustls::Error>()) {
-            return Some(fault.clone());
+        if let Some(fault) = of_stream {
+            let known = fault.downcast_ref::<rustls::Error>().cloned();
+            return known.or_else(|| named_alert(&fault.to_string()));
         }
         cause = error.source();
     }
