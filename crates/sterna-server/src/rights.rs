@@ -146,7 +146,7 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    pub(crate) fn new(policy: &Arc<Policy>, banned: &Arc<Bans>) -> Arc<dyn Rights> {
+    pub(crate) fn of(policy: &Arc<Policy>, banned: &Arc<Bans>) -> Arc<dyn Rights> {
         Arc::new(Self {
             policy: Arc::clone(policy),
             banned: Arc::clone(banned),

@@ -188,7 +188,7 @@ impl Shard {
         if let Some(member) = &parts.cluster {
             member.join(&mut broker);
         }
-        broker.set_rights(InForce::new(&parts.policy, &parts.bans));
+        broker.set_rights(InForce::of(&parts.policy, &parts.bans));
         broker.set_keeping(parts.policy.exactly_once);
         let meters = parts.sources.meters(number);
         broker.set_loss_watcher(Box::new(Watcher(Arc::clone(&meters))));
@@ -490,7 +490,7 @@ impl Handler for Shard {
                     self.broker.set_keeping(self.policy.exactly_once);
                     if !grants_like {
                         self.broker
-                            .set_rights(InForce::new(&self.policy, &self.bans));
+                            .set_rights(InForce::of(&self.policy, &self.bans));
                     }
                     let mut doors = self.doors(net);
                     doors.mqtt.policy_changed(&mut doors.cx);
