@@ -84,6 +84,7 @@ mod tests {
         let lost = || Arc::new(io::Error::other(HOSTILE));
         let refusal = || Refusal {
             reason: ReasonCode::NotAuthorized,
+            return_code: None,
             text: Some(text()),
             server_reference: Some(text()),
         };

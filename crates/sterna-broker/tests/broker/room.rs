@@ -213,6 +213,7 @@ fn without_room_a_delayed_will_is_not_kept_and_published_all_the_same() {
     let watcher = cluster.open_with(0, "watcher", true, 0, None);
     cluster.subscribe(watcher, "will", qos(Qos::AtLeastOnce));
     let will = Will {
+        is_given: false,
         message: message("will", "gone", Qos::AtLeastOnce, false),
         delay_s: 10,
         expiry_s: None,

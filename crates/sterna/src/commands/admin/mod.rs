@@ -618,9 +618,10 @@ async fn about_session(admin: &Admin, action: &Sessions, most: usize) -> Result<
 async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Failure> {
     let (queue, other) = match action {
         Queues::List => (None, None),
-        Queues::Show(queue) | Queues::Peek(queue) | Queues::Purge { queue, .. } => {
-            (Some(&queue.queue), None)
-        }
+        Queues::Show(queue)
+        | Queues::Remove(queue)
+        | Queues::Peek(queue)
+        | Queues::Purge { queue, .. } => (Some(&queue.queue), None),
         Queues::Move { queue, to, .. } => (Some(&queue.queue), Some(to)),
     };
     let mut addresses = [queue, other].into_iter().flatten();
