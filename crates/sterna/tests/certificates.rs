@@ -1,4 +1,5 @@
 //! Client certificates that the broker refuses.
+#![allow(clippy::unwrap_used)] // it is all test
 
 mod process;
 

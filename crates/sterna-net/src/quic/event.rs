@@ -33,8 +33,9 @@ pub struct DriverEvent {
     pub kind: EventKind,
 }
 
-/// An event of a connection. `Opened` is the first event of every connection and `Closed` the last;
-/// a connection whose handshake fails has
+/// An event of a connection.
+///
+/// `Opened` is the first event of every connection and `Closed` the last. A connection whose handshake fails has
 /// neither, but [`EventKind::CertificateRefused`] where that is why.
 #[derive(Clone, Debug)]
 pub enum EventKind {

@@ -79,7 +79,9 @@ pub fn load(
 }
 
 /// Says with each problem of [`Config::check`] where its setting has its value: the variable, or file and
-/// line. The line is that of its section where the file does not set it, and left out where it has neither.
+/// line.
+///
+/// The line is that of its section where the file does not set it, and left out where it has neither.
 #[must_use]
 pub fn located(
     problems: Vec<String>,

@@ -624,7 +624,7 @@ async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Fa
         | Queues::Purge { queue, .. } => (Some(&queue.queue), None),
         Queues::Move { queue, to, .. } => (Some(&queue.queue), Some(to)),
     };
-    let mut addresses = [queue, other].into_iter().flatten();
+    let mut addresses = queue.into_iter().chain(other);
     let name = addresses.find_map(|name| name.strip_prefix("queue/"));
     about_queue(admin, action, most)
         .await
