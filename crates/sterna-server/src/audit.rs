@@ -12,7 +12,6 @@ use sterna_net::{ConnectionId, RefusedCertificate, TransportKind};
 use crate::bans::Ban;
 use crate::config::Protocol;
 use crate::context::Context;
-use crate::http::Trouble;
 use crate::identity::{Identity, Refusal};
 use crate::metrics::{LoginFailure, Meters};
 
@@ -44,18 +43,6 @@ pub(crate) enum Outcome<'a> {
     /// There was nothing to change: no reason to look, as such an action does no harm.
     Nothing(&'a str),
     Refused(&'a str),
-}
-
-impl<'a> Outcome<'a> {
-    /// The end of a change that is answered like this.
-    pub(crate) fn of(trouble: &'a Trouble) -> Self {
-        let detail = trouble.detail();
-        if trouble.status() == 404 {
-            Self::Nothing(detail)
-        } else {
-            Self::Refused(detail)
-        }
-    }
 }
 
 impl Action<'_> {

@@ -17,7 +17,7 @@ use sterna_net::{Certificates, Identity};
 use x509_parser::extensions::GeneralName;
 
 use crate::config::{AdditionalCertificate, Tls};
-use crate::data_directory::DataDirectory;
+use crate::data_directory::{DataDirectory, create_private};
 
 /// Days a development certificate is valid.
 const DEVELOPMENT_DAYS: u64 = 397;
@@ -387,23 +387,6 @@ fn host_name() -> Option<String> {
 
 fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     create_private(path)?.write_all(bytes)
-}
-
-/// Makes a file that only this user can read, and the folders above it.
-pub(crate) fn create_private(path: &Path) -> std::io::Result<fs::File> {
-    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-    if let Some(directory) = path.parent() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)?;
-    }
-    fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
 }
 
 #[cfg(test)]

@@ -9,8 +9,6 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::certificate::create_private;
-
 /// Mode bits by which others may change a file: its group, and everybody.
 const CHANGED_BY_OTHERS: u32 = 0o022;
 /// Mode bit of a directory in which a writer cannot replace the files of others.
@@ -273,6 +271,22 @@ fn check_directory(data: &Metadata, above: bool) -> Result<(), String> {
 /// The user that this process acts as.
 fn own_user() -> io::Result<u32> {
     Ok(fs::metadata("/proc/self")?.uid())
+}
+
+/// Makes a file that only this user can read, and the folders above it.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
+    }
+    fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use sterna_net::{Trace, TraceSink};
 
-use crate::certificate::create_private;
+use crate::data_directory::create_private;
 
 /// Records that wait for the disk; more are left out, and the file says how many.
 const MAXIMUM_WAITING_RECORDS: usize = 4096;

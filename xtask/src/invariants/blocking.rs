@@ -74,6 +74,10 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "looks at files on a thread of its own",
     ),
     (
+        "crates/sterna-server/src/directory_watch.rs",
+        "looks at the directory on a thread of its own",
+    ),
+    (
         "crates/sterna-server/src/identity/trust.rs",
         "reads files when a policy is loaded",
     ),

@@ -24,6 +24,7 @@ const LAYERS: &[&str] = &[
     "session",
     "rights",
     "sys",
+    "shares",
     "memory",
     "control",
     "otlp",
@@ -45,6 +46,7 @@ const LAYERS: &[&str] = &[
     "key_refresh",
     "reload",
     "file_watch",
+    "directory_watch",
     "server",
     "lib",
 ];

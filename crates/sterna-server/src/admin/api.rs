@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sterna_http::{Content, ExchangeId, Head, Request, Responses};
 
 use super::answers::{give, give_page, give_value, missing, no_retained};
-use super::changes::Change;
+use super::changes::{Change, outcome_of};
 use super::desk::{Desk, Purpose};
 use super::floor::client_of;
 use super::message::message_value;
@@ -160,7 +160,7 @@ impl Desk<'_, '_> {
             if call.route.method == "GET" || trouble.is_audited() {
                 return trouble;
             }
-            self.log_change(&change, Outcome::of(&trouble));
+            self.log_change(&change, outcome_of(&trouble));
             trouble.audited()
         });
         done.map(|()| true)

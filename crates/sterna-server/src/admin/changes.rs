@@ -64,6 +64,16 @@ struct Publish {
     expiry_s: Option<u32>,
 }
 
+/// The end of a change that is answered like this.
+pub(super) fn outcome_of(trouble: &Trouble) -> Outcome<'_> {
+    let detail = trouble.detail();
+    if trouble.status() == 404 {
+        Outcome::Nothing(detail)
+    } else {
+        Outcome::Refused(detail)
+    }
+}
+
 impl Change {
     /// Shards have made the change, or have not found its object. A line of the audit log says so; `meters` are those
     /// of the shard. Returns what they tell of it.
@@ -79,7 +89,7 @@ impl Change {
         let away = elsewhere(&answers);
         let Some(value) = one(answers) else {
             let trouble = away.unwrap_or_else(|| missing(kind));
-            self.log(meters, Outcome::of(&trouble));
+            self.log(meters, outcome_of(&trouble));
             return Err(trouble.audited());
         };
         if let Some(name) = value["name"].as_str() {
