@@ -578,14 +578,19 @@ fn long_filters_and_topics_are_in_the_account() {
     let mut config = config();
     config.broker.memory_ceiling = MemoryCeiling::Bytes(4 << 20);
     let mut broker = Broker::with(&config, 1);
-    let client = broker.client(V5, "client");
     let long = "x".repeat(60_000);
-    for number in 0..36 {
-        let filter = format!("{number}/{long}");
-        broker.subscribe(client, V5, &filter, QoS::AtMostOnce);
+    // One session has up to 1 MiB of filters.
+    let clients = ["one", "two", "three"].map(|name| broker.client(V5, name));
+    for client in clients {
+        for number in 0..12 {
+            let filter = format!("{number}/{long}");
+            broker.subscribe(client, V5, &filter, QoS::AtMostOnce);
+        }
     }
     resident(&mut broker, 0, Stage::RefuseNewcomers);
-    broker.cut(client);
+    for client in clients {
+        broker.cut(client);
+    }
     resident(&mut broker, 0, Stage::Normal);
 
     let client = broker.client(V5, "client");
