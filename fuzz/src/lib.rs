@@ -59,6 +59,13 @@ mod client_session;
 #[allow(
     dead_code,
     unreachable_pub,
+    reason = "its own crate uses and shows more of it"
+)]
+#[path = "../../crates/sterna-client/src/harmless.rs"]
+mod harmless;
+#[allow(
+    dead_code,
+    unreachable_pub,
     rustdoc::broken_intra_doc_links,
     reason = "its own crate uses and shows more of it"
 )]
