@@ -38,8 +38,6 @@ pub struct Settings {
     pub patience_ms: u64,
     /// Bytes of one batch of messages to a node; one larger message is a batch of its own.
     pub batch_bytes: usize,
-    /// Time for which messages gather for the next batch while many come, in milliseconds; 0 for none.
-    pub gather_ms: u64,
     /// Entries, records and filters of a kind that are handed to NATS at once, before it has answered.
     pub maximum_in_flight: usize,
     /// Readers that read the log at once.
@@ -156,7 +154,6 @@ impl Settings {
             answer_timeout_ms: 2_000,
             patience_ms: 15_000,
             batch_bytes: 1 << 18,
-            gather_ms: 1,
             inbox_bytes: 1 << 30,
             log_bytes: 1 << 30,
             maximum_backoff_ms: 2_000,

@@ -164,7 +164,6 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         answer_timeout_ms: cluster.answer_timeout_ms,
         patience_ms: cluster.patience_ms,
         batch_bytes: cluster.batch_bytes as usize,
-        gather_ms: cluster.gather_ms,
         maximum_in_flight: cluster.maximum_in_flight as usize,
         maximum_log_reads: cluster.maximum_log_reads as usize,
         maximum_unsettled_entries: cluster.maximum_unsettled_entries as usize,

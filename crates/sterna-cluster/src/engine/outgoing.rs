@@ -14,10 +14,6 @@ use crate::port::FromShard;
 use crate::table::OUTSIDE;
 use crate::wire::{self, EncodedRun};
 
-/// Messages taken at once from which more are sure to follow. After them the next ones gather for a while: each
-/// batch costs its sender, NATS and its receiver several wake-ups.
-const MANY: usize = 32;
-
 /// Gives the room of a turn back when nothing of it waits any more.
 #[derive(Debug)]
 pub(super) struct Charge {
@@ -60,7 +56,6 @@ impl Core {
                 continue;
             }
             let mut live = Live::new();
-            let mut messages = 0;
             // Room is given back when what is sent without an answer is sent.
             let mut charges = Vec::new();
             for letter in letters {
@@ -70,10 +65,7 @@ impl Core {
                         token,
                         outgoing,
                         changes,
-                    } => {
-                        messages += outgoing.len();
-                        charges.push(self.sort((shard, token), outgoing, changes, &mut live));
-                    }
+                    } => charges.push(self.sort((shard, token), outgoing, changes, &mut live)),
                     FromShard::Read { shard, request } => {
                         self.spawn(Rc::clone(&self).read_log(shard, request));
                     }
@@ -101,9 +93,6 @@ impl Core {
             }
             self.send_live(live).await;
             drop(charges);
-            if messages >= MANY && self.settings.gather_ms > 0 {
-                tokio::time::sleep(Duration::from_millis(self.settings.gather_ms)).await;
-            }
         }
     }
 

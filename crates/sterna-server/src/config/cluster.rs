@@ -65,9 +65,6 @@ pub struct Cluster {
     pub maximum_log_bytes: u64,
     /// Bytes of one batch of messages to a node. One larger message is a batch of its own.
     pub batch_bytes: u32,
-    /// Time for which messages gather for the next batch while many come, in milliseconds: 0 to 100. With 0 a batch
-    /// has what came in one turn.
-    pub gather_ms: u64,
     /// Entries of the log, retained messages, records and filters, of each kind, that are handed to NATS before it has
     /// answered.
     pub maximum_in_flight: u32,
@@ -139,7 +136,6 @@ impl Default for Cluster {
             maximum_inbox_bytes: 1 << 30,
             maximum_log_bytes: 1 << 30,
             batch_bytes: 256 << 10,
-            gather_ms: 1,
             maximum_in_flight: 256,
             maximum_log_reads: 16,
             maximum_unsettled_entries: 100_000,
@@ -160,9 +156,6 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 /// Most messages of a branch: a letter names all of them twice, and fits a message of NATS.
 const MAX_BRANCH_MESSAGES: u32 = 32_768;
-
-/// The longest time for which messages gather. Their acknowledgements wait for as long.
-const MAX_GATHER_MS: u64 = 100;
 
 /// Least time between two looks for a shared subscription's node, in milliseconds: each goes to all nodes.
 const MIN_SEEK_INTERVAL_MS: u64 = 50;
@@ -288,9 +281,6 @@ impl Cluster {
             if value == 0 {
                 problems.push(format!("cluster.{name} is at least 1"));
             }
-        }
-        if self.gather_ms > MAX_GATHER_MS {
-            problems.push(format!("cluster.gather_ms is at most {MAX_GATHER_MS}"));
         }
         problems.extend(self.group_problems());
         problems.extend(self.region_problems());
@@ -549,7 +539,6 @@ mod tests {
             lease_ms: 10,
             absence_ms: 5,
             batch_bytes: 0,
-            gather_ms: 101,
             maximum_unsettled_entries: 0,
             maximum_branch_messages: 40_000,
             group_seek_interval_ms: 5,
@@ -566,7 +555,6 @@ mod tests {
             "cluster.lease_ms",
             "cluster.absence_ms",
             "cluster.batch_bytes",
-            "cluster.gather_ms",
             "cluster.maximum_unsettled_entries",
             "cluster.maximum_branch_messages",
             "cluster.group_seek_interval_ms",
