@@ -3,6 +3,7 @@
 //! No client gives it back by its end. So it ends by time, and goes before any client is ended for want of memory. It
 //! takes at most `amqp.maximum_suspended_bytes`.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use sterna_amqp::messaging::DeliveryStateBuf;
@@ -45,6 +46,55 @@ impl Most {
     }
 }
 
+/// The place of a departed link: the time at which it is forgotten, and a number that no other one has.
+pub(super) type Deadline = (u64, u64);
+
+/// Departed links by the time at which they are forgotten, with the bytes that each takes.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    links: BTreeMap<Deadline, (LinkKey, usize)>,
+    bytes: usize,
+    next: u64,
+}
+
+impl Departed {
+    /// Takes up a link with so many bytes of deliveries.
+    pub(super) fn add(&mut self, key: LinkKey, deadline_ms: u64, bytes: usize) -> Deadline {
+        let bytes = link_bytes(&key) + bytes;
+        self.next += 1;
+        let deadline = (deadline_ms, self.next);
+        self.bytes += bytes;
+        self.links.insert(deadline, (key, bytes));
+        deadline
+    }
+
+    /// A link has more deliveries.
+    pub(super) fn grow(&mut self, deadline: Deadline, more_bytes: usize) {
+        if let Some((_, bytes)) = self.links.get_mut(&deadline) {
+            *bytes += more_bytes;
+            self.bytes += more_bytes;
+        }
+    }
+
+    /// A link is attached again, or forgotten.
+    pub(super) fn remove(&mut self, deadline: Deadline) {
+        if let Some((_, bytes)) = self.links.remove(&deadline) {
+            self.bytes -= bytes;
+        }
+    }
+
+    /// The next link whose time is up, or that has to make room.
+    pub(super) fn late(&self, now_ms: u64, most: Most) -> Option<LinkKey> {
+        let ((deadline_ms, _), (key, _)) = self.links.first_key_value()?;
+        let is_too_much = self.links.len() > most.links || self.bytes > most.bytes;
+        (*deadline_ms <= now_ms || is_too_much).then(|| key.clone())
+    }
+
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 /// Bytes of departed links, and when the first is to be forgotten: to be read without their lock.
 #[derive(Debug)]
 pub(super) struct Gauge {
@@ -62,9 +112,10 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    pub(super) fn set(&self, bytes: usize, first_ms: Option<u64>) {
-        let due_ms = first_ms.map(|first_ms| first_ms.div_ceil(ROUND_MS) * ROUND_MS);
-        self.bytes.store(bytes, Ordering::Relaxed);
+    pub(super) fn set(&self, departed: &Departed) {
+        let first = departed.links.first_key_value();
+        let due_ms = first.map(|((first_ms, _), _)| first_ms.div_ceil(ROUND_MS) * ROUND_MS);
+        self.bytes.store(departed.bytes, Ordering::Relaxed);
         self.due_ms
             .store(due_ms.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -80,7 +131,7 @@ impl Gauge {
 }
 
 /// About the bytes of a departed link without its deliveries. Its key is there twice.
-pub(super) fn link_bytes(key: &LinkKey) -> usize {
+fn link_bytes(key: &LinkKey) -> usize {
     let user = key.user.as_deref().unwrap_or_default();
     LINK_BYTES + 2 * (user.len() + key.container.len() + key.name.len())
 }

@@ -11,14 +11,13 @@
 //! In a cluster the link is also a session of the broker (`claims.rs`), which has the records. So the same holds
 //! at every node, and a link has one owner in the cluster.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 use sterna_amqp::link::{DeliveryTag, Unsettled};
 use sterna_amqp::messaging::DeliveryStateBuf;
 
-use super::departed::{Gauge, Most, link_bytes, state_bytes};
+use super::departed::{Deadline, Departed, Gauge, Most, state_bytes};
 use super::registry::{LinkKey, lock};
 
 /// The first byte of the key of a record: a delivery was taken and is not settled.
@@ -37,11 +36,10 @@ pub(super) struct ExactLinks {
 #[derive(Debug, Default)]
 struct Links {
     known: FxHashMap<LinkKey, Arc<Mutex<Taken>>>,
-    /// Links that are attached nowhere, by the time at which they are forgotten.
-    deadlines: BTreeMap<(u64, u64), LinkKey>,
-    /// Bytes that those take.
-    bytes: usize,
-    next: u64,
+    /// Those that are attached nowhere.
+    departed: Departed,
+    /// The number of the last attachment.
+    last: u64,
 }
 
 /// The deliveries taken on a link.
@@ -49,9 +47,8 @@ struct Links {
 struct Taken {
     /// The number of the attachment that may take more; 0 for none.
     owner: u64,
-    deadline: Option<(u64, u64)>,
-    /// Its part of the bytes of departed links; 0 while it is attached.
-    departed_bytes: usize,
+    /// Its place among departed links; `None` while it is attached.
+    deadline: Option<Deadline>,
     deliveries: Vec<Delivery>,
     /// The last append of one of them.
     token: u64,
@@ -132,38 +129,22 @@ impl Links {
     /// Forgets links whose time is up, and those beyond `most` that would be forgotten first.
     fn forget_late(&mut self, now_ms: u64, most: Most) -> Forgotten {
         let mut forgotten = Forgotten::new();
-        while let Some(((deadline_ms, _), key)) = self.deadlines.first_key_value() {
-            let is_too_much = self.deadlines.len() > most.links || self.bytes > most.bytes;
-            if *deadline_ms > now_ms && !is_too_much {
-                break;
-            }
-            let key = key.clone();
+        while let Some(key) = self.departed.late(now_ms, most) {
             forgotten.extend(self.forget(&key));
         }
         forgotten
     }
 
     fn set_deadline(&mut self, key: LinkKey, taken: &mut Taken, deadline_ms: u64) {
-        self.next += 1;
-        let deadline = (deadline_ms, self.next);
-        taken.deadline = Some(deadline);
         taken.deliveries.shrink_to_fit();
         let deliveries = taken.deliveries.iter().map(Delivery::bytes);
-        taken.departed_bytes = link_bytes(&key) + deliveries.sum::<usize>();
-        self.bytes += taken.departed_bytes;
-        self.deadlines.insert(deadline, key);
+        taken.deadline = Some(self.departed.add(key, deadline_ms, deliveries.sum()));
     }
 
     fn unset_deadline(&mut self, taken: &mut Taken) {
         if let Some(deadline) = taken.deadline.take() {
-            self.deadlines.remove(&deadline);
-            self.bytes -= std::mem::take(&mut taken.departed_bytes);
+            self.departed.remove(deadline);
         }
-    }
-
-    fn first_ms(&self) -> Option<u64> {
-        let first = self.deadlines.first_key_value();
-        first.map(|((deadline_ms, _), _)| *deadline_ms)
     }
 }
 
@@ -173,15 +154,11 @@ impl ExactLinks {
         &self.gauge
     }
 
-    fn measure(&self, links: &Links) {
-        self.gauge.set(links.bytes, links.first_ms());
-    }
-
     /// Forgets links whose time is up, and those beyond `most` that would be forgotten first.
     pub(super) fn forget_late(&self, now_ms: u64, most: Most) -> Forgotten {
         let mut links = lock(&self.links);
         let forgotten = links.forget_late(now_ms, most);
-        self.measure(&links);
+        self.gauge.set(&links.departed);
         forgotten
     }
 
@@ -195,12 +172,12 @@ impl ExactLinks {
     ) -> (ExactLink, Vec<Unsettled>, u64, Forgotten) {
         let mut links = lock(&self.links);
         let forgotten = links.forget_late(now_ms, Most::ANY);
-        links.next += 1;
-        let number = links.next;
+        links.last += 1;
+        let number = links.last;
         let shared = Arc::clone(links.known.entry(key.clone()).or_default());
         let mut of_link = lock(&shared);
         links.unset_deadline(&mut of_link);
-        self.measure(&links);
+        self.gauge.set(&links.departed);
         of_link.owner = number;
         for delivery in &mut of_link.deliveries {
             delivery.id = None;
@@ -244,7 +221,7 @@ impl ExactLinks {
                 links.set_deadline(link.key.clone(), &mut taken, deadline_ms);
                 drop(taken);
                 let forgotten = links.forget_late(now_ms, most);
-                self.measure(&links);
+                self.gauge.set(&links.departed);
                 forgotten
             }
             _ => {
@@ -261,7 +238,7 @@ impl ExactLinks {
         let taken = Arc::clone(links.known.entry(key.clone()).or_default());
         let mut taken = lock(&taken);
         links.unset_deadline(&mut taken);
-        self.measure(&links);
+        self.gauge.set(&links.departed);
         let tags = records.filter_map(|record| match record.split_first() {
             Some((&RECORD, tag)) => DeliveryTag::new(tag),
             _ => None,
@@ -290,16 +267,14 @@ impl ExactLinks {
                 state: DeliveryStateBuf::Accepted,
                 is_recorded: true,
             };
-            if taken.deadline.is_none() {
-                taken.deliveries.push(delivery);
-                links.set_deadline(key, &mut taken, deadline_ms);
-            } else {
-                taken.departed_bytes += delivery.bytes();
-                links.bytes += delivery.bytes();
-                taken.deliveries.push(delivery);
+            let bytes = delivery.bytes();
+            taken.deliveries.push(delivery);
+            match taken.deadline {
+                None => links.set_deadline(key, &mut taken, deadline_ms),
+                Some(deadline) => links.departed.grow(deadline, bytes),
             }
         }
-        self.measure(&links);
+        self.gauge.set(&links.departed);
     }
 }
 

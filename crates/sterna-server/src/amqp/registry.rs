@@ -1,6 +1,5 @@
 //! State of AMQP that all shards share: queues, and the links of clients that are away.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +7,7 @@ use rustc_hash::FxHashMap;
 use sterna_amqp::link::Unsettled;
 
 use super::address::share_name;
-use super::departed::{Gauge, Most, link_bytes, state_bytes};
+use super::departed::{Deadline, Departed, Gauge, Most, state_bytes};
 use super::exact::{ExactLinks, Forgotten};
 use super::owners::{Maker, Owners};
 use crate::config::{self, Amqp};
@@ -69,10 +68,7 @@ pub struct Registry {
 #[derive(Debug, Default)]
 struct Suspended {
     links: FxHashMap<LinkKey, Remembered>,
-    /// Links by the time at which they are forgotten.
-    deadlines: BTreeMap<(u64, u64), LinkKey>,
-    bytes: usize,
-    next: u64,
+    departed: Departed,
 }
 
 #[derive(Debug)]
@@ -80,8 +76,7 @@ struct Remembered {
     unsettled: Vec<Unsettled>,
     /// The append after which they are kept; 0 for none.
     token: u64,
-    deadline: (u64, u64),
-    bytes: usize,
+    deadline: Deadline,
 }
 
 /// A client's sending link, wherever it connects.
@@ -324,7 +319,7 @@ impl Registry {
     pub(super) fn forget_late(&self, now_ms: u64) -> Forgotten {
         let mut suspended = lock(&self.suspended);
         suspended.forget_late(now_ms, Most::ANY);
-        self.measure(&suspended);
+        self.suspended_gauge.set(&suspended.departed);
         drop(suspended);
         self.exact.forget_late(now_ms, Most::ANY)
     }
@@ -333,10 +328,10 @@ impl Registry {
     pub(super) fn give_up(&self, now_ms: u64, bytes: usize) -> Forgotten {
         let most = |bytes| Most { bytes, ..Most::ANY };
         let mut suspended = lock(&self.suspended);
-        let before = suspended.bytes;
+        let before = suspended.departed.bytes();
         suspended.forget_late(now_ms, most(before.saturating_sub(bytes)));
-        let rest = bytes.saturating_sub(before - suspended.bytes);
-        self.measure(&suspended);
+        let rest = bytes.saturating_sub(before - suspended.departed.bytes());
+        self.suspended_gauge.set(&suspended.departed);
         drop(suspended);
         let exact = self.exact.gauge().bytes();
         self.exact
@@ -355,23 +350,18 @@ impl Registry {
         let most = Most::of(config, self.exact.gauge().bytes());
         let mut suspended = lock(&self.suspended);
         suspended.remove(&key);
-        suspended.next += 1;
-        let deadline = (deadline_ms, suspended.next);
-        suspended.deadlines.insert(deadline, key.clone());
         unsettled.shrink_to_fit();
         let states = unsettled.iter().filter_map(|one| one.state.as_ref());
-        let bytes =
-            link_bytes(&key) + size_of_val(&*unsettled) + states.map(state_bytes).sum::<usize>();
+        let bytes = size_of_val(&*unsettled) + states.map(state_bytes).sum::<usize>();
+        let deadline = suspended.departed.add(key.clone(), deadline_ms, bytes);
         let remembered = Remembered {
             unsettled,
             token,
             deadline,
-            bytes,
         };
-        suspended.bytes += bytes;
         suspended.links.insert(key, remembered);
         suspended.forget_late(0, most);
-        self.measure(&suspended);
+        self.suspended_gauge.set(&suspended.departed);
     }
 
     /// The unsettled deliveries of a link that is attached again, and the append that keeps them. The list is
@@ -380,19 +370,13 @@ impl Registry {
         let mut suspended = lock(&self.suspended);
         suspended.forget_late(now_ms, Most::ANY);
         let resumed = suspended.remove(key);
-        self.measure(&suspended);
+        self.suspended_gauge.set(&suspended.departed);
         resumed
     }
 
     /// The most that may be remembered of links that settle second, by a configuration.
     pub(super) fn most_exact(&self, config: &Amqp) -> Most {
         Most::of(config, self.suspended_gauge.bytes())
-    }
-
-    fn measure(&self, suspended: &Suspended) {
-        let first = suspended.deadlines.first_key_value();
-        let first_ms = first.map(|((deadline_ms, _), _)| *deadline_ms);
-        self.suspended_gauge.set(suspended.bytes, first_ms);
     }
 }
 
@@ -417,19 +401,13 @@ impl Suspended {
         let Some(remembered) = self.links.remove(key) else {
             return (Vec::new(), 0);
         };
-        self.deadlines.remove(&remembered.deadline);
-        self.bytes -= remembered.bytes;
+        self.departed.remove(remembered.deadline);
         (remembered.unsettled, remembered.token)
     }
 
     /// Forgets links whose time is up, and those beyond `most` that would be forgotten first.
     fn forget_late(&mut self, now_ms: u64, most: Most) {
-        while let Some(((deadline_ms, _), key)) = self.deadlines.first_key_value() {
-            let is_too_much = self.deadlines.len() > most.links || self.bytes > most.bytes;
-            if *deadline_ms > now_ms && !is_too_much {
-                break;
-            }
-            let key = key.clone();
+        while let Some(key) = self.departed.late(now_ms, most) {
             self.remove(&key);
         }
     }
@@ -469,7 +447,8 @@ mod tests {
         assert_eq!(registry.resume(&key("b"), 0), (one(), 7));
         assert_eq!(registry.resume(&key("b"), 0), (Vec::new(), 0), "once");
         assert_eq!(registry.resume(&key("c"), 300), (Vec::new(), 0), "too late");
-        assert!(lock(&registry.suspended).deadlines.is_empty());
+        let left = lock(&registry.suspended).departed.late(u64::MAX, Most::ANY);
+        assert_eq!(left, None);
         assert_eq!(
             (registry.departed_bytes(), registry.departed_ms()),
             (0, None)
