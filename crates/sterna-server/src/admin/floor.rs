@@ -47,41 +47,20 @@ pub(super) fn end_session_here(cx: &mut Context<'_>, now_ms: u64, client_id: &st
 }
 
 impl Floor<'_, '_> {
-    /// Ends a session, and says so when the store has that. It is asked again until then.
-    fn end_session(
+    /// Tells of a change when the store has its append. Until then `again` is asked; `None` where there was nothing to
+    /// change.
+    fn kept(
         &mut self,
-        now_ms: u64,
-        client_id: Box<str>,
         append: Option<u64>,
+        again: impl FnOnce(Option<u64>) -> Query,
     ) -> Result<Found, Query> {
-        let append = match append {
-            Some(append) => append,
-            None => match end_session_here(self.cx, now_ms, &client_id) {
-                Some(append) => append,
-                None => return Ok(Found::Nothing),
-            },
+        let Some(token) = append else {
+            return Ok(Found::Nothing);
         };
-        if Promise::again(self.cx).at(append).is_kept_now(self.cx) {
+        if Promise::again(self.cx).at(token).is_kept_now(self.cx) {
             return Ok(Found::One(json!({})));
         }
-        let append = Some(append);
-        Err(Query::EndSession { client_id, append })
-    }
-
-    /// Removes a queue, and says so when the store has that. It is asked again until then.
-    fn remove_queue(&mut self, name: Box<str>, append: Option<u64>) -> Result<Found, Query> {
-        let append = match append {
-            Some(append) => append,
-            None => match self.amqp.remove_queue(self.cx, &name) {
-                Some(append) => append,
-                None => return Ok(Found::Nothing),
-            },
-        };
-        if Promise::again(self.cx).at(append).is_kept_now(self.cx) {
-            return Ok(Found::One(json!({})));
-        }
-        let append = Some(append);
-        Err(Query::RemoveQueue { name, append })
+        Err(again(append))
     }
 
     /// Answers a query. If it waits for the store, the rest of the query is the error: messages have to be
@@ -155,10 +134,12 @@ impl Floor<'_, '_> {
                 None => Found::Nothing,
             },
             Query::EndSession { client_id, append } => {
-                return self.end_session(now_ms, client_id, append);
+                let append = append.or_else(|| end_session_here(self.cx, now_ms, &client_id));
+                return self.kept(append, |append| Query::EndSession { client_id, append });
             }
             Query::RemoveQueue { name, append } => {
-                return self.remove_queue(name, append);
+                let append = append.or_else(|| self.amqp.remove_queue(self.cx, &name));
+                return self.kept(append, |append| Query::RemoveQueue { name, append });
             }
             Query::AllSubscriptions {
                 window,
