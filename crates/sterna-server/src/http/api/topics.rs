@@ -92,13 +92,18 @@ impl Api {
                 let kind = MessageKind::UNKNOWN;
                 may_publish(cx, peer.connection, &asker.identity, topic, kind)?;
                 check_limits(cx, topic)?;
-                if cx.broker.lacks_room() && !self.registry.exists(topic) {
-                    let detail = "the store has no room for the topic";
-                    return Err(Trouble::new(Kind::StoreFull, detail));
-                }
-                // It stays when its maker goes, so the last stage would not end.
-                if cx.memory.stage() >= Stage::Drop && !self.registry.exists(topic) {
-                    return Err(Trouble::new(Kind::MemoryShort, "memory is short"));
+                let short = if cx.broker.lacks_room() {
+                    Some((Kind::StoreFull, "the store has no room for the topic"))
+                } else if cx.memory.stage() >= Stage::Drop {
+                    // It stays when its maker goes, so the last stage would not end.
+                    Some((Kind::MemoryShort, "memory is short"))
+                } else {
+                    None
+                };
+                if let Some((kind, detail)) = short
+                    && !self.registry.exists(topic)
+                {
+                    return Err(Trouble::new(kind, detail));
                 }
                 let made_by = (topic, asker.identity.user());
                 let created = self.registry.create(&cx.policy.http, made_by, |owner| {
