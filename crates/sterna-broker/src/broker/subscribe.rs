@@ -45,7 +45,6 @@ impl<P: DoorState> Broker<P> {
             }
         }
         let slot = session.slot;
-        let lacks_room = self.lacks_room();
         let limits = &self.queues.limits;
         let (limit, most_bytes) = (
             limits.subscriptions_per_session,
@@ -83,7 +82,8 @@ impl<P: DoorState> Broker<P> {
         };
         let known_record = session.subscriptions.get(filter);
         let is_same = known_record.is_some_and(|known| known.stored(0) == record);
-        if lacks_room && session.is_stored && !is_same {
+        let lacks_room = session.is_stored && self.lacks_room();
+        if lacks_room && !is_same {
             return Err(SubscribeError::StoreFull);
         }
         let permit = (self.permit(slot, filter)).ok_or(SubscribeError::NotAllowed)?;
