@@ -175,27 +175,19 @@ fn placed(error: &toml::de::Error, text: &str) -> String {
             let (_, rest) = wrong.split_once(start)?;
             rest.split(['`', '"']).next()
         })?;
-        let mut at = section;
-        for line in text[section..].split_inclusive('\n').take_while({
-            let mut lines = 0;
-            move |line| {
-                lines += 1;
-                lines == 1 || !line.starts_with('[')
-            }
-        }) {
+        let header = 1 + text[..section].matches('\n').count();
+        let settings = text[section..].lines().zip(header..).skip(1);
+        let mut settings = settings.take_while(|(line, _)| !line.starts_with('['));
+        let (line, number) = settings.find(|(line, _)| {
             let set = line.split_once('=').map(|(_, set)| set.trim());
-            if set.is_some_and(|set| set.trim_matches(['"', '\'']) == value) {
-                let number = 1 + text[..at].matches('\n').count();
-                let line = line.trim_end();
-                let edge = " ".repeat(number.to_string().len());
-                let marks = "^".repeat(line.chars().count());
-                return Some(format!(
-                    "TOML parse error at line {number}, column 1\n{edge} |\n{number} | {line}\n{edge} | {marks}\n{wrong}"
-                ));
-            }
-            at += line.len();
-        }
-        None
+            set.is_some_and(|set| set.trim_matches(['"', '\'']) == value)
+        })?;
+        let line = line.trim_end();
+        let edge = " ".repeat(number.to_string().len());
+        let marks = "^".repeat(line.chars().count());
+        Some(format!(
+            "TOML parse error at line {number}, column 1\n{edge} |\n{number} | {line}\n{edge} | {marks}\n{wrong}"
+        ))
     };
     exact().unwrap_or_else(|| error.to_string())
 }
@@ -221,10 +213,9 @@ fn in_words(message: &str) -> String {
             }
         }
     }
-    if let Some(at) = said.find("expected struct ") {
-        let length = said[at + 16..].find(|c: char| !c.is_ascii_alphanumeric());
-        let end = length.map_or(said.len(), |length| at + 16 + length);
-        said.replace_range(at..end, "expected a section with settings");
+    if let Some((before, name)) = said.split_once("expected struct ") {
+        let after = name.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+        said = format!("{before}expected a section with settings{after}");
     }
     let header = said.lines().find_map(|line| {
         let (_, header) = line.split_once(" | [")?;
