@@ -31,18 +31,18 @@ pub(crate) fn read_owner(value: &[u8]) -> Option<Owner> {
 
 /// Objects and their bytes: those of one owner, or the most that it may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Share {
+pub(crate) struct Quota {
     pub(crate) objects: usize,
     pub(crate) bytes: usize,
 }
 
 /// The objects of each owner.
 #[derive(Debug, Default)]
-pub(crate) struct Shares(FxHashMap<Owner, Share>);
+pub(crate) struct Shares(FxHashMap<Owner, Quota>);
 
 impl Shares {
     /// Whether an owner may have one more of so many bytes.
-    pub(crate) fn have_room(&self, owner: &Owner, bytes: usize, most: Share) -> bool {
+    pub(crate) fn have_room(&self, owner: &Owner, bytes: usize, most: Quota) -> bool {
         let has = self.0.get(owner).copied().unwrap_or_default();
         has.objects < most.objects && has.bytes.saturating_add(bytes) <= most.bytes
     }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn no_owner_takes_what_others_may_have() {
-        let most = Share {
+        let most = Quota {
             objects: 2,
             bytes: 10,
         };

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::registry::Found;
 use crate::config::Amqp;
-use crate::shares::{self, Owner, Share, Shares};
+use crate::shares::{self, Owner, Quota, Shares};
 
 /// First byte of the key of the record of a queue's owner.
 const RECORD: u8 = b'q';
@@ -48,7 +48,7 @@ impl Owners {
         if is_short {
             return Some(Found::MemoryShort);
         }
-        let most = Share {
+        let most = Quota {
             objects: config.maximum_queues_per_user as usize,
             bytes: usize::MAX,
         };

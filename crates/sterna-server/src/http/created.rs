@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::registry::{Registry, lock};
 use crate::config::Http;
 use crate::memory;
-use crate::shares::{self, Owner, Share, Shares};
+use crate::shares::{self, Owner, Quota, Shares};
 
 /// Bytes of all topics together, for each topic that there may be.
 const BYTES_PER_TOPIC: usize = 256;
@@ -54,7 +54,7 @@ impl Registry {
         (topic, user): (&str, Option<&str>),
         keep: impl FnOnce(&Owner) -> u64,
     ) -> Created {
-        let most = |objects: u32| Share {
+        let most = |objects: u32| Quota {
             objects: objects as usize,
             bytes: (objects as usize).saturating_mul(BYTES_PER_TOPIC),
         };
