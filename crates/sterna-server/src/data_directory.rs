@@ -315,7 +315,7 @@ mod tests {
         DataDirectory::claim(&path).unwrap();
     }
 
-    /// Attack F6: two brokers wrote one store, and what one of them had acknowledged was gone.
+    /// Two brokers wrote one store, and messages that one of them had acknowledged were gone.
     #[test]
     fn a_directory_whose_lock_file_was_removed_is_still_the_brokers() {
         let folder = tempfile::tempdir().unwrap();
