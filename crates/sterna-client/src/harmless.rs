@@ -39,8 +39,10 @@ impl fmt::Write for Escaping<'_, '_> {
     }
 }
 
-/// Whether it changes how text around it is shown.
-fn is_obeyed(character: char) -> bool {
+/// Whether a character is one that [`Harmless`] escapes: a terminal or an editor would obey it, or show the text around
+/// it otherwise.
+#[must_use]
+pub fn is_obeyed(character: char) -> bool {
     character.is_control()
         || matches!(
             character,

@@ -45,7 +45,7 @@ mod url;
 pub use backoff::Backoff;
 pub use client::{Client, Connected, Delivery, Event, Events, Published};
 pub use error::{ConnectError, Error, Refusal};
-pub use harmless::Harmless;
+pub use harmless::{Harmless, is_obeyed};
 pub use link::LinkOptions;
 pub use message::{InvalidError, Message, Priority, Publish, Subscription, Will};
 pub use options::{Login, Options, Streams};

@@ -41,6 +41,10 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Most addresses of one host that are tried.
 const MAX_ADDRESSES: usize = 16;
 
+/// The fault of a server that has read a request and closed the connection.
+pub(crate) const NO_ANSWER: &str =
+    "the server closed the connection without an answer: it may not speak HTTP on this port";
+
 /// A stream in both directions.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send {}
 impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}

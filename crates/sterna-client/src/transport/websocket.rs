@@ -16,6 +16,7 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
+use super::NO_ANSWER;
 use crate::error::ConnectError;
 use crate::url::Url;
 
@@ -52,10 +53,7 @@ where
 /// A failure of the handshake with what to do about it, where that can be known.
 fn explain(error: &Error, url: &Url) -> String {
     match error {
-        Error::Protocol(ProtocolError::HandshakeIncomplete) => {
-            "the server closed the connection without an answer: it may not speak HTTP on this port"
-                .to_owned()
-        }
+        Error::Protocol(ProtocolError::HandshakeIncomplete) => NO_ANSWER.to_owned(),
         Error::Http(answer) if answer.status() == StatusCode::NOT_FOUND => {
             let protocol = url.scheme().protocol();
             format!(

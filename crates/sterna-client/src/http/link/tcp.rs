@@ -128,8 +128,7 @@ impl std::error::Error for Caused {
 pub(in crate::http) fn another_protocol(error: &std::io::Error) -> Option<String> {
     let Caused(error) = error.get_ref()?.downcast_ref()?;
     if error.is_incomplete_message() {
-        let text = "the server closed the connection without an answer: it may not speak HTTP on this port";
-        return Some(text.to_owned());
+        return Some(transport::NO_ANSWER.to_owned());
     }
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use sterna_client::Harmless;
+use sterna_client::{Harmless, is_obeyed};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -20,7 +20,7 @@ pub(in super::super) fn json(value: &Value) -> String {
     let mut out = String::new();
     for character in value.to_string().chars() {
         // They stand in texts alone, where escapes may be.
-        if Harmless(character).to_string().starts_with('\\') && character != '\\' {
+        if is_obeyed(character) {
             let _ = write!(out, "\\u{:04x}", u32::from(character));
         } else {
             out.push(character);
