@@ -426,7 +426,11 @@ async fn act(args: &Args) -> Result<(), Failure> {
             let answer = admin.call(Method::Delete, &path, None).await?;
             Shown::done(answer, format_args!("ban {id} is lifted"))
         }
-        Action::Reload => Shown::Reloaded(admin.call(Method::Post, "/reload", None).await?),
+        Action::Reload => {
+            let answer = admin.call(Method::Post, "/reload", None).await?;
+            let text = reloaded(&answer);
+            Shown::Told(answer, text)
+        }
         Action::Drain => {
             let answer = admin.call(Method::Post, "/drain", None).await?;
             Shown::done(answer, "the broker is ending")
@@ -440,8 +444,6 @@ enum Shown {
     One(Value),
     /// A change whose answer has no content: a line on standard error.
     Done(String),
-    /// The answer to a reload.
-    Reloaded(Value),
     /// An answer, and the same for people.
     Told(Value, String),
     /// Entries, and whether there are more.
@@ -464,11 +466,10 @@ impl Shown {
                 eprintln!("sterna: {words}");
                 Ok(())
             }
-            Self::One(value) | Self::Reloaded(value) | Self::Told(value, _) if as_json => {
+            Self::One(value) | Self::Told(value, _) if as_json => {
                 write(&format!("{}\n", table::json(&value)))
             }
             Self::One(value) => write(&table::members(&value)),
-            Self::Reloaded(value) => write(&reloaded(&value)),
             Self::Told(_, text) => write(&text),
             Self::List(columns, items, has_more) => {
                 if as_json {
@@ -586,16 +587,17 @@ async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, 
 }
 
 async fn sessions(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
-    about_session(admin, action, most).await.map_err(|failure| {
-        if failure.code != exit::NO_TOPIC {
-            return failure;
-        }
-        let text = failure.text;
-        Failure::new(
-            exit::NO_TOPIC,
-            format_args!("{text}; `sterna admin sessions list` shows the names"),
-        )
-    })
+    let hint = "`sterna admin sessions list` shows the names";
+    let shown = about_session(admin, action, most).await;
+    shown.map_err(|failure| hinted(failure, hint))
+}
+
+/// A failure with a hint, where nothing has the name that was given.
+fn hinted(failure: Failure, hint: impl Display) -> Failure {
+    if failure.code != exit::NO_TOPIC {
+        return failure;
+    }
+    Failure::new(failure.code, format_args!("{}; {hint}", failure.text))
 }
 
 async fn about_session(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
@@ -626,18 +628,14 @@ async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Fa
     };
     let mut addresses = queue.into_iter().chain(other);
     let name = addresses.find_map(|name| name.strip_prefix("queue/"));
-    about_queue(admin, action, most)
-        .await
-        .map_err(|failure| match name {
-            Some(name) if failure.code == exit::NO_TOPIC => {
-                let text = failure.text;
-                Failure::new(
-                    exit::NO_TOPIC,
-                    format_args!("{text}; the queue of the address queue/{name} is called {name}"),
-                )
-            }
-            _ => failure,
-        })
+    let shown = about_queue(admin, action, most).await;
+    shown.map_err(|failure| match name {
+        Some(name) => hinted(
+            failure,
+            format_args!("the queue of the address queue/{name} is called {name}"),
+        ),
+        None => failure,
+    })
 }
 
 async fn about_queue(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Failure> {
