@@ -246,9 +246,9 @@ impl Given {
 }
 
 /// The properties of a packet that can be set.
-const fn names(packet: &str) -> &'static [&'static str] {
-    match packet.as_bytes() {
-        b"connect" => &[
+fn names(packet: &str) -> &'static [&'static str] {
+    match packet {
+        "connect" => &[
             "maximum-packet-size",
             "receive-maximum",
             "request-problem-information",
@@ -257,9 +257,9 @@ const fn names(packet: &str) -> &'static [&'static str] {
             "topic-alias-maximum",
             "user-property",
         ],
-        b"publish" => MESSAGE.split_at(MESSAGE.len() - 1).0,
-        b"will" => MESSAGE,
-        b"disconnect" => &["session-expiry-interval", "user-property"],
+        "publish" => &MESSAGE[..MESSAGE.len() - 1],
+        "will" => MESSAGE,
+        "disconnect" => &["session-expiry-interval", "user-property"],
         _ => &["user-property"],
     }
 }
