@@ -546,13 +546,24 @@ fn a_key_whose_entry_is_written_late_stays_in_use_without_a_free_entry() {
     assert!(used > 1, "only {used} of 200 seeds have found it");
 }
 
+fn process(node: &str) -> Process {
+    Process {
+        node: node.into(),
+        incarnation: 1,
+    }
+}
+
+/// NATS with the entry of a process that has begun with the request.
+fn begun_by_a() -> Nats {
+    let mut nats = Nats::default();
+    let before = Beginning::new(process("a"), 1, VALUE.into());
+    assert_eq!(nats.write(0, Some(before.entry().encode())), Some(1));
+    nats
+}
+
 /// NATS has no quorum when a process begins, and takes its entry after the client was refused.
 #[test]
 fn a_key_is_free_whose_entry_is_written_after_its_process_gave_up() {
-    let process = |node: &str| Process {
-        node: node.into(),
-        incarnation: 1,
-    };
     let mut nats = Nats::default();
     let beginning = Beginning::new(process("a"), 1, VALUE.into());
     (nats.late).push((beginning.expected, Some(beginning.entry().encode())));
@@ -584,13 +595,7 @@ fn a_key_is_free_whose_entry_is_written_after_its_process_gave_up() {
 /// A process that was taken for dead may publish all the same. Others keep to its round, also when they give up.
 #[test]
 fn the_round_of_another_process_stays_when_its_successor_gives_up() {
-    let process = |node: &str| Process {
-        node: node.into(),
-        incarnation: 1,
-    };
-    let mut nats = Nats::default();
-    let before = Beginning::new(process("a"), 1, VALUE.into());
-    assert_eq!(nats.write(0, Some(before.entry().encode())), Some(1));
+    let mut nats = begun_by_a();
     for is_late in [false, true] {
         let mut next = Beginning::new(process("b"), 2, VALUE.into());
         let (sequence, found) = nats.found();
@@ -630,13 +635,7 @@ fn the_round_of_another_process_stays_when_its_successor_gives_up() {
 /// The same where the successor was told to do the request, and does not.
 #[test]
 fn the_round_of_another_process_stays_when_its_successor_has_begun_and_gives_up() {
-    let process = |node: &str| Process {
-        node: node.into(),
-        incarnation: 1,
-    };
-    let mut nats = Nats::default();
-    let before = Beginning::new(process("a"), 1, VALUE.into());
-    assert_eq!(nats.write(0, Some(before.entry().encode())), Some(1));
+    let mut nats = begun_by_a();
     let mut next = Beginning::new(process("b"), 2, VALUE.into());
     let (sequence, found) = nats.found();
     assert_eq!(next.found(sequence, found, |_| false, |_| None), None);
@@ -681,10 +680,6 @@ fn a_record_is_that_of_a_request_that_was_done() {
 /// Who is refused is not done, and another content of the key is told apart.
 #[test]
 fn another_request_of_a_dead_process_keeps_its_key() {
-    let process = |node: &str| Process {
-        node: node.into(),
-        incarnation: 1,
-    };
     let before = Beginning::new(process("a"), 1, b"one".as_slice().into());
     let mut other = Beginning::new(process("b"), 2, b"two".as_slice().into());
     let found = other.found(7, Some(before.entry().clone()), |_| false, |_| None);
