@@ -37,6 +37,8 @@ pub struct Counters {
     /// Messages of kept queues without dead letters dropped as rejected, or after as many failed
     /// deliveries as the queue allows.
     pub dropped_dead: u64,
+    /// Wills dropped because their owners may not publish them any more.
+    pub dropped_forbidden: u64,
     /// Messages that matched no subscription.
     pub unmatched_messages: u64,
     /// Wills published.

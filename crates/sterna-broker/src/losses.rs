@@ -22,6 +22,8 @@ pub enum LossReason {
     Undeliverable,
     /// A kept queue without dead letters: consumers rejected it, or failed too often.
     Dead,
+    /// A will that its owner may not publish any more.
+    Forbidden,
 }
 
 /// A message that a queue has lost.
@@ -29,7 +31,7 @@ pub enum LossReason {
 pub struct Loss<'a> {
     /// The reason.
     pub reason: LossReason,
-    /// Owner of the queue: a client identifier, or the whole filter of a shared subscription.
+    /// Owner of the queue, or of the will: a client identifier, or the whole filter of a shared subscription.
     pub reader: &'a str,
     /// Its publisher; none if it is unknown, or for several messages.
     pub origin: Origin,
@@ -54,6 +56,7 @@ impl Counters {
             LossReason::Expired => self.dropped_expired += messages,
             LossReason::Undeliverable => self.dropped_undeliverable += messages,
             LossReason::Dead => self.dropped_dead += messages,
+            LossReason::Forbidden => self.dropped_forbidden += messages,
         }
     }
 }

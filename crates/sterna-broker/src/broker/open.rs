@@ -766,10 +766,11 @@ impl<P: DoorState> Broker<P> {
     ///
     /// Not where its owner may not publish to its topic any more.
     pub(super) fn publish_will(&mut self, now_ms: u64, slot: u32) {
-        if !self.may_publish_will(now_ms, slot) {
-            self.take_will(slot);
-        }
+        let is_allowed = self.may_publish_will(now_ms, slot);
         if let Some(will) = self.take_will(slot) {
+            if !is_allowed {
+                return (self.queues).lose(slot, Some(&will.message), LossReason::Forbidden);
+            }
             if self.is_in_cluster() {
                 let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
                 let body_bytes = will.message.body_bytes();

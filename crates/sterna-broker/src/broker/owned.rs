@@ -8,6 +8,7 @@ use super::takeover::Arrival;
 use crate::api::{DoorState, Event, EvictReason, SessionKey};
 use crate::directory::Admission;
 use crate::far_group::group_of_root;
+use crate::losses::LossReason;
 use crate::mail::Letter;
 use crate::message::Message;
 use crate::nodes::NIL;
@@ -350,7 +351,11 @@ impl<P: DoorState> Broker<P> {
             owner: testator.user.as_deref(),
             endpoint: None,
         });
-        if holder.is_some_and(|holder| !self.permits_will(holder, &message, given_ms)) {
+        if let Some(holder) =
+            holder.filter(|holder| !self.permits_will(*holder, &message, given_ms))
+        {
+            let reason = LossReason::Forbidden;
+            (self.queues).lose_of_reader(holder.client_id, Some(&message), reason);
             return true;
         }
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);

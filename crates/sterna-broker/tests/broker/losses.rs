@@ -35,7 +35,8 @@ fn told(cluster: &mut Cluster, losses: &Losses, before: &mut usize) -> Vec<(Loss
         + counters.dropped_away
         + counters.dropped_expired
         + counters.dropped_undeliverable
-        + counters.dropped_dead;
+        + counters.dropped_dead
+        + counters.dropped_forbidden;
     *before += told.len();
     assert_eq!(counted, *before as u64);
     let of = |(reason, reader, topic)| (reason, format!("{reader} {topic}"));

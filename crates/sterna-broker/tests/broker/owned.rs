@@ -575,6 +575,7 @@ fn a_will_of_another_nodes_session_is_judged_when_it_is_published() {
         node.run();
         assert_eq!(read(&mut node, reader), expected, "{user}");
     }
+    assert_eq!(node.broker(0).counters().dropped_forbidden, 2);
 }
 
 /// Where a client waits for the answer to its claim of that name, the engine is told, and brings the session again.

@@ -426,7 +426,9 @@ fn given_rights_of_a_will_outlive_a_restart_for_their_day() {
     let mut got = cluster.drain(reader);
     got.sort();
     assert_eq!(got, ["expiring", "given"]);
+    assert_eq!(cluster.broker(0).counters().dropped_forbidden, 1, "own");
     cluster.pass(u64::from(DAY_S) * 1_000);
+    assert_eq!(cluster.broker(0).counters().dropped_forbidden, 2, "late");
     assert_eq!(cluster.drain(reader), [""; 0]);
     assert_eq!(cluster.directory.will_bytes(), 0, "none is left");
 }

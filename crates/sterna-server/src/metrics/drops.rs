@@ -91,6 +91,7 @@ impl DropReason {
             LossReason::Expired => Self::Expired,
             LossReason::Undeliverable => Self::TooLarge,
             LossReason::Dead => Self::Undeliverable,
+            LossReason::Forbidden => Self::NotAuthorized,
         }
     }
 }
