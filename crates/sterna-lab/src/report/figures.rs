@@ -9,7 +9,8 @@ use super::values::{Table, at};
 /// Most series of a panel; more are divided among several.
 const MAX_SERIES: usize = 8;
 /// Words for metrics at the vertical axis. A name that is not here stands for itself.
-const NAMES: [(&str, &str); 29] = [
+const NAMES: [(&str, &str); 32] = [
+    ("air_rate_mbit_s", "rate of the frames"),
     ("allocated_besides_bytes", "allocated, without the largest"),
     ("allocated_bytes", "allocated"),
     ("arrived_ratio", "messages that arrived"),
@@ -30,11 +31,13 @@ const NAMES: [(&str, &str); 29] = [
     ("packets", "packets"),
     ("packets_per_s", "packets a second"),
     ("radio_j", "energy of the radio"),
+    ("recovered_ms", "time to the new connection"),
     ("round_trip_ms", "round trip of a message"),
     ("rtt_ms", "estimated round trip"),
     ("sent_after_ms", "time to the hand-over"),
     ("settled_s", "time until all is settled"),
     ("startup_first_ms", "time to the connection"),
+    ("startup_ms", "time to the connection"),
     ("throughput_kbit_s", "throughput"),
     ("total_s", "total time"),
     ("transfer_s", "time to the last arrival"),
@@ -363,5 +366,22 @@ fn timeline(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Vec<(f64, f6
                 Some((left_ms / 1e3, *value))
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::CAMPAIGNS;
+
+    /// A reader of a picture does not know the columns of the samples.
+    #[test]
+    fn vertical_axes_of_built_in_campaigns_have_words() {
+        for (name, text) in CAMPAIGNS {
+            for figure in Campaign::parse(text).unwrap().figures {
+                let title = y_title(&figure);
+                assert!(!title.contains('_'), "{name} {}: {title}", figure.id);
+            }
+        }
     }
 }
