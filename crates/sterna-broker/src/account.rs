@@ -84,43 +84,49 @@ impl Account {
 impl<P> Queues<P> {
     /// Whether a session may take another message of QoS 1 or 2; makes room where that is the rule.
     pub(crate) fn admits_acknowledged(&mut self, slot: u32, message: &Message) -> bool {
-        let body_bytes = message.body_bytes() as u64;
-        let most_bytes = self.limits.queued_bytes as u64;
-        let is_full = |queues: &Self| {
-            let session = &queues.sessions[slot];
-            let Account {
-                qos0_messages,
-                retained_messages,
-                ..
-            } = session.account;
-            let others = (qos0_messages + retained_messages) as usize;
-            let held_bytes = session.account.held_bytes();
-            let has_place = session.pending.is_empty()
-                || session.pending.len() - others < queues.limits.queued_messages;
-            !has_place || (held_bytes > 0 && held_bytes + body_bytes > most_bytes)
-        };
         let session = &self.sessions[slot];
         let is_pressed = self.pressure >= Pressure::Drop && !self.is_light(slot, message);
         if session.is_connected() && session.pending.is_empty() && !is_pressed {
             return true; // it keeps up; the next one waits where the ledger has no room
         }
-        let was_full = is_full(self);
-        let sent_bytes = session.account.sent_bytes;
-        // Dropping what waits gives no room that the ledger has.
-        let may_drop = self.limits.queue_full == QueueFull::DropOldest
-            && (sent_bytes == 0 || sent_bytes + body_bytes <= most_bytes);
-        if (self.is_over_memory && session.is_active()) || (was_full && !may_drop) {
+        let is_full =
+            self.is_full(session, message) || (self.is_over_memory && session.is_active());
+        if is_full && !self.makes_room(slot, message) {
             self.lose(slot, Some(message), LossReason::Full);
             return false;
         }
-        if was_full {
-            while is_full(self) {
-                self.drop_first(slot, LossReason::Full);
-            }
-        }
         let session = &self.sessions[slot];
         self.is_crowded |= session.pending.len() >= self.limits.queued_messages / 2
-            || session.account.held_bytes() >= most_bytes / 2;
+            || session.account.held_bytes() >= self.limits.queued_bytes as u64 / 2;
+        true
+    }
+
+    /// Whether a queue has no place for a message of QoS 1 or 2.
+    fn is_full(&self, session: &BrokerSession<P>, message: &Message) -> bool {
+        let account = &session.account;
+        let others = (account.qos0_messages + account.retained_messages) as usize;
+        let held_bytes = account.held_bytes();
+        let has_place = session.pending.is_empty()
+            || session.pending.len() - others < self.limits.queued_messages;
+        !has_place
+            || (held_bytes > 0
+                && held_bytes + message.body_bytes() as u64 > self.limits.queued_bytes as u64)
+    }
+
+    /// Makes room in a full queue for a message of QoS 1 or 2, if that is the rule.
+    fn makes_room(&mut self, slot: u32, message: &Message) -> bool {
+        let session = &self.sessions[slot];
+        let sent_bytes = session.account.sent_bytes;
+        let most_bytes = self.limits.queued_bytes as u64;
+        // Dropping what waits gives no room that the ledger has.
+        let may_drop = self.limits.queue_full == QueueFull::DropOldest
+            && (sent_bytes == 0 || sent_bytes + message.body_bytes() as u64 <= most_bytes);
+        if !may_drop || (self.is_over_memory && session.is_active()) {
+            return false;
+        }
+        while self.is_full(&self.sessions[slot], message) {
+            self.drop_first(slot, LossReason::Full);
+        }
         true
     }
 
@@ -176,19 +182,37 @@ impl<P> Queues<P> {
     /// never one of QoS 1 or 2.
     pub(crate) fn admits_qos0(&mut self, now_ms: u64, slot: u32, message: &Message) -> bool {
         let session = &self.sessions[slot];
-        if session.is_away() {
+        if session.is_connected() {
+            let Some(first) = self.nodes.first(session.pending) else {
+                return true; // it keeps up
+            };
+            if !self.is_over_memory
+                && !self.lacks_room_for_qos0(session, message)
+                && !self.is_late(now_ms, session, first)
+            {
+                return true;
+            }
+        }
+        self.makes_room_for_qos0(now_ms, slot, message)
+    }
+
+    /// Whether a message of QoS 0 is too much for a queue beside the others.
+    fn lacks_room_for_qos0(&self, session: &BrokerSession<P>, message: &Message) -> bool {
+        let account = &session.account;
+        let cost_bytes = message.body_bytes() as u64 + ENTRY_BYTES;
+        account.qos0_messages > 0
+            && account.qos0_cost_bytes() + cost_bytes > self.limits.queued_qos0_bytes as u64
+    }
+
+    /// See [`admits_qos0`](Self::admits_qos0).
+    fn makes_room_for_qos0(&mut self, now_ms: u64, slot: u32, message: &Message) -> bool {
+        if self.sessions[slot].is_away() {
             self.lose(slot, Some(message), LossReason::Away);
             return false;
         }
-        if session.is_connected() && session.pending.is_empty() {
-            return true;
-        }
-        let cost_bytes = message.body_bytes() as u64 + ENTRY_BYTES;
         let has_no_room = loop {
             let session = &self.sessions[slot];
-            let account = &session.account;
-            let has_no_room = account.qos0_messages > 0
-                && account.qos0_cost_bytes() + cost_bytes > self.limits.queued_qos0_bytes as u64;
+            let has_no_room = self.lacks_room_for_qos0(session, message);
             let entry = self.nodes.first(session.pending);
             let Some(entry) = entry.filter(|entry| is_qos0(entry)) else {
                 break has_no_room;
@@ -237,11 +261,11 @@ impl<P> Queues<P> {
             "what leaves a ledger was counted"
         );
         session.account.sent_bytes -= body_bytes;
+        let was_blocked = std::mem::take(&mut session.is_blocked);
         if session.demand_mut().is_some_and(|demand| demand.is_full) {
             self.unbalanced.push(slot);
         }
-        let session = &mut self.sessions[slot];
-        if std::mem::take(&mut session.is_blocked) {
+        if was_blocked {
             self.list_if_ready(slot);
         }
     }

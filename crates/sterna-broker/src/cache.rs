@@ -55,7 +55,6 @@ impl Matches {
 
 #[derive(Debug)]
 struct Remembered {
-    hash: u64,
     topic: Box<str>,
     bucket: u8,
     bucket_epoch: u32,
@@ -71,6 +70,8 @@ pub(crate) struct MatchCache {
     table: Box<[Option<Box<Remembered>>]>,
     /// The upper half of the hash of the last topic that missed at each place.
     missed: Box<[u32]>,
+    /// The place of the last hit. Publishers send in batches, and the next message is mostly of the same topic.
+    last: usize,
     hashing: KeyedState,
     epoch: u32,
     buckets: [u32; BUCKETS],
@@ -82,11 +83,7 @@ pub(crate) enum Lookup {
     /// Remembered at this place.
     Hit(usize),
     /// Not remembered; worth it now if `enter`.
-    Miss {
-        place: usize,
-        hash: u64,
-        enter: bool,
-    },
+    Miss { place: usize, enter: bool },
 }
 
 impl MatchCache {
@@ -95,6 +92,7 @@ impl MatchCache {
         Self {
             table: std::iter::repeat_with(|| None).take(len).collect(),
             missed: vec![0; len].into(),
+            last: 0,
             hashing,
             epoch: 0,
             buckets: [0; BUCKETS],
@@ -105,30 +103,43 @@ impl MatchCache {
         self.hashing.hash_text(first_level(text)) as usize % BUCKETS
     }
 
+    /// Whether the entry of a place is this topic's and in force.
+    #[inline]
+    fn is_known(&self, place: usize, topic: &[u8]) -> bool {
+        self.table[place].as_ref().is_some_and(|known| {
+            known.topic.as_bytes() == topic
+                && known.epoch == self.epoch
+                && known.bucket_epoch == self.buckets[usize::from(known.bucket)]
+        })
+    }
+
+    #[inline]
     pub(crate) fn look_up(&mut self, topic: &[u8]) -> Lookup {
+        if self.is_known(self.last, topic) {
+            return Lookup::Hit(self.last);
+        }
+        self.look_up_by_hash(topic)
+    }
+
+    fn look_up_by_hash(&mut self, topic: &[u8]) -> Lookup {
         let hash = self.hashing.hash_bytes(topic);
         let place = hash as usize & (self.table.len() - 1);
-        if let Some(known) = &self.table[place]
-            && known.hash == hash
-            && known.epoch == self.epoch
-            && known.bucket_epoch == self.buckets[usize::from(known.bucket)]
-            && known.topic.as_bytes() == topic
-        {
+        if self.is_known(place, topic) {
+            self.last = place;
             return Lookup::Hit(place);
         }
         let upper = (hash >> 32) as u32;
         let enter = std::mem::replace(&mut self.missed[place], upper) == upper;
-        Lookup::Miss { place, hash, enter }
+        Lookup::Miss { place, enter }
     }
 
     pub(crate) fn matches(&self, place: usize) -> Option<&Matches> {
         self.table[place].as_ref().map(|known| &known.matches)
     }
 
-    pub(crate) fn enter(&mut self, place: usize, hash: u64, topic: &str, matches: Matches) {
+    pub(crate) fn enter(&mut self, place: usize, topic: &str, matches: Matches) {
         let bucket = self.bucket(topic);
         self.table[place] = Some(Box::new(Remembered {
-            hash,
             topic: topic.into(),
             bucket: bucket as u8,
             bucket_epoch: self.buckets[bucket],

@@ -468,7 +468,7 @@ impl Index {
     pub(crate) fn look_up(&mut self, message: &Message, limits: &Limits) -> Option<Answer> {
         match self.cache.look_up(message.topic_bytes()) {
             Lookup::Hit(place) => Some(Answer::Remembered(place)),
-            Lookup::Miss { place, hash, enter } => {
+            Lookup::Miss { place, enter } => {
                 let topic = message.topic();
                 if !is_topic(topic, limits) {
                     return None;
@@ -489,7 +489,7 @@ impl Index {
                     matches.local.shrink_to_fit();
                     matches.remote.shrink_to_fit();
                     matches.kept.shrink_to_fit();
-                    self.cache.enter(place, hash, topic, matches);
+                    self.cache.enter(place, topic, matches);
                     Some(Answer::Remembered(place))
                 } else {
                     Some(Answer::Fresh)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::api::{Delivery, Unacknowledged};
-use crate::nodes::{Entry, Phase};
+use crate::nodes::{Entry, NIL, Phase};
 use crate::queues::Queues;
 use crate::route::Context;
 use crate::session::BrokerSession;
@@ -20,7 +20,59 @@ pub(crate) struct Owed {
     pub(crate) attendance: u32,
 }
 
+/// The place in the log that a group has settled with an entry.
+pub(crate) const fn group_position(entry: &Entry) -> u64 {
+    if entry.is_owned { 0 } else { entry.position }
+}
+
 impl<P> Queues<P> {
+    /// Notes that a group's member may have another message. If the member is `done` with this one, the group is
+    /// done with it too.
+    #[inline]
+    pub(crate) fn note_owed(&mut self, slot: u32, entry: &Entry, done: bool) {
+        if entry.group != NIL {
+            self.owe(slot, entry, done);
+        }
+    }
+
+    fn owe(&mut self, slot: u32, entry: &Entry, done: bool) {
+        let session = &mut self.sessions[slot];
+        let mut credit = 1;
+        if session.is_on_demand {
+            // The group may give it another for one that it never took.
+            credit = u32::from(entry.phase == Phase::Pending);
+            if credit > 0
+                && let Some(demand) = session.demand_mut()
+                && let Some(share) = demand.share_mut(entry.group)
+            {
+                share.pending = share.pending.saturating_sub(1);
+            }
+            if session.demand_mut().is_some_and(|demand| demand.is_full) {
+                self.unbalanced.push(slot);
+            }
+        }
+        self.owed.push(Owed {
+            group: entry.group,
+            position: if done { group_position(entry) } else { 0 },
+            credit,
+            member: session.subscriber,
+            attendance: session.attendance,
+        });
+    }
+
+    /// Tells a group that its member may have another message, for one that is not the group's any more.
+    pub(crate) fn owe_credit(&mut self, slot: u32, group: u32) {
+        let session = &self.sessions[slot];
+        self.owed.push(Owed {
+            group,
+            position: 0,
+            // A member that takes messages on demand has taken it.
+            credit: u32::from(!session.is_on_demand),
+            member: session.subscriber,
+            attendance: session.attendance,
+        });
+    }
+
     /// Where a sent delivery lies.
     pub(crate) fn find_sent(&self, slot: u32, tag: u64) -> Option<u32> {
         let is_it = |node: &u32| {

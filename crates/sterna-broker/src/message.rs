@@ -187,6 +187,7 @@ impl Message {
     ///
     /// # Errors
     /// [`InvalidMessage`] when the topic has more than 65,535 bytes or the whole more than 4 GiB.
+    #[inline]
     pub fn copy(
         topic: &str,
         properties: &[u8],
@@ -197,7 +198,10 @@ impl Message {
         // Capacity equal to length lets `Bytes` take the buffer without an allocation of its own.
         let mut body = Vec::with_capacity(total_bytes);
         body.extend_from_slice(topic.as_bytes());
-        body.extend_from_slice(properties);
+        // A call for nothing costs as much as one for a few bytes.
+        if !properties.is_empty() {
+            body.extend_from_slice(properties);
+        }
         body.extend_from_slice(payload);
         let properties_end = topic.len() + properties.len();
         Self::assemble(
@@ -233,6 +237,7 @@ impl Message {
         Self::assemble(body, topic, properties, payload, header)
     }
 
+    #[inline]
     fn assemble(
         body: Bytes,
         topic: Range<usize>,
@@ -309,6 +314,11 @@ impl Message {
     pub const fn with_origin(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self
+    }
+
+    /// Sets the publisher.
+    pub(crate) const fn set_origin(&mut self, origin: Origin) {
+        self.origin = origin;
     }
 
     /// Adds the native form, which lies in the body too; the payload may be a part of it.

@@ -201,15 +201,18 @@ impl Nodes {
     }
 
     /// The first entry of a list.
+    #[inline]
     pub(crate) fn first(&self, list: List) -> Option<&Entry> {
         (list.head != NIL).then(|| self.entry(list.head))?
     }
 
     /// The entry of a node in a list.
+    #[inline]
     pub(crate) fn entry(&self, node: u32) -> Option<&Entry> {
         self.slot(node).entry.as_ref()
     }
 
+    #[inline]
     pub(crate) fn entry_mut(&mut self, node: u32) -> Option<&mut Entry> {
         self.slot_mut(node).entry.as_mut()
     }
@@ -266,9 +269,9 @@ impl Nodes {
         self.slot(node).previous
     }
 
-    /// Makes a node that is in no list yet.
+    /// Makes a node with these neighbours, which do not know it yet.
     #[inline]
-    fn allocate(&mut self, owner: u32, mut entry: Entry) -> u32 {
+    fn allocate(&mut self, owner: u32, mut entry: Entry, (previous, next): (u32, u32)) -> u32 {
         if self.open == NIL {
             self.add_chunk();
         }
@@ -284,6 +287,7 @@ impl Nodes {
         let old = slot.entry.replace(entry);
         debug_assert!(old.is_none(), "a free slot is empty");
         std::mem::forget(old); // nothing to drop, and no need to look
+        (slot.previous, slot.next) = (previous, next);
         slot.owner = owner;
         if chunk.used == 0 {
             self.empty_chunks -= 1;
@@ -347,11 +351,19 @@ impl Nodes {
 
     #[inline]
     fn free(&mut self, node: u32) -> Option<Entry> {
+        let entry = self.slot_mut(node).entry.take()?;
+        self.vacate(node);
+        Some(entry)
+    }
+
+    /// Makes the slot of a node free, and drops what is left in it.
+    #[inline]
+    fn vacate(&mut self, node: u32) {
         let index = node / CHUNK as u32;
         let chunk = &mut self.chunks[index as usize];
         let was_full = chunk.first_free == NIL;
         let slot = &mut chunk.slots[node as usize % CHUNK];
-        let entry = slot.entry.take()?;
+        slot.entry = None;
         slot.owner = NIL;
         slot.next = chunk.first_free;
         chunk.first_free = node % CHUNK as u32;
@@ -372,21 +384,20 @@ impl Nodes {
                 self.empty_chunks += 1;
             }
         }
-        Some(entry)
     }
 
     /// Appends an entry and returns its node.
     #[inline]
     pub(crate) fn push_back(&mut self, list: &mut List, owner: u32, entry: Entry) -> u32 {
-        let node = self.allocate(owner, entry);
-        self.link_back(list, node);
+        let node = self.allocate(owner, entry, (list.tail, NIL));
+        self.end_with(list, node);
         node
     }
 
     /// Puts an entry in front and returns its node.
     pub(crate) fn push_front(&mut self, list: &mut List, owner: u32, entry: Entry) -> u32 {
-        let node = self.allocate(owner, entry);
-        self.link_front(list, node);
+        let node = self.allocate(owner, entry, (NIL, list.head));
+        self.begin_with(list, node);
         node
     }
 
@@ -402,10 +413,7 @@ impl Nodes {
         if previous == NIL {
             return self.push_front(list, owner, entry);
         }
-        let node = self.allocate(owner, entry);
-        let slot = self.slot_mut(node);
-        slot.previous = previous;
-        slot.next = other;
+        let node = self.allocate(owner, entry, (previous, other));
         self.slot_mut(previous).next = node;
         self.slot_mut(other).previous = node;
         list.len += 1;
@@ -417,6 +425,13 @@ impl Nodes {
     pub(crate) fn remove(&mut self, list: &mut List, node: u32) -> Option<Entry> {
         self.unlink(list, node);
         self.free(node)
+    }
+
+    /// Takes a node out of its list, and drops its entry where it lies.
+    #[inline]
+    pub(crate) fn discard(&mut self, list: &mut List, node: u32) {
+        self.unlink(list, node);
+        self.vacate(node);
     }
 
     #[inline]
@@ -459,8 +474,13 @@ impl Nodes {
     #[inline]
     fn link_back(&mut self, list: &mut List, node: u32) {
         let slot = self.slot_mut(node);
-        slot.next = NIL;
-        slot.previous = list.tail;
+        (slot.previous, slot.next) = (list.tail, NIL);
+        self.end_with(list, node);
+    }
+
+    /// Makes a node the last of a list, which knows its neighbours.
+    #[inline]
+    fn end_with(&mut self, list: &mut List, node: u32) {
         if list.tail == NIL {
             list.head = node;
         } else {
@@ -472,8 +492,12 @@ impl Nodes {
 
     fn link_front(&mut self, list: &mut List, node: u32) {
         let slot = self.slot_mut(node);
-        slot.previous = NIL;
-        slot.next = list.head;
+        (slot.previous, slot.next) = (NIL, list.head);
+        self.begin_with(list, node);
+    }
+
+    /// Makes a node the first of a list, which knows its neighbours.
+    fn begin_with(&mut self, list: &mut List, node: u32) {
         if list.head == NIL {
             list.tail = node;
         } else {
@@ -557,6 +581,11 @@ mod tests {
                     nodes.move_back(from, to, node);
                     let tag = models[a].pop_front().unwrap();
                     models[b].push_back(tag);
+                }
+                7 if !lists[a].is_empty() => {
+                    let node = lists[a].first();
+                    nodes.discard(&mut lists[a], node);
+                    models[a].pop_front();
                 }
                 _ => {
                     let popped = nodes.pop_front(&mut lists[a]).map(|entry| entry.tag);

@@ -11,7 +11,7 @@ use crate::directory::Directory;
 use crate::far_group::{Branches, ROOT_CONSUMER, RootQueue};
 use crate::group::Group;
 use crate::group_reader::GroupRecord;
-use crate::ledger::{Owed, delivery, hint};
+use crate::ledger::{Owed, delivery, group_position, hint};
 use crate::limits::Limits;
 use crate::losses::{LossReason, LossWatcher};
 use crate::message::{Gauge, Message, Origin, Qos};
@@ -157,11 +157,6 @@ pub(crate) fn owned_key(entry: &Entry) -> [u8; 9] {
     key
 }
 
-/// The place in the log that a group has settled with an entry.
-const fn group_position(entry: &Entry) -> u64 {
-    if entry.is_owned { 0 } else { entry.position }
-}
-
 /// The time to look again for expired messages in a queue with this number of entries.
 pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u64 {
     if earliest_ms == NEVER_MS {
@@ -199,33 +194,36 @@ impl<P: DoorState> Queues<P> {
         }
         // [MQTT-3.8.4-8]
         let qos = message.qos().min(target.flags.qos());
-        let session = &self.sessions[target.slot];
-        let is_logged = position != 0 && (qos.is_acknowledged() || self.is_for_queue_of(session));
-        let is_coming = session.state == State::Claiming;
-        let reader = session.reader.as_ref().filter(|_| is_logged);
-        let position = if is_logged && (reader.is_some() || is_coming) {
-            position
-        } else {
-            0
-        };
-        let is_admitted = if let Some(reader) = reader {
-            // Else it is read in the log.
-            reader.takes(position) && self.keeps_up(target.slot, position, &message)
-        } else if is_logged && is_coming {
-            self.waits_for_session(target.slot, position, &message)
+        let goes_by_log = position != 0 && self.goes_by_log(target.slot, qos);
+        let is_admitted = if goes_by_log {
+            self.takes_logged(target.slot, position, &message)
         } else if qos.is_acknowledged() {
             self.admits_acknowledged(target.slot, &message)
         } else {
             self.admits_qos0(now_ms, target.slot, &message)
         };
-        if !is_admitted {
-            if position != 0 {
-                let reader = &*self.sessions[target.slot].client_id;
-                self.saw(&message, Step::Logged { reader });
-            }
-            return;
+        if is_admitted {
+            let position = if goes_by_log { position } else { 0 };
+            self.append_own(now_ms, target.slot, (position, false), message, target);
+        } else if goes_by_log {
+            let reader = &*self.sessions[target.slot].client_id;
+            self.saw(&message, Step::Logged { reader });
         }
-        self.append_own(now_ms, target.slot, (position, false), message, target);
+    }
+
+    /// Whether a session finds what it does not take from its publisher's hand in the log, at this level.
+    fn goes_by_log(&self, slot: u32, qos: Qos) -> bool {
+        let session = &self.sessions[slot];
+        (qos.is_acknowledged() || self.is_for_queue_of(session))
+            && (session.reader.is_some() || session.state == State::Claiming)
+    }
+
+    /// Whether such a session takes a message of the log from its publisher's hand.
+    fn takes_logged(&mut self, slot: u32, position: u64, message: &Message) -> bool {
+        match &self.sessions[slot].reader {
+            Some(reader) => reader.takes(position) && self.keeps_up(slot, position, message),
+            None => self.waits_for_session(slot, position, message),
+        }
     }
 }
 
@@ -300,6 +298,7 @@ impl<P> Queues<P> {
 
     /// Appends a message to a session's queue as its own subscriptions want it. The message comes from its
     /// publisher's hand or from the log, with whether it was sent before.
+    #[inline]
     pub(crate) fn append_own(
         &mut self,
         now_ms: u64,
@@ -354,6 +353,7 @@ impl<P> Queues<P> {
     }
 
     /// Appends an entry to a session's queue. [MQTT-4.5.0-1]
+    #[inline]
     pub(crate) fn append(&mut self, now_ms: u64, slot: u32, entry: Entry) {
         if self.road.is_some()
             && let Some(message) = &entry.message
@@ -367,7 +367,10 @@ impl<P> Queues<P> {
         self.counters.stored(entry.body_bytes());
         let node = self.nodes.push_back(&mut session.pending, slot, entry);
         if session.is_connected() {
-            self.list_if_ready(slot);
+            // It is listed already where it has more messages.
+            if !session.is_listed {
+                self.list_if_ready(slot);
+            }
         } else {
             let entries = session.pending.len();
             let sweep_at_ms = next_sweep_ms(now_ms, self.expires_at_ms(node), entries);
@@ -382,7 +385,7 @@ impl<P> Queues<P> {
     /// Lists a session as ready if it is.
     pub(crate) fn list_if_ready(&mut self, slot: u32) {
         let session = &mut self.sessions[slot];
-        if session.is_ready() && !session.is_listed {
+        if !session.is_listed && session.is_ready() {
             session.is_listed = true;
             if session.consumer() == Some(ROOT_CONSUMER) {
                 self.ready_roots.push(slot);
@@ -423,8 +426,9 @@ impl<P> Queues<P> {
     }
 
     /// Drops messages that have expired, or of QoS 0 that have waited too long, from the front of a
-    /// queue. Returns the first other one, if it can be sent now. [MQTT-3.3.2-5]
-    pub(crate) fn first_pending(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
+    /// queue. Returns the node of the first other one and its level, if it can be sent now. [MQTT-3.3.2-5]
+    #[inline]
+    pub(crate) fn first_pending(&mut self, now_ms: u64, slot: u32) -> Option<(u32, Qos)> {
         loop {
             let session = &self.sessions[slot];
             let entry = self.nodes.first(session.pending)?;
@@ -434,7 +438,7 @@ impl<P> Queues<P> {
             } else if self.is_late(now_ms, session, entry) {
                 LossReason::Late
             } else if self.may_send(session, entry) {
-                return Some(session.pending.first());
+                return Some((session.pending.first(), entry.qos));
             } else {
                 self.sessions[slot].is_blocked = true;
                 return None;
@@ -460,49 +464,53 @@ impl<P> Queues<P> {
         delivery
     }
 
+    #[inline]
     fn take_first(&mut self, slot: u32, node: u32) -> Option<Delivery> {
         let session = &mut self.sessions[slot];
         debug_assert_eq!(session.pending.first(), node, "the first goes first");
         let is_on_demand = session.is_on_demand;
         let entry = self.nodes.entry_mut(node)?;
+        let group = entry.group;
         if entry.qos.is_acknowledged() {
-            let group = entry.group;
             let delivery = self.send_first(slot, node);
             if is_on_demand && delivery.is_some() {
                 self.handed_out(slot, group);
             }
             return delivery;
         }
-        let entry = self.nodes.pop_front(&mut session.pending)?;
-        session.account.left(&entry);
+        session.account.left(entry);
         self.counters.unstored(entry.body_bytes());
-        let position = group_position(&entry);
-        let message = entry.message?;
+        // Most messages come by here: what the delivery needs is taken out of the entry, which is not moved.
+        let (message, context) = (entry.message.take(), entry.context.take());
+        let (qos, retain, failures) = (entry.qos, entry.retain, entry.failures);
+        let position = group_position(entry);
+        self.nodes.discard(&mut session.pending, node);
+        let message = message?;
         self.counters.sent_messages += 1;
         self.counters.sent_bytes += message.payload().len() as u64;
-        if entry.group != NIL {
+        let attendance = session.attendance;
+        if group != NIL {
             self.owed.push(Owed {
-                group: entry.group,
+                group,
                 position,
                 credit: u32::from(!is_on_demand),
                 member: session.subscriber,
-                attendance: session.attendance,
+                attendance,
             });
         }
-        let (attendance, group) = (session.attendance, entry.group);
         if is_on_demand {
             self.handed_out(slot, group);
         }
         Some(Delivery {
             tag: 0,
-            qos: entry.qos,
-            retain: entry.retain,
+            qos,
+            retain,
             redelivered: false, // [MQTT-3.3.1-2]
-            hint: hint(entry.context.as_deref(), attendance),
-            failures: entry.failures,
+            hint: hint(context.as_deref(), attendance),
+            failures,
             position: 0,
             message,
-            context: entry.context,
+            context,
         })
     }
 
@@ -588,6 +596,7 @@ impl<P> Queues<P> {
     }
 
     /// Takes an entry out of the ledger, with its share of the sums.
+    #[inline]
     pub(crate) fn remove_sent(&mut self, slot: u32, node: u32) -> Option<Entry> {
         let session = &mut self.sessions[slot];
         let entry = self.nodes.remove(&mut session.ledger, node)?;
@@ -598,6 +607,7 @@ impl<P> Queues<P> {
     }
 
     /// Notes that an entry is no longer in a session's queue or ledger, and will not be again.
+    #[inline]
     pub(crate) fn forget_stored(&mut self, slot: u32, entry: &Entry) {
         self.settle_position(slot, entry.own_position());
         if entry.phase == Phase::HandedOver || entry.is_owned {
@@ -654,48 +664,6 @@ impl<P> Queues<P> {
             let change = records::remove(Kind::Owned, &session.client_id, &owned_key(entry));
             self.disowned.push(change);
         }
-    }
-
-    /// Notes that a group's member may have another message. If the member is `done` with this one, the group is
-    /// done with it too.
-    pub(crate) fn note_owed(&mut self, slot: u32, entry: &Entry, done: bool) {
-        if entry.group != NIL {
-            let session = &mut self.sessions[slot];
-            let mut credit = 1;
-            if session.is_on_demand {
-                // The group may give it another for one that it never took.
-                credit = u32::from(entry.phase == Phase::Pending);
-                if credit > 0
-                    && let Some(demand) = session.demand_mut()
-                    && let Some(share) = demand.share_mut(entry.group)
-                {
-                    share.pending = share.pending.saturating_sub(1);
-                }
-                if session.demand_mut().is_some_and(|demand| demand.is_full) {
-                    self.unbalanced.push(slot);
-                }
-            }
-            self.owed.push(Owed {
-                group: entry.group,
-                position: if done { group_position(entry) } else { 0 },
-                credit,
-                member: session.subscriber,
-                attendance: session.attendance,
-            });
-        }
-    }
-
-    /// Tells a group that its member may have another message, for one that is not the group's any more.
-    pub(crate) fn owe_credit(&mut self, slot: u32, group: u32) {
-        let session = &self.sessions[slot];
-        self.owed.push(Owed {
-            group,
-            position: 0,
-            // A member that takes messages on demand has taken it.
-            credit: u32::from(!session.is_on_demand),
-            member: session.subscriber,
-            attendance: session.attendance,
-        });
     }
 
     /// The filter of the shared subscription that has assigned an entry to a session, while the session has it.

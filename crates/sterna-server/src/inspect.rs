@@ -37,7 +37,7 @@ impl Paths {
     ) {
         if self.clients.is_empty() && cx.broker.is_inspected() {
             self.clients.extend(clients);
-            self.due_ms = Some(cx.net.now_ms());
+            self.due_ms = Some(cx.now_ms);
         }
     }
 
@@ -48,7 +48,7 @@ impl Paths {
         cx: &mut Context<'_>,
         name_of: impl Fn(ConnectionId) -> Option<&'n str>,
     ) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         if self.due_ms.is_none_or(|due_ms| due_ms > now_ms) {
             return;
         }
@@ -94,7 +94,7 @@ pub(crate) fn trace(
         return;
     };
     *is_traced = wanted.is_some();
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     let trace = wanted.map(|name| tracer.trace(&policy.directory, name, now_ms, policy.max_bytes));
     cx.net.trace(connection, trace);
 }

@@ -101,7 +101,7 @@ pub(crate) fn check_ban(
     if is_banned(cx, connection, identity, name) {
         return Err(Refusal::Banned);
     }
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     let who = newcomer(cx, connection, identity, name);
     let limits = &cx.policy.bans;
     if name.is_some() && cx.bans.flaps(limits, now_ms, who) {
@@ -119,7 +119,7 @@ pub(crate) fn is_banned(
     name: Option<&str>,
 ) -> bool {
     let who = newcomer(cx, connection, identity, name);
-    cx.bans.find(cx.net.now_ms(), who).is_some()
+    cx.bans.find(cx.now_ms, who).is_some()
 }
 
 fn newcomer<'a>(
@@ -184,7 +184,7 @@ struct Case<'a, 'c> {
 
 impl<'a, 'c> Case<'a, 'c> {
     fn new(cx: &'a Context<'c>, info: &'a ConnectionInfo) -> Result<Self, Refusal> {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let holder = Holder::of(&info.peer_certificates, now_ms)?;
         if !cx.policy.trust.admits(&info.peer_certificates) {
             return Err(Refusal::Certificate);

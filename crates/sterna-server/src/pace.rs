@@ -11,7 +11,7 @@ use crate::config::Limit;
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 /// Messages that a connection takes in advance while its user is far from the limit, and the bytes of them all.
-const LEASED_MESSAGES: u64 = 16;
+const LEASED_MESSAGES: u64 = 32;
 const LEASED_BYTES: u64 = 16 << 10;
 /// After this time the rest of them is given back, in milliseconds.
 const LEASE_MS: u64 = 100;

@@ -619,10 +619,15 @@ impl<P: DoorState> Broker<P> {
 
     // On the shards of members.
 
+    /// Whether a root has yet to say which messages of its group members here have.
+    pub(super) fn has_doubts(&self) -> bool {
+        !self.far.doubted.is_empty()
+    }
+
     /// Whether the first message of a session's queue may be another member's by now. The session is listed again
     /// when it is known.
     pub(super) fn is_doubted(&mut self, slot: u32, node: u32) -> bool {
-        if self.far.doubted.is_empty() {
+        if !self.has_doubts() {
             return false;
         }
         let entry = self.queues.nodes.entry(node);

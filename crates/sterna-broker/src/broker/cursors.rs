@@ -90,12 +90,12 @@ impl<P> Queues<P> {
 
     /// Notes that a session is done with a message of the log.
     pub(crate) fn settle_position(&mut self, slot: u32, position: u64) {
-        let Some(reader) = &mut self.sessions[slot].reader else {
-            return;
-        };
         if position == 0 {
             return;
         }
+        let Some(reader) = &mut self.sessions[slot].reader else {
+            return;
+        };
         if reader.settle(position) {
             self.write_cursor(slot);
         } else {

@@ -19,14 +19,14 @@ pub struct Next<'a, P: DoorState> {
     now_ms: u64,
     slot: u32,
     node: u32,
+    qos: Qos,
 }
 
 impl<P: DoorState> Next<'_, P> {
     /// The level at which it is delivered.
     #[must_use]
-    pub fn qos(&self) -> Qos {
-        let entry = self.broker.queues.nodes.entry(self.node);
-        entry.map_or(Qos::AtMostOnce, |entry| entry.qos)
+    pub const fn qos(&self) -> Qos {
+        self.qos
     }
 
     /// The broker, as it is now.
@@ -65,8 +65,7 @@ impl<P: DoorState> Broker<P> {
     pub fn next(&mut self, now_ms: u64, session: SessionKey) -> Option<Next<'_, P>> {
         let slot = session.slot;
         self.queues.active_mut(session)?;
-        let node = self.first_to_leave(now_ms, slot);
-        let Some(node) = node else {
+        let Some((node, qos)) = self.first_to_leave(now_ms, slot) else {
             self.finish(now_ms);
             return None;
         };
@@ -75,6 +74,7 @@ impl<P: DoorState> Broker<P> {
             now_ms,
             slot,
             node,
+            qos,
         })
     }
 
@@ -257,16 +257,13 @@ impl<P: DoorState> Broker<P> {
 
     /// Ends the delivery of a node of a session's ledger.
     pub(super) fn settle_node(&mut self, slot: u32, node: u32, outcome: Outcome) -> bool {
-        let Some(entry) = self.queues.nodes.entry_mut(node) else {
-            return false;
-        };
-        let is_own = entry.group == NIL;
         if self.queues.road.is_some() {
             self.saw_settled(slot, node, outcome);
         }
-        let Some(entry) = self.queues.nodes.entry_mut(node) else {
+        let Some(entry) = self.queues.nodes.entry(node) else {
             return false;
         };
+        let is_own = entry.group == NIL;
         let (released, failed) = match outcome {
             Outcome::Accepted | Outcome::Rejected(_) => (false, false),
             Outcome::Released => (true, false),

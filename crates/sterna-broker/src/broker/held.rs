@@ -60,10 +60,14 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// The first message of a queue that can be sent now. Where it waits for the store, the session is listed as
-    /// ready again when the store has it.
-    pub(super) fn first_to_leave(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
-        let node = self.queues.first_pending(now_ms, slot)?;
+    /// The node of the first message of a queue that can be sent now, and its level. Where it waits for the store, the
+    /// session is listed as ready again when the store has it.
+    pub(super) fn first_to_leave(&mut self, now_ms: u64, slot: u32) -> Option<(u32, Qos)> {
+        let (node, qos) = self.queues.first_pending(now_ms, slot)?;
+        if !qos.is_acknowledged() && !self.has_doubts() {
+            self.queues.sessions[slot].is_held = false;
+            return Some((node, qos));
+        }
         let is_doubted = self.is_doubted(slot, node);
         if is_doubted {
             self.queues.sessions[slot].is_held = true;
@@ -73,7 +77,7 @@ impl<P: DoorState> Broker<P> {
         let session = &mut self.queues.sessions[slot];
         let was_held = std::mem::replace(&mut session.is_held, awaited.is_some());
         let Some(token) = awaited else {
-            return Some(node);
+            return Some((node, qos));
         };
         if let Some(reader) = &mut session.reader {
             reader.held_until = token;

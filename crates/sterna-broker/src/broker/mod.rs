@@ -366,6 +366,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Does the work that is left at the end of every call: letters to this shard itself, and messages that groups
     /// dispatch.
+    #[inline]
     fn finish(&mut self, now_ms: u64) {
         let queues = &self.queues;
         // One branch, for every message comes by here twice and mostly nothing is left.
@@ -383,14 +384,21 @@ impl<P: DoorState> Broker<P> {
             | queues.weighed.len()
             | usize::from(self.far.has_words())
             | queues.sessions.unpacked();
-        if left != 0 && !self.is_finishing {
-            self.is_finishing = true;
+        if left != 0 {
             self.finish_all(now_ms);
-            self.is_finishing = false;
         }
     }
 
+    /// See [`finish`](Self::finish). What the work itself calls leaves the rest to it.
     fn finish_all(&mut self, now_ms: u64) {
+        if std::mem::replace(&mut self.is_finishing, true) {
+            return;
+        }
+        self.work_off(now_ms);
+        self.is_finishing = false;
+    }
+
+    fn work_off(&mut self, now_ms: u64) {
         loop {
             if let Some(letter) = self.loopback.pop_front() {
                 self.handle(now_ms, letter);

@@ -48,25 +48,19 @@ impl<P: DoorState> Broker<P> {
     ///
     /// The order of one publisher's messages is kept in every queue, across shards as well.
     /// [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT311-4.6.0-5] [MQTT311-4.6.0-6]
-    pub fn publish(&mut self, now_ms: u64, publication: Publication) -> Routed {
-        let Publication {
-            origin,
-            mut message,
-        } = publication;
-        if let Some(session) = origin.and_then(|key| self.queues.attended(key)) {
-            message = message.with_origin(session.origin);
+    pub fn publish(&mut self, now_ms: u64, mut publication: Publication) -> Routed {
+        let session = publication.origin;
+        let message = &mut publication.message;
+        if let Some(session) = session.and_then(|key| self.queues.attended(key)) {
+            message.set_origin(session.origin);
         }
         self.queues.counters.received_messages += 1;
         self.queues.counters.received_bytes += message.payload().len() as u64;
         let before = self.token;
-        let mut routed = if let Some(why) = self.queues_refuse(now_ms, &message) {
-            self.refuse(&message, why)
-        } else if self.peers_refuse(&message) {
-            self.refuse(&message, PublishRefusal::ClusterAway)
-        } else if self.is_peers_log_full(&message) {
-            self.refuse(&message, PublishRefusal::StoreFull)
-        } else {
-            self.route(now_ms, message)
+        let mut routed = match self.cluster_refuses(now_ms, message) {
+            Some(why) => self.refuse(message, why),
+            // Where it lies: it is moved once, to where it is shared.
+            None => self.route(now_ms, publication.message),
         };
         self.companions.clear();
         self.next_name = None;
@@ -75,6 +69,21 @@ impl<P: DoorState> Broker<P> {
             routed.token = self.token;
         }
         routed
+    }
+
+    /// The reason for which a node of a cluster does not take a message; `None` where it does.
+    #[inline]
+    fn cluster_refuses(&mut self, now_ms: u64, message: &Message) -> Option<PublishRefusal> {
+        self.peers.as_ref()?;
+        if let Some(why) = self.queues_refuse(now_ms, message) {
+            Some(why)
+        } else if self.peers_refuse(message) {
+            Some(PublishRefusal::ClusterAway)
+        } else if self.is_peers_log_full(message) {
+            Some(PublishRefusal::StoreFull)
+        } else {
+            None
+        }
     }
 
     /// Routes several messages, which are kept as a whole. It routes none of them ([`Routed::refused`]) if a kept
@@ -223,8 +232,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    pub(super) fn route(&mut self, now_ms: u64, message: Message) -> Routed {
-        if self.is_for_peers_log(&message) {
+    pub(super) fn route(&mut self, now_ms: u64, mut message: Message) -> Routed {
+        if self.peers.is_some() && self.is_for_peers_log(&message) {
             return self.send_to_log(now_ms, message);
         }
         let is_plain = !message.retain();
@@ -235,7 +244,7 @@ impl<P: DoorState> Broker<P> {
             };
             let matches = self.index.matches_at(answer);
             if !(self.keeps_log() && matches.wants_log(&message)) {
-                let message = self.prepared_plain(now_ms, message);
+                self.prepare(now_ms, &mut message);
                 return self.spread_to(now_ms, answer, message, 0, Retention::NotAsked, None);
             }
         }
@@ -264,7 +273,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Counts a message that is to be routed, and gives it its time.
-    fn prepared_plain(&mut self, now_ms: u64, mut message: Message) -> Message {
+    fn prepare(&mut self, now_ms: u64, message: &mut Message) {
         message.charge(&self.gauge);
         message.stamp(now_ms);
         self.unsummed += 1;
@@ -273,11 +282,11 @@ impl<P: DoorState> Broker<P> {
             self.report();
             self.weigh();
         }
-        message
     }
 
-    pub(super) fn prepared(&mut self, now_ms: u64, message: Message) -> Arc<Message> {
-        Arc::new(self.prepared_plain(now_ms, message))
+    pub(super) fn prepared(&mut self, now_ms: u64, mut message: Message) -> Arc<Message> {
+        self.prepare(now_ms, &mut message);
+        Arc::new(message)
     }
 
     /// Appends a message that is not to be retained, and routes it.

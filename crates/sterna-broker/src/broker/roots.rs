@@ -668,7 +668,7 @@ impl<P: DoorState> Broker<P> {
         if self.queues.active_mut(root.session).is_none() {
             return false;
         }
-        let Some(node) = self.first_to_leave(now_ms, slot) else {
+        let Some((node, _)) = self.first_to_leave(now_ms, slot) else {
             return false;
         };
         let position = self

@@ -31,7 +31,11 @@ pub struct Publish<'a> {
 }
 
 impl<'a> Publish<'a> {
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "most packets; otherwise their parts are moved twice"
+    )]
+    #[inline(always)]
     pub(crate) fn decode(first: u8, body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         // [MQTT-3.3.1-4] [MQTT311-3.3.1-4]
         let qos =

@@ -525,7 +525,11 @@ impl Connection {
         }
     }
 
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "most packets; otherwise their parts are moved twice"
+    )]
+    #[inline(always)]
     fn publish_received<'a>(
         &mut self,
         session: &mut MqttSession,

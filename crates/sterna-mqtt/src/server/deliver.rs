@@ -109,6 +109,9 @@ impl Connection {
         now_ms: u64,
         out: &mut BytesMut,
     ) -> Result<Sent, NotSent> {
+        if !delivery.qos.is_acknowledged() {
+            return self.publish_at_most_once(delivery, now_ms, out);
+        }
         // [MQTT-3.3.4-7] [MQTT-3.3.4-9] [MQTT-4.9.0-2]
         if !self.can_send(session, delivery.qos) {
             return Err(NotSent::NotNow);
@@ -117,23 +120,47 @@ impl Connection {
         if self.publish_bytes(delivery, delivery.topic, None) > self.client_max() {
             return Err(NotSent::TooLarge);
         }
-        let packet_id = match delivery.qos {
-            QoS::AtMostOnce => None,
-            QoS::AtLeastOnce => Some(
-                session
-                    .allocate(delivery.tag, Stage::PublishQoS1)
-                    .ok_or(NotSent::NotNow)?,
-            ),
-            QoS::ExactlyOnce => {
-                let packet_id = match delivery.packet_id {
-                    Some(packet_id) => session
-                        .allocate_as(packet_id, delivery.tag, Stage::PublishQoS2)
-                        .then_some(packet_id),
-                    None => session.allocate(delivery.tag, Stage::PublishQoS2),
-                };
-                Some(packet_id.ok_or(NotSent::NotNow)?)
-            }
+        let packet_id = match (delivery.qos, delivery.packet_id) {
+            (QoS::ExactlyOnce, Some(packet_id)) => session
+                .allocate_as(packet_id, delivery.tag, Stage::PublishQoS2)
+                .then_some(packet_id),
+            (QoS::ExactlyOnce, None) => session.allocate(delivery.tag, Stage::PublishQoS2),
+            _ => session.allocate(delivery.tag, Stage::PublishQoS1),
         };
+        let packet_id = packet_id.ok_or(NotSent::NotNow)?;
+        Ok(self.write_new(delivery, Some(packet_id), now_ms, out))
+    }
+
+    /// As [`publish`](Self::publish) for a delivery of QoS 0, which needs nothing of the session. Its QoS is not
+    /// looked at.
+    ///
+    /// # Errors
+    ///
+    /// See [`NotSent`].
+    #[inline]
+    pub fn publish_at_most_once(
+        &mut self,
+        delivery: &OutgoingPublish<'_>,
+        now_ms: u64,
+        out: &mut BytesMut,
+    ) -> Result<Sent, NotSent> {
+        if !self.is_connected() {
+            return Err(NotSent::NotNow);
+        }
+        if self.publish_bytes(delivery, delivery.topic, None) > self.client_max() {
+            return Err(NotSent::TooLarge);
+        }
+        Ok(self.write_new(delivery, None, now_ms, out))
+    }
+
+    #[inline]
+    fn write_new(
+        &mut self,
+        delivery: &OutgoingPublish<'_>,
+        packet_id: Option<PacketId>,
+        now_ms: u64,
+        out: &mut BytesMut,
+    ) -> Sent {
         let (topic, alias) = self.name(delivery);
         // [MQTT-4.3.1-1] [MQTT-4.3.2-2] [MQTT-4.3.3-2] [MQTT-3.3.1-3] a new delivery has no DUP
         // flag, with any flag in the publisher's packet
@@ -143,7 +170,7 @@ impl Connection {
             packet_id,
             dup: false,
         };
-        Ok(self.write(delivery, &head, now_ms, out))
+        self.write(delivery, &head, now_ms, out)
     }
 
     /// The next message of an earlier connection that is to be sent again, in the original order.
@@ -235,6 +262,7 @@ impl Connection {
     }
 
     /// The topic's form in the packet: name and alias.
+    #[inline]
     fn name<'d>(&mut self, delivery: &OutgoingPublish<'d>) -> (&'d [u8], Option<u16>) {
         let topic = delivery.topic;
         if self.outgoing_alias_maximum == 0 || !delivery.lane.is_control() {
@@ -263,6 +291,7 @@ impl Connection {
     }
 
     /// Size of the whole packet in bytes; `usize::MAX` if there is no such packet.
+    #[inline]
     fn publish_bytes(
         &self,
         delivery: &OutgoingPublish<'_>,
@@ -284,6 +313,7 @@ impl Connection {
         }
     }
 
+    #[inline]
     fn write(
         &self,
         delivery: &OutgoingPublish<'_>,

@@ -273,12 +273,25 @@ impl Outbox {
     }
 
     pub(super) fn finish(&mut self, packet_id: PacketId, stage: Stage) -> Result<u64, AckError> {
-        let outgoing = self.get(packet_id).ok_or(AckError::Unknown)?;
-        if outgoing.stage != stage {
+        let index = self.index(packet_id);
+        let (tag, found) = match self.slots.get(index) {
+            Some(Slot {
+                tag,
+                stage: Some(found),
+                ..
+            }) => (*tag, *found),
+            _ => {
+                let named = self.named.as_ref();
+                let slot = named.and_then(|named| named.get(packet_id));
+                let awaited = slot.ok_or(AckError::Unknown)?.awaited(packet_id);
+                (awaited.tag, awaited.stage)
+            }
+        };
+        if found != stage {
             return Err(AckError::Unexpected);
         }
-        self.free(packet_id);
-        Ok(outgoing.tag)
+        self.free_at(index, packet_id);
+        Ok(tag)
     }
 
     pub(super) fn pubrec(
@@ -319,7 +332,12 @@ impl Outbox {
     }
 
     fn free(&mut self, packet_id: PacketId) {
-        let index = self.index(packet_id);
+        self.free_at(self.index(packet_id), packet_id);
+    }
+
+    /// The same where the identifier's index is known.
+    #[inline]
+    fn free_at(&mut self, index: usize, packet_id: PacketId) {
         let (in_flight, sent) = match self.slots.get_mut(index) {
             Some(slot) if slot.stage.is_some() => {
                 slot.stage = None;

@@ -267,7 +267,7 @@ impl Desk<'_, '_> {
                 "letters": figures.letters,
             })
         });
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let (retained_messages, retained_bytes) = directory.retained();
         let process = Process::read();
         let value = json!({

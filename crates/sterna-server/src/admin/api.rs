@@ -301,7 +301,7 @@ impl Desk<'_, '_> {
             Operation::Move => self.move_messages(request, call, change),
             Operation::Retained => self.retained(out, id, call, limit()?),
             Operation::RetainedMessage => {
-                let now_ms = self.cx.net.now_ms();
+                let now_ms = self.cx.now_ms;
                 let message = self.cx.broker.retained(now_ms, &call.argument);
                 let message = message.ok_or_else(no_retained)?;
                 let most = limits.maximum_payload_bytes;
@@ -512,7 +512,7 @@ impl Desk<'_, '_> {
             return Err(Trouble::new(Kind::InvalidParameter, detail));
         }
         let filter = call.parameter("filter").unwrap_or("#");
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let page = self.cx.broker.retained_page(now_ms, filter, skip, limit);
         let (messages, has_more) =
             page.ok_or_else(|| Trouble::new(Kind::InvalidFilter, "filter is not a topic filter"))?;
@@ -534,7 +534,7 @@ impl Desk<'_, '_> {
         let reach = self.cx.broker.reach(topic);
         let reach =
             reach.ok_or_else(|| Trouble::new(Kind::InvalidTopic, "this is no topic name"))?;
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let value = json!({
             "topic": topic,
             "matched": reach.matched,

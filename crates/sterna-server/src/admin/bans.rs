@@ -52,7 +52,7 @@ impl Desk<'_, '_> {
         limit: usize,
     ) -> Result<(), Trouble> {
         let after = call.after(|text| text.parse().ok())?.unwrap_or(0);
-        let (page, has_more) = self.cx.bans.page(self.cx.net.now_ms(), after, limit);
+        let (page, has_more) = self.cx.bans.page(self.cx.now_ms, after, limit);
         let next = page.last().filter(|_| has_more);
         let next = next.map(|(number, _)| number.to_string());
         let page = page.iter().map(|(number, ban)| ban_value(*number, ban));
@@ -110,7 +110,7 @@ impl Desk<'_, '_> {
         if bytes.iter().any(|bytes| *bytes > MAXIMUM_BAN_TEXT_BYTES) {
             return Err(invalid("a name or a reason has at most 1024 bytes"));
         }
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let ban = Ban {
             banned,
             reason: wanted.reason.unwrap_or_default(),

@@ -151,7 +151,7 @@ impl Desk<'_, '_> {
             };
             return self.ask_one(id, purpose, shard, query);
         }
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let Some(append) = end_session_here(self.cx, now_ms, name) else {
             return Err(missing(Kind::SessionBusy));
         };
@@ -236,7 +236,7 @@ impl Desk<'_, '_> {
         identity: &Identity,
         wanted: &Publish,
     ) -> Result<(), Trouble> {
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let invalid = |detail: &'static str| Trouble::new(Kind::InvalidContent, detail);
         topic::check_name(&wanted.topic)
             .map_err(|error| Trouble::new(Kind::InvalidTopic, error.detail()))?;

@@ -329,7 +329,7 @@ impl Desk<'_, '_> {
         shards: Range<usize>,
     ) -> Result<u64, Trouble> {
         let timeout_ms = self.cx.policy.admin.gather_timeout_ms;
-        let deadline_ms = self.cx.net.now_ms() + u64::from(timeout_ms);
+        let deadline_ms = self.cx.now_ms + u64::from(timeout_ms);
         self.open_until(exchange, purpose, shards, deadline_ms)
     }
 
@@ -419,7 +419,7 @@ impl Desk<'_, '_> {
 
     /// Answers requests whose time is over.
     pub(super) fn give_up(&mut self, out: &mut dyn Responses) {
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let overdue = (self.admin.gathers).overdue(self.connection, now_ms, Purpose::is_change);
         for unanswered in overdue {
             let shards = unanswered.shards.iter().map(usize::to_string);

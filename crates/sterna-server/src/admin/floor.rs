@@ -66,7 +66,7 @@ impl Floor<'_, '_> {
     /// Answers a query. If it waits for the store, the rest of the query is the error: messages have to be
     /// read in the log first, or something has to be kept. It is to be asked again when the store has woken the shard.
     pub(crate) fn answer(&mut self, query: Query) -> Result<Found, Query> {
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let found = match query {
             Query::Clients { window, whose } => {
                 let mut found = Vec::new();

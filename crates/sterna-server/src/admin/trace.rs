@@ -105,7 +105,7 @@ impl Desk<'_, '_> {
             let detail = "as many traces are under way as admin.maximum_traces";
             return Err(Trouble::new(Kind::Busy, detail));
         }
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let next_ms = now_ms + self.heartbeat_ms();
         let traces = &mut self.admin.traces;
         traces.begun += 1;
@@ -151,7 +151,7 @@ impl Desk<'_, '_> {
 
     /// A shard has seen something.
     pub(super) fn seen(&mut self, out: &mut dyn Responses, events: &Events) {
-        let (now_ms, heartbeat_ms) = (self.cx.net.now_ms(), self.heartbeat_ms());
+        let (now_ms, heartbeat_ms) = (self.cx.now_ms, self.heartbeat_ms());
         let mut open = self.admin.traces.open.iter_mut();
         let Some(trace) = open.find(|trace| trace.number == events.number) else {
             return;
@@ -175,7 +175,7 @@ impl Desk<'_, '_> {
     /// Ends the traces of the connection whose operators may not look any more.
     pub(super) fn end_unwanted_traces(&mut self, out: &mut dyn Responses) {
         let info = self.cx.net.info(self.connection);
-        let now_ms = self.cx.net.now_ms();
+        let now_ms = self.cx.now_ms;
         let may_look = |identity: &Identity| {
             !identity.has_ended(now_ms)
                 && self.cx.policy.still_admits(info, identity)
@@ -203,7 +203,7 @@ impl Desk<'_, '_> {
     /// Looks after traces of the connection: tells that they go on, and ends those that nobody reads or may read.
     pub(super) fn look_after_traces(&mut self, out: &mut dyn Responses) {
         self.end_unwanted_traces(out);
-        let (now_ms, heartbeat_ms) = (self.cx.net.now_ms(), self.heartbeat_ms());
+        let (now_ms, heartbeat_ms) = (self.cx.now_ms, self.heartbeat_ms());
         let stalled_ms = u64::from(self.cx.policy.http.stalled_timeout_s) * 1000;
         let mut stalled = Vec::new();
         for trace in &mut self.admin.traces.open {

@@ -47,9 +47,9 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
     let Some((action, topic)) = question else {
         return false;
     };
-    let (owner, now_ms) = (client.owner(), cx.net.now_ms());
+    let (owner, now_ms) = (client.owner(), cx.now_ms);
     let is_known = |kind: &MessageKind| {
-        let about = (topic.as_bytes(), *kind);
+        let about = (topic.as_bytes(), kind.number());
         let found = (client.known_topics).find(&cx.policy.rules, owner, about, now_ms);
         found.is_some()
     };

@@ -538,7 +538,7 @@ fn prepare(
     mut present: bool,
     mut wanted: Wanted,
 ) -> Result<Attaching, Refusal> {
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     if cx.broker.protocol(session).is_none() {
         // Between its opening and this turn another connection has taken the session.
         return Err(stolen());
@@ -758,7 +758,7 @@ pub(super) const fn cluster_away() -> (Condition, &'static str) {
 
 /// Lets a session look at the messages that wait in a queue.
 fn browse(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<(), Refusal> {
-    let browsed = cx.broker.browse(cx.net.now_ms(), session, filter);
+    let browsed = cx.broker.browse(cx.now_ms, session, filter);
     browsed.map_err(|_| refusal(Condition::NOT_FOUND, "the queue is gone"))
 }
 
@@ -768,9 +768,7 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
         retain_handling: RetainHandling::Always,
         ..SubscribeOptions::default()
     };
-    let subscribed = cx
-        .broker
-        .subscribe(cx.net.now_ms(), session, filter, options);
+    let subscribed = cx.broker.subscribe(cx.now_ms, session, filter, options);
     subscribed.map(drop).map_err(|error| match error {
         SubscribeError::InvalidFilter => refusal(
             Condition::INVALID_FIELD,

@@ -136,7 +136,7 @@ impl Door {
     pub(super) fn release_claim(&mut self, cx: &mut Context<'_>, claim: Claim, is_kept: bool) {
         let timeout_s = cx.policy.amqp.suspended_link_timeout_s;
         let close = ended_after(if is_kept { timeout_s } else { 0 });
-        cx.broker.close(cx.net.now_ms(), claim.session, close);
+        cx.broker.close(cx.now_ms, claim.session, close);
         self.service.consumers.remove(&claim.consumer);
     }
 

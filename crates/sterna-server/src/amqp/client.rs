@@ -369,7 +369,7 @@ impl Client {
         if is_full {
             cx.net.pause(self.id, true);
         } else if self.is_paced {
-            self.engine.input_resumed(cx.net.now_ms());
+            self.engine.input_resumed(cx.now_ms);
             cx.net.pause(self.id, !self.held.is_empty());
         }
         self.is_paced = is_full;
@@ -404,7 +404,7 @@ impl Client {
     pub(super) fn may_publish(&mut self, cx: &Context<'_>, topic: &str, kind: MessageKind) -> bool {
         let mut known = std::mem::take(&mut self.known_topics);
         let who = (self.owner(), || self.subject(cx));
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let rules = &cx.policy.rules;
         let is_allowed = rules.may_publish_again(&mut known, who, topic, kind, now_ms);
         self.known_topics = known;

@@ -164,7 +164,7 @@ impl Door {
 
     /// Forgets departed links whose time is up.
     pub(crate) fn forget_departed(&self, cx: &mut Context<'_>) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         if self.departed_ms().is_some_and(|due_ms| due_ms <= now_ms) {
             let forgotten = self.service.registry.forget_late(now_ms);
             forget(cx, forgotten);
@@ -180,7 +180,7 @@ impl Door {
             return 0;
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let forgotten = registry.give_up(cx.net.now_ms(), bytes);
+        let forgotten = registry.give_up(cx.now_ms, bytes);
         forget(cx, forgotten);
         let freed_bytes = before.saturating_sub(registry.departed_bytes());
         tracing::warn!(

@@ -50,7 +50,7 @@ impl Door {
             }
             if let Some(exact) = &target.exact {
                 unsettled.retain(|delivery| !exact.knows(&delivery.tag));
-                let now_ms = cx.net.now_ms();
+                let now_ms = cx.now_ms;
                 let remembered_ms =
                     (!closed && timeout_s > 0).then(|| now_ms + u64::from(timeout_s) * 1000);
                 let registry = &self.service.registry;
@@ -61,7 +61,7 @@ impl Door {
             // Another node would not know of these, and this node would not know their outcome there.
             let is_alone = !cx.broker.is_in_cluster();
             if is_alone && !closed && !unsettled.is_empty() && timeout_s > 0 {
-                let deadline_ms = cx.net.now_ms() + u64::from(timeout_s) * 1000;
+                let deadline_ms = cx.now_ms + u64::from(timeout_s) * 1000;
                 let key = client.link_key(&target.name);
                 self.service.registry.suspend(
                     key,
@@ -89,7 +89,7 @@ impl Door {
                 self.end_source(cx, &source, source.expiry.timeout_s);
             }
             TerminusExpiryPolicy::SessionEnd | TerminusExpiryPolicy::ConnectionClose => {
-                cx.broker.demand(cx.net.now_ms(), source.session, 0);
+                cx.broker.demand(cx.now_ms, source.session, 0);
                 cx.broker.park(source.session);
                 source.parked = true;
                 // As many as a session may have attached; the one that waits longest makes room.
@@ -110,7 +110,7 @@ impl Door {
 
     /// Ends the connection of a source's session.
     pub(super) fn close_source(&mut self, cx: &mut Context<'_>, source: &SourceLink, close: Close) {
-        cx.broker.close(cx.net.now_ms(), source.session, close);
+        cx.broker.close(cx.now_ms, source.session, close);
         // The last trace of a session that is connected: after a panic it is found by this.
         self.service.consumers.remove(&source.consumer);
     }

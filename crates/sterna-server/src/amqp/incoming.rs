@@ -197,7 +197,7 @@ impl Door {
             let kind = jms_kind(annotations, JMS_REPLY_TO);
             super::attach::topic_of_address(config, address, kind)
         };
-        let message = message_from_amqp(payload, topic, qos, cx.net.now_ms(), reply_topic)
+        let message = message_from_amqp(payload, topic, qos, cx.now_ms, reply_topic)
             .map(|message| message.with_origin(client.origin))
             .map_err(refused)?;
         if cx.policy.rules.look_at_messages() {

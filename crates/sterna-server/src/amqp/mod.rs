@@ -92,7 +92,7 @@ impl Service for Amqp {
     type Acknowledgement = Acknowledgement;
 
     fn greet(_: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let info = cx.net.info(id)?;
         let is_quic = info.transport == TransportKind::Quic;
         let options = security::server_options(cx, id);
@@ -123,7 +123,7 @@ impl Service for Amqp {
             accepted: None,
             promises: Promises::default(),
             is_paced: false,
-            sips: Sips::begun(cx.net.now_ms()),
+            sips: Sips::begun(cx.now_ms),
             is_starved: false,
         })
     }
@@ -150,7 +150,7 @@ impl Service for Amqp {
     }
 
     fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         if client.is_paced {
             client.engine.input_resumed(now_ms);
         }
@@ -345,7 +345,7 @@ impl Door {
             return;
         }
         let lane = Lane(stream.0);
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let mut framer = client.framers.take(stream);
         let mut input = bytes;
         loop {

@@ -38,7 +38,7 @@ pub(super) type Returned = Vec<(SessionKey, u64, broker::Outcome)>;
 
 /// Gives deliveries back, the latest first, so that they keep their order.
 pub(super) fn give_back(cx: &mut Context<'_>, returned: &mut Returned) {
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     for (session, tag, outcome) in returned.drain(..).rev() {
         cx.broker.settle(now_ms, session, tag, outcome);
     }
@@ -89,7 +89,7 @@ pub(super) fn modify(
         retain: delivery.retain,
         redelivered: false,
         failures: 0,
-        now_ms: cx.net.now_ms().max(delivery.message.published_ms()),
+        now_ms: cx.now_ms.max(delivery.message.published_ms()),
         source: "",
     };
     let max_bytes = cx.policy.amqp.maximum_modified_annotations_bytes as usize;
@@ -158,7 +158,7 @@ impl Door {
             let _ = client.engine.detach(link, true, Some(error), &mut self.out);
             return;
         }
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         Self::ask(cx, &client.engine, link, source, credit);
         if drain {
             source.drain = Drain::Asked;
@@ -181,7 +181,7 @@ impl Door {
         let most = cx.policy.amqp.maximum_unsettled_deliveries;
         let room = most.saturating_sub(engine.unsettled_on(link));
         source.is_capped = credit > room;
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         cx.broker.demand(now_ms, source.session, credit.min(room));
     }
 
@@ -250,7 +250,7 @@ impl Door {
         }
         let pump = Pump {
             link,
-            now_ms: cx.net.now_ms(),
+            now_ms: cx.now_ms,
             unsent_bytes: cx.net.unsent_bytes(client.id),
             high_watermark_bytes: self.high_watermark_bytes,
         };
@@ -325,7 +325,7 @@ impl Door {
             if let Some(state) = state.filter(|_| is_returning(outcome)) {
                 modify(cx, client.id, source.session, delivery.token, &state.view());
             }
-            let now_ms = cx.net.now_ms();
+            let now_ms = cx.now_ms;
             cx.broker
                 .settle(now_ms, source.session, delivery.token, outcome);
         }
@@ -371,7 +371,7 @@ impl Door {
             && !disposed.settled
             && !is_returning(outcome)
         {
-            let now_ms = cx.net.now_ms();
+            let now_ms = cx.now_ms;
             let (_, token) = cx.appended(|cx| {
                 (cx.broker).settle_for_good(now_ms, session, disposed.token, outcome)
             });
@@ -397,7 +397,7 @@ impl Door {
                 }
                 returned.push((session, disposed.token, outcome));
             } else {
-                let now_ms = cx.net.now_ms();
+                let now_ms = cx.now_ms;
                 cx.broker.settle(now_ms, session, disposed.token, outcome);
             }
         }
@@ -661,7 +661,7 @@ impl Pump {
     }
 
     fn sent(&self, cx: &mut Context<'_>, source: &SourceLink, delivery: &Delivery) -> Step {
-        cx.meters.delivered(Protocol::Amqp, delivery, self.now_ms);
+        (cx.meters.delays(Protocol::Amqp)).delivered(delivery, self.now_ms);
         if source.snd_settle_mode == SenderSettleMode::Settled && delivery.tag != 0 {
             let accepted = broker::Outcome::Accepted;
             cx.broker

@@ -39,7 +39,7 @@ impl Door {
                 "a node of the cluster has no queues: it reads no version 3 of the wire form";
             return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
         }
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         // It stays when its maker goes, so the last stage would not end.
         let is_short = cx.memory.stage() >= Stage::Drop;
         let maker = Maker::Client { user, is_short };
@@ -49,7 +49,7 @@ impl Door {
     /// Removes a queue whose anchor this shard has, with its messages. Returns the append that keeps that, 0 for none;
     /// `None` where the anchor is not here. Consumers that are there share what comes until they leave.
     pub(crate) fn remove_queue(&self, cx: &mut Context<'_>, name: &str) -> Option<u64> {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         self.service.registry.remove(name, || {
             let (has_ended, append) = cx.appended(|cx| {
                 let has_ended = cx.broker.end_session_here(now_ms, &anchor_of(name));
@@ -100,7 +100,7 @@ impl Door {
     /// published to them, and their members, are known here. A queue with a filter of its own is known by the
     /// configuration alone.
     pub(crate) fn queues_found(&self, cx: &mut Context<'_>, subscriptions: &[Arc<str>]) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         for subscription in subscriptions {
             let topics = subscription.splitn(3, '/').nth(2);
             let name = topics.and_then(|topics| topics.strip_prefix(QUEUE_LEVEL));

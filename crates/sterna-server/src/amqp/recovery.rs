@@ -94,7 +94,7 @@ pub(super) fn settle_told(
     told: &[Told],
     names_places: bool,
 ) {
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     let sent: HashMap<DeliveryTag, u64> = (cx.broker.unacknowledged(session).iter())
         .filter_map(|entry| Some((name_of(entry, names_places)?, entry.tag())))
         .collect();
@@ -133,7 +133,7 @@ pub(super) fn take_up(
     } else {
         Vec::new()
     };
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     ledger.retain(|entry| {
         if entry.is_handed_over() {
             // It was settled before a restart.

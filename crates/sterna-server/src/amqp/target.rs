@@ -176,7 +176,7 @@ impl Door {
         let Some(target) = client.targets.get(&link) else {
             return;
         };
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let key = client.link_key(&target.name);
         let (mut unsettled, mut token) = self.service.registry.resume(&key, now_ms);
         let exact = is_exact.then(|| {

@@ -185,7 +185,7 @@ impl Door {
             Self::roll_back(cx, client, transaction);
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, why.detail()));
         }
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let (mut returned, mut settled) = (Returned::new(), Vec::new());
         for retired in transaction.retired {
             if retired.tag == 0 {

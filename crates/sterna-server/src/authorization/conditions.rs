@@ -91,7 +91,7 @@ impl MessageKind {
 
     /// A number that no other kind has; not 0 where anything is known.
     #[inline]
-    pub(super) const fn number(self) -> u8 {
+    pub(crate) const fn number(self) -> u8 {
         const fn flag(flag: Option<bool>) -> u8 {
             match flag {
                 None => 0,
@@ -104,6 +104,12 @@ impl MessageKind {
             Some(qos) => qos + 1,
         };
         (qos << 4) | (flag(self.retain) << 2) | flag(self.early_data)
+    }
+
+    /// The [number](Self::number) of a kind that is [known](Self::new), by a shorter way.
+    #[inline]
+    pub(crate) const fn number_of(qos: u8, retain: bool, early_data: bool) -> u8 {
+        ((qos + 1) << 4) | ((retain as u8 + 1) << 2) | (early_data as u8 + 1)
     }
 
     /// A message of the broker, which can be no replay.

@@ -67,20 +67,21 @@ impl KnownTopics {
         self.kept = None;
     }
 
-    /// Whether a client may publish such a message to a topic, if that was said and still holds.
+    /// Whether a client may publish a message to a topic, if that was said and still holds. The number is that of the
+    /// message's [kind](MessageKind::number).
     #[inline]
     pub(crate) fn find(
         &self,
         rules: &Rules,
         owner: Owner<'_>,
-        (topic, kind): (&[u8], MessageKind),
+        (topic, number): (&[u8], u8),
         now_ms: u64,
     ) -> Option<bool> {
         let kept = self.kept.as_ref()?;
         if !kept.is_about(rules, owner) {
             return None;
         }
-        let kind = rules.seen(kind);
+        let kind = rules.seen(number);
         let mut topics = kept.topics.iter();
         let found = topics.find(|known| {
             known.kind == kind && now_ms < known.until_ms && known.name.as_bytes() == topic
@@ -131,6 +132,7 @@ impl KnownTopics {
 impl Rules {
     /// As [`may_publish`](Self::may_publish), for each message of a connection. The subject is asked for where
     /// nothing is known; the owner is its.
+    #[inline]
     pub(crate) fn may_publish_again<'a>(
         &self,
         known_topics: &mut KnownTopics,
@@ -140,14 +142,25 @@ impl Rules {
         now_ms: u64,
     ) -> bool {
         if self.lists.publish.is_empty() && owner.standing.is_none() {
-            let is_plain = self.lists.default_allow && !topic.starts_with('$');
+            let is_plain = self.lists.default_allow && topic.as_bytes().first() != Some(&b'$');
             return is_plain || self.may_publish(subject(), topic, kind);
         }
-        let about = (topic.as_bytes(), kind);
-        if let Some(is_allowed) = known_topics.find(self, owner, about, now_ms) {
-            return is_allowed;
+        let about = (topic.as_bytes(), kind.number());
+        match known_topics.find(self, owner, about, now_ms) {
+            Some(is_allowed) => is_allowed,
+            None => self.may_publish_now(known_topics, (owner, subject()), topic, kind, now_ms),
         }
-        let subject = subject();
+    }
+
+    /// The same where nothing is known.
+    fn may_publish_now(
+        &self,
+        known_topics: &mut KnownTopics,
+        (owner, subject): (Owner<'_>, Subject<'_>),
+        topic: &str,
+        kind: MessageKind,
+        now_ms: u64,
+    ) -> bool {
         let said = match self.decide_publish(subject, topic, kind).0 {
             Reading::Asked => {
                 let Some((is_allowed, left)) = self.answer_for(subject, ActionName::Publish, topic)
@@ -159,16 +172,16 @@ impl Rules {
             }
             reading => (reading == Reading::Whole, u64::MAX),
         };
-        let kind = self.seen(kind);
+        let kind = self.seen(kind.number());
         known_topics.keep(self, owner, (topic, kind), said);
         said.0
     }
 
     /// The properties of a message that the rules look at, as a number.
     #[inline]
-    fn seen(&self, kind: MessageKind) -> u8 {
+    fn seen(&self, number: u8) -> u8 {
         if self.lists.look_at_messages {
-            kind.number()
+            number
         } else {
             0
         }
@@ -200,6 +213,7 @@ mod tests {
     }
 
     const KIND: MessageKind = MessageKind::new(0, false, false);
+    const NUMBER: u8 = KIND.number();
 
     #[test]
     fn what_was_said_holds_for_the_same_rules_user_origin_standing_and_kind() {
@@ -254,11 +268,11 @@ mod tests {
             for _ in 0..2 {
                 let said = rules.may_publish_again(&mut known, (own, || subject), topic, kind, 7);
                 assert_eq!(said, expected, "{subject:?} {topic}");
-                let about = (topic.as_bytes(), kind);
+                let about = (topic.as_bytes(), kind.number());
                 assert_eq!(known.find(rules, own, about, 7), Some(expected));
             }
         }
-        assert_eq!(known.find(&first, of_ann, (b"ann/t", KIND), 7), None);
+        assert_eq!(known.find(&first, of_ann, (b"ann/t", NUMBER), 7), None);
         for number in 0..100 {
             let topic = format!("ann/{number}");
             assert!(!same.may_publish_again(&mut known, (of_ann, || ann), &topic, KIND, 7));
@@ -267,7 +281,10 @@ mod tests {
         assert_eq!(kept.topics.len(), TOPICS);
         let long = "x".repeat(LONGEST_BYTES + 1);
         assert!(!same.may_publish_again(&mut known, (of_ann, || ann), &long, KIND, 7));
-        assert_eq!(known.find(&same, of_ann, (long.as_bytes(), KIND), 7), None);
+        assert_eq!(
+            known.find(&same, of_ann, (long.as_bytes(), NUMBER), 7),
+            None
+        );
     }
 
     #[test]
@@ -309,6 +326,14 @@ mod tests {
             }
         }
         assert_eq!(MessageKind::UNKNOWN.number(), 0);
+        for (qos, bits) in (0..3).flat_map(|qos| (0..4).map(move |bits| (qos, bits))) {
+            let (retain, early_data) = (bits & 2 != 0, bits & 1 != 0);
+            let kind = MessageKind::new(qos, retain, early_data);
+            assert_eq!(
+                MessageKind::number_of(qos, retain, early_data),
+                kind.number()
+            );
+        }
     }
 
     #[test]
@@ -331,12 +356,12 @@ mod tests {
             rules.may_publish_again(known, (of_ann, || ann), topic, KIND, now_ms)
         };
         assert!(!may(&mut known, "a", 0));
-        assert_eq!(known.find(&rules, of_ann, (b"a", KIND), 0), None);
+        assert_eq!(known.find(&rules, of_ann, (b"a", NUMBER), 0), None);
         answers.add(ann.user, "c", ActionName::Publish, "a", true);
         answers.add(ann.user, "c", ActionName::Publish, "b", false);
         assert!(may(&mut known, "a", 0) && !may(&mut known, "b", 0));
-        assert_eq!(known.find(&rules, of_ann, (b"a", KIND), 999), Some(true));
-        assert_eq!(known.find(&rules, of_ann, (b"a", KIND), 1_000), None);
-        assert_eq!(known.find(&rules, of_ann, (b"b", KIND), 301), None);
+        assert_eq!(known.find(&rules, of_ann, (b"a", NUMBER), 999), Some(true));
+        assert_eq!(known.find(&rules, of_ann, (b"a", NUMBER), 1_000), None);
+        assert_eq!(known.find(&rules, of_ann, (b"b", NUMBER), 301), None);
     }
 }

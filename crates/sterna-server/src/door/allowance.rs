@@ -55,7 +55,7 @@ impl Allowance {
         let Some(limit) = limit_of(cx, identity) else {
             return Ok(None);
         };
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let kept = before.filter(|before| before.seat.is_of(identity.user(), client));
         if let Some(mut kept) = kept {
             kept.change(limit, now_ms);
@@ -110,14 +110,11 @@ impl Allowance {
             && limit.is_some_and(|limit| Arc::ptr_eq(limit, &self.limit))
     }
 
-    /// Whether a message may be published. A client that cannot be told of a refusal (`is_told`) is not read for
-    /// a while instead. Input that was read already counts as a debt. A connection that is paused adds to the
-    /// debt up to half its limit: the rest is for the user's other connections.
+    /// Whether a message may be published that the lease does not pay. A client that cannot be told of a refusal
+    /// (`is_told`) is not read for a while instead. Input that was read already counts as a debt. A connection that is
+    /// paused adds to the debt up to half its limit: the rest is for the user's other connections.
     fn takes(&mut self, now_ms: u64, bytes: usize, is_told: bool) -> bool {
         let bytes = bytes as u64;
-        if self.lease.pays(now_ms, bytes) {
-            return true;
-        }
         let (pace, rates) = (self.seat.pace(), &self.rates());
         if pace.lend(rates, now_ms, &mut self.lease, bytes) {
             return true;
@@ -247,6 +244,7 @@ impl Sips {
 
     /// The client publishes: whether it may, as far as its rate goes. `is_told` says whether it would be told of a
     /// refusal. The door counts a refused message.
+    #[inline]
     pub(crate) fn published(
         &mut self,
         cx: &Context<'_>,
@@ -259,8 +257,21 @@ impl Sips {
         let Some(allowance) = &mut self.allowance else {
             return true;
         };
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         allowance.has_begun = true;
+        if allowance.lease.pays(now_ms, bytes as u64) {
+            return true;
+        }
+        Self::pays(allowance, cx, protocol, (now_ms, bytes, is_told))
+    }
+
+    /// See [`published`](Self::published): for a message that the lease does not pay.
+    fn pays(
+        allowance: &mut Allowance,
+        cx: &Context<'_>,
+        protocol: Protocol,
+        (now_ms, bytes, is_told): (u64, usize, bool),
+    ) -> bool {
         let was_paused = allowance.paused_until_ms(now_ms).is_some();
         let is_within = allowance.takes(now_ms, bytes, is_told);
         if !was_paused && allowance.paused_until_ms(now_ms).is_some() {
@@ -271,7 +282,7 @@ impl Sips {
 
     /// A client comes in with a will of this payload: whether it may, as far as its user's rate goes.
     pub(crate) fn takes_will(&self, cx: &Context<'_>, bytes: usize) -> bool {
-        (self.allowance.as_ref()).is_none_or(|own| own.takes_will(cx.net.now_ms(), bytes))
+        (self.allowance.as_ref()).is_none_or(|own| own.takes_will(cx.now_ms, bytes))
     }
 
     /// Whether the message that comes now, and the input behind it, has to wait. Nothing of it is done before.
@@ -282,7 +293,7 @@ impl Sips {
         if allowance.has_begun && !allowance.waits {
             return false;
         }
-        let waits = allowance.must_wait(cx.net.now_ms());
+        let waits = allowance.must_wait(cx.now_ms);
         if waits {
             cx.meters.rate_paused(protocol);
         }

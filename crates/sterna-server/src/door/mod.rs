@@ -230,10 +230,10 @@ impl<S: Service> Door<S> {
         let done = contain(|| {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
-            S::sips(&mut client).look_again(cx.net.now_ms());
+            S::sips(&mut client).look_again(cx.now_ms);
             S::settle(self, cx, &mut client);
             self.awaited.note(cx, id, S::promises(&mut client));
-            if let Some(look_ms) = S::sips(&mut client).next_look_ms(cx.net.now_ms()) {
+            if let Some(look_ms) = S::sips(&mut client).next_look_ms(cx.now_ms) {
                 self.paused.set(id, look_ms);
             }
         });
@@ -250,6 +250,7 @@ impl<S: Service> Door<S> {
     }
 
     /// Sends an answer once its promise is kept, behind the answers that wait already.
+    #[inline]
     pub(crate) fn acknowledge(
         &mut self,
         cx: &mut Context<'_>,
@@ -310,7 +311,7 @@ impl<S: Service> Door<S> {
 
     /// Looks at clients whose time may be over.
     pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         while let Some((_, id)) = self.paused.pop_due(now_ms) {
             // The step's end lets the transport read.
             self.with_client(cx, id, |_, _, _| {});
@@ -428,7 +429,7 @@ impl<S: Service> Door<S> {
         self.clients.remove(id);
         let service = &self.service;
         cx.broker.close_all(
-            cx.net.now_ms(),
+            cx.now_ms,
             |consumer| service.is_consumer_of(consumer, id),
             Close::LOST,
         );

@@ -29,10 +29,16 @@ impl sterna_amqp::LaneWriter for StepOutput {
 
 impl StepOutput {
     /// The output gathered for a stream.
+    #[inline]
     pub(crate) fn on(&mut self, stream: StreamId) -> &mut BytesMut {
         if stream == StreamId::FIRST {
-            return &mut self.control;
+            &mut self.control
+        } else {
+            self.on_lane(stream)
         }
+    }
+
+    fn on_lane(&mut self, stream: StreamId) -> &mut BytesMut {
         let at = self
             .lanes
             .iter()

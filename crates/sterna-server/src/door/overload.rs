@@ -54,7 +54,7 @@ impl Sips {
         if !is_short {
             (self.publishes, self.is_open) = (false, false);
         }
-        self.is_held_back || self.paused_until_ms(cx.net.now_ms()).is_some()
+        self.is_held_back || self.paused_until_ms(cx.now_ms).is_some()
     }
 
     /// Begins a moment in which the client is read, if it is not read now.

@@ -24,6 +24,13 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
+    /// The promise of an answer that waits for no append.
+    pub(crate) const NOTHING: Self = Self {
+        token: 0,
+        durability: Durability::Memory,
+        is_bound: false,
+    };
+
     /// The promise that a listener asks for; for no append yet.
     pub(crate) fn on(cx: &Context<'_>, listener: u16) -> Self {
         Self {
@@ -157,6 +164,7 @@ const KEPT_ENTRIES: usize = 32;
 
 impl<A> Promises<A> {
     /// Takes an acknowledgement, and gives it back where it may leave at once.
+    #[inline]
     pub(crate) fn make(
         &mut self,
         cx: &Context<'_>,
@@ -168,6 +176,11 @@ impl<A> Promises<A> {
         if self.len() == 0 && is_kept && !is_fenced {
             return Some(acknowledgement);
         }
+        self.wait(promise, acknowledgement);
+        None
+    }
+
+    fn wait(&mut self, promise: Promise, acknowledgement: A) {
         let waiting = self.0.get_or_insert_with(|| {
             Box::new(Waiting {
                 queue: VecDeque::new(),
@@ -175,7 +188,6 @@ impl<A> Promises<A> {
             })
         });
         waiting.queue.push_back((promise, acknowledgement));
-        None
     }
 
     fn len(&self) -> usize {

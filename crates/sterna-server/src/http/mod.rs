@@ -102,7 +102,7 @@ impl Service for Http {
         client.work(door, cx, |carrier, desk| carrier.settle(desk));
         let partial_bytes = client.carrier.partial_bytes();
         let is_held_back = client.peer.sips.holds_back(cx, partial_bytes);
-        let others_ms = client.peer.settle_others(cx.net.now_ms());
+        let others_ms = client.peer.settle_others(cx.now_ms);
         let is_paced = door.stopping
             || is_held_back
             || others_ms.is_some()
@@ -125,7 +125,7 @@ impl Service for Http {
     }
 
     fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         client.work(door, cx, |carrier, desk| {
             carrier.timeout(desk);
             let due = desk.peer.deadline_ms();

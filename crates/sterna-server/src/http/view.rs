@@ -53,7 +53,7 @@ impl Door {
                 client: None,
                 address,
             };
-            cx.bans.find(cx.net.now_ms(), who).is_some()
+            cx.bans.find(cx.now_ms, who).is_some()
         };
         if client.peer.users().all(is_banned) {
             let _ = self.dismiss(cx, id);

@@ -16,8 +16,13 @@ pub(crate) struct Histogram {
 impl Histogram {
     /// Observes a value in units of the histogram; `exact` is the same value in units of the sum.
     pub(crate) fn observe(&self, units: u64, exact: u64) {
-        self.buckets[bucket(units)].add(1);
-        self.sum.add(exact);
+        self.observe_times(units, exact, 1);
+    }
+
+    /// Observes the same value as often as `times` says.
+    pub(crate) fn observe_times(&self, units: u64, exact: u64, times: u64) {
+        self.buckets[bucket(units)].add(times);
+        self.sum.add(exact.saturating_mul(times));
     }
 
     /// The observations so far.
@@ -107,9 +112,10 @@ mod tests {
         for beyond in [(1 << 20) + 1, u64::MAX] {
             assert_eq!(bucket(beyond), BUCKETS - 1);
         }
+        histogram.observe_times(3, 30, 2);
         let observed = histogram.observed();
-        assert_eq!(observed.count(), 7);
-        assert_eq!(observed.sum(), 15 + (1 << 20));
+        assert_eq!(observed.count(), 9);
+        assert_eq!(observed.sum(), 15 + 60 + (1 << 20));
         let buckets = observed.buckets(1.0);
         for value in [0u64, 1, 2, 3, 4, 5, 1 << 20] {
             let (bound, _) = buckets[bucket(value)];

@@ -91,13 +91,52 @@ pub(crate) struct Meters {
     losses: [Histogram; TRANSPORTS.len()],
 }
 
+/// Delays of messages that are handed to one connection. Those of a turn have mostly waited equally long, and equal
+/// ones are observed together.
+#[derive(Debug)]
+pub(crate) struct Delays<'a> {
+    histogram: &'a Histogram,
+    delay_ms: u64,
+    /// The number of messages with that delay that are not observed yet.
+    count: u64,
+}
+
+impl Delays<'_> {
+    /// A message was handed over. Repetitions and retained messages do not count: their age is not the broker's delay.
+    #[inline]
+    pub(crate) fn delivered(&mut self, delivery: &Delivery, now_ms: u64) {
+        if delivery.retain || delivery.redelivered {
+            return;
+        }
+        let delay_ms = now_ms.saturating_sub(delivery.message.published_ms());
+        if delay_ms != self.delay_ms {
+            self.observe();
+            self.delay_ms = delay_ms;
+        }
+        self.count += 1;
+    }
+
+    fn observe(&mut self) {
+        let count = std::mem::take(&mut self.count);
+        if count > 0 {
+            (self.histogram).observe_times(self.delay_ms, self.delay_ms, count);
+        }
+    }
+}
+
+impl Drop for Delays<'_> {
+    fn drop(&mut self) {
+        self.observe();
+    }
+}
+
 impl Meters {
-    /// Observes the delay of a message that was handed to its reader's connection. Repetitions and retained
-    /// messages do not count: their age is not the broker's delay.
-    pub(crate) fn delivered(&self, protocol: Protocol, delivery: &Delivery, now_ms: u64) {
-        if !delivery.retain && !delivery.redelivered {
-            let delay_ms = now_ms.saturating_sub(delivery.message.published_ms());
-            self.delays[protocol as usize].observe(delay_ms, delay_ms);
+    /// Takes the delays of messages that are handed to a reader's connection.
+    pub(crate) fn delays(&self, protocol: Protocol) -> Delays<'_> {
+        Delays {
+            histogram: &self.delays[protocol as usize],
+            delay_ms: 0,
+            count: 0,
         }
     }
 

@@ -194,6 +194,7 @@ pub(super) fn has_more_user_properties(properties: &PublishProperties<'_>, most:
 }
 
 /// Makes a message of a packet's parts, leaving out the properties that end at this hop.
+#[inline]
 pub(super) fn copy(
     topic: &str,
     properties: &PublishProperties<'_>,

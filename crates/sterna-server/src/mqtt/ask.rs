@@ -33,7 +33,15 @@ impl Door {
         lane: Lane,
         frame: &Frame<'_>,
     ) -> Asked {
-        if !cx.policy.rules.have_questions() || client.session().is_none() {
+        if cx.policy.rules.have_questions() {
+            Self::asked(cx, client, lane, frame)
+        } else {
+            Asked::GoesOn
+        }
+    }
+
+    fn asked(cx: &Context<'_>, client: &mut Client, lane: Lane, frame: &Frame<'_>) -> Asked {
+        if client.session().is_none() {
             return Asked::GoesOn;
         }
         match frame.packet_type() {
@@ -100,8 +108,8 @@ impl Door {
             frame.first_byte() >> 1 & 3,
             frame.first_byte() & RETAIN != 0,
         );
-        let kind = MessageKind::new(qos, retains, client.early == Early::Allowed);
+        let number = MessageKind::number_of(qos, retains, client.early == Early::Allowed);
         let owner = client.identity.owner();
-        (client.known_topics).find(&cx.policy.rules, owner, (topic, kind), cx.net.now_ms())
+        (client.known_topics).find(&cx.policy.rules, owner, (topic, number), cx.now_ms)
     }
 }

@@ -154,7 +154,7 @@ impl Client {
         if is_full {
             cx.net.pause(self.id, true);
         } else if self.is_paced {
-            self.engine.input_resumed(cx.net.now_ms());
+            self.engine.input_resumed(cx.now_ms);
             cx.net.pause(self.id, !self.held.is_empty());
         }
         self.is_paced = is_full;
@@ -162,23 +162,20 @@ impl Client {
 
     /// The client as the rules see it now.
     pub(super) fn subject(&self, cx: &Context<'_>) -> Subject<'_> {
-        Subject {
-            user: self.identity.user(),
-            client: &self.name,
-            origin: cx.origin(self.id),
-            standing: self.identity.standing().map(|own| &**own),
-        }
+        subject(cx, self.id, &self.identity, &self.name)
     }
 
     /// Whether it may publish such a message to a topic.
     pub(super) fn may_publish(&mut self, cx: &Context<'_>, topic: &str, kind: MessageKind) -> bool {
-        let mut known_topics = std::mem::take(&mut self.known_topics);
-        let who = (self.identity.owner(), || self.subject(cx));
-        let now_ms = cx.net.now_ms();
-        let rules = &cx.policy.rules;
-        let is_allowed = rules.may_publish_again(&mut known_topics, who, topic, kind, now_ms);
-        self.known_topics = known_topics;
-        is_allowed
+        let Self {
+            id,
+            identity,
+            name,
+            known_topics,
+            ..
+        } = self;
+        let who = (identity.owner(), || subject(cx, *id, identity, name));
+        (cx.policy.rules).may_publish_again(known_topics, who, topic, kind, cx.now_ms)
     }
 
     /// Whether something of a stream is held, which anything later must not overtake.
@@ -204,6 +201,21 @@ impl Client {
             && self.framers.has(StreamId(hint))
             && !self.mute.contains(&StreamId(hint));
         if open { lane } else { Lane::CONTROL }
+    }
+}
+
+/// The client of a connection as the rules see it now.
+fn subject<'a>(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    identity: &'a Identity,
+    name: &'a str,
+) -> Subject<'a> {
+    Subject {
+        user: identity.user(),
+        client: name,
+        origin: cx.origin(connection),
+        standing: identity.standing().map(|own| &**own),
     }
 }
 

@@ -37,7 +37,7 @@ impl Door {
     ) {
         let listener = cx.policy.listener(client.listener);
         let keep_alive_s = listener.server_keep_alive_s;
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let admission = match Admission::new(connect, &cx.policy.mqtt, keep_alive_s, now_ms) {
             Ok(admission) => Box::new(admission),
             Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
@@ -241,7 +241,7 @@ impl Door {
         if let Some(session) = client.session()
             && !is_like
         {
-            cx.broker.judge_again(cx.net.now_ms(), session);
+            cx.broker.judge_again(cx.now_ms, session);
             let name = Some(&client.name);
             (client.sips).allow_again(cx, &client.identity, client.id, name);
         }
@@ -536,7 +536,7 @@ impl Door {
         };
         if client
             .engine
-            .accept(state, &accept, cx.net.now_ms(), &mut self.out)
+            .accept(state, &accept, cx.now_ms, &mut self.out)
             .is_err()
         {
             log_end(
@@ -586,6 +586,6 @@ fn restore(cx: &mut Context<'_>, session: SessionKey) {
     }
     // The latest first, so that they keep their order.
     for (tag, outcome) in sent.into_iter().rev() {
-        cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
+        cx.broker.settle(cx.now_ms, session, tag, outcome);
     }
 }

@@ -39,16 +39,24 @@ impl Door {
     }
 
     fn drain(&mut self, cx: &mut Context<'_>, client: &mut Client, session: SessionKey) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let mut unsent_bytes = cx.net.unsent_bytes(client.id);
+        let mut delays = cx.meters.delays(Protocol::Mqtt);
         for _ in 0..MESSAGES_PER_TURN {
             let Some(next) = cx.broker.next(now_ms, session) else {
                 return;
             };
             let qos = next.qos();
+            let can_send = || {
+                let state = session::mqtt(next.broker(), session);
+                state.is_some_and(|state| client.engine.can_send(state, wire_qos(qos)))
+            };
+            // At QoS 0 the state of the session says nothing.
             let allowed = unsent_bytes + self.out.len() < self.high_watermark_bytes
-                && session::mqtt(next.broker(), session)
-                    .is_some_and(|state| client.engine.can_send(state, wire_qos(qos)));
+                && match qos {
+                    Qos::AtMostOnce => client.engine.is_connected(),
+                    Qos::AtLeastOnce | Qos::ExactlyOnce => can_send(),
+                };
             if !allowed {
                 drop(next);
                 // An acknowledgement or the transport lets it go on.
@@ -67,18 +75,22 @@ impl Door {
             } else {
                 client.delivery_lane(delivery.hint)
             };
-            let Some(state) = session::mqtt_mut(cx.broker, session) else {
-                return;
-            };
             // A message of another shard may be a few milliseconds ahead of this turn's clock. The rest of
             // its interval is never more than the whole. [MQTT-3.3.2-6]
             let sent_ms = now_ms.max(delivery.message.published_ms());
+            let publish = outgoing(&delivery, lane);
             let out = self.out.buffer(lane);
-            let sent = client
-                .engine
-                .publish(state, &outgoing(&delivery, lane), sent_ms, out);
+            let sent = if qos == Qos::AtMostOnce {
+                client.engine.publish_at_most_once(&publish, sent_ms, out)
+            } else {
+                let Some(state) = session::mqtt_mut(cx.broker, session) else {
+                    return;
+                };
+                client.engine.publish(state, &publish, sent_ms, out)
+            };
             match sent {
                 Ok(sent) => {
+                    delays.delivered(&delivery, now_ms);
                     self.sent(cx, client, lane, &delivery, sent.append_payload);
                     if sent.append_payload {
                         // The transport has the payload already, past the gathered output.
@@ -113,7 +125,7 @@ impl Door {
         let Some(session) = client.session() else {
             return;
         };
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         while cx.net.unsent_bytes(client.id) + self.out.len() < self.high_watermark_bytes {
             let Some(state) = session::mqtt_mut(cx.broker, session) else {
                 return;
@@ -161,6 +173,7 @@ impl Door {
         }
     }
 
+    #[inline]
     fn sent(
         &mut self,
         cx: &mut Context<'_>,
@@ -170,8 +183,6 @@ impl Door {
         append_payload: bool,
     ) {
         client.sips.tally.sent += 1;
-        cx.meters
-            .delivered(Protocol::Mqtt, delivery, cx.net.now_ms());
         self.counts.messages_sent += 1;
         self.counts.publish_sent += 1;
         self.counts.publish_bytes_sent += delivery.message.payload().len() as u64;
@@ -217,7 +228,7 @@ impl Door {
         } else {
             Outcome::Accepted
         };
-        cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
+        cx.broker.settle(cx.now_ms, session, tag, outcome);
         self.resume(cx, client);
     }
 }

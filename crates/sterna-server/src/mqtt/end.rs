@@ -65,7 +65,7 @@ impl Door {
         client.held = ThinVec::new();
         client.promises.clear();
         if let State::Live(session) | State::Opening(session, _) | State::Opened(session) = state {
-            cx.broker.close(cx.net.now_ms(), session, close);
+            cx.broker.close(cx.now_ms, session, close);
         }
     }
 

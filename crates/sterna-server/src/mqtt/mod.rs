@@ -68,7 +68,7 @@ impl Service for Mqtt {
 
     fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
         let info = cx.net.info(id)?;
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let limits = engine_limits(cx.policy);
         if *door.service.limits != limits {
             door.service.limits = Arc::new(limits);
@@ -112,7 +112,7 @@ impl Service for Mqtt {
     }
 
     fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         if client.is_paced {
             client.engine.input_resumed(now_ms);
         }
@@ -306,7 +306,7 @@ impl Door {
         if stream == DATAGRAMS {
             return self.feed_datagram(cx, client, bytes);
         }
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let mut framer = client.framers.take(stream);
         let mut input = bytes;
         loop {
@@ -350,6 +350,10 @@ impl Door {
                         .receive(session, lane, &frame, now_ms, &mut self.out)
                     {
                         Ok(None) => {}
+                        // Nearly all are of this kind, and are not moved.
+                        Ok(Some(Event::Publish(publish))) => {
+                            self.publish(cx, client, lane, &frame, &publish, asked);
+                        }
                         Ok(Some(event)) => self.handle(cx, client, lane, &frame, event, asked),
                         Err(violation) => self.violated(cx, client, &violation),
                     }
@@ -473,7 +477,7 @@ impl Door {
                     State::Live(session) => session::mqtt_mut(cx.broker, session),
                     _ => None,
                 };
-                let now_ms = cx.net.now_ms();
+                let now_ms = cx.now_ms;
                 let received = client
                     .engine
                     .receive(session, LANE, &frame, now_ms, &mut self.out);

@@ -35,12 +35,10 @@ impl Door {
         let is_told = client.engine.version().is_v5();
         let bytes = publish.payload.len();
         let is_within = (client.sips).published(cx, Protocol::Mqtt, bytes, is_told);
-        let refuse = |cx: &Context<'_>, client: &Client, reason| {
-            let of = (&*client.name, &*publish.topic);
-            cx.meters.refuse(Protocol::Mqtt, of, reason);
-        };
         if !is_within {
-            refuse(cx, client, DropReason::RateExceeded);
+            let of = (&*client.name, &*publish.topic);
+            cx.meters
+                .refuse(Protocol::Mqtt, of, DropReason::RateExceeded);
         }
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
@@ -65,7 +63,7 @@ impl Door {
         let reason = if !is_within || is_long {
             ReasonCode::QuotaExceeded
         } else if may_publish() {
-            let now_ms = cx.net.now_ms();
+            let now_ms = cx.now_ms;
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
                 Ok(message) => {
@@ -111,31 +109,9 @@ impl Door {
         } else {
             ReasonCode::NotAuthorized
         };
-        if !is_within {
-            let peer = cx.net.info(client.id).map(|info| info.peer);
-            tracing::debug!(
-                peer = peer.map(tracing::field::display),
-                client = &*client.name,
-                topic,
-                "publication refused: the client publishes too fast"
-            );
-        } else if reason.is_error() {
-            match (reason, refused) {
-                // The broker has told traces.
-                (_, Some(why)) => cx.meters.drops.count_refused(Protocol::Mqtt, why, 1),
-                _ if is_long => refuse(cx, client, DropReason::Invalid),
-                (ReasonCode::NotAuthorized, None) => refuse(cx, client, DropReason::NotAuthorized),
-                (ReasonCode::QuotaExceeded, None) => cx.meters.not_retained(Protocol::Mqtt),
-                _ => refuse(cx, client, DropReason::Invalid),
-            }
-            let peer = cx.net.info(client.id).map(|info| info.peer);
-            tracing::info!(
-                peer = peer.map(tracing::field::display),
-                client = &*client.name,
-                topic,
-                reason = reason.name(),
-                "publication refused"
-            );
+        if !is_within || reason.is_error() {
+            let why = (is_within, is_long, refused);
+            tell_refused(cx, client, topic, reason, why);
         }
         if reason.is_error() && client.engine.version().is_v5() {
             // The acknowledgement may have to wait, and its connection may end before.
@@ -159,7 +135,7 @@ impl Door {
         let promise = match (repeats, token) {
             // The connection of the first may have had another listener.
             (Some(append), _) => Promise::again(cx).at(append),
-            (None, 0) => Promise::on(cx, client.listener),
+            (None, 0) => Promise::NOTHING,
             (None, _) => {
                 Promise::of_message(cx, client.listener, client.subject(cx), topic, kind).at(token)
             }
@@ -218,6 +194,48 @@ impl Door {
             self.acknowledge_again(cx, client, done);
         }
     }
+}
+
+/// Counts a refused message, and tells the operator. It is beyond the client's rate unless `is_within`, and has too
+/// many User Properties if `is_long`.
+#[cold]
+fn tell_refused(
+    cx: &Context<'_>,
+    client: &Client,
+    topic: &str,
+    reason: ReasonCode,
+    (is_within, is_long, refused): (bool, bool, Option<PublishRefusal>),
+) {
+    let peer = cx.net.info(client.id).map(|info| info.peer);
+    if !is_within {
+        // It was counted before.
+        tracing::debug!(
+            peer = peer.map(tracing::field::display),
+            client = &*client.name,
+            topic,
+            "publication refused: the client publishes too fast"
+        );
+        return;
+    }
+    let refuse = |reason| {
+        let of = (&*client.name, topic);
+        cx.meters.refuse(Protocol::Mqtt, of, reason);
+    };
+    match (reason, refused) {
+        // The broker has told traces.
+        (_, Some(why)) => cx.meters.drops.count_refused(Protocol::Mqtt, why, 1),
+        _ if is_long => refuse(DropReason::Invalid),
+        (ReasonCode::NotAuthorized, None) => refuse(DropReason::NotAuthorized),
+        (ReasonCode::QuotaExceeded, None) => cx.meters.not_retained(Protocol::Mqtt),
+        _ => refuse(DropReason::Invalid),
+    }
+    tracing::info!(
+        peer = peer.map(tracing::field::display),
+        client = &*client.name,
+        topic,
+        reason = reason.name(),
+        "publication refused"
+    );
 }
 
 /// The first byte of the key of a record: a message of QoS 2 was received and is not released.
@@ -283,26 +301,37 @@ impl Door {
     }
 
     /// Whether a message was done already, when a copy of the client's first flight came.
+    #[inline]
     fn repetition(
         &self,
         cx: &Context<'_>,
         client: &mut Client,
         publish: &IncomingPublish<'_>,
     ) -> Repetition {
-        let Some(packet_id) = publish.packet_id else {
-            return Repetition::No;
-        };
-        if client.beginning_bytes == 0 || !client.is_named || client.early != Early::Over {
-            return Repetition::No;
+        match publish.packet_id {
+            Some(packet_id)
+                if client.beginning_bytes > 0 && client.is_named && client.early == Early::Over =>
+            {
+                self.look_for_repetition(cx, client, publish, packet_id)
+            }
+            _ => Repetition::No,
         }
+    }
+
+    fn look_for_repetition(
+        &self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        publish: &IncomingPublish<'_>,
+        packet_id: PacketId,
+    ) -> Repetition {
         let bytes = u32::try_from(publish.payload.len() + MESSAGE_BYTES).unwrap_or(u32::MAX);
         client.beginning_bytes = client.beginning_bytes.saturating_sub(bytes);
         let digest = self.digest(cx, client, packet_id, publish);
         let sender = (cx.shard, client.id);
         // In a cluster; where nothing waits for its append, there is nothing to compare.
         let counts_alone = cx.fence.is_some() && cx.policy.exactly_once != Keeping::Nothing;
-        let repetition =
-            (self.service.repetitions).look(sender, digest, cx.net.now_ms(), counts_alone);
+        let repetition = (self.service.repetitions).look(sender, digest, cx.now_ms, counts_alone);
         let is_repetition = repetition != Repetition::No;
         cx.meters.repetitions.add(u64::from(is_repetition));
         repetition
@@ -331,7 +360,7 @@ impl Door {
             publish.payload,
         );
         let sender = (cx.shard, client.id);
-        (self.service.repetitions).begin_early(sender, digest, cx.net.now_ms())
+        (self.service.repetitions).begin_early(sender, digest, cx.now_ms)
     }
 
     /// The store has come further, on a shard that counts its own appends.

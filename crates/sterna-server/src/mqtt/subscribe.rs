@@ -57,7 +57,7 @@ impl Door {
         let Some(session) = client.session() else {
             return;
         };
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         // [MQTT-3.10.4-1] [MQTT-3.10.4-6] [MQTT311-3.10.4-1] [MQTT311-3.10.4-2]
         let (codes, token) = cx.appended(|cx| {
             let codes = unsubscribe.topics().map(|filter| {
@@ -107,10 +107,7 @@ fn subscribe_one(
         hint: lane.reply().0,
         keep: false,
     };
-    match cx
-        .broker
-        .subscribe(cx.net.now_ms(), session, filter, options)
-    {
+    match cx.broker.subscribe(cx.now_ms, session, filter, options) {
         Ok(subscribed) => ReasonCode::granted(wire_qos(subscribed.qos)),
         Err(SubscribeError::InvalidFilter) => ReasonCode::TopicFilterInvalid,
         Err(SubscribeError::TooMany | SubscribeError::StoreFull) => ReasonCode::QuotaExceeded,

@@ -59,7 +59,7 @@ impl Door {
     /// An administrator ends a client's connection: its will is published.
     pub(super) fn dismissed(cx: &mut Context<'_>, client: &mut Client) {
         if let Some(name) = client.live_name() {
-            let now_ms = cx.net.now_ms();
+            let now_ms = cx.now_ms;
             // The broker's event then tells the client.
             cx.broker.evict(now_ms, name, false);
         } else {

@@ -100,7 +100,7 @@ impl Doors<'_> {
             client,
             address,
         };
-        self.cx.bans.find(self.cx.net.now_ms(), who).is_some()
+        self.cx.bans.find(self.cx.now_ms, who).is_some()
     }
 
     fn address(&self, id: ConnectionId) -> Option<IpAddr> {

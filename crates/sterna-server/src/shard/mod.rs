@@ -269,8 +269,9 @@ impl Shard {
 
     /// The doors, with the context of one step.
     fn doors<'a>(&'a mut self, net: &'a mut dyn Network) -> Doors<'a> {
+        let now_ms = net.now_ms();
         if self.meters.watch.is_on() {
-            self.meters.watch.turn(net.now_ms());
+            self.meters.watch.turn(now_ms);
         }
         Doors {
             mqtt: &mut self.mqtt,
@@ -280,6 +281,7 @@ impl Shard {
             paths: &mut self.paths,
             cx: Context {
                 net,
+                now_ms,
                 broker: &mut self.broker,
                 policy: &self.policy,
                 checker: self.checker.as_ref(),

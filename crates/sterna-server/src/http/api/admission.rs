@@ -359,7 +359,7 @@ impl Api {
         ) else {
             return false;
         };
-        let (connection, number, now_ms) = (peer.connection, self.checks, cx.net.now_ms());
+        let (connection, number, now_ms) = (peer.connection, self.checks, cx.now_ms);
         let wake = move || {
             post(Mail::Judged {
                 connection,

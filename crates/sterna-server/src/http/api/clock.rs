@@ -49,7 +49,7 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
     ) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         self.end_expired(cx, peer, out);
         // One may end; then another takes its place.
         let mut at = peer.subscriptions.len();

@@ -156,7 +156,7 @@ impl Credentials {
             }
             let known = (self.of_connection.as_ref())
                 .filter(|identity| cx.policy.still_admits(info, identity))
-                .filter(|identity| !identity.has_ended(cx.net.now_ms()));
+                .filter(|identity| !identity.has_ended(cx.now_ms));
             if let Some(identity) = known {
                 return Verdict::Known(identity.clone());
             }
@@ -188,7 +188,7 @@ impl Credentials {
         let is = |digest: &Digest| hmac::verify(key, shown, digest.as_ref()).is_ok();
         if let Some(verified) = &self.verified
             && Arc::ptr_eq(&verified.users, &policy.users)
-            && !verified.identity.has_ended(cx.net.now_ms())
+            && !verified.identity.has_ended(cx.now_ms)
             && is(&verified.digest)
         {
             return Verdict::Known(verified.identity.clone());

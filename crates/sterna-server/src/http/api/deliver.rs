@@ -142,7 +142,7 @@ impl Api {
         let Outlet::Poll(polling) = &subscription.outlet else {
             return;
         };
-        let is_late = cx.net.now_ms() >= polling.deadline_ms;
+        let is_late = cx.now_ms >= polling.deadline_ms;
         // The poll has nothing to say while the client does not take the output of others.
         let has_room = out.has_room(subscription.exchange);
         if !has_room && !is_late {
@@ -165,7 +165,7 @@ impl Api {
                     break;
                 }
             };
-            let item = OutgoingMessage::of(&delivery, id.unwrap_or(0), cx.net.now_ms());
+            let item = OutgoingMessage::of(&delivery, id.unwrap_or(0), cx.now_ms);
             let is_first = gathered == 0;
             let rest = (subscription.format).write(&item, &subscription.name, is_first, buffer);
             buffer.extend_from_slice(&rest.unwrap_or_default());
@@ -175,7 +175,7 @@ impl Api {
             gathered += 1;
             left -= 1;
         }
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let Outlet::Poll(polling) = &mut subscription.outlet else {
             return;
         };
@@ -220,7 +220,7 @@ fn stream(
     buffer: &mut BytesMut,
     (counts, tally): (&mut Counts, &mut Tally),
 ) -> Left {
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     let mut has_room = out.has_room(subscription.exchange);
     let mut sent = 0;
     let left = loop {
@@ -288,7 +288,7 @@ fn next(
     cx: &mut Context<'_>,
     subscription: &mut Subscription,
 ) -> Result<(Option<u64>, Delivery), Left> {
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     let session = subscription.session;
     while let Some((id, tag)) = subscription.resend.pop_front() {
         let Some(Unacknowledged::Sent(mut delivery)) =
@@ -367,8 +367,7 @@ fn is_over(cx: &Context<'_>, subscription: &Subscription) -> bool {
 }
 
 fn count(cx: &Context<'_>, counts: &mut Counts, delivery: &Delivery) {
-    cx.meters
-        .delivered(Protocol::Http, delivery, cx.net.now_ms());
+    (cx.meters.delays(Protocol::Http)).delivered(delivery, cx.now_ms);
     counts.messages_sent += 1;
     counts.publish_sent += 1;
     counts.publish_bytes_sent += delivery.message.payload().len() as u64;

@@ -45,8 +45,7 @@ impl Api {
     ) {
         let subscription = peer.subscriptions.swap_remove(at);
         if let Some(close) = close {
-            cx.broker
-                .close(cx.net.now_ms(), subscription.session, close);
+            cx.broker.close(cx.now_ms, subscription.session, close);
         }
         // The last trace of a session that is connected: after a panic it is found by this.
         self.consumers.remove(&subscription.consumer);
@@ -103,7 +102,7 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
     ) {
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let trouble = credentials::unwanted(cx.policy, "the token has expired");
         self.end_those(cx, peer, out, &trouble, |identity| {
             identity.has_ended(now_ms)
@@ -152,7 +151,7 @@ impl Api {
             }
         }
         for (consumer, session) in ended {
-            cx.broker.close(cx.net.now_ms(), session, Close::LOST);
+            cx.broker.close(cx.now_ms, session, Close::LOST);
             self.end_subscription(cx, peer, out, consumer, trouble);
         }
     }

@@ -67,7 +67,7 @@ impl Api {
         for filter in &plan.filters {
             may_subscribe(cx, peer, &asker.identity, filter)?;
         }
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let known = plan.session.as_deref().filter(|name| {
             is_durable(name)
                 // Another node may have it.
@@ -257,8 +257,7 @@ impl Api {
             expiry_s: Some(0),
             ..Close::NORMAL
         };
-        cx.broker
-            .close(cx.net.now_ms(), subscription.session, ended);
+        cx.broker.close(cx.now_ms, subscription.session, ended);
         (opening.plan.session, opening.plan.after) = (None, None);
         let user = opening.identity.user();
         let name = new_name().ok_or_else(|| Trouble::new(Kind::Busy, "no randomness"));
@@ -411,7 +410,7 @@ fn join(
     subscription: &mut Subscription,
     plan: &Subscribe,
 ) -> Result<(), Trouble> {
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     let session = subscription.session;
     let outdated = || Trouble::new(Kind::SessionBusy, "the session is being taken over");
     restore_ids(cx, session).ok_or_else(outdated)?;
@@ -507,36 +506,36 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
         keep: false,
     };
     for filter in &plan.filters {
-        (cx.broker
-            .subscribe(cx.net.now_ms(), session, filter, options))
-        .map_err(|error| match error {
-            SubscribeError::InvalidFilter => Trouble::new(
-                Kind::InvalidFilter,
-                "the filter is longer or deeper than the broker allows",
-            ),
-            SubscribeError::TooMany => {
-                Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
-            }
-            SubscribeError::StoreFull => Trouble::new(
-                Kind::StoreFull,
-                "the store has no room for the subscription",
-            ),
-            SubscribeError::NoSharedInCluster => Trouble::new(
-                Kind::InvalidFilter,
-                "an older node of the cluster has no shared subscriptions",
-            ),
-            SubscribeError::NoQueueInCluster => Trouble::new(
-                Kind::InvalidFilter,
-                "a queue of a cluster is kept by its nodes",
-            ),
-            SubscribeError::NotAllowed => Trouble::new(
-                Kind::Forbidden,
-                "the rules forbid to subscribe to this filter",
-            ),
-            SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
-                Trouble::new(Kind::SessionBusy, "the session is being taken over")
-            }
-        })?;
+        (cx.broker.subscribe(cx.now_ms, session, filter, options)).map_err(
+            |error| match error {
+                SubscribeError::InvalidFilter => Trouble::new(
+                    Kind::InvalidFilter,
+                    "the filter is longer or deeper than the broker allows",
+                ),
+                SubscribeError::TooMany => {
+                    Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
+                }
+                SubscribeError::StoreFull => Trouble::new(
+                    Kind::StoreFull,
+                    "the store has no room for the subscription",
+                ),
+                SubscribeError::NoSharedInCluster => Trouble::new(
+                    Kind::InvalidFilter,
+                    "an older node of the cluster has no shared subscriptions",
+                ),
+                SubscribeError::NoQueueInCluster => Trouble::new(
+                    Kind::InvalidFilter,
+                    "a queue of a cluster is kept by its nodes",
+                ),
+                SubscribeError::NotAllowed => Trouble::new(
+                    Kind::Forbidden,
+                    "the rules forbid to subscribe to this filter",
+                ),
+                SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
+                    Trouble::new(Kind::SessionBusy, "the session is being taken over")
+                }
+            },
+        )?;
     }
     Ok(())
 }

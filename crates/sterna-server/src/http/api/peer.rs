@@ -94,7 +94,7 @@ impl Peer {
             transports: Vec::new(),
             asked: Vec::new(),
             promises: Promises::default(),
-            sips: Sips::begun(cx.net.now_ms()),
+            sips: Sips::begun(cx.now_ms),
             others: None,
             asking: Asking::default(),
             asked_by: 0,

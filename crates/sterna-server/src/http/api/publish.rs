@@ -100,7 +100,7 @@ impl Api {
         }
         target.without_parameters()?;
         check_name(topic)?;
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let message = message_from_http(&Fields(&request.head), topic, &request.content, now_ms)
             .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))?;
         let Some(key) = request.head.field("idempotency-key") else {

@@ -378,7 +378,7 @@ pub(super) fn do_work(
     }
     match work {
         Work::End => {
-            let now_ms = cx.net.now_ms();
+            let now_ms = cx.now_ms;
             let has_ended = cx.broker.end_session_here(now_ms, client_id);
             has_ended.then_some(Done::Ended).ok_or(WorkError::Elsewhere)
         }
@@ -406,7 +406,7 @@ pub(super) fn do_work(
             };
             let known = reserved_ids(cx.broker.record_named(client_id, IDS_KEY));
             let (end, is_in_cluster) = (cx.broker.next_position(), cx.broker.is_in_cluster());
-            let now_ms = cx.net.now_ms();
+            let now_ms = cx.now_ms;
             let state = match cx.broker.protocol_named(client_id) {
                 Some(SessionState::Http(state)) => state,
                 // Nobody has listened since a restart, and everything that was sent will be again.
@@ -463,7 +463,7 @@ fn settle_places(
     which: &Acknowledge,
     place: impl Fn(u64) -> Option<u64>,
 ) {
-    let now_ms = cx.net.now_ms();
+    let now_ms = cx.now_ms;
     match which {
         Acknowledge::UpTo(id) => {
             if let Some(place) = place(*id) {

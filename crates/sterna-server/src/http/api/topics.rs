@@ -62,7 +62,7 @@ impl Api {
         request: &Request,
     ) -> Result<(), Trouble> {
         check_name(topic)?;
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let has_retained = cx.broker.retained(now_ms, topic).is_some();
         let forbidden = |detail| Err(Trouble::new(Kind::Forbidden, detail));
         let missing = || {
@@ -178,7 +178,7 @@ impl Api {
             let detail = "the rules forbid to subscribe to this topic";
             return Err(Trouble::new(Kind::Forbidden, detail));
         }
-        let now_ms = cx.net.now_ms();
+        let now_ms = cx.now_ms;
         let Some(message) = cx.broker.retained(now_ms, topic) else {
             let detail = "nothing is retained for this topic";
             return Err(Trouble::new(Kind::NoRetainedMessage, detail));

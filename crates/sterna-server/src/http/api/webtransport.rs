@@ -237,7 +237,7 @@ impl Api {
             }
             return None;
         }
-        let published = message_from_frame(frame, cx.net.now_ms())
+        let published = message_from_frame(frame, cx.now_ms)
             .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))
             .and_then(|message| {
                 let bytes = message.payload().len();
