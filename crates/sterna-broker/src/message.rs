@@ -389,18 +389,21 @@ impl Message {
     }
 
     /// The topic name as it goes on the wire.
+    #[inline]
     #[must_use]
     pub fn topic_bytes(&self) -> &[u8] {
         part(&self.body, self.topic_start, u32::from(self.topic_len))
     }
 
     /// The properties that pass through, in MQTT 5 encoding without their length.
+    #[inline]
     #[must_use]
     pub fn properties(&self) -> &[u8] {
         part(&self.body, self.properties_start, self.properties_len)
     }
 
     /// The payload.
+    #[inline]
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         part(&self.body, self.payload_start, self.payload_len)

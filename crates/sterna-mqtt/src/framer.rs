@@ -30,18 +30,21 @@ impl<'a> Frame<'a> {
 
     /// The first byte: packet type and flags.
     #[must_use]
+    #[inline]
     pub const fn first_byte(&self) -> u8 {
         self.first
     }
 
     /// The packet type; `None` for the reserved type 0.
     #[must_use]
+    #[inline]
     pub const fn packet_type(&self) -> Option<PacketType> {
         PacketType::from_first_byte(self.first)
     }
 
     /// Variable header and payload.
     #[must_use]
+    #[inline]
     pub const fn body(&self) -> &'a [u8] {
         self.body
     }

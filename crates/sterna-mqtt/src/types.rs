@@ -121,6 +121,7 @@ pub enum PacketType {
 
 impl PacketType {
     /// The type that the first byte of a packet names; `None` for the reserved type 0.
+    #[inline]
     #[must_use]
     pub const fn from_first_byte(first: u8) -> Option<Self> {
         Some(match first >> 4 {

@@ -286,6 +286,7 @@ impl Sips {
     }
 
     /// Whether the message that comes now, and the input behind it, has to wait. Nothing of it is done before.
+    #[inline]
     pub(crate) fn must_wait(&mut self, cx: &Context<'_>, protocol: Protocol) -> bool {
         let Some(allowance) = &mut self.allowance else {
             return false;

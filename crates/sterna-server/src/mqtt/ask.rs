@@ -33,28 +33,31 @@ impl Door {
         lane: Lane,
         frame: &Frame<'_>,
     ) -> Asked {
-        if cx.policy.rules.have_questions() {
-            Self::asked(cx, client, lane, frame)
-        } else {
-            Asked::GoesOn
-        }
-    }
-
-    fn asked(cx: &Context<'_>, client: &mut Client, lane: Lane, frame: &Frame<'_>) -> Asked {
-        if client.session().is_none() {
+        if !cx.policy.rules.have_questions() || client.session().is_none() {
             return Asked::GoesOn;
         }
-        match frame.packet_type() {
-            Some(PacketType::Publish) => {
-                if let Some(is_allowed) = Self::decided(cx, client, frame) {
-                    client.asking.passed();
-                    return Asked::Decided(is_allowed);
-                }
-            }
-            Some(PacketType::Subscribe) => {}
-            _ => return Asked::GoesOn,
+        if frame.packet_type() == Some(PacketType::Publish)
+            && let Some(is_allowed) = Self::decided(cx, client, frame)
+        {
+            client.asking.passed();
+            return Asked::Decided(is_allowed);
         }
-        if Self::must_ask_of_topics(cx, client, lane, frame) {
+        Self::must_ask_anew(cx, client, lane, frame)
+    }
+
+    /// The same where it is not known. It is kept apart, because messages mostly do not come here.
+    #[inline(never)]
+    fn must_ask_anew(
+        cx: &Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        frame: &Frame<'_>,
+    ) -> Asked {
+        let is_asked_about = matches!(
+            frame.packet_type(),
+            Some(PacketType::Publish | PacketType::Subscribe)
+        );
+        if is_asked_about && Self::must_ask_of_topics(cx, client, lane, frame) {
             Asked::Waits
         } else {
             Asked::GoesOn
@@ -100,6 +103,7 @@ impl Door {
     }
 
     /// Whether a PUBLISH is allowed, if that is known already; looks at no more of it than its topic.
+    #[inline]
     fn decided(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> Option<bool> {
         let (length, rest) = frame.body().split_first_chunk()?;
         // A topic that an alias stands for is known to the engine alone.
