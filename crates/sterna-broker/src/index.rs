@@ -481,10 +481,11 @@ impl Index {
                     .map(|(_, targets)| targets.len())
                     .sum::<usize>()
                     + self.fresh.local.len();
+                let wanting = targets + self.fresh.peers.nodes().len();
                 // A topic that nobody wants is found quickly. Its entry would lie between what publishers make
                 // the shard hold for a while, and keep that memory from the system.
                 let is_short = topic.len() <= LONGEST_REMEMBERED_BYTES;
-                if enter && is_short && (1..=self.cache_targets).contains(&targets) {
+                if enter && is_short && wanting > 0 && targets <= self.cache_targets {
                     let mut matches = std::mem::take(&mut self.fresh);
                     matches.local.shrink_to_fit();
                     matches.remote.shrink_to_fit();

@@ -86,6 +86,7 @@ mod counters;
 mod cursor;
 mod delayed;
 mod directory;
+mod encoded;
 mod far_group;
 mod fill;
 mod filter;
@@ -103,6 +104,7 @@ mod message;
 mod nodes;
 mod owned;
 mod packed;
+mod peer_gate;
 mod peers;
 mod pressure;
 mod queue_rules;
@@ -130,6 +132,7 @@ pub use broker::{
 };
 pub use counters::Counters;
 pub use directory::Directory;
+pub use encoded::{Encoded, Outbound, Recipients, messages_of};
 pub use far_group::{
     GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, is_letter_of_queue, rewritten_letter,
 };
@@ -138,9 +141,9 @@ pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
 pub use owned::{ClaimRefusal, Ownership, Testator, delayed_will, is_will_delayed};
+pub use peer_gate::PeerGate;
 pub use peers::{
-    Destination, FromPeer, Interest, MOST_TOGETHER, NodeSet, Once, Outgoing, PeerGate, Settles,
-    Wanted,
+    Destination, FromPeer, Interest, MOST_TOGETHER, NodeSet, Once, Outgoing, Settles, Wanted,
 };
 pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};

@@ -10,19 +10,23 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::api::Retention;
+use crate::encoded::{Encoded, Outbound, Recipients};
 use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
 use crate::message::Message;
 use crate::owned::Owned;
+use crate::peer_gate::PeerGate;
 use crate::store::Change;
 
 /// Bytes that a message for other nodes is charged beside its body.
 const OVERHEAD_BYTES: u64 = 64;
+
+/// Memory for encoding that is there before it is needed, and that stays, at most.
+const KEPT_BYTES: usize = 64 << 10;
 
 /// Most messages that go into a cluster's log as one.
 pub const MOST_TOGETHER: usize = 1024;
@@ -30,7 +34,7 @@ pub const MOST_TOGETHER: usize = 1024;
 /// A set of other nodes. Their numbers, 0 to 63, are given by who brings the messages to them, and mean
 /// nothing elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct NodeSet(u64);
+pub struct NodeSet(pub(crate) u64);
 
 impl NodeSet {
     /// The most nodes that there can be beside this one.
@@ -84,7 +88,12 @@ impl NodeSet {
 
     /// Its nodes, the lowest number first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Self::MAXIMUM).filter(move |&node| self.contains(node))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            next
+        })
     }
 }
 
@@ -158,12 +167,7 @@ impl Outgoing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destination {
     /// These nodes.
-    Nodes {
-        /// They are to have it for sure: its acknowledgement waits for that.
-        acknowledged: NodeSet,
-        /// They may miss it.
-        at_most_once: NodeSet,
-    },
+    Nodes(Recipients),
     /// The log, from where every node has it as it comes by, this one included. Its acknowledgement waits until
     /// the log has it.
     Log {
@@ -231,203 +235,8 @@ pub enum FromPeer {
     Retain,
 }
 
-/// Whether messages for other nodes are taken: one for all shards of a process and for who brings them there.
-#[derive(Debug)]
-pub struct PeerGate {
-    is_open: AtomicBool,
-    knows_wanted: AtomicBool,
-    waiting_bytes: AtomicU64,
-    arriving_bytes: AtomicU64,
-    maximum_bytes: u64,
-    largest_body_bytes: AtomicU64,
-    dropped: AtomicU64,
-    refused: AtomicU64,
-    is_crowded: AtomicBool,
-    is_log_full: AtomicBool,
-    logs_together: AtomicBool,
-    has_groups: AtomicBool,
-    has_queues: AtomicBool,
-    full: AtomicU64,
-}
-
-impl PeerGate {
-    /// A gate that is shut, while nobody knows what other nodes want. `maximum_bytes` is how many bytes of messages
-    /// may wait behind it, and before it for this node's shards. One message of each shard may go above.
-    #[must_use]
-    pub const fn new(maximum_bytes: u64) -> Self {
-        Self {
-            is_open: AtomicBool::new(false),
-            knows_wanted: AtomicBool::new(false),
-            waiting_bytes: AtomicU64::new(0),
-            arriving_bytes: AtomicU64::new(0),
-            maximum_bytes,
-            largest_body_bytes: AtomicU64::new(u64::MAX),
-            dropped: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            is_crowded: AtomicBool::new(false),
-            is_log_full: AtomicBool::new(false),
-            logs_together: AtomicBool::new(false),
-            has_groups: AtomicBool::new(false),
-            has_queues: AtomicBool::new(false),
-            full: AtomicU64::new(0),
-        }
-    }
-
-    /// Opens or shuts it. While it is shut, other nodes miss messages of QoS 0. Messages of QoS 1 and 2 that they
-    /// want are refused.
-    pub fn set_open(&self, is_open: bool) {
-        self.is_open.store(is_open, Ordering::Release);
-    }
-
-    /// Whether it is open.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Acquire)
-    }
-
-    /// Notes that all shards know what other nodes want: [`Broker::set_wanted`](crate::Broker::set_wanted) was told it
-    /// as a whole. Until then all messages of QoS 1 and 2 are refused behind a shut gate. It is to be opened after that.
-    pub fn set_knows_wanted(&self) {
-        self.knows_wanted.store(true, Ordering::Release);
-    }
-
-    /// Notes that what other nodes want may be more by now than shards know.
-    pub fn forget_wanted(&self) {
-        self.knows_wanted.store(false, Ordering::Release);
-    }
-
-    /// Whether all shards know it.
-    #[must_use]
-    pub fn knows_wanted(&self) -> bool {
-        self.knows_wanted.load(Ordering::Acquire)
-    }
-
-    /// Bytes of messages that wait.
-    #[must_use]
-    pub fn waiting_bytes(&self) -> u64 {
-        self.waiting_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Messages that other nodes wanted and have missed. One for several nodes counts once.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    /// Publications that were refused.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// Whether the queue of a reader has been half full since the last call, and has taken more. The next
-    /// messages are better brought a little later, for one that is full drops them.
-    pub fn take_crowded(&self) -> bool {
-        self.is_crowded.swap(false, Ordering::Relaxed)
-    }
-
-    /// Says whether the log is full: what is to go there is refused. Returns what was said before.
-    pub fn set_log_full(&self, is_full: bool) -> bool {
-        self.is_log_full.swap(is_full, Ordering::Relaxed)
-    }
-
-    /// Whether the log is full.
-    #[must_use]
-    pub fn is_log_full(&self) -> bool {
-        self.is_log_full.load(Ordering::Relaxed)
-    }
-
-    /// Says whether all nodes find messages in the log that were appended together.
-    pub fn set_logs_together(&self, logs_together: bool) {
-        (self.logs_together).store(logs_together, Ordering::Relaxed);
-    }
-
-    /// Whether some messages can go into the log as one.
-    pub(crate) fn takes_together(&self, messages: &[Message]) -> bool {
-        let bytes: u64 = messages.iter().map(charge).sum();
-        self.logs_together.load(Ordering::Relaxed)
-            && (2..=MOST_TOGETHER).contains(&messages.len())
-            && bytes <= self.largest_body_bytes()
-    }
-
-    /// Says whether all nodes understand letters about shared subscriptions; others are refused until then.
-    pub fn set_has_groups(&self, has_groups: bool) {
-        self.has_groups.store(has_groups, Ordering::Relaxed);
-    }
-
-    pub(crate) fn has_groups(&self) -> bool {
-        self.has_groups.load(Ordering::Relaxed)
-    }
-
-    /// Says whether all nodes understand letters about queues; queues are refused until then.
-    pub fn set_has_queues(&self, has_queues: bool) {
-        self.has_queues.store(has_queues, Ordering::Relaxed);
-    }
-
-    pub(crate) fn has_queues(&self) -> bool {
-        self.has_queues.load(Ordering::Relaxed)
-    }
-
-    /// Says for which nodes no more can wait: messages of QoS 1 and 2 that one of them wants are refused.
-    pub fn set_full(&self, nodes: NodeSet) {
-        self.full.store(nodes.0, Ordering::Relaxed);
-    }
-
-    /// The nodes for which no more can wait.
-    #[must_use]
-    pub fn full(&self) -> NodeSet {
-        NodeSet(self.full.load(Ordering::Relaxed))
-    }
-
-    /// Notes that bytes wait no longer.
-    pub fn release(&self, bytes: u64) {
-        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// Notes a message of another node that is on its way to a shard of this one.
-    pub fn arrives(&self, message: &Message) {
-        (self.arriving_bytes).fetch_add(charge(message), Ordering::Relaxed);
-    }
-
-    /// Whether this node's shards are behind: what may be missed is better dropped, and all else waits elsewhere.
-    #[must_use]
-    pub fn is_behind(&self) -> bool {
-        self.arriving_bytes.load(Ordering::Relaxed) >= self.maximum_bytes
-    }
-
-    pub(crate) fn has_arrived(&self, message: &Message) {
-        let left = |bytes: u64| Some(bytes.saturating_sub(charge(message)));
-        let _ = (self.arriving_bytes).fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
-    }
-
-    /// Counts messages that did not get to a node that wanted them.
-    pub fn count_dropped(&self, messages: u64) {
-        self.dropped.fetch_add(messages, Ordering::Relaxed);
-    }
-
-    /// Sets how many bytes of a body can be brought to other nodes as one message.
-    pub fn set_largest_body_bytes(&self, bytes: u64) {
-        self.largest_body_bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    fn has_room(&self) -> bool {
-        self.waiting_bytes() < self.maximum_bytes
-    }
-
-    pub(crate) fn largest_body_bytes(&self) -> u64 {
-        self.largest_body_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_small(&self, message: &Message) -> bool {
-        message.body_bytes() as u64 <= self.largest_body_bytes()
-    }
-
-    fn takes(&self, message: &Message) -> bool {
-        self.is_open() && self.has_room() && self.is_small(message)
-    }
-}
-
-fn charge(message: &Message) -> u64 {
+/// Bytes that a message is charged with in a [`PeerGate`].
+pub(crate) fn charge(message: &Message) -> u64 {
     message.body_bytes() as u64 + OVERHEAD_BYTES
 }
 
@@ -440,7 +249,14 @@ pub(crate) fn stays(topic: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) gate: Arc<PeerGate>,
+    encoded: Encoded,
+    /// Bytes of the last turn's: the next one is often as large.
+    encoded_bytes: usize,
     outgoing: Vec<Outgoing>,
+    /// Bytes of this turn's messages, which the gate is told of at its end: it is one for all shards.
+    charged: u64,
+    /// Memory for encoding.
+    scratch: Vec<u8>,
     /// Retained messages that are put aside behind what goes to the log as one, with their destinations.
     retained: Vec<(Arc<Message>, Destination)>,
     /// Changes of records of sessions.
@@ -457,7 +273,11 @@ impl Peers {
     pub(crate) fn new(gate: Arc<PeerGate>) -> Self {
         Self {
             gate,
+            encoded: Encoded::default(),
+            encoded_bytes: 0,
             outgoing: Vec::new(),
+            charged: 0,
+            scratch: Vec::new(),
             retained: Vec::new(),
             changes: Vec::new(),
             token: 0,
@@ -469,42 +289,80 @@ impl Peers {
 
     /// Whether a message that other nodes may have to have for sure cannot be taken.
     pub(crate) fn is_shut_for(&self, message: &Message) -> bool {
-        !self.is_from_peer && !self.gate.takes(message)
+        !self.is_from_peer && !self.takes(message)
+    }
+
+    fn takes(&self, message: &Message) -> bool {
+        self.gate.is_open() && self.has_room() && self.gate.is_small(message)
+    }
+
+    fn has_room(&self) -> bool {
+        self.gate.has_room_above(self.charged)
     }
 
     pub(crate) fn note_crowded(&self) {
-        self.gate.is_crowded.store(true, Ordering::Relaxed);
+        self.gate.note_crowded();
     }
 
     pub(crate) fn count_refused(&self) {
-        self.gate.refused.fetch_add(1, Ordering::Relaxed);
+        self.gate.count_refused();
     }
 
     /// Puts a message aside for the nodes that want it. Returns the token by which its acknowledgement
     /// waits; 0 where that need not wait.
     pub(crate) fn send(&mut self, message: &Arc<Message>, wanted: Wanted) -> u64 {
-        if self.is_from_peer {
+        if let Some(token) = self.encode(message, wanted) {
+            return token;
+        }
+        let Some(recipients) = self.recipients(message, wanted) else {
             return 0;
+        };
+        let waits = !recipients.acknowledged.is_empty();
+        self.push(message, Destination::Nodes(recipients), waits)
+    }
+
+    /// As [`send`](Self::send), for nodes that take encoded messages. `None` where one of them does not: nothing is done.
+    pub(crate) fn encode(&mut self, message: &Message, wanted: Wanted) -> Option<u64> {
+        if self.gate.whole().meets(wanted.nodes()) {
+            return None;
+        }
+        let Some(recipients) = self.recipients(message, wanted) else {
+            return Some(0);
+        };
+        let charge = charge(message);
+        self.charged += charge;
+        if self.encoded.is_empty() {
+            self.encoded = Encoded::with_room(self.encoded_bytes.min(KEPT_BYTES));
+        }
+        (self.encoded).push(message, recipients, charge, &mut self.scratch);
+        self.scratch.shrink_to(KEPT_BYTES);
+        Some(self.next_token(!recipients.acknowledged.is_empty()))
+    }
+
+    /// The nodes that a message goes to; `None` where it goes to none, and may be missed there.
+    fn recipients(&self, message: &Message, wanted: Wanted) -> Option<Recipients> {
+        if self.is_from_peer {
+            return None;
         }
         let acknowledged = if message.qos().is_acknowledged() {
             wanted.acknowledged
         } else {
             NodeSet::EMPTY
         };
-        let destination = Destination::Nodes {
+        let is_missed = if acknowledged.is_empty() {
+            wanted.any.is_empty() || !self.takes(message)
+        } else {
+            // Messages that must arrive were let in before anything was done with them.
+            false
+        };
+        if is_missed {
+            self.gate.count_dropped(1);
+            return None;
+        }
+        Some(Recipients {
             acknowledged,
             at_most_once: wanted.any.without(acknowledged),
-        };
-        if acknowledged.is_empty() && wanted.any.is_empty() {
-            self.gate.count_dropped(1);
-            return 0;
-        }
-        // Messages that must arrive were let in before anything was done with them.
-        if acknowledged.is_empty() && !self.gate.takes(message) {
-            self.gate.count_dropped(1);
-            return 0;
-        }
-        self.push(message, destination, !acknowledged.is_empty())
+        })
     }
 
     /// Puts a retained message, or its end, aside for all nodes; as [`send`](Self::send).
@@ -514,7 +372,7 @@ impl Peers {
         }
         // Retained messages of QoS 0 wait for the engine, too, as long as there is room: nodes would not
         // agree otherwise.
-        let has_room = self.gate.has_room() && self.gate.is_small(message);
+        let has_room = self.has_room() && self.gate.is_small(message);
         if !message.qos().is_acknowledged() && !has_room {
             self.gate.count_dropped(1);
             return 0;
@@ -618,12 +476,16 @@ impl Peers {
     }
 
     fn push(&mut self, message: &Arc<Message>, destination: Destination, waits: bool) -> u64 {
-        (self.gate.waiting_bytes).fetch_add(charge(message), Ordering::Relaxed);
+        self.charged += charge(message);
         self.outgoing.push(Outgoing {
             message: Arc::clone(message),
             destination,
             settles: None,
         });
+        self.next_token(waits)
+    }
+
+    const fn next_token(&mut self, waits: bool) -> u64 {
         if !waits {
             return 0;
         }
@@ -631,11 +493,22 @@ impl Peers {
         self.token
     }
 
-    /// The messages that were put aside, and the last token that was given out for them, for changes, or before.
-    pub(crate) fn take(&mut self) -> Option<(u64, Vec<Outgoing>)> {
-        let has_more = !self.outgoing.is_empty() || self.handed != self.token;
+    /// All that was put aside, and the last token that was given out for it, for changes, or before.
+    pub(crate) fn take(&mut self) -> Option<Outbound> {
+        let has_messages = !self.outgoing.is_empty() || !self.encoded.is_empty();
+        let has_more = has_messages || self.handed != self.token;
         self.handed = self.token;
-        has_more.then(|| (self.token, std::mem::take(&mut self.outgoing)))
+        if !has_more {
+            return None;
+        }
+        let charged = std::mem::take(&mut self.charged);
+        self.gate.wait(charged);
+        self.encoded_bytes = self.encoded.record_bytes();
+        Some(Outbound {
+            token: self.token,
+            encoded: std::mem::take(&mut self.encoded),
+            outgoing: std::mem::take(&mut self.outgoing),
+        })
     }
 
     /// The changes of records that were put aside.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use sterna_broker::{
     Appended, Change, ClaimRefusal, Committed, Frame, FromPeer, Full, GroupLetter, Interest,
-    Message, Outgoing, Ownership, Peer, ReadAnswer, ReadRequest, Record, SessionKey, Store,
+    Message, Outbound, Ownership, Peer, ReadAnswer, ReadRequest, Record, SessionKey, Store,
     Testator, Wanted,
 };
 use tokio::sync::Notify;
@@ -21,6 +21,14 @@ use crate::requests::Begun;
 pub enum ToShard {
     /// Messages of another node, in their order.
     Messages(Vec<(Message, FromPeer)>),
+    /// The same, encoded: [`Broker::publish_encoded`](sterna_broker::Broker::publish_encoded). Where they are not valid,
+    /// [`Port::cannot_read`] follows.
+    Encoded {
+        /// The messages.
+        records: Bytes,
+        /// The subject by which they came.
+        subject: Arc<str>,
+    },
     /// Filters that other nodes want; for the first shard.
     Wanted(Vec<(Arc<str>, Wanted)>),
     /// Filters that are held no longer for sessions which other nodes have; for the first shard.
@@ -214,13 +222,14 @@ pub(crate) enum KeyOrder {
 /// A letter from a shard or the process to the engine.
 #[derive(Debug)]
 pub(crate) enum FromShard {
-    /// Messages for other nodes, and the last token given out for them or before.
+    /// Messages for other nodes.
     Messages {
         shard: usize,
-        token: u64,
-        outgoing: Vec<Outgoing>,
+        outbound: Outbound,
         changes: Vec<Change>,
     },
+    /// Messages that came by a subject are not valid.
+    Unreadable { subject: Arc<str> },
     /// A shard wants to read the log.
     Read { shard: usize, request: ReadRequest },
     /// Changes of the owners of sessions.
@@ -376,13 +385,17 @@ impl Port {
 
     /// Hands over what a turn had for other nodes: [`Broker::take_outgoing`](sterna_broker::Broker::take_outgoing)
     /// and [`Broker::take_changes`](sterna_broker::Broker::take_changes).
-    pub fn send(&self, token: u64, outgoing: Vec<Outgoing>, changes: Vec<Change>) {
+    pub fn send(&self, outbound: Outbound, changes: Vec<Change>) {
         self.inbound.post(FromShard::Messages {
             shard: self.shard,
-            token,
-            outgoing,
+            outbound,
             changes,
         });
+    }
+
+    /// Tells that messages are not valid which came by a subject ([`ToShard::Encoded`]).
+    pub fn cannot_read(&self, subject: Arc<str>) {
+        self.inbound.post(FromShard::Unreadable { subject });
     }
 
     /// Tells what becomes of sessions:

@@ -5,6 +5,7 @@
 //! with its length in front. Numbers have seven bits a byte, the lowest first. A record is [`Message::encode`]'s
 //! form, the same that a store keeps. `docs/cluster.md` has it as a table.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -125,6 +126,19 @@ impl Kind {
     }
 }
 
+/// A run as a batch has it: nothing but lengths was looked at.
+#[derive(Debug)]
+pub struct Section {
+    /// The shard, as its node numbers it.
+    pub shard: u16,
+    /// The kind of its records.
+    pub kind: Kind,
+    /// Where the records are in the batch, each with its length in front.
+    pub records: Range<usize>,
+    /// Number of its records.
+    pub count: usize,
+}
+
 /// Messages or letters of one shard, in its order.
 #[derive(Debug)]
 pub struct Run {
@@ -183,6 +197,26 @@ impl EncodedRun {
         self.messages += 1;
     }
 
+    /// Appends records, each with its length in front, as far as the run then takes `most_bytes` in a batch. At least one,
+    /// where it has none. Returns those that are left.
+    pub fn push_fitting<'a>(&mut self, records: &'a [u8], most_bytes: usize) -> &'a [u8] {
+        let room = most_bytes.saturating_sub(self.bytes());
+        let is_empty = self.records.is_empty();
+        let (bytes, count) = leading(records, |end, count| {
+            end <= room || (is_empty && count == 1)
+        });
+        let (fitting, rest) = records.split_at(bytes);
+        self.records.extend_from_slice(fitting);
+        self.messages += count;
+        rest
+    }
+
+    /// Its records, each with its length in front.
+    #[must_use]
+    pub fn records(&self) -> &[u8] {
+        &self.records
+    }
+
     /// Number of its messages.
     #[must_use]
     pub const fn messages(&self) -> usize {
@@ -213,18 +247,17 @@ pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + C
     Bytes::from(out)
 }
 
-/// Reads a batch, whole or not at all. Bodies of messages share no memory with it, so that one message that
-/// waits does not hold all others.
+/// The runs of a batch, all or none. Their records are as long as they say, and may not be valid otherwise.
 ///
 /// # Errors
-/// [`WireError`] where the bytes are not a batch of this version.
-pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
+/// [`WireError`] where the bytes are not runs of this version.
+pub fn sections(batch: &[u8]) -> Result<Vec<Section>, WireError> {
     let mut reader = Reader { batch, at: 0 };
     let version = reader.slice(1)?[0];
     if !READS.contains(version) {
         return Err(WireError::Version(version));
     }
-    let mut runs = Vec::new();
+    let mut sections = Vec::new();
     while reader.at < batch.len() {
         let start = reader.at;
         let shard = u16::try_from(reader.number()?).map_err(|_| WireError::Malformed(start))?;
@@ -239,34 +272,91 @@ pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
             _ => return Err(WireError::Malformed(start)),
         };
         let bytes = reader.len()?;
-        let end = reader
-            .at
-            .checked_add(bytes)
-            .filter(|end| *end <= batch.len());
+        let first = reader.at;
+        let end = first.checked_add(bytes).filter(|end| *end <= batch.len());
         let end = end.ok_or(WireError::Malformed(start))?;
-        let (mut messages, mut letters) = (Vec::new(), Vec::new());
+        let mut count = 0;
         while reader.at < end {
             let start = reader.at;
             let bytes = reader.len()?;
-            let record = reader.slice(bytes)?;
+            reader.slice(bytes)?;
             if reader.at > end {
                 return Err(WireError::Malformed(start));
             }
-            if kind != Kind::Messages {
-                letters.push(record.to_vec());
-                continue;
-            }
-            let message = Message::decode(Bytes::copy_from_slice(record))
-                .map_err(|_| WireError::Malformed(start))?;
-            messages.push(message);
+            count += 1;
         }
-        runs.push(Run {
+        sections.push(Section {
             shard,
-            messages,
-            letters,
+            kind,
+            records: first..end,
+            count,
         });
     }
-    Ok(runs)
+    Ok(sections)
+}
+
+/// Reads a batch, whole or not at all. Bodies of messages share no memory with it, so that one message that
+/// waits does not hold all others.
+///
+/// # Errors
+/// [`WireError`] where the bytes are not a batch of this version.
+pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
+    let read = |section: Section| {
+        let mut reader = Reader {
+            batch: &batch[..section.records.end],
+            at: section.records.start,
+        };
+        let mut run = Run {
+            shard: section.shard,
+            messages: Vec::new(),
+            letters: Vec::new(),
+        };
+        for _ in 0..section.count {
+            let start = reader.at;
+            let bytes = reader.len()?;
+            let record = reader.slice(bytes)?;
+            if section.kind == Kind::Messages {
+                let message = Message::decode(Bytes::copy_from_slice(record));
+                (run.messages).push(message.map_err(|_| WireError::Malformed(start))?);
+            } else {
+                run.letters.push(record.to_vec());
+            }
+        }
+        Ok(run)
+    };
+    sections(batch)?.into_iter().map(read).collect()
+}
+
+/// Records, each with its length in front, up to the first that is none.
+pub fn records(records: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut reader = Reader {
+        batch: records,
+        at: 0,
+    };
+    std::iter::from_fn(move || {
+        let bytes = reader.len().ok()?;
+        reader.slice(bytes).ok()
+    })
+}
+
+/// The first of some records, each with its length in front, as long as one is taken. `takes` gets where it ends, and its
+/// number, from 1 on. Returns where they end, and how many they are.
+pub fn leading(records: &[u8], mut takes: impl FnMut(usize, usize) -> bool) -> (usize, usize) {
+    let mut reader = Reader {
+        batch: records,
+        at: 0,
+    };
+    let (mut end, mut count) = (0, 0);
+    while end < records.len() {
+        let next = reader.len().and_then(|bytes| reader.slice(bytes));
+        // Bytes that are no record belong to none, and stay together.
+        let at = next.map_or(records.len(), |_| reader.at);
+        if !takes(at, count + 1) {
+            break;
+        }
+        (end, count) = (at, count + 1);
+    }
+    (end, count)
 }
 
 struct Reader<'a> {
@@ -317,7 +407,7 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
 
 #[cfg(test)]
 mod tests {
-    use sterna_broker::{MessageHeader, Origin, Qos};
+    use sterna_broker::{MessageHeader, Origin, Qos, messages_of};
 
     use super::*;
 
@@ -392,6 +482,46 @@ mod tests {
                 assert_eq!(one.expires_at_ms(), other.expires_at_ms());
             }
         }
+    }
+
+    #[test]
+    fn sections_have_records_as_they_are() {
+        let (runs, batch) = sample();
+        let sections = sections(&batch).expect("it is one");
+        assert_eq!(sections.len(), runs.len());
+        for (section, (shard, messages)) in sections.into_iter().zip(&runs) {
+            assert_eq!((section.shard, section.count), (*shard, messages.len()));
+            let part = &batch[section.records];
+            assert_eq!(records(part).count(), messages.len());
+            let found: Vec<_> = messages_of(part).collect::<Result<_, _>>().expect("valid");
+            let topics = found.iter().map(Message::topic);
+            assert!(topics.eq(messages.iter().map(|message| message.topic())));
+        }
+    }
+
+    #[test]
+    fn records_are_not_looked_into_before_they_are_read() {
+        let mut run = EncodedRun::new(4);
+        run.push_record(b"no message");
+        let batch = batch(1, [&run]);
+        assert_eq!(sections(&batch).map(|all| all.len()), Ok(1));
+        assert_eq!(read(&batch).unwrap_err(), WireError::Malformed(3));
+    }
+
+    #[test]
+    fn leading_records_end_where_no_more_is_taken() {
+        let mut run = EncodedRun::new(4);
+        for record in [&b"a"[..], b"bc", b"def"] {
+            run.push_record(record);
+        }
+        let all = run.records();
+        assert_eq!(leading(all, |_, count| count <= 2), (5, 2));
+        assert_eq!(leading(all, |end, _| end <= 4), (2, 1));
+        assert_eq!(leading(all, |_, _| true), (9, 3));
+        assert_eq!(leading(all, |_, _| false), (0, 0));
+        assert_eq!(leading(&[], |_, _| true), (0, 0));
+        assert_eq!(leading(&[1, b'a', 9], |_, _| true), (3, 2), "no record");
+        assert_eq!(records(&[1, b'a', 9]).count(), 1);
     }
 
     #[test]

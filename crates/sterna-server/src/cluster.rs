@@ -261,8 +261,8 @@ impl Member {
         }
         // The changes go before the note that a session has ended here: another node goes on with them.
         let changes = broker.take_changes();
-        if let Some((token, outgoing)) = broker.take_outgoing() {
-            self.port.send(token, outgoing, changes);
+        if let Some(outbound) = broker.take_outgoing() {
+            self.port.send(outbound, changes);
         }
         let mut ownership = broker.take_ownership();
         if is_stopping {
@@ -284,6 +284,11 @@ impl Member {
             ToShard::Messages(messages) => {
                 for (message, what) in messages {
                     broker.publish_from_peer(now_ms, message, what);
+                }
+            }
+            ToShard::Encoded { records, subject } => {
+                if broker.publish_encoded(now_ms, &records).is_err() {
+                    self.port.cannot_read(subject);
                 }
             }
             ToShard::Wanted(changes) => broker.set_wanted(changes),

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use super::Broker;
 use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
-use crate::message::{Message, MessageHeader, Qos};
-use crate::peers::{
-    Destination, FromPeer, Interest, NodeSet, Once, Outgoing, PeerGate, Peers, Settles, Wanted,
-    stays,
-};
+use crate::encoded::{Outbound, messages_of};
+use crate::message::{InvalidMessage, Message, MessageHeader, Qos};
+use crate::peer_gate::PeerGate;
+use crate::peers::{Destination, FromPeer, Interest, NodeSet, Once, Peers, Settles, Wanted, stays};
 use crate::route::RouteUpdate;
 use crate::store::Change;
 use crate::watch::Step;
@@ -59,13 +58,13 @@ impl<P: DoorState> Broker<P> {
         });
     }
 
-    /// The messages for other nodes that were published since the last call, in their order. To be called at
-    /// the end of a turn.
+    /// The messages for other nodes that were published since the last call, in their order. `None` where there are
+    /// none, and nothing waits for tokens. To be called at the end of a turn.
     ///
-    /// Acknowledgements wait for tokens up to the one that comes first. They are kept when
+    /// Acknowledgements wait for tokens up to [`Outbound::token`]. They are kept when
     /// [`committed`](Self::committed) has come so far: the store's `written` and `synced` are to count these
     /// tokens. So a broker in a cluster has a store that keeps nothing.
-    pub fn take_outgoing(&mut self) -> Option<(u64, Vec<Outgoing>)> {
+    pub fn take_outgoing(&mut self) -> Option<Outbound> {
         let is_crowded = std::mem::take(&mut self.queues.is_crowded);
         let peers = self.peers.as_mut()?;
         if is_crowded {
@@ -77,10 +76,39 @@ impl<P: DoorState> Broker<P> {
     /// Routes a message of another node to this node's readers. It goes to no other node.
     /// [`PeerGate::arrives`] was told of it.
     pub fn publish_from_peer(&mut self, now_ms: u64, message: Message, what: FromPeer) {
+        if let Some(peers) = &self.peers {
+            peers.gate.has_arrived(&message);
+            self.take_from_peer(now_ms, message, what);
+        }
+    }
+
+    /// As [`publish_from_peer`](Self::publish_from_peer), for a part of the other node's
+    /// [`Encoded`](crate::Encoded) messages. Their topics' retained messages stay as they are: nodes agree on these by
+    /// another way. [`PeerGate::arrive_encoded`] was told of the part's bytes.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] where one is not valid. It and those behind it are left out.
+    pub fn publish_encoded(&mut self, now_ms: u64, records: &[u8]) -> Result<(), InvalidMessage> {
+        let Some(peers) = &self.peers else {
+            return Ok(());
+        };
+        peers.gate.have_arrived_encoded(records.len() as u64);
+        for message in messages_of(records) {
+            let message = message?;
+            let what = if message.retain() {
+                FromPeer::Deliver
+            } else {
+                FromPeer::Publish
+            };
+            self.take_from_peer(now_ms, message, what);
+        }
+        Ok(())
+    }
+
+    fn take_from_peer(&mut self, now_ms: u64, message: Message, what: FromPeer) {
         let Some(peers) = &mut self.peers else {
             return;
         };
-        peers.gate.has_arrived(&message);
         peers.is_from_peer = true;
         match what {
             FromPeer::Publish => {

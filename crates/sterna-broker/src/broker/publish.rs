@@ -487,25 +487,41 @@ impl<P: DoorState> Broker<P> {
             retention,
             ..Routed::default()
         };
-        let peers = (self.peers.as_deref_mut()).filter(|peers| !peers.is_from_peer);
+        let mut peers = (self.peers.as_deref_mut()).filter(|peers| !peers.is_from_peer);
         let wanting = matches.peers.nodes();
-        let is_for_peers =
-            peers.is_some() && (retained_to(retention).is_some() || !wanting.is_empty());
+        let is_retained = peers.is_some() && retained_to(retention).is_some();
+        if wanting.is_empty() && !is_retained {
+            peers = None;
+        }
         let step = Step::Received {
             matched: matches.total,
             away: matches.asleep,
         };
         queues.saw(message.as_ref(), step);
-        if matches.total == 0 && !is_for_peers {
+        if matches.total == 0 && peers.is_none() {
             queues.counters.unmatched_messages += 1;
             return routed;
         }
+        if let Some(sending) = &mut peers {
+            routed.matched += wanting.len();
+            let encoded = if is_retained {
+                None
+            } else {
+                sending.encode(message.as_ref(), matches.peers)
+            };
+            if let Some(token) = encoded {
+                self.token = self.token.max(token);
+                if matches.total == 0 {
+                    return routed;
+                }
+                peers = None;
+            }
+        }
         let message = message.into();
-        if let Some(peers) = peers.filter(|_| is_for_peers) {
+        if let Some(peers) = peers {
             // The acknowledgement waits for the last of a publication's tokens.
             let token = peers.publish(&message, retention, matches.peers);
             self.token = self.token.max(token);
-            routed.matched += wanting.len();
         }
         for (shard, targets) in &matches.remote {
             let parcel = Parcel {

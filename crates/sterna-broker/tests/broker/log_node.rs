@@ -200,11 +200,12 @@ impl LogNode {
     pub(crate) fn hand_over(&mut self, shard: u16) {
         let broker = self.cluster.broker(shard);
         let changes = broker.take_changes();
-        if let Some((token, outgoing)) = broker.take_outgoing() {
+        if let Some(outbound) = broker.take_outgoing() {
+            assert!(outbound.encoded.is_empty(), "there is no other node");
             self.turns.push_back(Turn {
                 shard: usize::from(shard),
-                token,
-                outgoing,
+                token: outbound.token,
+                outgoing: outbound.outgoing,
                 changes,
             });
         }

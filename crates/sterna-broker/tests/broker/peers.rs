@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Destination, FromPeer, Interest, Limits, NodeSet, Once, Outgoing, PeerGate, Publication,
-    PublishRefusal, Qos, Retention, Routed, SubscribeError, Wanted, shared_of,
+    Destination, FromPeer, Interest, InvalidMessage, Limits, NodeSet, Once, Outbound, Outgoing,
+    PeerGate, Publication, PublishRefusal, Qos, Recipients, Retention, Routed, SubscribeError,
+    Wanted, messages_of, shared_of,
 };
 
 use crate::cluster::{Cluster, message, qos};
@@ -62,6 +63,48 @@ fn publish(node: &mut Cluster, shard: u16, topic: &str, level: Qos, retain: bool
     node.collect(shard);
     node.run();
     routed
+}
+
+/// What a shard has for other nodes.
+struct Taken {
+    token: u64,
+    destinations: Vec<Destination>,
+    topics: Vec<String>,
+    /// Bytes that the gate was charged with.
+    bytes: u64,
+}
+
+fn take(node: &mut Cluster, shard: u16) -> Option<Taken> {
+    let Outbound {
+        token,
+        encoded,
+        outgoing,
+    } = node.broker(shard).take_outgoing()?;
+    let mut taken = Taken {
+        token,
+        destinations: Vec::new(),
+        topics: Vec::new(),
+        bytes: encoded.bytes() + outgoing.iter().map(Outgoing::bytes).sum::<u64>(),
+    };
+    for (recipients, records) in encoded.parts() {
+        for message in messages_of(records) {
+            let message = message.expect("it was encoded here");
+            taken.destinations.push(Destination::Nodes(recipients));
+            taken.topics.push(message.topic().to_owned());
+        }
+    }
+    for one in outgoing {
+        taken.destinations.push(one.destination);
+        taken.topics.push(one.message.topic().to_owned());
+    }
+    Some(taken)
+}
+
+fn nodes(acknowledged: &[usize], at_most_once: &[usize]) -> Destination {
+    Destination::Nodes(Recipients {
+        acknowledged: set(acknowledged),
+        at_most_once: set(at_most_once),
+    })
 }
 
 fn interest(node: &mut Cluster) -> Vec<(String, Interest)> {
@@ -137,26 +180,12 @@ fn a_message_goes_once_to_each_node_that_wants_it() {
     assert_eq!((routed.matched, routed.token), (3, 1), "it waits");
     let routed = publish(&mut node, 1, "other", Qos::ExactlyOnce, false);
     assert_eq!((routed.matched, routed.token), (0, 0));
-    let (token, outgoing) = node.broker(1).take_outgoing().expect("two messages");
-    assert_eq!(token, 1);
-    let destinations: Vec<_> = outgoing.iter().map(|one| one.destination).collect();
-    assert_eq!(
-        destinations,
-        [
-            Destination::Nodes {
-                acknowledged: set(&[]),
-                at_most_once: set(&[1, 2, 5])
-            },
-            Destination::Nodes {
-                acknowledged: set(&[2]),
-                at_most_once: set(&[1, 5])
-            },
-        ]
-    );
-    assert_eq!(
-        gate.waiting_bytes(),
-        outgoing.iter().map(Outgoing::bytes).sum::<u64>()
-    );
+    let taken = take(&mut node, 1).expect("two messages");
+    assert_eq!(taken.token, 1);
+    let expected = [nodes(&[], &[1, 2, 5]), nodes(&[2], &[1, 5])];
+    assert_eq!(taken.destinations, expected);
+    assert_eq!(taken.topics, ["t/1", "t/1"]);
+    assert_eq!(gate.waiting_bytes(), taken.bytes);
     want(&mut node, "t/#", Wanted::NOBODY);
     want(&mut node, "t/1", Wanted::NOBODY);
     assert_eq!(
@@ -173,16 +202,12 @@ fn what_must_arrive_waits_for_a_node_that_is_away() {
     let routed = publish(&mut node, 0, "t", Qos::AtLeastOnce, false);
     assert_eq!((routed.matched, routed.token), (1, 1));
     publish(&mut node, 0, "t", Qos::AtMostOnce, false);
-    let (_, outgoing) = node.broker(0).take_outgoing().expect("both");
-    let waiting = |one: &&Outgoing| {
-        one.destination
-            == Destination::Nodes {
-                acknowledged: set(&[4]),
-                at_most_once: set(&[]),
-            }
-    };
-    assert_eq!(outgoing.iter().filter(waiting).count(), 1);
-    assert_eq!(outgoing.len(), 1, "QoS 0 does not wait");
+    let taken = take(&mut node, 0).expect("both");
+    assert_eq!(
+        taken.destinations,
+        [nodes(&[4], &[])],
+        "QoS 0 does not wait"
+    );
 }
 
 #[test]
@@ -210,6 +235,75 @@ fn what_comes_from_a_node_goes_to_no_other() {
     (node.broker(0)).publish_from_peer(now_ms, clearing, FromPeer::Retain);
     assert_eq!(node.directory.retained().0, 0);
     assert!(node.drain(reader).is_empty());
+}
+
+/// The messages that a node has for another, as this brings them there.
+fn encoded(node: &mut Cluster, shard: u16) -> Vec<u8> {
+    let outbound = node.broker(shard).take_outgoing().expect("messages");
+    let parts = outbound.encoded.parts();
+    parts.flat_map(|(_, records)| records.to_vec()).collect()
+}
+
+#[test]
+fn encoded_messages_reach_the_readers_of_another_node() {
+    let ((mut here, _), (mut there, gate)) = (node(), node());
+    want(&mut here, "t/#", wanted(&[1], &[1]));
+    let reader = there.open(1, "reader");
+    there.subscribe(reader, "t/#", qos(Qos::AtLeastOnce));
+    want(&mut there, "t/#", wanted(&[2], &[2]));
+    for (topic, level, retain) in [
+        ("t/1", Qos::AtMostOnce, false),
+        ("t/2", Qos::AtLeastOnce, false),
+        ("t/1", Qos::AtLeastOnce, true),
+        ("t/3", Qos::ExactlyOnce, false),
+    ] {
+        publish(&mut here, 0, topic, level, retain);
+    }
+    let records = encoded(&mut here, 0);
+    let now_ms = there.now_ms;
+    gate.arrive_encoded(records.len() as u64);
+    let taken = there.broker(0).publish_encoded(now_ms, &records);
+    assert_eq!(taken, Ok(()));
+    there.collect(0);
+    there.run();
+    let drained = there.drain(reader);
+    assert_eq!(drained.len(), 4, "{drained:?}");
+    assert!(take(&mut there, 0).is_none(), "it goes to no other");
+    assert_eq!(there.directory.retained().0, 0, "by another way");
+    // Those before what is not valid have arrived.
+    let cut = &records[..records.len() - 1];
+    let taken = there.broker(0).publish_encoded(now_ms, cut);
+    assert_eq!(taken, Err(InvalidMessage));
+    there.collect(0);
+    there.run();
+    assert_eq!(there.drain(reader).len(), 3);
+}
+
+#[test]
+fn a_node_that_takes_messages_as_they_are_gets_them_by_themselves() {
+    let (mut node, gate) = node();
+    gate.set_whole(set(&[9]));
+    want(&mut node, "t", wanted(&[1], &[]));
+    want(&mut node, "u", wanted(&[1, 9], &[9]));
+    publish(&mut node, 0, "t", Qos::AtLeastOnce, false);
+    publish(&mut node, 0, "u", Qos::AtLeastOnce, false);
+    let outbound = node.broker(0).take_outgoing().expect("both");
+    assert_eq!(outbound.encoded.parts().count(), 1);
+    let destinations: Vec<_> = (outbound.outgoing.iter())
+        .map(|one| one.destination)
+        .collect();
+    assert_eq!(destinations, [nodes(&[9], &[1])]);
+}
+
+#[test]
+fn what_arrives_encoded_is_bounded_as_well() {
+    let (mut node, gate) = node();
+    gate.arrive_encoded(10_000);
+    assert!(gate.is_behind());
+    let now_ms = node.now_ms;
+    let nothing = node.broker(0).publish_encoded(now_ms, &[0; 10_000]);
+    assert_eq!(nothing, Err(InvalidMessage));
+    assert!(!gate.is_behind());
 }
 
 #[test]
@@ -343,11 +437,18 @@ fn before_it_is_known_what_others_want_nothing_is_acknowledged() {
 fn what_waits_is_bounded_and_so_is_one_message() {
     let (mut node, gate) = node();
     want(&mut node, "t", wanted(&[1], &[1]));
+    let mut published = 0;
     while !publish(&mut node, 0, "t", Qos::AtLeastOnce, false).is_refused() {
-        assert!(gate.waiting_bytes() < 20_000, "it has a limit");
+        published += 1;
+        assert!(published < 1_000, "it has a limit");
     }
-    let (_, outgoing) = node.broker(0).take_outgoing().expect("many");
-    gate.release(outgoing.iter().map(Outgoing::bytes).sum());
+    assert!(
+        !publish(&mut node, 1, "t", Qos::AtLeastOnce, false).is_refused(),
+        "a turn of each shard may go above"
+    );
+    let taken = take(&mut node, 0).expect("many");
+    assert_eq!(gate.waiting_bytes(), taken.bytes);
+    gate.release(taken.bytes);
     assert_eq!(gate.waiting_bytes(), 0);
     assert!(!publish(&mut node, 0, "t", Qos::AtLeastOnce, false).is_refused());
     gate.set_largest_body_bytes(1);
@@ -365,11 +466,10 @@ fn retained_messages_go_to_all_nodes() {
     );
     assert!(node.broker(0).clear_retained("t"));
     publish(&mut node, 0, "$own", Qos::AtMostOnce, true);
-    let (token, outgoing) = node.broker(0).take_outgoing().expect("three");
-    assert_eq!(token, 1);
-    let destinations: Vec<_> = outgoing.iter().map(|one| one.destination).collect();
+    let taken = take(&mut node, 0).expect("three");
+    assert_eq!(taken.token, 1);
     assert_eq!(
-        destinations,
+        taken.destinations,
         [
             Destination::Retained {
                 reached: NodeSet::EMPTY
@@ -391,24 +491,24 @@ fn each_acknowledged_retained_message_goes_into_the_inboxes_of_its_readers() {
     let retained = |reached: &[usize]| Destination::Retained {
         reached: set(reached),
     };
-    let inbox = Destination::Nodes {
-        acknowledged: set(&[1]),
-        at_most_once: NodeSet::EMPTY,
-    };
+    let inbox = nodes(&[1], &[]);
     for (level, expected) in [
         (Qos::AtMostOnce, vec![retained(&[])]),
         (Qos::AtLeastOnce, vec![inbox, retained(&[1])]),
         (Qos::ExactlyOnce, vec![inbox, retained(&[1])]),
     ] {
         let routed = publish(&mut node, 0, "t", level, true);
-        let (token, outgoing) = node.broker(0).take_outgoing().expect("it goes to others");
+        let taken = take(&mut node, 0).expect("it goes to others");
         assert_eq!(
             routed.token,
-            if level.is_acknowledged() { token } else { 0 },
+            if level.is_acknowledged() {
+                taken.token
+            } else {
+                0
+            },
             "the acknowledgement waits for both"
         );
-        let destinations: Vec<_> = outgoing.iter().map(|one| one.destination).collect();
-        assert_eq!(destinations, expected, "{level:?}");
+        assert_eq!(taken.destinations, expected, "{level:?}");
     }
 }
 
@@ -426,18 +526,17 @@ fn a_clear_of_nothing_is_delivered_and_leaves_no_retained_message() {
         let (now_ms, message) = (node.now_ms, message(topic, "", level, true));
         let origin = None;
         let routed = (node.broker(0)).publish(now_ms, Publication { origin, message });
-        let (token, outgoing) = node.broker(0).take_outgoing().expect("it goes to others");
+        let taken = take(node, 0).expect("it goes to others");
         assert_eq!(
             routed.token,
-            if level.is_acknowledged() { token } else { 0 },
+            if level.is_acknowledged() {
+                taken.token
+            } else {
+                0
+            },
             "the acknowledgement waits for all"
         );
-        let destinations = outgoing.iter().map(|one| one.destination);
-        (routed.retention, destinations.collect::<Vec<_>>())
-    };
-    let to = |acknowledged: &[usize], at_most_once: &[usize]| Destination::Nodes {
-        acknowledged: set(acknowledged),
-        at_most_once: set(at_most_once),
+        (routed.retention, taken.destinations)
     };
     let log = Destination::Log {
         once: None,
@@ -447,8 +546,8 @@ fn a_clear_of_nothing_is_delivered_and_leaves_no_retained_message() {
     for (topic, level, expected) in [
         ("nobodys", Qos::AtMostOnce, vec![absent]),
         ("nobodys", Qos::AtLeastOnce, vec![absent]),
-        ("t", Qos::AtMostOnce, vec![to(&[], &[1]), absent]),
-        ("t", Qos::AtLeastOnce, vec![to(&[1], &[]), absent]),
+        ("t", Qos::AtMostOnce, vec![nodes(&[], &[1]), absent]),
+        ("t", Qos::AtLeastOnce, vec![nodes(&[1], &[]), absent]),
         ("logged", Qos::AtLeastOnce, vec![log, absent]),
     ] {
         let answer = clear(&mut node, topic, level);
@@ -484,18 +583,12 @@ fn retained_messages_are_handed_over_again_a_page_at_a_time() {
     while let Some(place) = skip {
         let now_ms = node.now_ms;
         skip = node.broker(0).restore_retained(now_ms, place, 2);
-        let (token, page) = node.broker(0).take_outgoing().expect("a page");
-        assert_eq!(token, 0, "nobody waits for it");
-        assert!(page.len() <= 2);
-        for Outgoing {
-            message,
-            destination,
-            ..
-        } in page
-        {
-            assert_eq!(destination, Destination::Restored);
-            topics.push(message.topic().to_owned());
-        }
+        let page = take(&mut node, 0).expect("a page");
+        assert_eq!(page.token, 0, "nobody waits for it");
+        assert!(page.topics.len() <= 2);
+        let mut destinations = page.destinations.iter();
+        assert!(destinations.all(|one| *one == Destination::Restored));
+        topics.extend(page.topics);
     }
     topics.sort_unstable();
     assert_eq!(topics, ["a", "b", "c/d"]);
@@ -509,10 +602,11 @@ fn together(node: &mut Cluster, messages: &[(&str, Qos, bool)]) -> (Routed, Vec<
         .collect();
     let routed = node.broker(0).publish_together(now_ms, messages);
     node.collect(0);
-    let outgoing = node.broker(0).take_outgoing();
-    let outgoing = outgoing.map_or_else(Vec::new, |(_, outgoing)| outgoing);
-    let destinations = outgoing.iter().map(|one| one.destination);
-    (routed, destinations.collect())
+    let taken = take(node, 0);
+    (
+        routed,
+        taken.map_or_else(Vec::new, |taken| taken.destinations),
+    )
 }
 
 #[test]
@@ -582,8 +676,8 @@ fn what_has_a_name_of_its_own_goes_by_the_log_whoever_wants_it() {
     let named = |node: &mut Cluster, topic: &str, level| {
         node.broker(0).name_next_as(once, Some((b"key", b"value")));
         let routed = publish(node, 0, topic, level, false);
-        let outgoing = node.broker(0).take_outgoing();
-        let destination = outgoing.and_then(|(_, outgoing)| Some(outgoing.first()?.destination));
+        let taken = take(node, 0);
+        let destination = taken.and_then(|taken| taken.destinations.first().copied());
         (routed.refused, destination)
     };
     let log = Destination::Log {
@@ -630,8 +724,8 @@ fn records_of_the_cluster_follow_the_messages_of_their_turn() {
     let other = Some(&b"other"[..]);
     let values = [b"value", &b"one"[..]].map(Some);
     assert_eq!(found, [(key, values[0]), (other, values[1])]);
-    let (token, outgoing) = node.broker(1).take_outgoing().expect("a token");
-    assert_eq!((token, outgoing.len()), (2, 0));
+    let taken = take(&mut node, 1).expect("a token");
+    assert_eq!((taken.token, taken.topics.len()), (2, 0));
     let mut alone = Cluster::new(1);
     alone.broker(0).keep_shared(b"key", b"value");
     assert_eq!(alone.broker(0).token(), 0, "nobody else is to know");

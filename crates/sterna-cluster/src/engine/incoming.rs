@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
+use bytes::Bytes;
 use futures_util::StreamExt;
-use sterna_broker::{FromPeer, Message};
 use tokio::time::Instant;
 
 use super::streams::INBOX;
 use super::{Core, Retry};
-use crate::wire;
+use crate::port::ToShard;
+use crate::wire::{self, Kind};
 
 /// Messages that are handed over before readers' queues are looked at.
 const SLICE: usize = 128;
@@ -108,8 +110,8 @@ impl Core {
                 }
             };
             if is_news {
-                for (shard, messages) in self.read_batch(&batch.subject, &batch.payload) {
-                    self.deliver(&mut pace, shard, messages).await;
+                for run in self.read_batch(&batch.subject, &batch.payload) {
+                    self.deliver(&mut pace, run).await;
                 }
             }
             *next = Some(batch.position + 1);
@@ -120,13 +122,16 @@ impl Core {
 
     /// Hands a run over in slices. After an outage there are many messages at once. They may be too many for a
     /// reader that keeps up with its publishers. So where its queue is half full, the next slice comes later.
-    async fn deliver(&self, pace: &mut Pace, shard: usize, mut messages: Vec<Message>) {
-        while !messages.is_empty() {
-            let rest = messages.split_off(messages.len().min(SLICE));
-            pace.given += messages.len();
-            let slice = messages.into_iter().map(for_readers).collect();
-            self.post_messages(shard, slice);
-            messages = rest;
+    async fn deliver(&self, pace: &mut Pace, mut run: Run) {
+        while !run.records.is_empty() {
+            let (bytes, count) = wire::leading(&run.records, |_, count| count <= SLICE);
+            let slice = Run {
+                records: run.records.split_to(bytes),
+                subject: Arc::clone(&run.subject),
+                ..run
+            };
+            pace.given += count;
+            self.post_run(slice);
             if pace.given < SLICE {
                 continue;
             }
@@ -173,48 +178,66 @@ impl Core {
     }
 
     /// Hands over what may be missed. It is dropped for a shard that does not come to it, before memory is full.
-    fn received(&self, subject: &str, payload: &[u8]) {
-        for (shard, messages) in self.read_batch(subject, payload) {
-            if self.gate.is_behind() && self.has_letters(shard) {
-                self.gate.count_dropped(messages.len() as u64);
-                continue;
+    fn received(&self, subject: &str, payload: &Bytes) {
+        for run in self.read_batch(subject, payload) {
+            if self.gate.is_behind() && self.has_letters(run.shard) {
+                self.gate.count_dropped(run.count as u64);
+            } else {
+                self.post_run(run);
             }
-            let messages = messages.into_iter().map(for_readers).collect();
-            self.post_messages(shard, messages);
         }
     }
 
-    /// The messages of a batch by the shard that gets them. A publisher has one shard there, and so it has
+    fn post_run(&self, run: Run) {
+        self.gate.arrive_encoded(run.records.len() as u64);
+        let Run {
+            shard,
+            records,
+            subject,
+            ..
+        } = run;
+        self.post(shard, ToShard::Encoded { records, subject });
+    }
+
+    /// The runs of a batch with messages, by the shard that gets them. A publisher has one shard there, and so it has
     /// one here.
-    fn read_batch(&self, subject: &str, payload: &[u8]) -> Vec<(usize, Vec<Message>)> {
-        let runs = match wire::read(payload) {
-            Ok(runs) => runs,
+    fn read_batch(&self, subject: &str, payload: &Bytes) -> Vec<Run> {
+        let sections = match wire::sections(payload) {
+            Ok(sections) => sections,
             Err(error) => {
                 self.cannot_read("batch", subject, error);
                 return Vec::new();
             }
         };
         self.status.received_batches.add(1);
-        let mut by_shard = Vec::with_capacity(runs.len());
-        for run in runs {
-            self.status.received_messages.add(run.messages.len() as u64);
-            if !run.letters.is_empty() {
-                self.received_letters(source_of(subject), subject, run.letters);
+        let subject: Arc<str> = subject.into();
+        let mut runs = Vec::with_capacity(sections.len());
+        for section in sections {
+            let records = payload.slice(section.records);
+            if section.kind != Kind::Messages {
+                let letters = wire::records(&records).map(<[u8]>::to_vec).collect();
+                self.received_letters(source_of(&subject), &subject, letters);
+                continue;
             }
-            by_shard.push((usize::from(run.shard), run.messages));
+            self.status.received_messages.add(section.count as u64);
+            runs.push(Run {
+                shard: usize::from(section.shard),
+                records,
+                count: section.count,
+                subject: Arc::clone(&subject),
+            });
         }
-        by_shard
+        runs
     }
 }
 
-/// A message that came for this node's readers. Nodes agree on its topic's retained message by another way.
-fn for_readers(message: Message) -> (Message, FromPeer) {
-    let what = if message.retain() {
-        FromPeer::Deliver
-    } else {
-        FromPeer::Publish
-    };
-    (message, what)
+/// Messages of one shard of another node, which that shard's number here gets as they are.
+struct Run {
+    shard: usize,
+    records: Bytes,
+    count: usize,
+    /// The subject by which they came.
+    subject: Arc<str>,
 }
 
 /// How fast what must arrive is handed over.
@@ -304,18 +327,6 @@ mod tests {
             Some(PAUSES.0),
             "it followed meanwhile"
         );
-    }
-
-    #[test]
-    fn what_comes_for_readers_leaves_the_retained_message_as_it_is() {
-        for (retain, what) in [(false, FromPeer::Publish), (true, FromPeer::Deliver)] {
-            let header = sterna_broker::MessageHeader {
-                retain,
-                ..sterna_broker::MessageHeader::default()
-            };
-            let message = Message::copy("t", &[], b"x", header).expect("a small message");
-            assert_eq!(for_readers(message).1, what);
-        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Client, jetstream};
 use bytes::Bytes;
-use sterna_broker::{FromPeer, Interest, Message, PeerGate, Store};
+use sterna_broker::{FromPeer, Interest, Message, NodeSet, PeerGate, Store};
 use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -50,7 +50,7 @@ use crate::port::{
 };
 use crate::settings::Settings;
 use crate::status::Status;
-use crate::table::Table;
+use crate::table::{OUTSIDE, Table};
 use crate::wire;
 use lanes::Lane;
 
@@ -153,11 +153,18 @@ impl Engine {
     /// An engine that has not started. `maximum_waiting_bytes` is how many bytes of messages may wait for it.
     #[must_use]
     pub fn new(settings: Settings, maximum_waiting_bytes: u64) -> Self {
+        let gate = PeerGate::new(maximum_waiting_bytes);
+        if settings.region.is_some() {
+            // Other regions get entries of one topic each.
+            let mut whole = NodeSet::EMPTY;
+            whole.insert(OUTSIDE);
+            gate.set_whole(whole);
+        }
         Self {
             inbound: Arc::default(),
             progress: (0..settings.shards).map(|_| Arc::default()).collect(),
             status: Arc::default(),
-            gate: Arc::new(PeerGate::new(maximum_waiting_bytes)),
+            gate: Arc::new(gate),
             fence: Arc::default(),
             log: Arc::new(LogView::new(settings.shards)),
             settings,

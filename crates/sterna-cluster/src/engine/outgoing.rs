@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sterna_broker::{Change, Destination, Message, NodeSet, Outgoing, PeerGate};
+use sterna_broker::{
+    Change, Destination, InvalidMessage, Message, NodeSet, Outbound, Outgoing, PeerGate, Recipients,
+};
 
 use super::{Core, lanes, log, regions, retained};
 use crate::commits::Part;
@@ -32,13 +34,15 @@ impl Drop for Charge {
 struct Runs(Vec<EncodedRun>);
 
 impl Runs {
-    fn push(&mut self, shard: u16, record: &[u8], most_bytes: usize) {
-        let is_full = |run: &EncodedRun| run.bytes() + record.len() > most_bytes;
-        if self.0.last().is_none_or(is_full) {
-            self.0.push(EncodedRun::new(shard));
-        }
-        if let Some(run) = self.0.last_mut() {
-            run.push_record(record);
+    /// Appends records, each with its length in front.
+    fn push(&mut self, shard: u16, mut records: &[u8], most_bytes: usize) {
+        while !records.is_empty() {
+            if let Some(last) = self.0.last_mut() {
+                records = last.push_fitting(records, most_bytes);
+            }
+            if !records.is_empty() {
+                self.0.push(EncodedRun::new(shard));
+            }
         }
     }
 }
@@ -62,10 +66,12 @@ impl Core {
                 match letter {
                     FromShard::Messages {
                         shard,
-                        token,
-                        outgoing,
+                        outbound,
                         changes,
-                    } => charges.push(self.sort((shard, token), outgoing, changes, &mut live)),
+                    } => charges.push(self.sort(shard, outbound, changes, &mut live)),
+                    FromShard::Unreadable { subject } => {
+                        self.cannot_read("message", subject, InvalidMessage);
+                    }
                     FromShard::Read { shard, request } => {
                         self.spawn(Rc::clone(&self).read_log(shard, request));
                     }
@@ -99,24 +105,38 @@ impl Core {
     /// Sorts what a shard had for other nodes in one turn.
     fn sort(
         &self,
-        (shard, token): (usize, u64),
-        outgoing: Vec<Outgoing>,
+        shard: usize,
+        outbound: Outbound,
         changes: Vec<Change>,
         live: &mut Live,
     ) -> Rc<Charge> {
+        let Outbound {
+            token,
+            encoded,
+            outgoing,
+        } = outbound;
         let charge = Rc::new(Charge {
             gate: Arc::clone(&self.gate),
-            bytes: outgoing.iter().map(Outgoing::bytes).sum(),
+            bytes: encoded.bytes() + outgoing.iter().map(Outgoing::bytes).sum::<u64>(),
         });
         let part = self.commits.borrow_mut()[shard].open(shard, token);
         let most_bytes = self.batch_bytes();
-        let (mut record, number) = (Vec::new(), shard as u16);
-        let (mut live_runs, mut sure_runs) = (
-            BTreeMap::<usize, Runs>::new(),
-            BTreeMap::<usize, Runs>::new(),
-        );
+        let (mut scratch, number) = (Vec::new(), shard as u16);
+        let mut live_runs = BTreeMap::<usize, Runs>::new();
+        let mut sure_runs = BTreeMap::<usize, Runs>::new();
         let has_outside = self.has_outside();
-        let is_inside = |node: &usize| !has_outside || *node != OUTSIDE;
+        let mut push = |recipients: Recipients, records: &[u8]| {
+            let is_inside = |node: &usize| !has_outside || *node != OUTSIDE;
+            for node in recipients.at_most_once.iter().filter(is_inside) {
+                (live_runs.entry(node).or_default()).push(number, records, most_bytes);
+            }
+            for node in recipients.acknowledged.iter().filter(is_inside) {
+                (sure_runs.entry(node).or_default()).push(number, records, most_bytes);
+            }
+        };
+        for (recipients, records) in encoded.parts() {
+            push(recipients, records);
+        }
         let mut last_exported = None::<Arc<Message>>;
         for Outgoing {
             message,
@@ -149,18 +169,10 @@ impl Core {
                 last_exported = Some(Arc::clone(&message));
             }
             match destination {
-                Destination::Nodes {
-                    acknowledged,
-                    at_most_once,
-                } => {
-                    record.clear();
-                    message.encode(&mut record);
-                    for node in at_most_once.iter().filter(is_inside) {
-                        (live_runs.entry(node).or_default()).push(number, &record, most_bytes);
-                    }
-                    for node in acknowledged.iter().filter(is_inside) {
-                        (sure_runs.entry(node).or_default()).push(number, &record, most_bytes);
-                    }
+                Destination::Nodes(recipients) => {
+                    let mut one = EncodedRun::new(number);
+                    one.push(&message, &mut scratch);
+                    push(recipients, one.records());
                 }
                 Destination::Log { once, following } => {
                     if settles.is_some() {
@@ -244,10 +256,10 @@ impl Core {
     /// Whether a message goes to other regions.
     fn leaves(&self, message: &Message, destination: Destination) -> bool {
         match destination {
-            Destination::Nodes {
-                acknowledged,
-                at_most_once,
-            } => acknowledged.contains(OUTSIDE) || at_most_once.contains(OUTSIDE),
+            Destination::Nodes(recipients) => {
+                recipients.acknowledged.contains(OUTSIDE)
+                    || recipients.at_most_once.contains(OUTSIDE)
+            }
             Destination::Log { .. }
             | Destination::Retained { .. }
             | Destination::RetainedQuietly => self.settings.crosses(message.topic()),
@@ -338,9 +350,16 @@ mod tests {
     #[test]
     fn runs_and_batches_keep_their_limit_unless_a_message_is_larger() {
         let mut runs = Runs::default();
+        let mut records = Vec::new();
         for bytes in [400, 400, 400, 5_000, 10] {
-            runs.push(3, &vec![0; bytes], 1_000);
+            let mut one = EncodedRun::new(3);
+            one.push_record(&vec![0; bytes]);
+            records.extend_from_slice(one.records());
         }
+        // Wherever turns end: a run goes on with the next one's.
+        let (first, rest) = records.split_at(402);
+        runs.push(3, first, 1_000);
+        runs.push(3, rest, 1_000);
         let messages: Vec<usize> = runs.0.iter().map(EncodedRun::messages).collect();
         assert_eq!(messages, [2, 1, 1, 1]);
         assert_eq!(in_one_batch(&runs.0, 1_000), 1);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sterna_broker::{
     Appended, Broker, Change, Committed, ConsumerId, Directory, Event, Frame, Full, Keeping,
-    Limits, Message, MessageHeader, OpenSession, Outgoing, Ownership, PeerGate, Publication, Qos,
-    ReadAnswer, ReadRequest, Record, SessionKey, ShardId, Store, Wanted,
+    Limits, Message, MessageHeader, OpenSession, Outbound, Outgoing, Ownership, PeerGate,
+    Publication, Qos, ReadAnswer, ReadRequest, Record, SessionKey, ShardId, Store, Wanted,
 };
 use sterna_cluster::owners::Process;
 use sterna_cluster::tail::Records;
@@ -123,7 +123,10 @@ impl Node {
     /// The shard hands over what it has.
     pub(crate) fn end_turn(&mut self) {
         let changes = self.broker.take_changes();
-        if let Some((token, outgoing)) = self.broker.take_outgoing() {
+        if let Some(Outbound {
+            token, outgoing, ..
+        }) = self.broker.take_outgoing()
+        {
             let from = self.end.load(Ordering::SeqCst);
             self.turns.push_back(Turn {
                 token,
