@@ -152,6 +152,17 @@ impl GroupReader {
         self.needed
     }
 
+    /// Where the cursor is, and the positions before that are not settled: what a restart would read. All that waits in
+    /// the log is in `tail`.
+    pub(crate) fn unsettled(&self, tail: &Tail) -> (u64, Vec<u64>) {
+        let known = self.unsettled.range(..self.from);
+        let shelved = tail.before(self.from);
+        let mut before: Vec<u64> = known.map(|(&at, _)| at).chain(shelved).collect();
+        before.sort_unstable();
+        before.dedup();
+        (self.from, before)
+    }
+
     /// The cursor as a store is to keep it, where nothing before the watermark is under way. All that waits in
     /// the log is in `tail`: mostly the cursor is at the first of it, and so says all.
     pub(crate) fn write(&mut self, watermark: u64, tail: &Tail) -> Cursor {
@@ -264,6 +275,7 @@ mod tests {
             .collect();
         assert_eq!(wanted, [(7, 3), (8, 0), (10, 0), (11, 0), (13, 0), (14, 0)]);
         assert_eq!(reader.needed(), 7);
+        assert_eq!(reader.unsettled(&Tail::default()), (10, vec![7, 8]));
     }
 
     #[test]

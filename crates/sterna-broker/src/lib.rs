@@ -101,6 +101,7 @@ mod list;
 mod losses;
 mod mail;
 mod message;
+mod needs;
 mod nodes;
 mod owned;
 mod packed;
@@ -140,6 +141,7 @@ pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
+pub use needs::{LogNeeds, NeededFilter, NeedsLimits, ReaderNeeds};
 pub use owned::{ClaimRefusal, Ownership, Testator, delayed_will, is_will_delayed};
 pub use peer_gate::PeerGate;
 pub use peers::{

@@ -83,6 +83,8 @@ pub struct Limits {
     /// Time between two writings of what readers of the log have settled, in milliseconds. After a crash,
     /// consumers may get again at QoS 1 what they have settled since the last.
     pub cursor_interval_ms: u64,
+    /// Time between two surveys of what of the log nobody needs any more, in milliseconds.
+    pub survey_interval_ms: u64,
 }
 
 impl Default for Limits {
@@ -118,6 +120,7 @@ impl Default for Limits {
             read_ahead_messages: 256,
             read_ahead_bytes: 1 << 20,
             cursor_interval_ms: 200,
+            survey_interval_ms: 10_000,
         }
     }
 }

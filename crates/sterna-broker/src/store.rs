@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::far_group::group_of_root;
 use crate::message::{Message, fnv1a};
+use crate::needs::{LogNeeds, NeedsLimits};
 
 /// Which part of the stored state a shard takes over when it starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,6 +241,18 @@ pub trait Store: Send + fmt::Debug {
     /// It is 1 while the log is not long.
     fn crowded_before(&self) -> u64 {
         1
+    }
+
+    /// How much the store wants to be told of what this shard's readers need ([`needs`](Self::needs)). `None` while it
+    /// would make nothing of it.
+    fn wanted_needs(&self) -> Option<NeedsLimits> {
+        None
+    }
+
+    /// The needs of this shard's readers, by their cursors that are on the disk. All else may be taken out of the log.
+    /// [`hold_from`](Self::hold_from) has everything stay from its position on, until this is told again.
+    fn needs(&mut self, needs: LogNeeds) {
+        let _ = needs;
     }
 }
 

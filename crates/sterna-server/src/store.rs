@@ -97,7 +97,7 @@ impl OpenStore {
 
 impl From<&config::Store> for Settings {
     fn from(store: &config::Store) -> Self {
-        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
         Self {
             durability: match store.durability {
                 Durability::Memory => sterna_store::Durability::Memory,
@@ -109,11 +109,17 @@ impl From<&config::Store> for Settings {
             segment_bytes: store.segment_bytes,
             maximum_bytes: store.maximum_bytes,
             minimum_free_bytes: store.minimum_free_bytes,
-            maximum_unwritten_bytes: bytes(store.maximum_unwritten_bytes),
+            maximum_unwritten_bytes: size(store.maximum_unwritten_bytes),
             checkpoint_interval_ms: store.checkpoint_interval_ms,
-            maximum_pending_bytes: bytes(store.maximum_pending_bytes),
-            records_cache_bytes: bytes(store.records_cache_bytes),
-            index_cache_bytes: bytes(store.index_cache_bytes),
+            maximum_pending_bytes: size(store.maximum_pending_bytes),
+            records_cache_bytes: size(store.records_cache_bytes),
+            index_cache_bytes: size(store.index_cache_bytes),
+            maximum_rewrite_readers: size(store.maximum_rewrite_readers.into()),
+            maximum_rewrite_filters: size(store.maximum_rewrite_filters.into()),
+            maximum_rewrite_positions: size(store.maximum_rewrite_positions.into()),
+            rewrite_interval_ms: store.rewrite_interval_s.saturating_mul(1000),
+            rewrite_least_percent: store.rewrite_least_percent,
+            rewrite_bytes_per_s: store.rewrite_bytes_per_s,
         }
     }
 }

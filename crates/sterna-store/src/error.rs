@@ -14,6 +14,8 @@ pub enum OpenError {
         file: String,
         /// Version of its format.
         version: u32,
+        /// The highest version that this program knows.
+        known: u32,
     },
     /// A file without which nothing can be recovered is damaged or missing, in a sentence.
     Damaged {
@@ -37,11 +39,14 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setting(reason) => f.write_str(reason),
-            Self::Newer { file, version } => write!(
+            Self::Newer {
+                file,
+                version,
+                known,
+            } => write!(
                 f,
-                "{file} has version {version} of the store's format, and this program knows {} at most: \
-                 use the newer program that wrote it",
-                crate::log::segment::VERSION
+                "{file} has version {version} of the store's format, and this program knows {known} at most: \
+                 use the newer program that wrote it"
             ),
             Self::Damaged { file, reason } => write!(f, "{file}: {reason}"),
             Self::Missing => f.write_str("there is no store"),

@@ -37,6 +37,18 @@ pub struct Settings {
     pub records_cache_bytes: usize,
     /// Bytes of changes of records that wait in memory for a checkpoint; with more, one is made at once.
     pub maximum_pending_bytes: usize,
+    /// Readers that a segment may have which is rewritten to what they need; 0 for no rewriting.
+    pub maximum_rewrite_readers: usize,
+    /// Filters of these readers.
+    pub maximum_rewrite_filters: usize,
+    /// Messages of these readers that are not settled although later ones are.
+    pub maximum_rewrite_positions: usize,
+    /// How long readers hold a segment before it is looked at, and time between two looks, in milliseconds.
+    pub rewrite_interval_ms: u64,
+    /// The least part of their bytes that segments lose when they are rewritten, in percent.
+    pub rewrite_least_percent: u32,
+    /// Bytes that rewriting reads and writes in a second.
+    pub rewrite_bytes_per_s: u64,
 }
 
 /// The smallest segment, in bytes.
@@ -58,6 +70,12 @@ impl Default for Settings {
             index_cache_bytes: 64 << 20,
             records_cache_bytes: 16 << 20,
             maximum_pending_bytes: 64 << 20,
+            maximum_rewrite_readers: 256,
+            maximum_rewrite_filters: 1_024,
+            maximum_rewrite_positions: 65_536,
+            rewrite_interval_ms: 600_000,
+            rewrite_least_percent: 50,
+            rewrite_bytes_per_s: 32 << 20,
         }
     }
 }
@@ -82,10 +100,17 @@ impl Settings {
                 self.maximum_unwritten_bytes as u64,
             ),
             ("maximum_pending_bytes", self.maximum_pending_bytes as u64),
+            ("rewrite_bytes_per_s", self.rewrite_bytes_per_s),
         ] {
             if value == 0 {
                 return Err(format!("store.{name}: 0 is too small"));
             }
+        }
+        if !(1..=100).contains(&self.rewrite_least_percent) {
+            return Err(format!(
+                "store.rewrite_least_percent: {} is not between 1 and 100",
+                self.rewrite_least_percent
+            ));
         }
         if self.maximum_bytes != 0 && self.maximum_bytes < 2 * self.segment_bytes {
             return Err(format!(

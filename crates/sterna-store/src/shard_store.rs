@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use sterna_broker::{Appended, Committed, Frame, Full, Message, ReadAnswer, ReadRequest, Store};
+use sterna_broker::{
+    Appended, Committed, Frame, Full, LogNeeds, Message, NeedsLimits, ReadAnswer, ReadRequest,
+    Store,
+};
 
 use crate::engine::{Answer, Handle, Request};
 use crate::log::frame::Draft;
@@ -116,6 +119,14 @@ impl Store for ShardStore {
 
     fn crowded_before(&self) -> u64 {
         self.handle.crowded_before()
+    }
+
+    fn wanted_needs(&self) -> Option<NeedsLimits> {
+        self.handle.wanted_needs()
+    }
+
+    fn needs(&mut self, needs: LogNeeds) {
+        self.handle.needs(needs);
     }
 }
 

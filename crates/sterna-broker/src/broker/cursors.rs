@@ -10,13 +10,12 @@ use crate::api::DoorState;
 use crate::cursor::Reader;
 use crate::group_reader::GroupRecord;
 use crate::mail::Letter;
+use crate::needs::{Behind, LogNeeds, ReaderNeeds};
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 
-/// How often the log is looked through for what nobody needs.
-const SURVEY_EVERY_MS: u64 = 10_000;
-/// The same, while more readers hold the log than can be looked after at once.
-const SURVEY_SOON_MS: u64 = 1_000;
+/// While more readers hold the log than can be looked after at once, it is surveyed so many times as often.
+const SURVEYS_SOON: u64 = 10;
 /// How long a shard holds the log for a session that it has handed to another shard, at least. The other holds it from
 /// the session's arrival on.
 const HANDOVER_MS: u64 = 10_000;
@@ -24,20 +23,45 @@ const HANDOVER_MS: u64 = 10_000;
 const SURVEY_SESSIONS: usize = 8_192;
 
 /// A survey of what readers need of the log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Survey {
     /// The first session that was not looked at.
     at: usize,
     /// The lowest position that one of them needs.
     lowest: u64,
+    /// Those that need the lowest positions, where the store wants to know more of them.
+    behind: Option<Behind<LogReader>>,
+}
+
+/// A reader of the log, in the order in which those of one position are listed.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum LogReader {
+    /// By its slot.
+    Session(u32),
+    /// By its number.
+    Group(u32),
+    /// One that is yet to be read in the log.
+    Unread(u32),
+    /// A stored one without members, by its filter.
+    Orphan(Box<str>),
+}
+
+/// The result of a survey.
+#[derive(Debug)]
+struct Surveyed {
+    /// The lowest position that is needed.
+    lowest: u64,
+    /// The needs of those that are furthest behind, where the store wants to know them.
+    needs: Option<LogNeeds>,
+    /// The token after which it holds: the cursors that were seen are on the disk then.
+    token: u64,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Surveys {
     under_way: Option<Survey>,
-    /// The result of the last, and the token after which it holds.
-    done: Option<(u64, u64)>,
+    done: Option<Surveyed>,
     next_ms: u64,
     handed: Handed,
 }
@@ -249,6 +273,11 @@ impl<P: DoorState> Broker<P> {
         }
         self.cursors_written_ms = now_ms;
         self.write_cursors();
+        self.ask_marks();
+    }
+
+    /// Asks the other shards how far they have sent what they published. Cursors are written before.
+    fn ask_marks(&mut self) {
         if self.unmarked > 0 {
             return; // they will answer
         }
@@ -281,10 +310,13 @@ impl<P: DoorState> Broker<P> {
     /// A reader has come that needs the log from here on: what a survey found without it does not hold.
     pub(super) fn hold_log(&mut self, position: u64) {
         if let Some(survey) = &mut self.surveys.under_way {
-            survey.lowest = survey.lowest.min(position);
+            survey.hold(position);
         }
-        if let Some((lowest, _)) = &mut self.surveys.done {
-            *lowest = position.min(*lowest);
+        if let Some(done) = &mut self.surveys.done {
+            done.lowest = position.min(done.lowest);
+            if let Some(needs) = &mut done.needs {
+                needs.hold(position);
+            }
         }
         self.queues.store.hold_from(position);
     }
@@ -294,7 +326,7 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn hand_over_log(&mut self, position: u64) {
         if let Some(survey) = &mut self.surveys.under_way {
             // It may not have come to the session.
-            survey.lowest = survey.lowest.min(position);
+            survey.hold(position);
         }
         self.surveys.handed.lately = self.surveys.handed.lately.min(position);
     }
@@ -310,35 +342,16 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         let crowded = self.queues.store.crowded_before();
-        let queues = &mut self.queues;
-        let mut survey = if let Some(survey) = self.surveys.under_way.take() {
-            survey
-        } else {
-            // The result of the last survey is told when the cursors that it saw are on the disk.
-            if let Some((lowest, token)) = self.surveys.done
-                && queues.store.committed().synced >= token
-            {
-                queues.store.needed_from(lowest);
-                self.surveys.done = None;
-            }
-            let mut lowest = queues.watermark().min(self.surveys.handed.lowest(now_ms));
-            for group in queues.groups.values() {
-                lowest = lowest.min(group.log.as_ref().map_or(u64::MAX, |log| log.needed()));
-            }
-            self.list_idle_groups(crowded);
-            let queues = &self.queues;
-            let unread = queues.unread.values();
-            for group in self.orphans.values().chain(unread) {
-                lowest = lowest.min(group.cursor.first());
-            }
-            Survey { at: 0, lowest }
+        let mut survey = match self.surveys.under_way.take() {
+            Some(survey) => survey,
+            None => self.begin_survey(now_ms, crowded),
         };
         let sessions = &self.queues.sessions;
         let all = sessions.capacity();
         let end = all.min(survey.at + SURVEY_SESSIONS);
         for slot in survey.at as u32..end as u32 {
             if let Some(needed) = sessions.packed_needs(slot) {
-                survey.lowest = survey.lowest.min(needed);
+                survey.note(needed, LogReader::Session(slot));
                 if needed < crowded {
                     self.passing.list_packed(slot);
                 }
@@ -350,7 +363,7 @@ impl<P: DoorState> Broker<P> {
             // One that leaves counts here until it is handed over. One that is yet to come has no reader.
             if let Some(reader) = &session.reader {
                 let needed = reader.holds();
-                survey.lowest = survey.lowest.min(needed);
+                survey.note(needed, LogReader::Session(slot));
                 if needed < crowded {
                     self.passing.list(slot, session);
                 }
@@ -362,19 +375,123 @@ impl<P: DoorState> Broker<P> {
             self.surveys.under_way = Some(survey);
             return;
         }
-        self.surveys.done = Some((survey.lowest, self.token));
+        let needs = survey.behind.map(|behind| self.needs_of(behind));
+        self.surveys.done = Some(Surveyed {
+            lowest: survey.lowest,
+            needs,
+            token: self.token,
+        });
+        let interval_ms = self.queues.limits.survey_interval_ms;
         let pause_ms = if self.passing.end_survey() {
-            SURVEY_SOON_MS
+            interval_ms / SURVEYS_SOON
         } else {
-            SURVEY_EVERY_MS
+            interval_ms
         };
         self.surveys.next_ms = now_ms + pause_ms;
+    }
+
+    /// Tells the result of the last survey, and begins another with all readers but the sessions.
+    fn begin_survey(&mut self, now_ms: u64, crowded: u64) -> Survey {
+        if self.queues.watermark() < crowded {
+            // A shard that has no cursor to write would hold the log from where it asked last.
+            self.write_cursors();
+            self.ask_marks();
+        }
+        let queues = &mut self.queues;
+        // It is told when the cursors that it saw are on the disk.
+        let reached = queues.store.committed().synced;
+        if let Some(done) = self.surveys.done.take_if(|done| reached >= done.token) {
+            queues.store.needed_from(done.lowest);
+            if let Some(needs) = done.needs {
+                queues.store.needs(needs);
+            }
+        }
+        let mut survey = Survey {
+            at: 0,
+            lowest: u64::MAX,
+            behind: queues.store.wanted_needs().map(Behind::new),
+        };
+        survey.hold(queues.watermark().min(self.surveys.handed.lowest(now_ms)));
+        for (&id, group) in &queues.groups {
+            if let Some(log) = &group.log {
+                survey.note(log.needed(), LogReader::Group(id));
+            }
+        }
+        for (&id, record) in &queues.unread {
+            survey.note(record.cursor.first(), LogReader::Unread(id));
+        }
+        for (filter, record) in &self.orphans {
+            let orphan = || LogReader::Orphan(filter.clone());
+            survey.note_as(record.cursor.first(), orphan);
+        }
+        self.list_idle_groups(crowded);
+        survey
+    }
+
+    /// The needs of the readers that a survey has listed. Their cursors are written: what they have settled until now goes
+    /// together with what it was replaced by, such as a dead letter.
+    fn needs_of(&mut self, behind: Behind<LogReader>) -> LogNeeds {
+        self.write_cursors();
+        let (queues, orphans) = (&self.queues, &self.orphans);
+        let mut is_unknown = false;
+        let mut needs = behind.needs(|reader| match reader {
+            LogReader::Session(slot) => {
+                let found = queues.sessions.look(slot, ReaderNeeds::of_session);
+                is_unknown |= found.is_none() && queues.sessions.is_packed(slot);
+                found.flatten()
+            }
+            LogReader::Group(id) => {
+                let group = queues.groups.get(&id)?;
+                let (from, single) = group.log.as_ref()?.unsettled(&group.tail);
+                Some(ReaderNeeds::of_group(&group.filter, from, single))
+            }
+            LogReader::Unread(id) => {
+                // It may have been read since.
+                is_unknown |= !queues.unread.contains_key(&id);
+                let filter = &queues.groups.get(&id)?.filter;
+                Some(ReaderNeeds::of_stored_group(
+                    filter,
+                    queues.unread.get(&id)?,
+                ))
+            }
+            LogReader::Orphan(filter) => {
+                is_unknown |= !orphans.contains_key(&filter);
+                Some(ReaderNeeds::of_stored_group(&filter, orphans.get(&filter)?))
+            }
+        });
+        if is_unknown {
+            needs.hold(0);
+        }
+        needs
+    }
+}
+
+impl Survey {
+    /// Has everything stay from a position on.
+    fn hold(&mut self, position: u64) {
+        self.lowest = self.lowest.min(position);
+        if let Some(behind) = &mut self.behind {
+            behind.hold(position);
+        }
+    }
+
+    /// Notes a reader, and the lowest position that it needs.
+    fn note(&mut self, needed: u64, reader: LogReader) {
+        self.note_as(needed, || reader);
+    }
+
+    /// The same, with a name that is made where it is listed.
+    fn note_as(&mut self, needed: u64, reader: impl FnOnce() -> LogReader) {
+        self.lowest = self.lowest.min(needed);
+        if let Some(behind) = &mut self.behind {
+            behind.note(needed, reader);
+        }
     }
 }
 
 impl Surveys {
     /// Begins with the first survey some time after the start, when all shards have what was stored.
-    pub(super) fn begin_after(&mut self, now_ms: u64) {
-        self.next_ms = now_ms + SURVEY_EVERY_MS;
+    pub(super) fn begin_after(&mut self, now_ms: u64, interval_ms: u64) {
+        self.next_ms = now_ms + interval_ms;
     }
 }

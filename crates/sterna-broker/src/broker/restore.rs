@@ -225,7 +225,8 @@ impl<P: DoorState> Broker<P> {
         self.queues.restored_to = end;
         self.queues.restored_ms = now_ms;
         self.queues.marks.fill(end);
-        self.surveys.begin_after(now_ms);
+        let interval_ms = self.queues.limits.survey_interval_ms;
+        self.surveys.begin_after(now_ms, interval_ms);
         for mut message in loaded.retained {
             message.charge(&self.gauge);
             message.date_back(now_ms);

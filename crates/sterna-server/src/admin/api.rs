@@ -334,6 +334,8 @@ impl Desk<'_, '_> {
                         "failures": usage.failures,
                         "is_full": usage.is_full,
                         "damaged_places": usage.damaged_places,
+                        "rewritten_segments": usage.rewritten_segments,
+                        "rewrite_freed_bytes": usage.rewrite_freed_bytes,
                         "syncs": usage.syncs.buckets.iter().sum::<u64>(),
                         "sync_us": usage.syncs.sum_us,
                     })

@@ -515,6 +515,7 @@ mod tests {
                 ("messages_per_s", "messages per second".to_owned()),
                 ("bytes_per_s", "bytes per second".to_owned()),
                 ("maximum_trace_events_per_s", "events per second".to_owned()),
+                ("rewrite_bytes_per_s", "bytes per second".to_owned()),
             ]
         );
     }

@@ -53,6 +53,22 @@ pub struct Store {
     pub maximum_unwritten_bytes: u64,
     /// Time between two records of how far a reader has come, in milliseconds.
     pub cursor_interval_ms: u64,
+    /// Time between two surveys of what of the log nobody needs any more, in milliseconds.
+    pub survey_interval_ms: u64,
+    /// Readers that a file of the log may have which is rewritten to what they need. 0: none is.
+    pub maximum_rewrite_readers: u32,
+    /// Filters of these readers, in number; with more, the file stays.
+    pub maximum_rewrite_filters: u32,
+    /// Messages of these readers, in number, that are not settled although later ones are; with more, the file keeps all
+    /// that their filters match.
+    pub maximum_rewrite_positions: u32,
+    /// Time for which readers hold a file before it is looked at whether rewriting pays, and between two looks, in
+    /// seconds.
+    pub rewrite_interval_s: u64,
+    /// The least part of their bytes that files lose when they are rewritten, in percent.
+    pub rewrite_least_percent: u32,
+    /// Bytes that rewriting reads and writes in a second.
+    pub rewrite_bytes_per_s: u64,
     /// Messages that wait in memory for a session which reads the log, in number.
     pub read_ahead_messages: u64,
     /// Largest size of the bodies that are read ahead, in bytes; a single message may have more.
@@ -82,6 +98,13 @@ impl Default for Store {
             minimum_free_bytes: 256 << 20,
             maximum_unwritten_bytes: 64 << 20,
             cursor_interval_ms: 200,
+            survey_interval_ms: 10_000,
+            maximum_rewrite_readers: 256,
+            maximum_rewrite_filters: 1_024,
+            maximum_rewrite_positions: 65_536,
+            rewrite_interval_s: 600,
+            rewrite_least_percent: 50,
+            rewrite_bytes_per_s: 32 << 20,
             read_ahead_messages: 256,
             read_ahead_bytes: 1 << 20,
             checkpoint_interval_ms: 5_000,
@@ -105,6 +128,7 @@ impl Store {
         for (name, value) in [
             ("sync_interval_ms", self.sync_interval_ms),
             ("cursor_interval_ms", self.cursor_interval_ms),
+            ("survey_interval_ms", self.survey_interval_ms),
             ("read_ahead_messages", self.read_ahead_messages),
             ("read_ahead_bytes", self.read_ahead_bytes),
             ("checkpoint_interval_ms", self.checkpoint_interval_ms),
@@ -121,6 +145,14 @@ impl Store {
         if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&self.segment_bytes) {
             problems.push(format!(
                 "store.segment_bytes is at least {MIN_SEGMENT_BYTES} and at most {MAX_SEGMENT_BYTES}"
+            ));
+        }
+        if !(1..=100).contains(&self.rewrite_least_percent) {
+            problems.push("store.rewrite_least_percent is at least 1 and at most 100".to_owned());
+        }
+        if self.rewrite_bytes_per_s < MIN_SEGMENT_BYTES {
+            problems.push(format!(
+                "store.rewrite_bytes_per_s is at least {MIN_SEGMENT_BYTES}"
             ));
         }
         if self.maximum_bytes > 0 && self.maximum_bytes < self.segment_bytes.saturating_mul(2) {
@@ -161,6 +193,8 @@ mod tests {
             segment_bytes: 2 << 30,
             maximum_bytes: 1 << 20,
             maximum_waiting_acknowledgements: 0,
+            rewrite_least_percent: 101,
+            rewrite_bytes_per_s: 1,
             ..Store::default()
         };
         let problems = store.problems();
@@ -169,11 +203,13 @@ mod tests {
             "store.segment_bytes",
             "store.maximum_bytes",
             "store.maximum_waiting_acknowledgements",
+            "store.rewrite_least_percent",
+            "store.rewrite_bytes_per_s",
         ] {
             let named = problems.iter().any(|problem| problem.starts_with(name));
             assert!(named, "{name}: {problems:?}");
         }
-        assert_eq!(problems.len(), 4, "{problems:?}");
+        assert_eq!(problems.len(), 6, "{problems:?}");
     }
 
     #[test]

@@ -661,6 +661,16 @@ impl Scrape {
                 usage.written_bytes,
             ),
             (
+                "sterna_store_rewritten_segments",
+                "Segments that were rewritten to what their few readers need",
+                usage.rewritten_segments,
+            ),
+            (
+                "sterna_store_rewrite_freed_bytes",
+                "Bytes that rewritten segments have lost",
+                usage.rewrite_freed_bytes,
+            ),
+            (
                 "sterna_store_failures",
                 "Writes and syncs of the log that failed",
                 usage.failures,

@@ -32,6 +32,8 @@ enum Part {
         qos: QoS,
         /// It unsubscribes now and then.
         is_fickle: bool,
+        /// It is there only when everybody gets what is owed.
+        sleeps: bool,
     },
 }
 
@@ -106,6 +108,8 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
         ("reads311-2", Version::V311, QoS::ExactlyOnce, "t/#"),
         ("reads-retained", Version::V5, QoS::AtLeastOnce, "r/#"),
         ("fickle", Version::V5, QoS::ExactlyOnce, "t/mqtt-1"),
+        ("sleeps-1", Version::V5, QoS::AtLeastOnce, "t/mqtt311-1"),
+        ("sleeps-2", Version::V5, QoS::ExactlyOnce, "t/mqtt-2"),
     ] {
         let reading = Reading {
             protocol: Protocol::Mqtt,
@@ -117,6 +121,7 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
             filter,
             qos,
             is_fickle: name == "fickle",
+            sleeps: name.starts_with("sleeps"),
         };
         actors.push(client(name, version, part));
     }
@@ -448,6 +453,14 @@ impl Actor for Client {
     fn act(&mut self, stage: &mut Stage<'_>) {
         if self.peer.is_some_and(|peer| stage.broker.is_closed(peer)) {
             self.lost(stage.ledger);
+        }
+        if let Part::Reads { sleeps: true, .. } = self.part
+            && stage.phase == Phase::Load
+        {
+            if self.cut(stage.broker) {
+                self.lost(stage.ledger);
+            }
+            return;
         }
         if self.peer.is_none() {
             return self.connect(stage);

@@ -15,6 +15,8 @@ pub struct Outcome {
     pub lost_connections: u64,
     pub clock_jumps: u64,
     pub comparisons: u64,
+    /// Segments of the log that were rewritten to what sleepers need.
+    pub rewritten_segments: u64,
 }
 
 impl Outcome {
@@ -26,6 +28,7 @@ impl Outcome {
             lost_connections: 0,
             clock_jumps: 0,
             comparisons: 0,
+            rewritten_segments: 0,
         }
     }
 
@@ -55,6 +58,7 @@ impl Outcome {
         self.cuts == cuts
             && acknowledged > least
             && delivered > 4 * least
+            && self.rewritten_segments > least / 4
             && counts.iter().all(is_used)
     }
 
@@ -85,6 +89,7 @@ impl Outcome {
             ("lost connections", self.lost_connections),
             ("jumps of the wall clock", self.clock_jumps),
             ("comparisons", self.comparisons),
+            ("rewritten segments", self.rewritten_segments),
             ("acknowledged", sum(|counts| counts.acknowledged)),
             (
                 "of these in the last interval",

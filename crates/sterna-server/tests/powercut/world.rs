@@ -168,9 +168,13 @@ impl World {
             ..Queue::default()
         });
         let store = sterna_store::Settings {
-            segment_bytes: 16 << 10,
+            // Small, so that many are held by sleepers, and rewritten.
+            segment_bytes: 4 << 10,
             minimum_free_bytes: 0,
             checkpoint_interval_ms: 40,
+            rewrite_interval_ms: 0,
+            rewrite_least_percent: 10,
+            rewrite_bytes_per_s: u64::MAX,
             ..sterna_store::Settings::from(&config.store)
         };
         let mut ledger = Ledger::default();
@@ -210,6 +214,7 @@ impl World {
         let shards = 1 + self.random.below(3) as usize;
         let limits = Limits {
             cursor_interval_ms: 50,
+            survey_interval_ms: 20,
             queued_messages: 100_000,
             ..Limits::default()
         };
@@ -315,7 +320,10 @@ impl World {
                 self.pass(5);
             }
         }
-        self.life = None;
+        if let Some(life) = self.life.take() {
+            let usage = life.engine.usage_reader().usage();
+            self.outcome.rewritten_segments += usage.rewritten_segments;
+        }
         if is_kill {
             self.disk.kill_process();
             self.outcome.kills += 1;

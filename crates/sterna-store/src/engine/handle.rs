@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sterna_broker::{LogNeeds, NeedsLimits};
+
 use super::read::{Answer, Reader, Request};
 use super::records::Records;
 use super::shared::{HandleState, Progress, Shared};
@@ -11,7 +13,7 @@ use crate::settings::Durability;
 
 /// Segments that the log may have, the one that is written included, before readers that get nothing are to make
 /// room. So a reader writes its cursor at most once in this number of segments.
-const ROOMY_SEGMENTS: usize = 4;
+pub(super) const ROOMY_SEGMENTS: usize = 4;
 
 /// Place of an append in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,7 +181,27 @@ impl Handle {
 
     /// A reader has come to this shard that needs messages from this position on, whatever was said before.
     pub fn hold_from(&mut self, position: u64) {
-        (self.state.needed_from).fetch_min(position, Ordering::SeqCst);
+        self.state.hold_from(position);
+    }
+
+    /// How much is to be told of what this shard's readers need; `None` while nothing would be made of it.
+    #[must_use]
+    pub fn wanted_needs(&self) -> Option<NeedsLimits> {
+        let settings = &self.shared.settings;
+        let before = self.crowded_before();
+        (before > 1 && settings.maximum_rewrite_readers > 0).then_some(NeedsLimits {
+            before,
+            readers: settings.maximum_rewrite_readers,
+            filters: settings.maximum_rewrite_filters,
+            positions: settings.maximum_rewrite_positions,
+        })
+    }
+
+    /// Tells the needs of this shard's readers. When all handles have said so, the rest is taken out of full segments
+    /// where that frees enough. A report is in force until the next one, with each [`hold_from`](Self::hold_from) since.
+    pub fn needs(&mut self, needs: LogNeeds) {
+        self.shared.tell_needs(&self.state, needs);
+        self.shared.wake_maintenance();
     }
 
     /// The position before which messages are in the way, where the log has more segments than a few. Readers that

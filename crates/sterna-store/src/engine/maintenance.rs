@@ -1,5 +1,5 @@
-//! Work that can wait: indexes of full segments, checkpoints of the records, and the removal of segments
-//! without readers.
+//! Work that can wait: indexes of full segments, checkpoints of the records, the removal of segments without readers,
+//! and the rewriting of those with few.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::read::build_index;
 use super::records::{Applied, Records};
+use super::rewrite::Rewriter;
 use super::shared::{Pending, Shared, lock};
 use super::writer::Step;
 use crate::disk::replace;
@@ -71,6 +72,7 @@ pub(crate) struct Maintenance {
     /// Numbers of segments whose index could not be written, until the next attempt.
     put_off: BTreeSet<u64>,
     index_retry_at_ms: u64,
+    rewriter: Rewriter,
     retry_at_ms: Option<u64>,
 }
 
@@ -82,6 +84,7 @@ impl Maintenance {
         indexed: BTreeSet<u64>,
     ) -> Self {
         Self {
+            rewriter: Rewriter::new(Arc::clone(&shared)),
             shared,
             records,
             applied,
@@ -109,7 +112,9 @@ impl Maintenance {
         if now_ms >= self.index_retry_at_ms {
             self.put_off.clear();
         }
-        let done = if let Some(applied) = self.waiting {
+        let done = if self.rewriter.is_unfinished() {
+            self.rewriter.finish(&mut self.indexed)
+        } else if let Some(applied) = self.waiting {
             if self.shared.progress().synced < applied.sequence {
                 return Step::At(now_ms + POLL_MS);
             }
@@ -131,10 +136,17 @@ impl Maintenance {
             Ok(())
         } else {
             let records = Arc::clone(&self.records);
-            let Some(_turn) = records.turn_to_change() else {
+            let Some(turn) = records.turn_to_change() else {
                 return Step::At(now_ms + POLL_MS);
             };
-            match self.remove_segment() {
+            let removed = self.remove_segment();
+            drop(turn);
+            match removed {
+                Ok(false) if checkpoint == Checkpoint::WhenDue => {
+                    let applied = self.applied_before;
+                    let step = self.rewriter.step(now_ms, applied, &mut self.indexed);
+                    return sooner(self.rest(), step);
+                }
                 Ok(false) => return self.rest(),
                 Ok(true) => Ok(()),
                 Err(reason) => Err(format!("a segment cannot be removed: {reason}")),
@@ -329,6 +341,16 @@ impl Maintenance {
         self.put_off.remove(&number);
         // One after the other: after a power cut, there must not be a gap.
         (shared.disk.sync_folder(FOLDER)).map_err(|error| error.to_string())?;
+        shared.close_gone();
         Ok(true)
+    }
+}
+
+/// The step that comes first.
+fn sooner(one: Step, other: Step) -> Step {
+    match (one, other) {
+        (Step::Again, _) | (_, Step::Again) => Step::Again,
+        (Step::At(one), Step::At(other)) => Step::At(one.min(other)),
+        (Step::Idle, step) | (step, Step::Idle) => step,
     }
 }

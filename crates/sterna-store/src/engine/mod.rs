@@ -10,6 +10,7 @@ mod handle;
 mod maintenance;
 mod read;
 pub(crate) mod records;
+pub(crate) mod rewrite;
 mod running;
 pub(crate) mod shared;
 mod usage;
@@ -29,7 +30,7 @@ use crate::disk::{Disk, DiskFile, UNFINISHED, read_around};
 use crate::error::OpenError;
 use crate::log::frame::{Item, Seal, items};
 use crate::log::index::IndexBuilder;
-use crate::log::recovery::{SegmentFile, Walk, Walked, open_segments, walk};
+use crate::log::recovery::{SegmentFile, Walk, Walked, open_segments, remove_replaced, walk};
 use crate::log::segment::{
     FOLDER, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, number_of, segment_name,
 };
@@ -116,6 +117,7 @@ impl Engine {
             try_folder(&*disk, folder)?;
         }
         let files = open_segments(&*disk)?;
+        remove_replaced(&*disk, &files).map_err(failed)?;
         let mut report = OpenReport::default();
         let found = if let Some(found) = records::open(&disk, settings.records_cache_bytes)? {
             found
@@ -249,6 +251,9 @@ impl Engine {
     }
 
     fn answer_one(&mut self) -> bool {
+        if std::mem::take(&mut self.shared.read_queue().segments_gone) {
+            self.reader.close_gone();
+        }
         let request = self.shared.read_queue().requests.pop_front();
         let Some((handle, request)) = request else {
             return false;
@@ -439,17 +444,19 @@ fn take_over(
             file.file.sync()?;
         }
         let header = SegmentHeader {
-            // This and the gaps are not asked for again.
+            // This, the gaps and what it stands for are not asked for again.
             identity: [0; 16],
             number: file.number,
             first_sequence: extent.first_sequence,
             first_position: extent.first_position,
             has_gaps: false,
+            joined: 0,
         };
         let state = SegmentState {
             end: extent.end,
             file: None,
             index: indexes.remove(&file.number),
+            is_replaced: false,
         };
         segments.push(Arc::new(Segment::new(&header, state)));
     }

@@ -64,7 +64,7 @@ const SPARSE: u64 = 4;
 const FRAME_GUESS_BYTES: usize = 1 << 11;
 
 /// Frames that are closer than this are read together, in bytes.
-const TOGETHER_BYTES: u64 = 1 << 16;
+pub(super) const TOGETHER_BYTES: u64 = 1 << 16;
 
 /// Number of plans that are remembered.
 const MOST_PLANS: usize = 16;
@@ -91,18 +91,24 @@ pub(crate) struct Reader {
 
 /// A full segment, with its file and its index.
 #[derive(Clone, Debug)]
-struct OpenSegment {
-    number: u64,
-    end_offset: u64,
-    file: Arc<dyn DiskFile>,
-    index: Arc<IndexFile>,
+pub(super) struct OpenSegment {
+    file_id: FileId,
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) index: Arc<IndexFile>,
+}
+
+/// A state of a segment's file: by the segment's number, that of the rewriting that has made the file, and the end of
+/// its frames.
+type FileId = (u64, u64, u64);
+
+fn file_id(segment: &Segment, end_offset: u64) -> FileId {
+    (segment.number, segment.rewriting, end_offset)
 }
 
 /// The messages of a segment that match a reader's filters.
 #[derive(Clone, Debug)]
 struct Plan {
-    number: u64,
-    end_offset: u64,
+    file_id: FileId,
     filters: Arc<[Box<str>]>,
     wanted: Wanted,
 }
@@ -229,11 +235,12 @@ struct View<'a> {
 impl View<'_> {
     /// Whether frames that the view shows are now in another segment.
     fn has_moved(&self) -> bool {
-        self.segment.end().offset < self.end.offset
+        let state = self.segment.state();
+        state.end.offset < self.end.offset || state.is_replaced
     }
 }
 
-/// A segment failed while it was read.
+/// A segment failed while it was read, or was rewritten before.
 #[derive(Debug)]
 struct Moved;
 
@@ -299,6 +306,7 @@ impl Reader {
             }
             let view = match self.view(segment, request) {
                 Ok(view) => view,
+                Err(_) if segment.state().is_replaced => return Err(Moved),
                 // It has been removed meanwhile: no reader needs it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if is_damage(&error) => {
@@ -438,6 +446,9 @@ impl Reader {
     /// The part of a segment that a request asks for, by the segment's index.
     fn view<'a>(&mut self, segment: &'a Segment, request: &Request) -> io::Result<View<'a>> {
         let state = segment.state();
+        if state.is_replaced {
+            return Err(replaced());
+        }
         let end = state.end;
         let view = |file, index: &dyn Index, wanted| View {
             segment,
@@ -454,41 +465,38 @@ impl Reader {
                 None => self.shared.disk.open(&segment_name(segment.number))?,
             };
             // A segment that grows stays one to be read through, if it is one.
-            let wanted = match self.known_plan(segment.number, GROWING, request) {
+            let growing = file_id(segment, GROWING);
+            let wanted = match self.known_plan(growing, request) {
                 Some(wanted) => wanted,
                 None => Wanted::of(index, &request.filters),
             };
             let view = view(file, index, wanted);
             drop(state);
             if matches!(view.wanted, Wanted::Many) {
-                self.remember(segment.number, GROWING, request, view.wanted.clone());
+                self.remember(growing, request, view.wanted.clone());
             }
             return Ok(view);
         }
         drop(state);
         let open = self.open(segment, end)?;
-        let wanted = match self.known_plan(open.number, open.end_offset, request) {
+        let wanted = match self.known_plan(open.file_id, request) {
             Some(wanted) => wanted,
             None => Wanted::of(&*open.index, &request.filters),
         };
-        self.remember(open.number, open.end_offset, request, wanted.clone());
+        self.remember(open.file_id, request, wanted.clone());
         Ok(view(Arc::clone(&open.file), &*open.index, wanted))
     }
 
     /// Takes the plan that a request with these filters had for a segment.
-    fn known_plan(&mut self, number: u64, end_offset: u64, request: &Request) -> Option<Wanted> {
-        let is_this = |plan: &Plan| {
-            (plan.number, plan.end_offset) == (number, end_offset)
-                && plan.filters == request.filters
-        };
+    fn known_plan(&mut self, file_id: FileId, request: &Request) -> Option<Wanted> {
+        let is_this = |plan: &Plan| plan.file_id == file_id && plan.filters == request.filters;
         let known = self.plans.iter().position(is_this)?;
         Some(self.plans.remove(known)?.wanted)
     }
 
-    fn remember(&mut self, number: u64, end_offset: u64, request: &Request, wanted: Wanted) {
+    fn remember(&mut self, file_id: FileId, request: &Request, wanted: Wanted) {
         self.plans.push_back(Plan {
-            number,
-            end_offset,
+            file_id,
             filters: Arc::clone(&request.filters),
             wanted,
         });
@@ -499,37 +507,13 @@ impl Reader {
 
     /// A full segment's file and index.
     fn open(&mut self, segment: &Segment, end: End) -> io::Result<OpenSegment> {
-        let this = (segment.number, end.offset);
-        let known = (self.open.iter()).position(|open| (open.number, open.end_offset) == this);
+        let this = file_id(segment, end.offset);
+        let known = (self.open.iter()).position(|open| open.file_id == this);
         if let Some(open) = known.and_then(|known| self.open.remove(known)) {
             self.open.push_back(open.clone());
             return Ok(open);
         }
-        let disk = &*self.shared.disk;
-        let file = disk.open(&segment_name(segment.number))?;
-        let read = disk.open(&index_name(segment.number));
-        let index = read
-            .and_then(|file| read_all(&*file))
-            .ok()
-            .and_then(|bytes| {
-                IndexFile::decode(bytes, segment.number, end.offset, self.shared.seal)
-            });
-        let index = if let Some(index) = index {
-            index
-        } else {
-            // The maintenance writes it into its file.
-            self.shared.wake_maintenance();
-            let builder = build_index(&self.shared, segment, &*file, end)?;
-            let bytes = builder.encode(segment.number, end.offset, end.position, self.shared.seal);
-            IndexFile::decode(bytes, segment.number, end.offset, self.shared.seal)
-                .ok_or_else(|| io::Error::other("its index cannot be made"))?
-        };
-        let open = OpenSegment {
-            number: segment.number,
-            end_offset: end.offset,
-            file,
-            index: Arc::new(index),
-        };
+        let open = open_segment(&self.shared, segment, end)?;
         self.open.push_back(open.clone());
         let mut bytes: usize = self.open.iter().map(|open| open.index.memory_bytes()).sum();
         while self.open.len() > 1
@@ -540,6 +524,18 @@ impl Reader {
             }
         }
         Ok(open)
+    }
+
+    /// Closes the files of segments that are gone: they take room until then.
+    pub(crate) fn close_gone(&mut self) {
+        let segments = self.shared.segments();
+        let is_there = |file_id: &FileId| {
+            let (number, rewriting, _) = *file_id;
+            let mut segments = segments.iter();
+            segments.any(|segment| (segment.number, segment.rewriting) == (number, rewriting))
+        };
+        self.open.retain(|open| is_there(&open.file_id));
+        self.plans.retain(|plan| is_there(&plan.file_id));
     }
 
     fn name(&self, number: u64) -> String {
@@ -559,6 +555,47 @@ impl Reader {
         });
         Ok(())
     }
+}
+
+/// The error of a segment for which another stands.
+fn replaced() -> io::Error {
+    io::Error::other("the segment was rewritten")
+}
+
+/// Opens a full segment and its index. An index that is in no file is made.
+///
+/// # Errors
+/// The disk's. Also where another segment stands for this one: its files may be that one's.
+pub(super) fn open_segment(
+    shared: &Shared,
+    segment: &Segment,
+    end: End,
+) -> io::Result<OpenSegment> {
+    let disk = &*shared.disk;
+    // Both files are of one segment: a rewriting waits, and takes their names afterwards.
+    let state = segment.state();
+    if state.is_replaced {
+        return Err(replaced());
+    }
+    let file = disk.open(&segment_name(segment.number))?;
+    let read = disk.open(&index_name(segment.number));
+    drop(state);
+    let decode = |bytes| IndexFile::decode(bytes, segment.number, end.offset, shared.seal);
+    let index = read.and_then(|file| read_all(&*file)).ok().and_then(decode);
+    let index = if let Some(index) = index {
+        index
+    } else {
+        // The maintenance writes it into its file.
+        shared.wake_maintenance();
+        let builder = build_index(shared, segment, &*file, end)?;
+        decode(builder.encode(segment.number, end.offset, end.position, shared.seal))
+            .ok_or_else(|| io::Error::other("its index cannot be made"))?
+    };
+    Ok(OpenSegment {
+        file_id: file_id(segment, end.offset),
+        file,
+        index: Arc::new(index),
+    })
 }
 
 /// Makes the index of a segment from its frames. Damage is reported, and passed over.
@@ -597,28 +634,36 @@ pub(crate) fn build_index(
 
 /// Bytes of a file from an offset on.
 #[derive(Debug)]
-struct Window<'a> {
+pub(super) struct Window<'a> {
     file: &'a dyn DiskFile,
     end: u64,
     at: u64,
     bytes: Vec<u8>,
     /// Whether the device could not read some of the bytes.
     has_unreadable: bool,
+    /// Bytes that were read so far.
+    pub(super) read_bytes: u64,
 }
 
 impl<'a> Window<'a> {
-    fn new(file: &'a dyn DiskFile, end: u64) -> Self {
+    pub(super) fn new(file: &'a dyn DiskFile, end: u64) -> Self {
         Self {
             file,
             end,
             at: 0,
             bytes: Vec::new(),
             has_unreadable: false,
+            read_bytes: 0,
         }
     }
 
     /// Has the frame at an offset in the window, and returns its header if the frame is sound.
-    fn frame(&mut self, offset: u64, more_follow: bool, seal: Seal) -> io::Result<Option<Header>> {
+    pub(super) fn frame(
+        &mut self,
+        offset: u64,
+        more_follow: bool,
+        seal: Seal,
+    ) -> io::Result<Option<Header>> {
         let guess = if more_follow {
             TOGETHER_BYTES as usize
         } else {
@@ -644,7 +689,7 @@ impl<'a> Window<'a> {
     }
 
     /// The body of a frame that is in the window.
-    fn body(&self, offset: u64, header: &Header) -> &[u8] {
+    pub(super) fn body(&self, offset: u64, header: &Header) -> &[u8] {
         let frame = self.slice(offset, header.frame_bytes() as usize);
         frame.map_or(&[], |frame| &frame[HEADER_BYTES..])
     }
@@ -660,6 +705,7 @@ impl<'a> Window<'a> {
         self.at = offset;
         let (read, unreadable) = read_around(self.file, offset, &mut self.bytes)?;
         self.bytes.truncate(read);
+        self.read_bytes += read as u64;
         self.has_unreadable = !unreadable.is_empty();
         Ok(())
     }

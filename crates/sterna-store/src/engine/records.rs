@@ -26,7 +26,9 @@ use super::shared::{Damage, lock};
 use crate::disk::{Disk, DiskFile, UNFINISHED};
 use crate::error::OpenError;
 use crate::log::frame::{Seal, u64_at};
-use crate::log::segment::VERSION;
+
+/// The version of the format that is written, and the newest that is read.
+const VERSION: u32 = 1;
 
 pub(crate) const FILE: &str = "records.redb";
 
@@ -215,6 +217,7 @@ pub(crate) fn open_file(
         return Err(OpenError::Newer {
             file: name(),
             version: u32::try_from(meta.version).unwrap_or(u32::MAX),
+            known: VERSION,
         });
     }
     let seal = Seal::of(meta.identity);

@@ -197,6 +197,12 @@ fn read(mut reader: Reader, shared: &Shared) {
             if queue.closing {
                 return;
             }
+            if std::mem::take(&mut queue.segments_gone) {
+                drop(queue);
+                reader.close_gone();
+                queue = shared.read_queue();
+                continue;
+            }
             if let Some(entry) = queue.requests.pop_front() {
                 break entry;
             }

@@ -7,11 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::changes::Changes;
 use super::read::{Answer, Request};
-use super::usage::WriterCounts;
+use super::usage::{RewriteCounts, WriterCounts};
 use crate::disk::Disk;
 use crate::log::frame::Seal;
 use crate::log::segment::Segment;
 use crate::settings::Settings;
+use sterna_broker::LogNeeds;
 
 /// A place in a file that is no sound frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,7 +68,16 @@ pub(crate) struct HandleState {
     wake_written: AtomicU64,
     wake_synced: AtomicU64,
     pub(crate) needed_from: AtomicU64,
+    needs: Mutex<Option<HandleNeeds>>,
     answers: Mutex<VecDeque<Answer>>,
+}
+
+/// The needs of one handle's readers, as they were told.
+#[derive(Clone, Debug)]
+pub(crate) struct HandleNeeds {
+    /// From here on everything stays: at most as far as the needs say.
+    pub(crate) all_from: u64,
+    pub(crate) needs: Arc<LogNeeds>,
 }
 
 impl fmt::Debug for HandleState {
@@ -83,7 +93,16 @@ impl HandleState {
             wake_written: AtomicU64::new(u64::MAX),
             wake_synced: AtomicU64::new(u64::MAX),
             needed_from: AtomicU64::new(0),
+            needs: Mutex::default(),
             answers: Mutex::default(),
+        }
+    }
+
+    /// A reader has come that needs messages from a position on.
+    pub(crate) fn hold_from(&self, position: u64) {
+        self.needed_from.fetch_min(position, Ordering::SeqCst);
+        if let Some(needs) = &mut *lock(&self.needs) {
+            needs.all_from = needs.all_from.min(position);
         }
     }
 
@@ -127,6 +146,8 @@ impl HandleState {
 #[derive(Debug, Default)]
 pub(crate) struct ReadQueue {
     pub(crate) requests: VecDeque<(Arc<HandleState>, Request)>,
+    /// Segments have gone: the reader is to close their files, which take room until then.
+    pub(crate) segments_gone: bool,
     pub(crate) closing: bool,
 }
 
@@ -177,6 +198,9 @@ pub(crate) struct Shared {
     pub(crate) maintenance: Mutex<MaintenanceFlags>,
     pub(crate) maintenance_wake: Condvar,
     damage: Mutex<Vec<Damage>>,
+    /// Rises with each report of what a handle's readers need.
+    needs_told: AtomicU64,
+    pub(crate) rewrite_counts: RewriteCounts,
     /// Memory that pages of the records' file took after the last checkpoint, in bytes.
     pub(crate) cached_bytes: AtomicU64,
     pub(crate) writer_counts: WriterCounts,
@@ -247,6 +271,8 @@ impl Shared {
             maintenance: Mutex::default(),
             maintenance_wake: Condvar::new(),
             damage: Mutex::new(start.damage),
+            needs_told: AtomicU64::new(0),
+            rewrite_counts: RewriteCounts::default(),
             cached_bytes: AtomicU64::new(0),
             writer_counts: WriterCounts::default(),
         }
@@ -300,6 +326,30 @@ impl Shared {
             .iter()
             .map(|handle| handle.needed_from.load(Ordering::SeqCst));
         needed.min().unwrap_or(0)
+    }
+
+    /// A handle's readers need this and no more.
+    pub(crate) fn tell_needs(&self, handle: &HandleState, needs: LogNeeds) {
+        *lock(&handle.needs) = Some(HandleNeeds {
+            all_from: needs.all_from,
+            needs: Arc::new(needs),
+        });
+        self.needs_told.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The number of reports of what readers need.
+    pub(crate) fn needs_told(&self) -> u64 {
+        self.needs_told.load(Ordering::SeqCst)
+    }
+
+    /// The needs of all handles' readers; `None` before all have said so.
+    pub(crate) fn needs(&self) -> Option<Vec<HandleNeeds>> {
+        let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);
+        // All at one moment: a reader that moves from one to another is held by one of them at least.
+        let needs: Vec<_> = handles.iter().map(|handle| lock(&handle.needs)).collect();
+        let all = needs.iter().map(|needs| (**needs).clone());
+        all.collect::<Option<Vec<_>>>()
+            .filter(|needs| !needs.is_empty())
     }
 
     /// Has everything up to an append synced soon.
@@ -359,6 +409,12 @@ impl Shared {
     pub(crate) fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&segments)
+    }
+
+    /// Has the reader close the files of segments that are gone.
+    pub(crate) fn close_gone(&self) {
+        self.read_queue().segments_gone = true;
+        self.reader_wake.notify_one();
     }
 
     pub(crate) fn change_segments(&self, change: impl FnOnce(&mut Vec<Arc<Segment>>)) {

@@ -43,8 +43,28 @@ pub struct Usage {
     pub is_full: bool,
     /// Damaged places that were found.
     pub damaged_places: u64,
+    /// Segments that were taken together or made smaller, because few of their messages were needed, since the store was
+    /// opened.
+    pub rewritten_segments: u64,
+    /// Bytes that they have become smaller by.
+    pub rewrite_freed_bytes: u64,
     /// Durations of syncs of the log.
     pub syncs: SyncTimes,
+}
+
+/// Counts of the rewriting of segments.
+#[derive(Debug, Default)]
+pub(crate) struct RewriteCounts {
+    segments: AtomicU64,
+    freed_bytes: AtomicU64,
+}
+
+impl RewriteCounts {
+    /// Segments were written anew, and are smaller by some bytes.
+    pub(crate) fn rewritten(&self, segments: u64, freed_bytes: u64) {
+        self.segments.fetch_add(segments, Ordering::Relaxed);
+        self.freed_bytes.fetch_add(freed_bytes, Ordering::Relaxed);
+    }
 }
 
 /// Counts of the writer.
@@ -110,6 +130,8 @@ impl UsageReader {
             failures: count(&counts.failures),
             is_full: shared.is_full(),
             damaged_places: shared.damage().len() as u64,
+            rewritten_segments: count(&shared.rewrite_counts.segments),
+            rewrite_freed_bytes: count(&shared.rewrite_counts.freed_bytes),
             syncs: SyncTimes {
                 buckets: std::array::from_fn(|bucket| count(&counts.buckets[bucket])),
                 sum_us: count(&counts.sum_us),

@@ -344,6 +344,7 @@ impl Writer {
             first_sequence,
             first_position,
             has_gaps: false,
+            joined: 0,
         };
         let start = SEGMENT_HEADER_BYTES as u64;
         let least = start + (frames.len() as u64).max(frame_bytes);
@@ -376,6 +377,7 @@ impl Writer {
             end,
             file: Some(Arc::clone(&file)),
             index: Some(IndexBuilder::new(first_position)),
+            is_replaced: false,
         };
         let segment = Arc::new(Segment::new(&header, state));
         let mut active = Active {
@@ -402,6 +404,7 @@ impl Writer {
             file: None,
             // Made again from the rest of the segment.
             index: None,
+            is_replaced: false,
         };
         let name = segment_name(active.segment.number);
         let name = self.shared.disk.display_name(&name);

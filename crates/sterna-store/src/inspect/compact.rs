@@ -3,11 +3,16 @@
 use std::io;
 use std::sync::Arc;
 
+use sterna_broker::LogNeeds;
+
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::engine::records;
+use crate::engine::rewrite::Kept;
+use crate::engine::shared::HandleNeeds;
 use crate::error::OpenError;
-use crate::log::frame::{Draft, Header, Seal, messages};
+use crate::log::frame::{Draft, Seal, messages, put_without_changes};
+use crate::log::index::IndexBuilder;
 use crate::log::recovery::{SegmentFile, Walk, open_segments, walk};
 use crate::log::segment::{FOLDER, SegmentHeader, index_name};
 use crate::settings::Settings;
@@ -25,18 +30,17 @@ pub struct Compacted {
 
 /// Makes a store smaller.
 ///
-/// It brings the records' file up to date, and gives back free pages. It takes applied
-/// changes and unwanted messages out of the log's segments. `is_wanted` tells by position and topic whether a
-/// message is wanted. The messages of a frame stay or go together.
+/// It brings the records' file up to date, and gives back free pages. It takes applied changes out of the log's
+/// segments, and messages that nobody needs. The messages of a frame stay or go together.
 ///
-/// Only messages that no reader wants may be left out: positions in records go on to count.
+/// `needs` are those of all readers: [`needs`](super::needs) has them, by their records.
 ///
 /// # Errors
 /// When the store cannot be opened, or the disk fails. Work up to then stays, and nothing is lost.
 pub fn compact(
     disk: &Arc<dyn Disk>,
     settings: &Settings,
-    is_wanted: &mut dyn FnMut(u64, &str) -> bool,
+    needs: LogNeeds,
 ) -> Result<Compacted, OpenError> {
     let failed = |error: io::Error| OpenError::Disk {
         file: disk.display_name(""),
@@ -56,12 +60,18 @@ pub fn compact(
     let found = records::open(disk, settings.records_cache_bytes)?.ok_or(OpenError::Missing)?;
     let seal = Seal::of(found.identity);
     let applied = found.applied.sequence;
+    let needs = [HandleNeeds {
+        all_from: needs.all_from,
+        needs: Arc::new(needs),
+    }];
     let files = open_segments(&**disk)?;
     for (index, file) in files.iter().enumerate() {
         // The last segment tells where the log goes on.
-        let is_applied = files.get(index + 1).and_then(|next| next.header);
-        let is_applied = is_applied.is_some_and(|next| next.first_sequence <= applied + 1);
-        if is_applied && rewrite(&**disk, file, seal, is_wanted).map_err(failed)? {
+        let next = files.get(index + 1).and_then(|next| next.header);
+        let next = next.filter(|next| next.first_sequence <= applied + 1);
+        if let Some(next) = next
+            && rewrite(&**disk, file, next.first_position, seal, &needs).map_err(failed)?
+        {
             compacted.rewritten += 1;
         }
     }
@@ -82,12 +92,13 @@ fn size(disk: &dyn Disk) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Writes a segment anew, if it gets smaller by that.
+/// Writes a segment anew that ends before a position, if it gets smaller by that.
 fn rewrite(
     disk: &dyn Disk,
     file: &SegmentFile,
+    end: u64,
     seal: Seal,
-    is_wanted: &mut dyn FnMut(u64, &str) -> bool,
+    needs: &[HandleNeeds],
 ) -> io::Result<bool> {
     let Some(header) = file.header else {
         return Ok(false);
@@ -98,32 +109,29 @@ fn rewrite(
         from_sequence: 0,
     };
     let alone = std::slice::from_ref(file);
+    let mut index = IndexBuilder::new(header.first_position);
+    walk(disk, alone, &wanted, &mut |_, offset, header, body| {
+        index.add_frame(offset, header.first_position, body);
+        Ok(())
+    })?;
+    let is_known = needs.iter().all(|needs| end <= needs.all_from);
+    let kept = Kept::of(&index, &(header.first_position..end), needs);
+    let kept = is_known.then(|| kept.offsets(&index));
     let header = SegmentHeader {
         has_gaps: true,
         ..header
     };
     let mut bytes = header.encode().to_vec();
     let mut draft = Draft::default();
-    let walked = walk(disk, alone, &wanted, &mut |_, _, header, body| {
-        draft.clear();
-        let mut any = false;
-        for (position, (topic, content)) in (header.first_position..).zip(messages(body)) {
-            any |= is_wanted(position, topic);
-            let copied = draft.message(topic, |out| out.extend_from_slice(content));
-            copied.map_err(io::Error::other)?;
+    let walked = walk(disk, alone, &wanted, &mut |_, offset, header, body| {
+        let is_kept = match &kept {
+            Some(offsets) => offsets.binary_search(&offset).is_ok(),
+            None => messages(body).next().is_some(),
+        };
+        if !is_kept {
+            return Ok(());
         }
-        // A frame's positions follow from its first: its messages stay or go together.
-        if any {
-            let body = draft.body();
-            let header = Header {
-                body_bytes: body.len() as u32,
-                body_checksum: seal.checksum(body),
-                ..*header
-            };
-            bytes.extend_from_slice(&header.encode(seal));
-            bytes.extend_from_slice(body);
-        }
-        Ok(())
+        put_without_changes(&mut bytes, &mut draft, (header, body), seal).map_err(io::Error::other)
     })?;
     // A damaged file stays as it is, so that it can be looked at.
     let is_sound = walked.damage.is_empty() && walked.torn.is_none();

@@ -8,6 +8,8 @@ mod overlay;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use sterna_broker::{LogNeeds, NeedsLimits};
+
 pub use compact::{Compacted, compact};
 pub use export::{Exported, export};
 pub use import::{ImportError, Imported, import};
@@ -41,6 +43,10 @@ pub struct SegmentReport {
     pub topics: u64,
     /// Whether its index is in a file that fits.
     pub has_index: bool,
+    /// Whether it was written anew, without what nobody needed.
+    pub is_rewritten: bool,
+    /// Number of segments behind it that it stands for, too.
+    pub joined: u32,
 }
 
 /// Content of a store, and its damaged places.
@@ -94,6 +100,8 @@ pub fn inspect(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
         let segment = &mut segments[index];
         let file = &store.files[index];
         segment.file = disk.display_name(&file.name);
+        segment.is_rewritten = file.has_gaps();
+        segment.joined = file.header.map_or(0, |header| header.joined);
         segment.bytes = extent.end.offset;
         segment.positions = (extent.first_position, extent.end.position);
         segment.topics = topics[index].len() as u64;
@@ -109,6 +117,37 @@ pub fn inspect(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
     inspection.torn = walked.torn;
     inspection.segments = segments;
     Ok(inspection)
+}
+
+/// The needs of a store's readers, by their records: with it, [`compact`] takes out the rest.
+///
+/// They are told within the limits for rewriting in the settings; everything beyond stays. All stays if a record cannot
+/// be understood.
+///
+/// # Errors
+/// When there is no store, it is of a newer version, or its records cannot be read.
+pub fn needs(disk: &Arc<dyn Disk>, settings: &Settings) -> Result<LogNeeds, OpenError> {
+    let store = ClosedStore::open(disk)?;
+    let (changes, ..) = store.unapplied()?;
+    let records = &store.records.records;
+    let limits = NeedsLimits {
+        before: u64::MAX,
+        readers: settings.maximum_rewrite_readers,
+        filters: settings.maximum_rewrite_filters,
+        positions: settings.maximum_rewrite_positions,
+    };
+    let needs = LogNeeds::of_records(limits, |visit| {
+        let snapshot = records.snapshot(records.turn_to_read())?;
+        snapshot.visit(&changes, visit)
+    });
+    let damaged = |reason| OpenError::Damaged {
+        file: disk.display_name(records::FILE),
+        reason,
+    };
+    let needs = needs.map_err(damaged)?;
+    // A record that is damaged was left out.
+    let is_whole = store.records.damage.is_empty();
+    Ok(if is_whole { needs } else { LogNeeds::default() })
 }
 
 /// The files of a store, opened to be read only.

@@ -324,6 +324,31 @@ impl Draft {
     }
 }
 
+/// Appends a frame to a buffer, without its changes of records. Its number, its place and its messages stay.
+///
+/// # Errors
+/// When the frame becomes too long. Then the buffer is as before.
+pub(crate) fn put_without_changes(
+    out: &mut Vec<u8>,
+    draft: &mut Draft,
+    (header, body): (&Header, &[u8]),
+    seal: Seal,
+) -> Result<(), TooLong> {
+    draft.clear();
+    for (topic, content) in messages(body) {
+        draft.message(topic, |out| out.extend_from_slice(content))?;
+    }
+    let body = draft.body();
+    let header = Header {
+        body_bytes: body.len() as u32,
+        body_checksum: seal.checksum(body),
+        ..*header
+    };
+    out.extend_from_slice(&header.encode(seal));
+    out.extend_from_slice(body);
+    Ok(())
+}
+
 /// Where a content has its topic, within the bytes that are looked at.
 fn position_near_start(content: &[u8], topic: &[u8]) -> Option<u8> {
     let last = content.len().checked_sub(topic.len())?;

@@ -36,9 +36,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::frame::{Seal, messages, u32_at, u64_at};
-use super::segment::VERSION;
 
 const MAGIC: &[u8; 8] = b"STERNIDX";
+const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 56;
 const CHECKSUM_BYTES: usize = 4;
 

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use super::frame::{Header, Seal};
 use super::scan::{Damaged, Found, Reason, Scanner};
 use super::segment::{
-    End, FOLDER, HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader, number_of, segment_name,
+    End, FOLDER, HeaderError, NEWEST_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader, number_of,
+    segment_name,
 };
 use crate::disk::{Disk, DiskFile};
 use crate::engine::Damage;
@@ -40,9 +41,36 @@ impl SegmentFile {
     pub(crate) fn has_gaps(&self) -> bool {
         self.header.is_some_and(|header| header.has_gaps)
     }
+
+    /// Whether it stands for another segment, by its number.
+    fn stands_for(&self, number: u64) -> bool {
+        self.header
+            .is_some_and(|header| header.stands_for().contains(&number))
+    }
 }
 
-/// Opens all segments, in order.
+/// Removes the files for which another stands: their rewriting was cut off before it could.
+///
+/// # Errors
+/// When the disk fails.
+pub(crate) fn remove_replaced(disk: &dyn Disk, files: &[SegmentFile]) -> io::Result<()> {
+    let mut replaced = disk.list(FOLDER)?;
+    replaced.retain(|name| {
+        let number = number_of(name, "log").or_else(|| number_of(name, "index"));
+        number.is_some_and(|number| files.iter().any(|file| file.stands_for(number)))
+    });
+    if replaced.is_empty() {
+        return Ok(());
+    }
+    // The name of the file that stands for them may not be on the disk yet.
+    disk.sync_folder(FOLDER)?;
+    for name in replaced {
+        disk.remove(&format!("{FOLDER}/{name}"))?;
+    }
+    disk.sync_folder(FOLDER)
+}
+
+/// Opens all segments, in order. Those for which another stands are left out.
 ///
 /// # Errors
 /// When one is of a newer version, or the disk fails.
@@ -57,8 +85,11 @@ pub(crate) fn open_segments(disk: &dyn Disk) -> Result<Vec<SegmentFile>, OpenErr
         .filter_map(|name| number_of(name, "log"))
         .collect();
     numbers.sort_unstable();
-    let mut segments = Vec::with_capacity(numbers.len());
+    let mut segments: Vec<SegmentFile> = Vec::with_capacity(numbers.len());
     for number in numbers {
+        if (segments.last()).is_some_and(|before| before.stands_for(number)) {
+            continue;
+        }
         let name = segment_name(number);
         let open = || {
             let file = disk.open(&name)?;
@@ -73,7 +104,11 @@ pub(crate) fn open_segments(disk: &dyn Disk) -> Result<Vec<SegmentFile>, OpenErr
             Ok(_) | Err(HeaderError::Damaged) => None,
             Err(HeaderError::Newer(version)) => {
                 let file = disk.display_name(&name);
-                return Err(OpenError::Newer { file, version });
+                return Err(OpenError::Newer {
+                    file,
+                    version,
+                    known: NEWEST_VERSION,
+                });
             }
         };
         segments.push(SegmentFile {
@@ -241,7 +276,8 @@ impl Place<'_> {
                 walked.synced_offset = end.offset;
             }
         }
-        if self.is_last && end.sequence < walk.applied && survey.gaps.is_empty() {
+        let is_short = self.is_last && end.sequence < walk.applied;
+        if is_short && survey.gaps.is_empty() && !self.file.has_gaps() {
             walked.damage.push(self.damage(Damaged {
                 offset: end.offset,
                 bytes: 0,

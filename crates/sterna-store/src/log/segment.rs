@@ -7,18 +7,20 @@
 //! ```text
 //! offset  bytes
 //!      0      8  "STERNLOG"
-//!      8      4  version of the format: 1
+//!      8      4  version of the format: 1, or 2 if the file stands for others, too
 //!     12      4  flags; 1: frames were taken out, so numbers of frames may be missing
 //!     16     16  identity of the store, drawn when it is made
 //!     32      8  number of the segment
 //!     40      8  sequence of its first frame
 //!     48      8  position of its first message
-//!     56      4  0
+//!     56      4  number of segments behind this one that the file stands for, too
 //!     60      4  CRC-32C of the 60 bytes before
 //! ```
 //!
-//! Every version of the format has its number and its checksum in these places.
+//! Every version of the format has its number and its checksum in these places. Files for which another stands are
+//! those of a rewriting that did not come to remove them; they do not count.
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::frame::{u32_at, u64_at};
@@ -28,8 +30,14 @@ use crate::disk::DiskFile;
 /// The folder of segments and their indexes.
 pub(crate) const FOLDER: &str = "log";
 
-/// The version of the format that is written, and the newest that is read.
-pub(crate) const VERSION: u32 = 1;
+/// The version of a file that stands for itself.
+const VERSION: u32 = 1;
+
+/// The version of a file that stands for others, too.
+const JOINED_VERSION: u32 = 2;
+
+/// The newest version that is read.
+pub(crate) const NEWEST_VERSION: u32 = JOINED_VERSION;
 
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
 
@@ -44,6 +52,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_position: u64,
     /// Frames were taken out.
     pub(crate) has_gaps: bool,
+    /// Number of segments behind this one that the file stands for, too.
+    pub(crate) joined: u32,
 }
 
 /// Flag of a segment that frames were taken out of.
@@ -61,16 +71,27 @@ impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.joined > 0 {
+            JOINED_VERSION
+        } else {
+            VERSION
+        };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         let flags = if self.has_gaps { HAS_GAPS } else { 0 };
         bytes[12..16].copy_from_slice(&flags.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.identity);
         bytes[32..40].copy_from_slice(&self.number.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.first_sequence.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.first_position.to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.joined.to_le_bytes());
         let checksum = crc32c::crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&checksum.to_le_bytes());
         bytes
+    }
+
+    /// The numbers of the other segments that the file stands for.
+    pub(crate) const fn stands_for(&self) -> RangeInclusive<u64> {
+        self.number + 1..=self.number.saturating_add(self.joined as u64)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
@@ -87,11 +108,12 @@ impl SegmentHeader {
                 first_sequence: u64_at(bytes, 40)?,
                 first_position: u64_at(bytes, 48)?,
                 has_gaps: u32_at(bytes, 12)? & HAS_GAPS != 0,
+                joined: u32_at(bytes, 56)?,
             };
             Some((version, header))
         };
         match read() {
-            Some((version, _)) if version > VERSION => Err(HeaderError::Newer(version)),
+            Some((version, _)) if version > NEWEST_VERSION => Err(HeaderError::Newer(version)),
             Some((_, header)) => Ok(header),
             None => Err(HeaderError::Damaged),
         }
@@ -121,6 +143,8 @@ pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) first_sequence: u64,
     pub(crate) first_position: u64,
+    /// Number of the rewriting that has made its file; 0 where the writer has.
+    pub(crate) rewriting: u64,
     state: RwLock<SegmentState>,
 }
 
@@ -133,6 +157,8 @@ pub(crate) struct SegmentState {
     pub(crate) file: Option<Arc<dyn DiskFile>>,
     /// Its index, until that is in a file of its own.
     pub(crate) index: Option<IndexBuilder>,
+    /// Another segment stands for it: its files are another's from now on, or gone.
+    pub(crate) is_replaced: bool,
 }
 
 /// A place between two frames.
@@ -151,7 +177,16 @@ impl Segment {
             number: header.number,
             first_sequence: header.first_sequence,
             first_position: header.first_position,
+            rewriting: 0,
             state: RwLock::new(state),
+        }
+    }
+
+    /// The segment that a rewriting has made, by the rewriting's number.
+    pub(crate) fn rewritten(header: &SegmentHeader, state: SegmentState, rewriting: u64) -> Self {
+        Self {
+            rewriting,
+            ..Self::new(header, state)
         }
     }
 
@@ -180,8 +215,19 @@ mod tests {
             first_sequence: 8,
             first_position: 9,
             has_gaps: true,
+            joined: 3,
         };
+        let alone = SegmentHeader {
+            joined: 0,
+            ..header
+        };
+        assert_eq!(alone.encode()[8], 1, "older programs read it");
+        assert_eq!(SegmentHeader::decode(&alone.encode()), Ok(alone));
         let bytes = header.encode();
+        assert_eq!(
+            bytes[8], 2,
+            "older programs would count what it stands for twice"
+        );
         assert_eq!(SegmentHeader::decode(&bytes), Ok(header));
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes;
@@ -202,12 +248,13 @@ mod tests {
             first_sequence: 8,
             first_position: 9,
             has_gaps: true,
+            joined: 0,
         };
         let mut bytes = header.encode();
-        bytes[8] = 2;
+        bytes[8] = 3;
         let checksum = crc32c::crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&checksum.to_le_bytes());
-        assert_eq!(SegmentHeader::decode(&bytes), Err(HeaderError::Newer(2)));
+        assert_eq!(SegmentHeader::decode(&bytes), Err(HeaderError::Newer(3)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sterna_broker::LogNeeds;
 use sterna_store::disk::{Disk, Fault, SimulatedDisk};
 use sterna_store::inspect::{compact, inspect};
 use sterna_store::{Damage, Engine, OpenError, Settings};
@@ -219,13 +220,16 @@ fn a_store_of_a_newer_version_is_refused_by_name() {
     let disk = store(true);
     let name = log_files(&disk, ".log").remove(1);
     let mut bytes = disk.content(&name).unwrap();
-    bytes[8] = 2;
+    bytes[8] = 3;
     let checksum = crc32c::crc32c(&bytes[..60]);
     bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
     disk.open(&name).unwrap().write_at(0, &bytes[..64]).unwrap();
     let error = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]).unwrap_err();
     let text = error.to_string();
-    assert!(text.contains(&name) && text.contains("version 2"), "{text}");
+    assert!(
+        text.contains(&name) && text.contains("version 3") && text.contains("knows 2"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -253,7 +257,7 @@ fn without_the_records_file_a_compacted_log_is_refused() {
     store.pass(2_000);
     store.disk.kill_process();
     let disk = store.disk;
-    let compacted = compact(&as_disk(&disk), &settings(), &mut |_, _| true).unwrap();
+    let compacted = compact(&as_disk(&disk), &settings(), LogNeeds::default()).unwrap();
     assert!(compacted.rewritten > 0, "{compacted:?}");
     assert_eq!(inspect(&as_disk(&disk)).unwrap().records, FRAMES);
     disk.remove("records.redb").unwrap();

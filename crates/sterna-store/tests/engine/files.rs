@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use sterna_broker::LogNeeds;
 use sterna_store::disk::{Disk, SimulatedDisk};
 use sterna_store::inspect::{ImportError, compact, export, import, inspect};
 use sterna_store::{Engine, OpenError};
 
-use super::{Store, draft, log_files, settings};
+use super::{Store, draft, log_files, needs_of, settings};
 
 fn as_disk(disk: &SimulatedDisk) -> Arc<dyn Disk> {
     Arc::new(disk.clone())
@@ -225,7 +226,7 @@ fn compacting_takes_out_what_the_records_have_and_keeps_all_else() {
     let (messages, records) = (store.read(0), store.records());
     store.disk.kill_process();
     let disk = as_disk(&store.disk);
-    let compacted = compact(&disk, &settings(), &mut |_, _| true).unwrap();
+    let compacted = compact(&disk, &settings(), LogNeeds::default()).unwrap();
     assert!(compacted.after_bytes < compacted.before_bytes && compacted.rewritten > 3);
     let inspection = inspect(&disk).unwrap();
     assert_eq!((&*inspection.damage, &inspection.torn), (&[][..], &None));
@@ -235,7 +236,11 @@ fn compacting_takes_out_what_the_records_have_and_keeps_all_else() {
     store.append(&[("a", b"next")]).unwrap();
     store.pass(20);
     store.disk.kill_process();
-    compact(&disk, &settings(), &mut |_, topic| topic != "unwanted").unwrap();
+    let needs = LogNeeds {
+        all_from: u64::MAX,
+        readers: vec![needs_of(&["wanted", "other", "a"], 0)],
+    };
+    compact(&disk, &settings(), needs).unwrap();
     let mut store = Store::open(&store.disk, &settings());
     let left = store.read(0);
     let wanted = messages
@@ -259,7 +264,7 @@ fn where_there_is_no_store_there_is_none_to_look_into() {
         Err(OpenError::Missing)
     ));
     assert!(matches!(
-        compact(&disk, &settings(), &mut |_, _| true),
+        compact(&disk, &settings(), LogNeeds::default()),
         Err(OpenError::Missing)
     ));
     assert_eq!(disk.list("").unwrap(), Vec::<String>::new());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sterna_broker::LogNeeds;
 use sterna_store::disk::{Disk, Fault, SimulatedDisk};
 use sterna_store::inspect::{compact, inspect};
 use sterna_store::{Engine, OpenError, Settings, StoredMessage};
@@ -44,7 +45,7 @@ fn compacting_that_is_interrupted_loses_nothing() {
     for changes in 1.. {
         let (disk, before) = killed(changes.into());
         disk.fail_power_after(changes);
-        let compacted = compact(&as_disk(&disk), &settings(), &mut |_, _| true);
+        let compacted = compact(&as_disk(&disk), &settings(), LogNeeds::default());
         if changes % 2 == 0 {
             disk.kill_process();
         } else {
@@ -53,7 +54,7 @@ fn compacting_that_is_interrupted_loses_nothing() {
         let inspection = inspect(&as_disk(&disk)).unwrap();
         assert_eq!(inspection.damage, [], "{changes} changes");
         assert_eq!(content_of(&disk), before, "{changes} changes");
-        compact(&as_disk(&disk), &settings(), &mut |_, _| true).unwrap();
+        compact(&as_disk(&disk), &settings(), LogNeeds::default()).unwrap();
         assert_eq!(content_of(&disk), before, "{changes} changes, and again");
         if compacted.is_ok() {
             assert!(changes > 20, "{changes} are few");
@@ -67,11 +68,11 @@ fn compacting_on_a_full_disk_loses_nothing() {
     for room in (0..24_000).step_by(2_000) {
         let (disk, before) = killed(room);
         disk.set_capacity_bytes(disk.used_bytes() + room);
-        let _ = compact(&as_disk(&disk), &settings(), &mut |_, _| true);
+        let _ = compact(&as_disk(&disk), &settings(), LogNeeds::default());
         disk.kill_process();
         disk.set_capacity_bytes(u64::MAX);
         assert_eq!(content_of(&disk), before, "{room} bytes");
-        compact(&as_disk(&disk), &settings(), &mut |_, _| true).unwrap();
+        compact(&as_disk(&disk), &settings(), LogNeeds::default()).unwrap();
         assert_eq!(content_of(&disk), before, "{room} bytes, and again");
     }
 }

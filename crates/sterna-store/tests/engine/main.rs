@@ -7,10 +7,12 @@ mod files;
 mod full;
 mod interrupted;
 mod reads;
+mod rewrite;
 mod threads;
 
 use std::sync::Arc;
 
+use sterna_broker::{NeededFilter, ReaderNeeds};
 use sterna_store::disk::{Disk as _, SimulatedDisk};
 use sterna_store::{Appended, Draft, Engine, Full, Handle, Request, Settings, StoredMessage};
 
@@ -64,6 +66,20 @@ fn everything(from: u64) -> Request {
         filters: Arc::new(["#".into()]),
         most_messages: usize::MAX,
         most_bytes: usize::MAX,
+    }
+}
+
+/// The needs of a reader of all that matches some filters, from a position on.
+fn needs_of(filters: &[&str], from: u64) -> ReaderNeeds {
+    let filters = filters.iter().map(|&filter| NeededFilter {
+        filter: filter.into(),
+        since: 0,
+        until: u64::MAX,
+    });
+    ReaderNeeds {
+        filters: filters.collect(),
+        from,
+        single: Vec::new(),
     }
 }
 

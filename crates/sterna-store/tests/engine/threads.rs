@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
+use sterna_broker::LogNeeds;
 use sterna_store::disk::{Disk, RealDisk};
 use sterna_store::inspect::inspect;
 use sterna_store::{Durability, Engine, Handle, Request, Running, Settings};
@@ -164,4 +165,102 @@ fn a_checkpoint_that_would_take_long_does_not_hold_up_the_end() {
         })
         .unwrap();
     assert_eq!(count, 20_000);
+}
+
+/// A reader reads all again and again, while most of it is taken out of the segments beneath it.
+#[test]
+fn a_reader_reads_on_while_segments_are_rewritten() {
+    const MESSAGES: u32 = 12_000;
+    const RARE: u32 = 50;
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        rewrite_interval_ms: 0,
+        rewrite_least_percent: 10,
+        rewrite_bytes_per_s: u64::MAX,
+        ..settings(Durability::Interval)
+    };
+    let running = start(folder.path(), &settings);
+    let mut writer = running.handle(Box::new(|| {}));
+    let (wake, woken) = channel();
+    let mut reader = handle(&running, wake);
+    let publisher = std::thread::spawn(move || {
+        writer.needed_from(u64::MAX);
+        writer.needs(LogNeeds {
+            all_from: u64::MAX,
+            readers: Vec::new(),
+        });
+        for number in 0..MESSAGES {
+            let is_rare = number % RARE == 0;
+            let topic = if is_rare { "rare" } else { "busy" };
+            let mut content = number.to_le_bytes().to_vec();
+            content.resize(200, 7);
+            let value = number.to_string();
+            let draft = draft(&[(topic, &content)], &[("key", Some(&value))]);
+            // Others come to run.
+            while writer.append(&draft).is_err() {
+                std::thread::yield_now();
+            }
+            if number % 100 == 0 {
+                writer.flush();
+                let appended = writer.append(&draft_of_key(number)).unwrap();
+                while writer.progress().written < appended.sequence {
+                    writer.flush();
+                    std::thread::yield_now();
+                }
+            }
+        }
+        writer.flush();
+        writer
+    });
+    let usage = running.usage_reader();
+    let mut most = 0;
+    let (mut passes, mut last) = (0, 0);
+    while most < MESSAGES / RARE || usage.usage().rewritten_segments < 20 {
+        reader.needs(LogNeeds {
+            all_from: u64::MAX,
+            readers: vec![super::needs_of(&["rare"], 1)],
+        });
+        let (mut found, mut from) = (Vec::new(), 1);
+        loop {
+            reader.read(Request {
+                from,
+                filters: Arc::new(["rare".into()]),
+                most_messages: 9,
+                ..super::everything(0)
+            });
+            let answer = loop {
+                if let Some(answer) = reader.next_answer() {
+                    break answer;
+                }
+                woken.recv().unwrap();
+            };
+            found.extend(
+                answer
+                    .messages
+                    .iter()
+                    .map(|message| u32::from_le_bytes(message.content[..4].try_into().unwrap())),
+            );
+            if answer.next == from {
+                break;
+            }
+            from = answer.next;
+        }
+        let expected = (0..found.len() as u32).map(|nth| nth * RARE);
+        assert!(found.iter().copied().eq(expected), "{found:?}");
+        assert!(found.len() >= last, "nothing goes");
+        last = found.len();
+        most = most.max(found.len() as u32);
+        passes += 1;
+    }
+    println!("{passes} passes");
+    let writer = publisher.join().unwrap();
+    assert_eq!(running.damage(), []);
+    drop((writer, reader));
+    running.close().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path().join("store")));
+    assert_eq!(inspect(&disk).unwrap().damage, []);
+}
+
+fn draft_of_key(number: u32) -> sterna_store::Draft {
+    draft(&[], &[("other key", Some(&number.to_string()))])
 }

@@ -50,7 +50,8 @@ enum Action {
         #[arg(short, long, value_name = "PATH")]
         input: Option<PathBuf>,
     },
-    /// Make the files smaller: take applied changes out of the log, and give back free pages. Damaged files stay
+    /// Make the files smaller: take applied changes out of the log, and messages that no reader in the records needs.
+    /// Give back free pages. Damaged files stay
     Compact(Place),
 }
 
@@ -196,8 +197,9 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
         }
         Action::Compact(place) => {
             let store = place.lock(false)?;
-            // Only the broker knows which messages are still wanted.
-            let compacted = inspect::compact(&store.disk, &store.settings, &mut |_, _| true)
+            let needs = inspect::needs(&store.disk, &store.settings);
+            let needs = needs.map_err(|error| error.to_string())?;
+            let compacted = inspect::compact(&store.disk, &store.settings, needs)
                 .map_err(|error| error.to_string())?;
             writeln!(
                 out,
@@ -297,9 +299,14 @@ fn stats_lines(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
         } else {
             ", no index yet"
         };
+        let rewritten = match (segment.is_rewritten, segment.joined) {
+            (false, _) => String::new(),
+            (true, 0) => ", rewritten".to_owned(),
+            (true, others) => format!(", rewritten from {} files", u64::from(others) + 1),
+        };
         writeln!(
             out,
-            "{}: {} bytes, {}, {}, {}, positions {first} to {}{index}",
+            "{}: {} bytes, {}, {}, {}, positions {first} to {}{rewritten}{index}",
             segment.file,
             segment.bytes,
             counted(segment.frames, "frame"),

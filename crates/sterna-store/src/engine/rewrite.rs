@@ -1,0 +1,665 @@
+//! Rewriting segments that only few readers hold, to what these need.
+//!
+//! Segments go from the front of the log, so one session that sleeps long would hold all that was published since. Its
+//! shard tells what the readers need that are furthest behind ([`LogNeeds`](sterna_broker::LogNeeds)). Segments before
+//! the needs of all others are copied without the rest: by their indexes, frame by frame. Neighbours that become small
+//! are joined into one file. Positions and numbers of frames stay, with gaps.
+//!
+//! # Crashes
+//!
+//! The copy is a draft until it is synced, and then takes the name of its first segment. From then on it stands for all
+//! segments that it was made of, and its header says so. A start removes those that are still there. So at each moment
+//! the files have all that is needed, once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::handle::ROOMY_SEGMENTS;
+use super::read::{TOGETHER_BYTES, Window, open_segment};
+use super::shared::{Damage, HandleNeeds, Shared};
+use super::writer::Step;
+use crate::disk::{DiskFile, UNFINISHED};
+use crate::log::frame::{Draft, put_without_changes};
+use crate::log::index::{Index, IndexBuilder, Posting};
+use crate::log::scan::Reason;
+use crate::log::segment::{
+    End, FOLDER, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, index_name,
+    segment_name,
+};
+use crate::settings::LARGEST_SEGMENT_BYTES;
+
+/// Bytes that are read and written in one step, about.
+const PART_BYTES: u64 = 1 << 20;
+
+/// Bytes of a draft that are written at once.
+const WRITE_BYTES: usize = 1 << 18;
+
+/// A file of less than this part of a segment is joined with its neighbours.
+const SMALL_PART: u64 = 4;
+
+/// Time between two attempts after a failure, in milliseconds.
+const RETRY_MS: u64 = 1_000;
+
+/// Rewrites segments, a part in each step.
+#[derive(Debug)]
+pub(crate) struct Rewriter {
+    shared: Arc<Shared>,
+    /// Of segments that few readers hold, by their numbers.
+    looks: BTreeMap<u64, Look>,
+    job: Option<Job>,
+    /// Segments whose files are to go, once the name of the one that stands for them is on the disk.
+    replaced: Vec<u64>,
+    is_unfinished: bool,
+    rewritings: u64,
+    /// Until then nothing is read or written: what was last has taken so long, or failed.
+    rests_until_ms: u64,
+}
+
+/// The knowledge of a segment.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// When it is looked at next.
+    at_ms: u64,
+    /// The report of needs by which it was looked at last.
+    told: u64,
+    /// About the bytes of frames that would stay; `None` before the first look.
+    kept_bytes: Option<u64>,
+}
+
+/// Segments that are being rewritten.
+#[derive(Debug)]
+struct Job {
+    needs: Vec<HandleNeeds>,
+    told: u64,
+    segments: Vec<Arc<Segment>>,
+    /// The number of them that are copied.
+    copied: usize,
+    source: Option<Source>,
+    header: SegmentHeader,
+    name: String,
+    draft: Arc<dyn DiskFile>,
+    /// Frames that are not written to the draft yet, and where they belong.
+    frames: Vec<u8>,
+    frames_at: u64,
+    frame: Draft,
+    index: IndexBuilder,
+}
+
+/// The segment that is being copied.
+#[derive(Debug)]
+struct Source {
+    file: Arc<dyn DiskFile>,
+    end: End,
+    /// Where the frames are that stay, in order.
+    offsets: Vec<u64>,
+    next: usize,
+}
+
+/// How far a part has come.
+enum Copied {
+    /// There is more; the number of bytes so far.
+    Part(u64),
+    All,
+    /// A frame that stays is damaged: the files are left as they are.
+    Damaged,
+}
+
+/// The part of a segment that readers need.
+#[derive(Default, Debug)]
+pub(crate) struct Kept<'a> {
+    /// Of each topic: the number of its messages, and where they are needed.
+    topics: FxHashMap<Box<str>, KeptTopic>,
+    /// Lists of single positions that are needed.
+    single: Vec<&'a [u64]>,
+}
+
+#[derive(Default, Debug)]
+struct KeptTopic {
+    messages: u32,
+    /// Positions from the first on, before the second.
+    ranges: Vec<(u64, u64)>,
+    /// Whether single positions count.
+    has_single: bool,
+}
+
+impl<'a> Kept<'a> {
+    /// By the filters of all readers, each asked once about the topics of a segment.
+    pub(crate) fn of(index: &dyn Index, positions: &Range<u64>, needs: &'a [HandleNeeds]) -> Self {
+        let mut kept = Self::default();
+        for reader in needs.iter().flat_map(|handle| &handle.needs.readers) {
+            let from = (reader.single).partition_point(|&at| at < positions.start);
+            let to = (reader.single).partition_point(|&at| at < positions.end);
+            let has_single = from < to;
+            if has_single {
+                kept.single.push(&reader.single[from..to]);
+            }
+            for filter in &reader.filters {
+                let first = filter.since.max(reader.from).max(positions.start);
+                let end = filter.until.min(positions.end);
+                if first >= end && !has_single {
+                    continue;
+                }
+                index.matching(&filter.filter, &mut |topic, messages| {
+                    let topic = kept.topics.entry(topic.into()).or_default();
+                    topic.messages = messages;
+                    topic.has_single |= has_single;
+                    if first < end && !topic.ranges.contains(&(first, end)) {
+                        topic.ranges.push((first, end));
+                    }
+                });
+            }
+        }
+        kept
+    }
+
+    fn has(&self, topic: &KeptTopic, position: u64) -> bool {
+        let mut ranges = topic.ranges.iter();
+        ranges.any(|&(first, end)| (first..end).contains(&position))
+            || topic.has_single
+                && (self.single.iter()).any(|single| single.binary_search(&position).is_ok())
+    }
+
+    /// Number of messages that are needed.
+    fn messages(&self, index: &dyn Index, positions: &Range<u64>) -> u64 {
+        let mut messages = 0;
+        let mut postings = Vec::new();
+        for (name, topic) in &self.topics {
+            if topic.ranges.contains(&(positions.start, positions.end)) {
+                messages += u64::from(topic.messages);
+                continue;
+            }
+            postings.clear();
+            index.postings(name, &mut postings);
+            let needed = |posting: &&Posting| self.has(topic, posting.position);
+            messages += postings.iter().filter(needed).count() as u64;
+        }
+        messages
+    }
+
+    /// Where frames begin that have a needed message, in order.
+    pub(crate) fn offsets(&self, index: &dyn Index) -> Vec<u64> {
+        let mut offsets = Vec::new();
+        let mut postings = Vec::new();
+        for (name, topic) in &self.topics {
+            postings.clear();
+            index.postings(name, &mut postings);
+            let needed = postings
+                .iter()
+                .filter(|posting| self.has(topic, posting.position));
+            offsets.extend(needed.map(|posting| posting.offset));
+        }
+        offsets.sort_unstable();
+        offsets.dedup();
+        offsets
+    }
+}
+
+/// The positions of a segment's messages.
+fn positions(segment: &Segment, end: End) -> Range<u64> {
+    segment.first_position..end.position
+}
+
+/// Bytes of a segment's frames.
+fn frame_bytes(segment: &Segment) -> u64 {
+    (segment.end().offset).saturating_sub(SEGMENT_HEADER_BYTES as u64)
+}
+
+impl Job {
+    /// Copies about [`PART_BYTES`].
+    fn copy(&mut self, shared: &Shared) -> io::Result<Copied> {
+        let mut bytes = 0;
+        while let Some(segment) = self.segments.get(self.copied) {
+            let source = match &mut self.source {
+                Some(source) => source,
+                none => {
+                    let end = segment.end();
+                    let open = open_segment(shared, segment, end)?;
+                    let kept = Kept::of(&*open.index, &positions(segment, end), &self.needs);
+                    bytes += open.index.memory_bytes() as u64;
+                    none.insert(Source {
+                        offsets: kept.offsets(&*open.index),
+                        file: open.file,
+                        end,
+                        next: 0,
+                    })
+                }
+            };
+            let mut window = Window::new(&*source.file, source.end.offset);
+            while let Some(&offset) = source.offsets.get(source.next) {
+                if bytes + window.read_bytes >= PART_BYTES {
+                    return Ok(Copied::Part(bytes + window.read_bytes));
+                }
+                source.next += 1;
+                let next = source.offsets.get(source.next).copied();
+                let is_close = next.is_some_and(|next| next - offset < TOGETHER_BYTES);
+                let Some(header) = window.frame(offset, is_close, shared.seal)? else {
+                    let name = segment_name(segment.number);
+                    shared.add_damage(Damage {
+                        file: shared.disk.display_name(&name),
+                        offset,
+                        bytes: 0,
+                        reason: Reason::Body.to_string(),
+                    });
+                    return Ok(Copied::Damaged);
+                };
+                let body = window.body(offset, &header);
+                let place = self.frames_at + self.frames.len() as u64;
+                put_without_changes(
+                    &mut self.frames,
+                    &mut self.frame,
+                    (&header, body),
+                    shared.seal,
+                )
+                .map_err(io::Error::other)?;
+                self.index.add_frame(place, header.first_position, body);
+                bytes += header.frame_bytes();
+                if self.frames.len() >= WRITE_BYTES {
+                    write_out(&*self.draft, &mut self.frames, &mut self.frames_at)?;
+                }
+            }
+            bytes += window.read_bytes;
+            self.source = None;
+            self.copied += 1;
+        }
+        write_out(&*self.draft, &mut self.frames, &mut self.frames_at)?;
+        Ok(Copied::All)
+    }
+}
+
+fn write_out(draft: &dyn DiskFile, frames: &mut Vec<u8>, at: &mut u64) -> io::Result<()> {
+    draft.write_at(*at, frames)?;
+    *at += frames.len() as u64;
+    frames.clear();
+    Ok(())
+}
+
+impl Rewriter {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            looks: BTreeMap::new(),
+            job: None,
+            replaced: Vec::new(),
+            is_unfinished: false,
+            rewritings: 0,
+            rests_until_ms: 0,
+        }
+    }
+
+    /// Whether a rewritten segment has its name, and what it stands for is still to go. Nothing else is done before.
+    pub(crate) const fn is_unfinished(&self) -> bool {
+        self.is_unfinished
+    }
+
+    /// Removes the files for which a rewritten segment stands.
+    pub(crate) fn finish(&mut self, indexed: &mut BTreeSet<u64>) -> Result<(), String> {
+        let disk = &*self.shared.disk;
+        let finish = || {
+            // First the name: from then on nobody needs the others.
+            disk.sync_folder(FOLDER)?;
+            for &number in &self.replaced {
+                remove(&self.shared, &index_name(number))?;
+                remove(&self.shared, &segment_name(number))?;
+            }
+            if self.replaced.is_empty() {
+                return Ok(());
+            }
+            disk.sync_folder(FOLDER)
+        };
+        finish().map_err(|error: io::Error| {
+            format!("segments for which another stands cannot be removed: {error}")
+        })?;
+        for number in self.replaced.drain(..) {
+            indexed.remove(&number);
+            self.looks.remove(&number);
+        }
+        self.is_unfinished = false;
+        Ok(())
+    }
+
+    /// Does a part of the work, if there is any. Changes of frames up to `applied` are in the records' file.
+    pub(crate) fn step(&mut self, now_ms: u64, applied: u64, indexed: &mut BTreeSet<u64>) -> Step {
+        if now_ms < self.rests_until_ms {
+            return Step::At(self.rests_until_ms);
+        }
+        let Some(mut job) = self.job.take() else {
+            return self.plan(now_ms, applied);
+        };
+        let result = if self.is_current(&job) {
+            job.copy(&self.shared)
+        } else {
+            // Its first segment went, for nobody needs it any more; or the log cannot be read at the moment.
+            self.drop_draft(&job);
+            return Step::Again;
+        };
+        let result = match result {
+            Ok(Copied::Part(bytes)) => {
+                self.job = Some(job);
+                return self.rest_for(now_ms, bytes);
+            }
+            Ok(Copied::All) => self.put_in_place(&mut job, indexed),
+            Ok(Copied::Damaged) => Ok(false),
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(true) => {
+                let kept_bytes = job.frames_at - SEGMENT_HEADER_BYTES as u64;
+                self.note(&job.segments[..1], now_ms, job.told, Some(kept_bytes));
+                Step::Again
+            }
+            Ok(false) => {
+                self.drop_draft(&job);
+                for segment in &job.segments {
+                    // Nothing is gained, as far as is known.
+                    let kept_bytes = Some(frame_bytes(segment));
+                    self.note(std::slice::from_ref(segment), now_ms, job.told, kept_bytes);
+                }
+                Step::Again
+            }
+            Err(error) => {
+                self.drop_draft(&job);
+                tracing::warn!("store: {} cannot be rewritten: {error}", job.name);
+                self.note(&job.segments, now_ms, job.told, None);
+                self.rests_until_ms = now_ms + RETRY_MS;
+                Step::At(self.rests_until_ms)
+            }
+        }
+    }
+
+    /// Rests for the time that the setting gives so many bytes.
+    fn rest_for(&mut self, now_ms: u64, bytes: u64) -> Step {
+        let per_s = self.shared.settings.rewrite_bytes_per_s;
+        self.rests_until_ms = now_ms + bytes.saturating_mul(1000) / per_s.max(1);
+        Step::Again
+    }
+
+    /// Notes what is known of segments since now.
+    fn note(&mut self, segments: &[Arc<Segment>], now_ms: u64, told: u64, kept_bytes: Option<u64>) {
+        let look = Look {
+            at_ms: now_ms.saturating_add(self.shared.settings.rewrite_interval_ms),
+            told,
+            kept_bytes,
+        };
+        for segment in segments {
+            self.looks.insert(segment.number, look);
+        }
+    }
+
+    /// Whether a job's segments are still those of the log.
+    fn is_current(&self, job: &Job) -> bool {
+        let segments = self.shared.segments();
+        let first = &job.segments[0];
+        let at = segments.iter().position(|known| Arc::ptr_eq(known, first));
+        at.is_some() && self.shared.certainty().is_some()
+    }
+
+    fn drop_draft(&self, job: &Job) {
+        // The next start removes it otherwise.
+        let _ = self.shared.disk.remove(&job.name);
+    }
+
+    /// Looks at the next segment that is due, or begins to rewrite some.
+    fn plan(&mut self, now_ms: u64, applied: u64) -> Step {
+        let shared = Arc::clone(&self.shared);
+        let told = shared.needs_told();
+        let segments = shared.segments();
+        let Some(needs) = shared.needs().filter(|_| shared.certainty().is_some()) else {
+            return Step::Idle;
+        };
+        let held = &segments[..self.held(&segments, &needs, applied)];
+        if let Some(first) = segments.first() {
+            self.looks.retain(|&number, _| number >= first.number);
+        }
+        let interval_ms = shared.settings.rewrite_interval_ms;
+        for segment in held {
+            self.looks.entry(segment.number).or_insert_with(|| Look {
+                at_ms: now_ms.saturating_add(interval_ms),
+                told: 0,
+                kept_bytes: None,
+            });
+        }
+        // Those that nobody has looked at come first, at once where messages are refused for want of room. Others are
+        // looked at again when nothing is to be rewritten: reports may come faster than all can be looked at.
+        let is_urgent = shared.is_full();
+        let is_due = |look: &Look| {
+            let is_time = now_ms >= look.at_ms || is_urgent && look.kept_bytes.is_none();
+            look.told != told && is_time
+        };
+        let due = |looks: &BTreeMap<u64, Look>, is_first: bool| {
+            let mut held = held.iter();
+            let found = held.find(|segment| {
+                let look = looks.get(&segment.number);
+                look.is_some_and(|look| is_due(look) && look.kept_bytes.is_none() == is_first)
+            });
+            found.map(Arc::clone)
+        };
+        if let Some(segment) = due(&self.looks, true) {
+            return self.look(now_ms, &segment, &needs, told);
+        }
+        if let Some(chosen) = self.choose(held) {
+            let segments = held[chosen].to_vec();
+            return match self.begin(segments.clone(), needs, told) {
+                Ok(job) => {
+                    self.job = Some(job);
+                    Step::Again
+                }
+                Err(error) => {
+                    let name = segment_name(segments[0].number);
+                    tracing::warn!("store: {name} cannot be rewritten: {error}");
+                    self.note(&segments, now_ms, told, None);
+                    self.rests_until_ms = now_ms + RETRY_MS;
+                    Step::At(self.rests_until_ms)
+                }
+            };
+        }
+        if let Some(segment) = due(&self.looks, false) {
+            return self.look(now_ms, &segment, &needs, told);
+        }
+        let looks = held.iter().filter_map(|held| self.looks.get(&held.number));
+        // The others wait for the next report.
+        let later = looks.filter(|look| look.told != told);
+        let next_ms = later.map(|look| look.at_ms).min();
+        next_ms.map_or(Step::Idle, Step::At)
+    }
+
+    /// Finds out how much of a segment is needed.
+    fn look(
+        &mut self,
+        now_ms: u64,
+        segment: &Arc<Segment>,
+        needs: &[HandleNeeds],
+        told: u64,
+    ) -> Step {
+        let found = kept_bytes(&self.shared, segment, needs);
+        if let Err(error) = &found {
+            let name = segment_name(segment.number);
+            tracing::debug!("store: {name} is not looked at: {error}");
+        }
+        let kept_bytes = found.as_ref().ok().map(|&(kept_bytes, _)| kept_bytes);
+        self.note(std::slice::from_ref(segment), now_ms, told, kept_bytes);
+        self.rest_for(
+            now_ms,
+            found.map_or(PART_BYTES, |(_, read_bytes)| read_bytes),
+        )
+    }
+
+    /// The number of segments at the front of the log that are full, and held by few readers that are known.
+    fn held(&self, segments: &[Arc<Segment>], needs: &[HandleNeeds], applied: u64) -> usize {
+        let all_from = needs.iter().map(|handle| handle.all_from).min();
+        let all_from = all_from.unwrap_or(0);
+        let readers = needs.iter().flat_map(|handle| &handle.needs.readers);
+        let mut firsts: Vec<u64> = readers.map(sterna_broker::ReaderNeeds::first).collect();
+        firsts.sort_unstable();
+        let most_readers = self.shared.settings.maximum_rewrite_readers;
+        let roomy = segments.len().saturating_sub(ROOMY_SEGMENTS);
+        let is_held = |&at: &usize| {
+            let next = &segments[at + 1];
+            // Changes of records that are not applied for certain are needed by the next start.
+            next.first_sequence <= applied + 1
+                && next.first_position <= all_from
+                && firsts.partition_point(|&first| first < next.first_position) <= most_readers
+        };
+        (0..roomy).take_while(is_held).count()
+    }
+
+    /// Neighbours among the held segments that lose enough when they are rewritten into one.
+    fn choose(&self, held: &[Arc<Segment>]) -> Option<Range<usize>> {
+        let settings = &self.shared.settings;
+        let pays = |bytes: u64, kept_bytes: u64| {
+            let freed_bytes = u128::from(bytes.saturating_sub(kept_bytes));
+            let least = u128::from(bytes) * u128::from(settings.rewrite_least_percent);
+            freed_bytes > 0 && freed_bytes * 100 >= least
+        };
+        let mut start = 0;
+        while start < held.len() {
+            let (mut bytes, mut kept_bytes, mut end) = (0, 0, start);
+            for segment in &held[start..] {
+                let look = self.looks.get(&segment.number);
+                let Some(stays) = look.and_then(|look| look.kept_bytes) else {
+                    break;
+                };
+                let whole = frame_bytes(segment);
+                let is_small = whole < settings.segment_bytes / SMALL_PART;
+                if !(is_small || pays(whole, stays))
+                    || end > start && kept_bytes + stays > settings.segment_bytes
+                {
+                    break;
+                }
+                bytes += whole;
+                kept_bytes += stays;
+                end += 1;
+            }
+            if pays(bytes, kept_bytes) {
+                return Some(start..end);
+            }
+            start = end.max(start + 1);
+        }
+        None
+    }
+
+    /// Begins a draft for segments.
+    fn begin(
+        &self,
+        segments: Vec<Arc<Segment>>,
+        needs: Vec<HandleNeeds>,
+        told: u64,
+    ) -> io::Result<Job> {
+        let shared = &*self.shared;
+        let (first, last) = (&segments[0], &segments[segments.len() - 1]);
+        let header = SegmentHeader {
+            identity: shared.identity,
+            number: first.number,
+            first_sequence: first.first_sequence,
+            first_position: first.first_position,
+            has_gaps: true,
+            joined: u32::try_from(last.number - first.number).map_err(io::Error::other)?,
+        };
+        let name = format!("{}{UNFINISHED}", segment_name(first.number));
+        remove(shared, &name)?;
+        let draft = shared.disk.create(&name)?;
+        draft.write_at(0, &header.encode())?;
+        Ok(Job {
+            needs,
+            told,
+            index: IndexBuilder::new(header.first_position),
+            segments,
+            copied: 0,
+            source: None,
+            header,
+            name,
+            draft,
+            frames: Vec::new(),
+            frames_at: SEGMENT_HEADER_BYTES as u64,
+            frame: Draft::default(),
+        })
+    }
+
+    /// Puts a complete draft into the place of its segments, if it frees as much as was expected. False where it
+    /// does not.
+    fn put_in_place(&mut self, job: &mut Job, indexed: &mut BTreeSet<u64>) -> io::Result<bool> {
+        let shared = Arc::clone(&self.shared);
+        let settings = &shared.settings;
+        let before: u64 = job
+            .segments
+            .iter()
+            .map(|segment| frame_bytes(segment))
+            .sum();
+        let after = job.frames_at - SEGMENT_HEADER_BYTES as u64;
+        let least = u128::from(before) * u128::from(settings.rewrite_least_percent);
+        let freed_bytes = before.saturating_sub(after);
+        if u128::from(freed_bytes) * 100 < least || job.frames_at > LARGEST_SEGMENT_BYTES {
+            return Ok(false);
+        }
+        job.draft.sync()?;
+        let first = &job.segments[0];
+        let name = segment_name(first.number);
+        // An index of the file as it was must not be taken for one of the file as it will be.
+        indexed.remove(&first.number);
+        remove(&shared, &index_name(first.number))?;
+        shared.disk.sync_folder(FOLDER)?;
+        let end = End {
+            offset: job.frames_at,
+            ..job.segments[job.segments.len() - 1].end()
+        };
+        self.rewritings += 1;
+        let state = SegmentState {
+            end,
+            file: None,
+            index: Some(std::mem::replace(&mut job.index, IndexBuilder::new(0))),
+            is_replaced: false,
+        };
+        let rewritten = Arc::new(Segment::rewritten(&job.header, state, self.rewritings));
+        // Nobody opens a file by a name while it becomes another's.
+        let mut states: Vec<_> = (job.segments.iter())
+            .map(|segment| segment.state_mut())
+            .collect();
+        shared.disk.rename(&job.name, &name)?;
+        shared.change_segments(|segments| {
+            let at = segments.iter().position(|known| Arc::ptr_eq(known, first));
+            debug_assert!(at.is_some(), "it was current");
+            if let Some(at) = at {
+                segments.splice(at..at + job.segments.len(), [rewritten]);
+            }
+        });
+        for state in &mut states {
+            state.is_replaced = true;
+        }
+        drop(states);
+        self.is_unfinished = true;
+        let others = job.segments.iter().skip(1);
+        self.replaced = others.map(|segment| segment.number).collect();
+        shared.close_gone();
+        let count = job.segments.len();
+        shared.rewrite_counts.rewritten(count as u64, freed_bytes);
+        tracing::info!(
+            "store: {name} stands for {count} segments now, {after} of {before} bytes stay"
+        );
+        Ok(true)
+    }
+}
+
+/// About the bytes of a segment's frames that readers need, by the number of messages; and the bytes that were read.
+fn kept_bytes(shared: &Shared, segment: &Segment, needs: &[HandleNeeds]) -> io::Result<(u64, u64)> {
+    let end = segment.end();
+    let open = open_segment(shared, segment, end)?;
+    let positions = positions(segment, end);
+    let kept = Kept::of(&*open.index, &positions, needs);
+    let (kept, all) = (
+        kept.messages(&*open.index, &positions),
+        open.index.messages(),
+    );
+    let bytes = u128::from(frame_bytes(segment)) * u128::from(kept) / u128::from(all.max(1));
+    let kept_bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+    Ok((kept_bytes, open.index.memory_bytes() as u64))
+}
+
+fn remove(shared: &Shared, name: &str) -> io::Result<()> {
+    match shared.disk.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
