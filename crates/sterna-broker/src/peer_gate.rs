@@ -1,11 +1,11 @@
-//! A gate between shards and who brings their messages to other nodes.
+//! A gate between shards and the engine that brings their messages to other nodes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::message::Message;
 use crate::peers::{MOST_TOGETHER, NodeSet, charge};
 
-/// Whether messages for other nodes are taken: one for all shards of a process and for who brings them there.
+/// Whether messages for other nodes are taken: one for all shards of a process and for the engine that brings them there.
 #[derive(Debug)]
 pub struct PeerGate {
     is_open: AtomicBool,
@@ -163,7 +163,7 @@ impl PeerGate {
         NodeSet(self.full.load(Ordering::Relaxed))
     }
 
-    /// Sets the nodes that are handed each message by itself: what goes to others alone is [`Encoded`].
+    /// Sets the nodes that are handed each message by itself: what goes to others alone is [`Encoded`](crate::Encoded).
     pub fn set_whole(&self, nodes: NodeSet) {
         self.whole.store(nodes.0, Ordering::Relaxed);
     }

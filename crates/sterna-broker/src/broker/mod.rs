@@ -389,7 +389,7 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// See [`finish`](Self::finish). What the work itself calls leaves the rest to it.
+    /// See [`finish`](Self::finish). Calls out of the work itself leave the rest to it.
     fn finish_all(&mut self, now_ms: u64) {
         if std::mem::replace(&mut self.is_finishing, true) {
             return;
