@@ -407,3 +407,46 @@ proptest! {
         world.run(&Op::Cut);
     }
 }
+
+/// The operating system takes what a failed sync had for written, and shows it to the next process.
+#[test]
+fn a_records_file_whose_sync_failed_survives_a_kill_and_a_cut() {
+    use Op::{Append, Cut, CutWithin, Fail, Kill, Release, Turn};
+    let empty = || Append {
+        messages: Vec::new(),
+        changes: Vec::new(),
+    };
+    let ops = [
+        empty(),
+        Turn(2, 0),
+        Turn(1, 0),
+        empty(),
+        Turn(1, 0),
+        CutWithin(22),
+        empty(),
+        empty(),
+        empty(),
+        Cut,
+        empty(),
+        Turn(2, 0),
+        Append {
+            messages: vec![(0, 411), (4, 373), (2, 327)],
+            changes: vec![(0, Some(237))],
+        },
+        Turn(3, 0),
+        Cut,
+        Turn(3, 0),
+        Release(0),
+        Fail(Fault::Sync, 2),
+        Turn(3, 0),
+        Kill,
+        empty(),
+        Cut,
+    ];
+    let mut world = World::new(1_753_905_928_503_912_125, Durability::Interval);
+    for op in &ops {
+        world.run(op);
+    }
+    world.settle();
+    world.run(&Cut);
+}

@@ -124,7 +124,7 @@ impl Engine {
         } else {
             report.is_new = files.is_empty();
             records::create(
-                &*disk,
+                &disk,
                 identity_without_records(&*disk, &files, new_identity)?,
                 settings.records_cache_bytes,
             )?;
@@ -440,7 +440,7 @@ fn take_over(
             if file.length != extent.end.offset {
                 file.file.set_length(extent.end.offset)?;
             }
-            rewrite(&*file.file, walked.synced_offset, extent.end.offset)?;
+            write_again(&*file.file, walked.synced_offset, extent.end.offset)?;
             file.file.sync()?;
         }
         let header = SegmentHeader {
@@ -467,7 +467,7 @@ fn take_over(
 ///
 /// They may be known to the operating system only. Where a sync failed before the process died, the system takes
 /// them for written, and would sync nothing. Only bytes that are written again are synced.
-fn rewrite(file: &dyn DiskFile, from: u64, end: u64) -> io::Result<()> {
+fn write_again(file: &dyn DiskFile, from: u64, end: u64) -> io::Result<()> {
     const CHUNK_BYTES: u64 = 1 << 18;
     let mut bytes = Vec::new();
     let mut at = from;

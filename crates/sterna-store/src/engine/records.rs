@@ -32,6 +32,12 @@ const VERSION: u32 = 1;
 
 pub(crate) const FILE: &str = "records.redb";
 
+/// An empty file: a sync of the records has failed since they were opened.
+const UNSYNCED: &str = "records.unsynced";
+
+/// Bytes of the page in which the library's file says where all else is.
+const HEADER_BYTES: u64 = 4096;
+
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 
@@ -63,15 +69,28 @@ pub(crate) struct Records {
 
 /// A file of the engine's disk, as the library wants it.
 #[derive(Debug)]
-struct Backend(Arc<dyn DiskFile>);
+struct Backend {
+    disk: Arc<dyn Disk>,
+    file: Arc<dyn DiskFile>,
+}
+
+impl Backend {
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync().inspect_err(|_| {
+            // It need not be on the disk: a power cut leaves what was synced. Without it, as on a disk that takes no file
+            // either, nothing more can be done.
+            let _ = self.disk.create(UNSYNCED);
+        })
+    }
+}
 
 impl StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        self.0.length()
+        self.file.length()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        if self.0.read_at(offset, out)? == out.len() {
+        if self.file.read_at(offset, out)? == out.len() {
             Ok(())
         } else {
             Err(io::ErrorKind::UnexpectedEof.into())
@@ -81,16 +100,16 @@ impl StorageBackend for Backend {
     /// On the disk when it returns: the library writes the length into the file, too, and syncs both together. After
     /// a power cut the two might differ, and then it cannot open the file.
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.set_length(length)?;
-        self.0.sync()
+        self.file.set_length(length)?;
+        self.sync()
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync()
+        self.sync()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_at(offset, data)
+        self.file.write_at(offset, data)
     }
 }
 
@@ -99,10 +118,35 @@ pub(crate) const REMEDY: &str =
     "Put the store back from a backup, or move its folder away to begin with an empty one";
 
 /// Opens the file with this much memory for its pages at most.
-fn open_database(file: Arc<dyn DiskFile>, cache_bytes: usize) -> Result<Database, redb::Error> {
+fn open_database(
+    disk: &Arc<dyn Disk>,
+    file: Arc<dyn DiskFile>,
+    cache_bytes: usize,
+) -> Result<Database, redb::Error> {
     let mut builder = Builder::new();
     builder.set_cache_size(cache_bytes);
-    Ok(builder.create_with_backend(Backend(file))?)
+    let disk = Arc::clone(disk);
+    Ok(builder.create_with_backend(Backend { disk, file })?)
+}
+
+/// Opens the file, so that all that it has is on the disk.
+///
+/// After a failed sync the operating system takes what was written for synced, and shows it as long as there is power.
+/// The library would build on it. So all of the file is written again: first what its header is about to say.
+fn open_synced(disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
+    let file = disk.open(FILE)?;
+    match disk.open(UNSYNCED) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(file),
+        opened => opened.map(|_| ())?,
+    }
+    let length = file.length()?;
+    let header = length.min(HEADER_BYTES);
+    for (from, end) in [(header, length), (0, header)] {
+        super::write_again(&*file, from, end)?;
+        file.sync()?;
+    }
+    disk.remove(UNSYNCED)?;
+    Ok(file)
 }
 
 thread_local! {
@@ -132,7 +176,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, String
 
 /// Makes the file of a new store.
 pub(crate) fn create(
-    disk: &dyn Disk,
+    disk: &Arc<dyn Disk>,
     identity: [u8; 16],
     cache_bytes: usize,
 ) -> Result<(), OpenError> {
@@ -146,7 +190,7 @@ pub(crate) fn create(
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let database = open_database(disk.create(&draft)?, cache_bytes)?;
+        let database = open_database(disk, disk.create(&draft)?, cache_bytes)?;
         let transaction = database.begin_write()?;
         transaction.open_table(RECORDS)?;
         {
@@ -188,7 +232,7 @@ pub(crate) struct Found {
 /// # Errors
 /// When it is of a newer version, or so damaged that the library cannot read it.
 pub(crate) fn open(disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<Option<Found>, OpenError> {
-    let file = match disk.open(FILE) {
+    let file = match open_synced(&**disk) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => {
             let file = disk.display_name(FILE);
@@ -210,7 +254,7 @@ pub(crate) fn open_file(
         file: name(),
         reason: format!("the records cannot be read: {reason}. {REMEDY}"),
     };
-    let database = guarded(|| open_database(file, cache_bytes)).map_err(damaged)?;
+    let database = guarded(|| open_database(disk, file, cache_bytes)).map_err(damaged)?;
     let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
     let meta = meta.ok_or_else(|| damaged("it does not say of which store it is".to_owned()))?;
     if meta.version > u64::from(VERSION) {
@@ -346,8 +390,10 @@ impl Records {
         if let Some(open) = &*database {
             return Ok(Arc::clone(open));
         }
-        let file = self.disk.open(FILE).map_err(|error| error.to_string())?;
-        let opened = Arc::new(guarded(|| open_database(file, self.cache_bytes))?);
+        let file = open_synced(&*self.disk).map_err(|error| error.to_string())?;
+        let opened = Arc::new(guarded(|| {
+            open_database(&self.disk, file, self.cache_bytes)
+        })?);
         *database = Some(Arc::clone(&opened));
         Ok(opened)
     }
