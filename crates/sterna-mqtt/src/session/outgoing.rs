@@ -274,18 +274,15 @@ impl Outbox {
 
     pub(super) fn finish(&mut self, packet_id: PacketId, stage: Stage) -> Result<u64, AckError> {
         let index = self.index(packet_id);
-        let (tag, found) = match self.slots.get(index) {
-            Some(Slot {
-                tag,
-                stage: Some(found),
-                ..
-            }) => (*tag, *found),
-            _ => {
-                let named = self.named.as_ref();
-                let slot = named.and_then(|named| named.get(packet_id));
-                let awaited = slot.ok_or(AckError::Unknown)?.awaited(packet_id);
-                (awaited.tag, awaited.stage)
-            }
+        let (tag, found) = if let Some(slot) = self.slots.get(index)
+            && let Some(found) = slot.stage
+        {
+            (slot.tag, found)
+        } else {
+            let named = self.named.as_ref();
+            let slot = named.and_then(|named| named.get(packet_id));
+            let awaited = slot.ok_or(AckError::Unknown)?.awaited(packet_id);
+            (awaited.tag, awaited.stage)
         };
         if found != stage {
             return Err(AckError::Unexpected);
