@@ -144,21 +144,15 @@ fn check(run: &Run) {
         look(run, &mut broker, &inputs, &reference, &what);
     }
     println!("contained: {contained:?}, fatal: {fatal:?}");
-    for call in [
-        "info",
-        "now_ms",
-        "send",
-        "unsent_bytes",
-        "append",
-        "committed",
-    ] {
+    for call in ["info", "send", "unsent_bytes", "append", "committed"] {
         assert!(contained.contains_key(call), "{call}");
     }
     // What belongs to no client: the look at a connection that opens, the shard's own at the clock, and
     // the cursors that it writes.
     let opened = inputs.iter().filter(|i| matches!(i, Input::Open(..)));
     assert_eq!(fatal.remove("info"), Some(opened.count()));
-    assert!(fatal.remove("now_ms") < contained.remove("now_ms"));
+    // Few steps ask for the time: the shard has it before they begin.
+    assert!(fatal.remove("now_ms").is_some());
     for call in ["append", "committed"] {
         fatal.remove(call);
     }
