@@ -423,6 +423,13 @@ impl Printer<'_> {
                     return Err(Failure::new(exit::TIMEOUT, "time ran out"));
                 }
                 word = signal(&mut signals), if signals_alive => {
+                    if word
+                        && !self.outage.was_connected()
+                        && let Some(event) = events.try_next()
+                    {
+                        // The connection may stand, and was not heard of yet.
+                        self.take(events, event).await?;
+                    }
                     if word && !self.outage.was_connected() {
                         return Err(Failure::unconnected());
                     }

@@ -84,19 +84,11 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
     let mut events_alive = true;
     let result = loop {
         tokio::select! {
-            // Rare events first. The connection's end explains more than the links'.
+            // Rare events first. The connection's end explains more than the links', and a signal may come before its
+            // beginning was heard of.
             biased;
             () = until(deadline), if deadline.is_some() => {
                 break Err(Failure::new(exit::TIMEOUT, "time ran out"));
-            }
-            word = signal(&mut signals), if signals_alive => {
-                if word && !outage.was_connected() {
-                    break Err(Failure::unconnected());
-                }
-                if word {
-                    break Ok(());
-                }
-                signals_alive = false;
             }
             event = events.next(), if events_alive => {
                 let Some(event) = event else {
@@ -111,6 +103,15 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
                     printer.take_rest(&mut arrived).await;
                     break Err(failure);
                 }
+            }
+            word = signal(&mut signals), if signals_alive => {
+                if word && !outage.was_connected() {
+                    break Err(Failure::unconnected());
+                }
+                if word {
+                    break Ok(());
+                }
+                signals_alive = false;
             }
             Some(answer) = answers.recv() => match printer.answer(answer) {
                 Ok(Next::GoOn) => {}

@@ -108,6 +108,8 @@ impl Printer<'_> {
         tokio::pin!(subscribing);
         let mut subscription = loop {
             tokio::select! {
+                // A signal may come before it was heard of.
+                biased;
                 subscribed = &mut subscribing => {
                     break subscribed.map_err(|error| Failure::http(&error))?;
                 }
