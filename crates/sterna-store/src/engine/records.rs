@@ -573,7 +573,7 @@ mod tests {
         for seed in 0..24 {
             let simulated = SimulatedDisk::new(seed);
             let disk: Arc<dyn Disk> = Arc::new(simulated.clone());
-            create(&*disk, [7; 16], CACHE_BYTES).unwrap();
+            create(&disk, [7; 16], CACHE_BYTES).unwrap();
             let mut kept = 0;
             for round in 1..=4_u64 {
                 let found = open(&disk, CACHE_BYTES).unwrap().unwrap();
