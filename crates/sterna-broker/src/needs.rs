@@ -183,12 +183,7 @@ fn collect(readers: &mut BTreeMap<Name, ReaderNeeds>, key: &[u8], value: &[u8]) 
     match kind {
         Kind::Cursor => reader.read_cursor(&Cursor::decode(value)?),
         Kind::Group => {
-            reader.read_cursor(&GroupRecord::decode(value)?.cursor);
-            reader.filters.push(NeededFilter {
-                filter: topics_of_shared(name).into(),
-                since: 0,
-                until: u64::MAX,
-            });
+            *reader = ReaderNeeds::of_stored_group(name, &GroupRecord::decode(value)?);
         }
         _ => {
             let (until, filter) = if kind == Kind::Past {

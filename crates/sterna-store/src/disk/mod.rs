@@ -182,15 +182,20 @@ fn is_readable_near(file: &dyn DiskFile, from: u64, end: u64) -> bool {
 /// Puts a file with these bytes in the place of one with this name, on the disk when it returns.
 pub(crate) fn replace(disk: &dyn Disk, folder: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = format!("{name}{UNFINISHED}");
-    match disk.remove(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_there(disk, &draft)?;
     let file = disk.create(&draft)?;
     file.write_at(0, bytes)?;
     file.sync()?;
     disk.rename(&draft, name)?;
     disk.sync_folder(folder)
+}
+
+/// Removes a file, unless there is none of that name.
+pub(crate) fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
+    match disk.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// End of a file's name until the file is complete. These files are removed at the start.

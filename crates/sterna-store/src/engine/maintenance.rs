@@ -11,7 +11,7 @@ use super::records::{Applied, Records};
 use super::rewrite::Rewriter;
 use super::shared::{Pending, Shared, lock};
 use super::writer::Step;
-use crate::disk::replace;
+use crate::disk::{remove_if_there, replace};
 use crate::log::index::IndexBuilder;
 use crate::log::segment::{FOLDER, Segment, index_name, segment_name};
 
@@ -330,12 +330,7 @@ impl Maintenance {
         let number = first.number;
         shared.change_segments(|segments| segments.retain(|segment| segment.number != number));
         for name in [index_name(number), segment_name(number)] {
-            match shared.disk.remove(&name) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(error.to_string());
-                }
-                _ => {}
-            }
+            remove_if_there(&*shared.disk, &name).map_err(|error| error.to_string())?;
         }
         self.indexed.remove(&number);
         self.put_off.remove(&number);

@@ -23,7 +23,7 @@ use redb::{
 
 use super::changes::Changes;
 use super::shared::{Damage, lock};
-use crate::disk::{Disk, DiskFile, UNFINISHED};
+use crate::disk::{Disk, DiskFile, UNFINISHED, remove_if_there};
 use crate::error::OpenError;
 use crate::log::frame::{Seal, u64_at};
 
@@ -186,10 +186,7 @@ pub(crate) fn create(
     };
     let draft = format!("{FILE}{UNFINISHED}");
     let make = || -> Result<(), redb::Error> {
-        match disk.remove(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        remove_if_there(&**disk, &draft)?;
         let database = open_database(disk, disk.create(&draft)?, cache_bytes)?;
         let transaction = database.begin_write()?;
         transaction.open_table(RECORDS)?;

@@ -22,7 +22,7 @@ use super::handle::ROOMY_SEGMENTS;
 use super::read::{TOGETHER_BYTES, Window, open_segment};
 use super::shared::{Damage, HandleNeeds, Shared};
 use super::writer::Step;
-use crate::disk::{DiskFile, UNFINISHED};
+use crate::disk::{DiskFile, UNFINISHED, remove_if_there};
 use crate::log::frame::{Draft, put_without_changes};
 use crate::log::index::{Index, IndexBuilder, Posting};
 use crate::log::scan::Reason;
@@ -30,7 +30,7 @@ use crate::log::segment::{
     End, FOLDER, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, index_name,
     segment_name,
 };
-use crate::settings::LARGEST_SEGMENT_BYTES;
+use crate::settings::{LARGEST_SEGMENT_BYTES, Settings};
 
 /// Bytes that are read and written in one step, about.
 const PART_BYTES: u64 = 1 << 20;
@@ -51,9 +51,8 @@ pub(crate) struct Rewriter {
     /// Of segments that few readers hold, by their numbers.
     looks: BTreeMap<u64, Look>,
     job: Option<Job>,
-    /// Segments whose files are to go, once the name of the one that stands for them is on the disk.
-    replaced: Vec<u64>,
-    is_unfinished: bool,
+    /// A rewritten segment has its name, which is not known to be on the disk. Segments whose files are to go once it is.
+    replaced: Option<Vec<u64>>,
     rewritings: u64,
     /// Until then nothing is read or written: what was last has taken so long, or failed.
     rests_until_ms: u64,
@@ -203,6 +202,13 @@ fn positions(segment: &Segment, end: End) -> Range<u64> {
     segment.first_position..end.position
 }
 
+/// Whether a rewriting frees enough, by bytes of frames before and after it.
+fn pays(settings: &Settings, bytes: u64, kept_bytes: u64) -> bool {
+    let freed_bytes = u128::from(bytes.saturating_sub(kept_bytes));
+    let least = u128::from(bytes) * u128::from(settings.rewrite_least_percent);
+    freed_bytes > 0 && freed_bytes * 100 >= least
+}
+
 /// Bytes of a segment's frames.
 fn frame_bytes(segment: &Segment) -> u64 {
     (segment.end().offset).saturating_sub(SEGMENT_HEADER_BYTES as u64)
@@ -283,8 +289,7 @@ impl Rewriter {
             shared,
             looks: BTreeMap::new(),
             job: None,
-            replaced: Vec::new(),
-            is_unfinished: false,
+            replaced: None,
             rewritings: 0,
             rests_until_ms: 0,
         }
@@ -292,20 +297,21 @@ impl Rewriter {
 
     /// Whether a rewritten segment has its name, and what it stands for is still to go. Nothing else is done before.
     pub(crate) const fn is_unfinished(&self) -> bool {
-        self.is_unfinished
+        self.replaced.is_some()
     }
 
     /// Removes the files for which a rewritten segment stands.
     pub(crate) fn finish(&mut self, indexed: &mut BTreeSet<u64>) -> Result<(), String> {
         let disk = &*self.shared.disk;
+        let replaced = self.replaced.as_deref().unwrap_or_default();
         let finish = || {
             // First the name: from then on nobody needs the others.
             disk.sync_folder(FOLDER)?;
-            for &number in &self.replaced {
-                remove(&self.shared, &index_name(number))?;
-                remove(&self.shared, &segment_name(number))?;
+            for &number in replaced {
+                remove_if_there(disk, &index_name(number))?;
+                remove_if_there(disk, &segment_name(number))?;
             }
-            if self.replaced.is_empty() {
+            if replaced.is_empty() {
                 return Ok(());
             }
             disk.sync_folder(FOLDER)
@@ -313,11 +319,10 @@ impl Rewriter {
         finish().map_err(|error: io::Error| {
             format!("segments for which another stands cannot be removed: {error}")
         })?;
-        for number in self.replaced.drain(..) {
+        for number in self.replaced.take().unwrap_or_default() {
             indexed.remove(&number);
             self.looks.remove(&number);
         }
-        self.is_unfinished = false;
         Ok(())
     }
 
@@ -362,10 +367,7 @@ impl Rewriter {
             }
             Err(error) => {
                 self.drop_draft(&job);
-                tracing::warn!("store: {} cannot be rewritten: {error}", job.name);
-                self.note(&job.segments, now_ms, job.told, None);
-                self.rests_until_ms = now_ms + RETRY_MS;
-                Step::At(self.rests_until_ms)
+                self.failed(now_ms, &job.segments, job.told, &error)
             }
         }
     }
@@ -375,6 +377,21 @@ impl Rewriter {
         let per_s = self.shared.settings.rewrite_bytes_per_s;
         self.rests_until_ms = now_ms + bytes.saturating_mul(1000) / per_s.max(1);
         Step::Again
+    }
+
+    /// Leaves segments as they are that cannot be rewritten, and rests before the next attempt.
+    fn failed(
+        &mut self,
+        now_ms: u64,
+        segments: &[Arc<Segment>],
+        told: u64,
+        error: &io::Error,
+    ) -> Step {
+        let name = segment_name(segments[0].number);
+        tracing::warn!("store: {name} cannot be rewritten: {error}");
+        self.note(segments, now_ms, told, None);
+        self.rests_until_ms = now_ms + RETRY_MS;
+        Step::At(self.rests_until_ms)
     }
 
     /// Notes what is known of segments since now.
@@ -447,13 +464,7 @@ impl Rewriter {
                     self.job = Some(job);
                     Step::Again
                 }
-                Err(error) => {
-                    let name = segment_name(segments[0].number);
-                    tracing::warn!("store: {name} cannot be rewritten: {error}");
-                    self.note(&segments, now_ms, told, None);
-                    self.rests_until_ms = now_ms + RETRY_MS;
-                    Step::At(self.rests_until_ms)
-                }
+                Err(error) => self.failed(now_ms, &segments, told, &error),
             };
         }
         if let Some(segment) = due(&self.looks, false) {
@@ -509,11 +520,7 @@ impl Rewriter {
     /// Neighbours among the held segments that lose enough when they are rewritten into one.
     fn choose(&self, held: &[Arc<Segment>]) -> Option<Range<usize>> {
         let settings = &self.shared.settings;
-        let pays = |bytes: u64, kept_bytes: u64| {
-            let freed_bytes = u128::from(bytes.saturating_sub(kept_bytes));
-            let least = u128::from(bytes) * u128::from(settings.rewrite_least_percent);
-            freed_bytes > 0 && freed_bytes * 100 >= least
-        };
+        let pays = |bytes, kept_bytes| pays(settings, bytes, kept_bytes);
         let mut start = 0;
         while start < held.len() {
             let (mut bytes, mut kept_bytes, mut end) = (0, 0, start);
@@ -559,7 +566,7 @@ impl Rewriter {
             joined: u32::try_from(last.number - first.number).map_err(io::Error::other)?,
         };
         let name = format!("{}{UNFINISHED}", segment_name(first.number));
-        remove(shared, &name)?;
+        remove_if_there(&*shared.disk, &name)?;
         let draft = shared.disk.create(&name)?;
         draft.write_at(0, &header.encode())?;
         Ok(Job {
@@ -582,16 +589,13 @@ impl Rewriter {
     /// does not.
     fn put_in_place(&mut self, job: &mut Job, indexed: &mut BTreeSet<u64>) -> io::Result<bool> {
         let shared = Arc::clone(&self.shared);
-        let settings = &shared.settings;
         let before: u64 = job
             .segments
             .iter()
             .map(|segment| frame_bytes(segment))
             .sum();
         let after = job.frames_at - SEGMENT_HEADER_BYTES as u64;
-        let least = u128::from(before) * u128::from(settings.rewrite_least_percent);
-        let freed_bytes = before.saturating_sub(after);
-        if u128::from(freed_bytes) * 100 < least || job.frames_at > LARGEST_SEGMENT_BYTES {
+        if !pays(&shared.settings, before, after) || job.frames_at > LARGEST_SEGMENT_BYTES {
             return Ok(false);
         }
         job.draft.sync()?;
@@ -599,7 +603,7 @@ impl Rewriter {
         let name = segment_name(first.number);
         // An index of the file as it was must not be taken for one of the file as it will be.
         indexed.remove(&first.number);
-        remove(&shared, &index_name(first.number))?;
+        remove_if_there(&*shared.disk, &index_name(first.number))?;
         shared.disk.sync_folder(FOLDER)?;
         let end = End {
             offset: job.frames_at,
@@ -629,12 +633,13 @@ impl Rewriter {
             state.is_replaced = true;
         }
         drop(states);
-        self.is_unfinished = true;
         let others = job.segments.iter().skip(1);
-        self.replaced = others.map(|segment| segment.number).collect();
+        self.replaced = Some(others.map(|segment| segment.number).collect());
         shared.close_gone();
         let count = job.segments.len();
-        shared.rewrite_counts.rewritten(count as u64, freed_bytes);
+        shared
+            .rewrite_counts
+            .rewritten(count as u64, before - after);
         tracing::info!(
             "store: {name} stands for {count} segments now, {after} of {before} bytes stay"
         );
@@ -655,11 +660,4 @@ fn kept_bytes(shared: &Shared, segment: &Segment, needs: &[HandleNeeds]) -> io::
     let bytes = u128::from(frame_bytes(segment)) * u128::from(kept) / u128::from(all.max(1));
     let kept_bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
     Ok((kept_bytes, open.index.memory_bytes() as u64))
-}
-
-fn remove(shared: &Shared, name: &str) -> io::Result<()> {
-    match shared.disk.remove(name) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }

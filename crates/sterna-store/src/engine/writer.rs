@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::shared::{Inbox, Pending, Progress, Shared};
-use crate::disk::{DiskFile, UNFINISHED};
+use crate::disk::{DiskFile, UNFINISHED, remove_if_there};
 use crate::log::frame::{HEADER_BYTES, Item, items, u32_at, u64_at};
 use crate::log::index::{IndexBuilder, Posting};
 use crate::log::segment::{
@@ -351,10 +351,7 @@ impl Writer {
         let limit = shared.settings.segment_bytes.max(least);
         let name = segment_name(header.number);
         let draft = format!("{name}{UNFINISHED}");
-        match shared.disk.remove(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&*shared.disk, &draft)?;
         let file = shared.disk.create(&draft)?;
         if let Err(error) = file.allocate(limit) {
             if error.kind() != io::ErrorKind::StorageFull {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sterna_broker::LogNeeds;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, remove_if_there, replace};
 use crate::engine::Engine;
 use crate::engine::records;
 use crate::engine::rewrite::Kept;
@@ -138,10 +138,7 @@ fn rewrite(
     if !is_sound || bytes.len() as u64 >= file.length {
         return Ok(false);
     }
-    match disk.remove(&index_name(file.number)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    crate::disk::replace(disk, FOLDER, &file.name, &bytes)?;
+    remove_if_there(disk, &index_name(file.number))?;
+    replace(disk, FOLDER, &file.name, &bytes)?;
     Ok(true)
 }

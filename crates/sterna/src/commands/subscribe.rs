@@ -423,20 +423,20 @@ impl Printer<'_> {
                     return Err(Failure::new(exit::TIMEOUT, "time ran out"));
                 }
                 word = signal(&mut signals), if signals_alive => {
-                    if word
-                        && !self.outage.was_connected()
+                    if !word {
+                        signals_alive = false;
+                        continue;
+                    }
+                    // The connection may stand, and was not heard of yet.
+                    if !self.outage.was_connected()
                         && let Some(event) = events.try_next()
                     {
-                        // The connection may stand, and was not heard of yet.
                         self.take(events, event).await?;
                     }
-                    if word && !self.outage.was_connected() {
+                    if !self.outage.was_connected() {
                         return Err(Failure::unconnected());
                     }
-                    if word {
-                        return Ok(());
-                    }
-                    signals_alive = false;
+                    return Ok(());
                 }
             }
         }
