@@ -450,3 +450,32 @@ fn a_records_file_whose_sync_failed_survives_a_kill_and_a_cut() {
     world.settle();
     world.run(&Cut);
 }
+
+/// The frames of a segment whose sync failed are in the next one, too.
+#[test]
+fn a_segment_whose_sync_failed_is_no_damage_after_a_cut() {
+    use Op::{Append, CutWithin, Fail, Room, Turn};
+    let ops = [
+        Turn(1, 0),
+        Fail(Fault::Sync, 1),
+        Append {
+            messages: Vec::new(),
+            changes: vec![(0, Some(178)), (0, Some(234))],
+        },
+        Room(None),
+        Append {
+            messages: vec![(3, 18), (8, 289), (1, 599)],
+            changes: vec![(0, None)],
+        },
+        Turn(2, 0),
+        Turn(1, 4),
+        Turn(1, 6),
+        CutWithin(9),
+    ];
+    let mut world = World::new(1_576_641_477_003_159_207, Durability::Commit);
+    for op in &ops {
+        world.run(op);
+    }
+    world.settle();
+    world.run(&Op::Cut);
+}

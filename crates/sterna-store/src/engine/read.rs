@@ -607,11 +607,16 @@ pub(crate) fn build_index(
 ) -> io::Result<IndexBuilder> {
     let mut builder = IndexBuilder::new(segment.first_position);
     let mut next_position = segment.first_position;
+    let mut next_sequence = segment.first_sequence;
     let start = SEGMENT_HEADER_BYTES as u64;
     let mut scanner = Scanner::new(file, shared.seal, start, end.offset);
-    while let Some(found) = scanner.next()? {
+    // Behind its last frame there may be what a failed sync has left. A start does not look for it in each file.
+    while next_sequence <= end.sequence
+        && let Some(found) = scanner.next()?
+    {
         match found {
             Found::Frame { offset, header } => {
+                next_sequence = header.sequence.saturating_add(1);
                 if header.first_position >= next_position && header.sequence <= end.sequence {
                     next_position =
                         builder.add_frame(offset, header.first_position, scanner.body());
