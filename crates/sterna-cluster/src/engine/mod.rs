@@ -475,7 +475,7 @@ impl Core {
         self.look_at_gate();
     }
 
-    /// NATS has a part of a shard's turn, or nobody needs it any more.
+    /// NATS or another node has a part of a shard's turn, or nobody needs it any more.
     fn close(&self, part: Part) {
         let token = self.commits.borrow_mut()[part.shard].close(part);
         if let Some(token) = token
