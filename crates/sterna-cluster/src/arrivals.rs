@@ -28,7 +28,7 @@ pub enum Place {
     AfterMissing(u64),
 }
 
-/// What becomes of a given batch.
+/// The fate of a given batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It is the next, and counts as taken from now on.
