@@ -20,7 +20,7 @@ const LAST: usize = 30;
 #[test]
 fn each_batch_is_taken_once_and_in_order_whichever_way_it_goes() {
     seeds::play("batches between nodes", 0..100, |seed| {
-        World::new(seed).play()
+        World::new(seed).play();
     });
 }
 

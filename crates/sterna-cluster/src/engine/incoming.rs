@@ -87,8 +87,8 @@ impl Core {
             let number = number_of(batch.headers.as_ref());
             // Those that are given meanwhile come after it.
             let mut pace = self.pace.lock().await;
-            let place = self.arrivals.borrow_mut().came(source, number);
-            let is_news = match place {
+            let found = self.arrivals.borrow_mut().came(source, number);
+            let is_news = match found {
                 Place::Next => true,
                 Place::Repeated => {
                     self.status.repeated_batches.add(1);
