@@ -377,6 +377,42 @@ def a_pause(cluster: Cluster) -> None:
     none_left(cluster)
 
 
+def a_pause_under_load(cluster: Cluster, level: str) -> None:
+    """A node that takes batches directly stands still under a publisher. What it does not take waits in its inbox, and it
+    takes batches directly again: all arrive, once and in order."""
+    first, second, _ = cluster.nodes
+
+    def sent(way: str) -> float:
+        return first.figure(f"sterna_cluster_{way}_batches_total")
+
+    given = sent("given")
+    ledger = Ledger(first, second, f"pause/{level}", level)
+    ledger.reader.wait(LEDGER // 10)
+    if sent("given") == given:
+        raise Failure("the node takes no batch directly")
+    second.send(signal.SIGSTOP)
+    try:
+        inbox = sent("inbox")
+        wait_until("batches go to its inbox", lambda: sent("inbox") >= inbox + 10)
+    finally:
+        second.send(signal.SIGCONT)
+    given = sent("given")
+    ledger.check()
+    with Reader(second, "mqtt", "pause/again", "-q", level) as reader:
+        wait_for_filters(first, 1)
+        count = 0
+        while sent("given") == given:
+            publish_well(first, "mqtt", "pause/again", str(count), "-q", level)
+            count += 1
+            if count > 1_000:
+                raise Failure("the node is given nothing any more")
+        publish_well(first, "mqtt", "pause/again", str(count), "-q", level)
+        if (lines := reader.wait(count + 1)) != [str(number) for number in range(count + 1)]:
+            raise Failure(f"got {lines}")
+    cluster.settle()
+    none_left(cluster)
+
+
 def leaving(cluster: Cluster) -> None:
     """A node that stops in order says so: nobody waits for its lease."""
     first, second, _ = cluster.nodes
@@ -599,6 +635,8 @@ def main() -> None:
         ("all servers of NATS are killed", all_servers),
         ("a node is killed", a_node),
         ("a node stands still", a_pause),
+        ("a node stands still under QoS 1", lambda cluster: a_pause_under_load(cluster, "1")),
+        ("a node stands still under QoS 2", lambda cluster: a_pause_under_load(cluster, "2")),
         ("a node stands still, and retained messages are published", a_pause_of_retained),
         ("what is told of the cluster", told),
         ("a node reads no version of the others' wire form", another_form),

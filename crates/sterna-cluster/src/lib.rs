@@ -6,6 +6,7 @@
 //! - [`subject`]: topics as subjects.
 //! - [`wire`]: messages between nodes.
 //! - [`Table`](table::Table): who else is there, and wants what; without input or output.
+//! - [`Arrivals`](arrivals::Arrivals): which batch of another node is the next; the same.
 //! - [`Commits`](commits::Commits): which acknowledgements may leave; the same.
 //! - [`Echoes`](echoes::Echoes): which retained message of a topic is the last; the same.
 //! - [`Owners`](owners::Owners): which node has a session; the same.
@@ -14,6 +15,7 @@
 //! - [`Port`], [`Shards`]: between shards and the thread.
 //! - `engine/`: the thread.
 
+pub mod arrivals;
 pub mod commits;
 pub mod echoes;
 mod engine;

@@ -33,6 +33,9 @@ pub struct Settings {
     pub absence_ms: u64,
     /// Time in which NATS has to answer, in milliseconds.
     pub answer_timeout_ms: u64,
+    /// Time in which another node takes a batch that is given to it, in milliseconds. After it the batch goes to that
+    /// node's inbox.
+    pub give_timeout_ms: u64,
     /// The time, in milliseconds, for which messages of QoS 1 and 2 for other nodes are accepted although NATS
     /// takes none. Their acknowledgements wait.
     pub patience_ms: u64,
@@ -152,6 +155,7 @@ impl Settings {
             claim_timeout_ms: 6_000,
             absence_ms: 60_000,
             answer_timeout_ms: 2_000,
+            give_timeout_ms: 500,
             patience_ms: 15_000,
             batch_bytes: 1 << 18,
             inbox_bytes: 1 << 30,

@@ -65,6 +65,10 @@ pub struct Status {
     pub sent_batches: Figure,
     /// Bytes of these batches.
     pub sent_bytes: Figure,
+    /// Those of them that the other node has taken directly.
+    pub given_batches: Figure,
+    /// Those that were appended to the other node's inbox.
+    pub inbox_batches: Figure,
     /// Messages received from other nodes.
     pub received_messages: Figure,
     /// Batches that they came in.

@@ -420,6 +420,12 @@ impl Table {
         Some(self.peers.get(node)?.presence)
     }
 
+    /// The last incarnation of the node of a name that is known; `None` where there is no such node.
+    #[must_use]
+    pub fn incarnation(&self, node: &str) -> Option<u64> {
+        Some(self.peers.get(node)?.incarnation)
+    }
+
     /// All other nodes: name, how each is seen, and how many filters it has readers for.
     pub fn nodes(&self) -> impl Iterator<Item = (&Arc<str>, Presence, usize)> {
         let peers = self.peers.iter();

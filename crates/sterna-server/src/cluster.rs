@@ -162,6 +162,7 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         claim_timeout_ms: cluster.claim_timeout_ms,
         absence_ms: cluster.absence_ms,
         answer_timeout_ms: cluster.answer_timeout_ms,
+        give_timeout_ms: cluster.give_timeout_ms,
         patience_ms: cluster.patience_ms,
         batch_bytes: cluster.batch_bytes as usize,
         maximum_in_flight: cluster.maximum_in_flight as usize,

@@ -1,6 +1,5 @@
 //! From other nodes to shards.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use tokio::time::Instant;
 
 use super::streams::INBOX;
 use super::{Core, Retry};
+use crate::arrivals::{Number, Place, number_in};
 use crate::port::ToShard;
 use crate::wire::{self, Kind};
 
@@ -29,9 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often what was taken is removed from the inbox.
 const CLEAR_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The last batch of each node that was taken: its incarnation and its number.
-type Last = HashMap<String, (u64, u64)>;
 
 impl Core {
     /// Receives messages that may be missed.
@@ -66,10 +63,9 @@ impl Core {
     /// Receives messages that must arrive.
     pub(super) async fn receive_inbox(self: Rc<Self>) {
         let mut retry = Retry::new();
-        let mut last = Last::new();
         let mut next = None;
         loop {
-            let Err(why) = self.receive_inbox_once(&mut last, &mut next).await;
+            let Err(why) = self.receive_inbox_once(&mut next).await;
             tracing::debug!(why, "the inbox is read on");
             self.status.failed_attempts.add(1);
             retry.wait().await;
@@ -78,22 +74,21 @@ impl Core {
 
     /// `next` is where to read on; `None` before the first batch. The inbox is read by position, so that
     /// nothing is missed and nothing overtakes, whichever server is asked.
-    async fn receive_inbox_once(
-        &self,
-        last: &mut Last,
-        next: &mut Option<u64>,
-    ) -> Result<Infallible, String> {
+    async fn receive_inbox_once(&self, next: &mut Option<u64>) -> Result<Infallible, String> {
         let filter = format!("inbox.{}.*", self.settings.node);
         let start = match *next {
             Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
             None => DeliverPolicy::All,
         };
         let mut batches = self.follow(INBOX, Some(&filter), start).await?;
-        let mut pace = Pace::default();
         loop {
             let batch = batches.next().await?;
             let source = source_of(&batch.subject);
-            let is_news = match place(last, source, batch.headers.as_ref()) {
+            let number = number_of(batch.headers.as_ref());
+            // Those that are given meanwhile come after it.
+            let mut pace = self.pace.lock().await;
+            let found = self.arrivals.borrow_mut().came(source, number);
+            let is_news = match found {
                 Place::Next => true,
                 Place::Repeated => {
                     self.status.repeated_batches.add(1);
@@ -110,13 +105,21 @@ impl Core {
                 }
             };
             if is_news {
-                for run in self.read_batch(&batch.subject, &batch.payload) {
-                    self.deliver(&mut pace, run).await;
-                }
+                self.deliver_batch(&mut pace, &batch.subject, &batch.payload)
+                    .await;
             }
+            drop(pace);
+            self.given_arrived.notify_one();
             *next = Some(batch.position + 1);
             // Each shard has its letters: they are lost only with the process, and its sessions with it.
             self.taken.set(batch.position);
+        }
+    }
+
+    /// Hands over a batch that must arrive.
+    pub(super) async fn deliver_batch(&self, pace: &mut Pace, subject: &str, payload: &Bytes) {
+        for run in self.read_batch(subject, payload) {
+            self.deliver(pace, run).await;
         }
     }
 
@@ -262,47 +265,14 @@ impl Pace {
     }
 }
 
+/// The number of a batch among those of its node, which is in the id by which NATS knows it; `None` where nothing tells.
+pub(super) fn number_of(headers: Option<&HeaderMap>) -> Option<Number> {
+    number_in(headers?.get(NATS_MESSAGE_ID)?.as_str())
+}
+
 /// The node that a subject's message is from: its last token.
 pub(super) fn source_of(subject: &str) -> &str {
     subject.rsplit('.').next().unwrap_or_default()
-}
-
-/// Where a batch of a node stands among those that came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    /// It is the next.
-    Next,
-    /// It came before.
-    Repeated,
-    /// N batches are missing before it.
-    AfterMissing(u64),
-}
-
-/// Finds a batch's place by its number, which is in the id by which NATS knows it.
-fn place(last: &mut Last, source: &str, headers: Option<&HeaderMap>) -> Place {
-    let id = headers.and_then(|headers| headers.get(NATS_MESSAGE_ID));
-    let Some((incarnation, serial)) = id.and_then(|id| numbers(id.as_str())) else {
-        return Place::Next; // nothing tells
-    };
-    let known = last.get(source).copied();
-    if known.is_some_and(|known| (incarnation, serial) <= known) {
-        return Place::Repeated;
-    }
-    last.insert(source.to_owned(), (incarnation, serial));
-    match known {
-        Some((same, number)) if same == incarnation && serial > number + 1 => {
-            Place::AfterMissing(serial - number - 1)
-        }
-        _ => Place::Next,
-    }
-}
-
-/// Incarnation and number of `node.incarnation.node.number`.
-fn numbers(id: &str) -> Option<(u64, u64)> {
-    let mut parts = id.split('.');
-    let incarnation = parts.nth(1)?.parse().ok()?;
-    let serial = parts.nth(1)?.parse().ok()?;
-    Some((incarnation, serial))
 }
 
 #[cfg(test)]
@@ -327,36 +297,5 @@ mod tests {
             Some(PAUSES.0),
             "it followed meanwhile"
         );
-    }
-
-    #[test]
-    fn a_batch_that_came_before_is_known_again_and_so_is_a_gap() {
-        let mut last = Last::new();
-        let mut take = |source: &str, id: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(NATS_MESSAGE_ID, id);
-            place(&mut last, source, Some(&headers))
-        };
-        assert_eq!(
-            take("b", "b.7.a.4"),
-            Place::Next,
-            "the first that this start sees"
-        );
-        assert_eq!(take("b", "b.7.a.5"), Place::Next);
-        assert_eq!(take("b", "b.7.a.5"), Place::Repeated, "the same again");
-        assert_eq!(take("b", "b.7.a.4"), Place::Repeated, "one from before");
-        assert_eq!(take("b", "b.7.a.9"), Place::AfterMissing(3));
-        assert_eq!(
-            take("c", "c.3.a.1"),
-            Place::Next,
-            "another node counts for itself"
-        );
-        assert_eq!(take("b", "b.9.a.1"), Place::Next, "a new start counts anew");
-        assert_eq!(
-            take("b", "b.7.a.10"),
-            Place::Repeated,
-            "what the earlier start has left"
-        );
-        assert_eq!(place(&mut Last::new(), "b", None), Place::Next);
     }
 }

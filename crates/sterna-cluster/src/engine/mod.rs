@@ -8,6 +8,7 @@
 mod connection;
 mod following;
 mod gating;
+mod given;
 mod groups;
 mod handed_over;
 mod incoming;
@@ -39,9 +40,10 @@ use std::time::{Duration, Instant};
 use async_nats::{Client, jetstream};
 use bytes::Bytes;
 use sterna_broker::{FromPeer, Interest, Message, NodeSet, PeerGate, Store};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::{LocalSet, spawn_local};
 
+use crate::arrivals::Arrivals;
 use crate::commits::{Commits, Part};
 use crate::echoes::Echoes;
 use crate::owners::{Fence, Key, Owners, Process, Terms};
@@ -133,6 +135,11 @@ struct Core {
     incarnation: Cell<u64>,
     streams: streams::Streams,
     unreadable: unreadable::Unreadable,
+    arrivals: RefCell<Arrivals<given::Given>>,
+    /// Notified when a batch is given, or one of the inbox is taken for which a given one may wait.
+    given_arrived: Notify,
+    /// Held by whoever hands over a batch that must arrive: one at a time.
+    pace: Mutex<incoming::Pace>,
     /// Position of the last batch of the inbox that shards have.
     taken: Cell<u64>,
     fence: Arc<Fence>,
@@ -278,6 +285,7 @@ impl Engine {
             absence_ms: settings.absence_ms,
             claim_timeout_ms: settings.claim_timeout_ms,
         };
+        let arrivals = RefCell::new(Arrivals::new(settings.give_timeout_ms));
         let reads = settings.maximum_log_reads;
         let most_unsettled = settings.maximum_unsettled_entries;
         Core {
@@ -323,6 +331,9 @@ impl Engine {
             incarnation: Cell::new(0),
             streams: streams::Streams::default(),
             unreadable: unreadable::Unreadable::default(),
+            arrivals,
+            given_arrived: Notify::new(),
+            pace: Mutex::default(),
             taken: Cell::new(0),
             started: Instant::now(),
             gating: gating::Gating::default(),
@@ -374,6 +385,8 @@ impl Core {
             core.spawn(Rc::clone(&core).follow_nodes());
             core.spawn(Rc::clone(&core).receive_live());
             core.spawn(Rc::clone(&core).receive_inbox());
+            core.spawn(Rc::clone(&core).receive_given());
+            core.spawn(Rc::clone(&core).take_given());
             core.spawn(Rc::clone(&core).clear_inbox());
             core.spawn(Rc::clone(&core).follow_retained());
             core.spawn(Rc::clone(&core).send_retained());
@@ -462,7 +475,7 @@ impl Core {
         self.look_at_gate();
     }
 
-    /// NATS has a part of a shard's turn, or nobody needs it any more.
+    /// NATS or another node has a part of a shard's turn, or nobody needs it any more.
     fn close(&self, part: Part) {
         let token = self.commits.borrow_mut()[part.shard].close(part);
         if let Some(token) = token

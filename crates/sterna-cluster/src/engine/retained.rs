@@ -46,7 +46,7 @@ const LONGEST_SUBJECT: usize = 2_048;
 const SOURCE: &str = "Sterna-Source";
 /// It is delivered to nobody.
 pub(super) const QUIET: &str = "Sterna-Quiet";
-/// The names of nodes that have it in their inboxes: it is delivered to nobody there.
+/// The names of nodes that get it as other messages of its QoS: it is delivered to nobody there.
 const REACHED: &str = "Sterna-Reached";
 /// Room for these names.
 pub(super) const REACHED_BYTES: usize = REACHED.len() + NodeSet::MAXIMUM * (LONGEST_NAME + 1);
@@ -59,7 +59,7 @@ pub(super) struct Waiting {
     /// The number by which NATS knows it again; 0 before it has one.
     pub(super) serial: u64,
     pub(super) is_quiet: bool,
-    /// The nodes that have it in their inboxes.
+    /// The nodes that get it as other messages of its QoS.
     pub(super) reached: String,
     pub(super) over: Over,
     /// Is closed when NATS has it; `None` where nobody waits.
@@ -497,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_with_a_message_in_their_inboxes_retain_it_quietly() {
+    fn nodes_that_get_a_message_as_others_retain_it_quietly() {
         let mut headers = HeaderMap::new();
         assert!(!is_quiet_at("a", None) && !is_quiet_at("a", Some(&headers)));
         headers.insert(REACHED, "b a-2");

@@ -50,6 +50,9 @@ pub struct Cluster {
     pub absence_ms: u64,
     /// Time in which NATS has to answer, in milliseconds. After it the same is asked again.
     pub answer_timeout_ms: u64,
+    /// Time in which another node takes messages of QoS 1 and 2 that are given to it directly, in milliseconds.
+    /// After it they wait for that node in NATS.
+    pub give_timeout_ms: u64,
     /// Time for which messages of QoS 1 and 2 for other nodes wait for NATS, in milliseconds. After it they
     /// are refused until NATS is back.
     pub patience_ms: u64,
@@ -130,6 +133,7 @@ impl Default for Cluster {
             claim_timeout_ms: 6_000,
             absence_ms: 60_000,
             answer_timeout_ms: 2_000,
+            give_timeout_ms: 500,
             patience_ms: 15_000,
             maximum_backoff_ms: 2_000,
             maximum_waiting_bytes: 64 << 20,
@@ -265,6 +269,7 @@ impl Cluster {
         }
         for (name, value) in [
             ("answer_timeout_ms", self.answer_timeout_ms),
+            ("give_timeout_ms", self.give_timeout_ms),
             ("maximum_backoff_ms", self.maximum_backoff_ms),
             ("maximum_waiting_bytes", self.maximum_waiting_bytes),
             ("maximum_inbox_bytes", self.maximum_inbox_bytes),

@@ -107,6 +107,16 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             status.sent_bytes.get(),
         ),
         (
+            "sterna_cluster_given_batches",
+            "Batches of QoS 1 and 2 that another node has taken directly",
+            status.given_batches.get(),
+        ),
+        (
+            "sterna_cluster_inbox_batches",
+            "Batches of QoS 1 and 2 that were appended to another node's inbox",
+            status.inbox_batches.get(),
+        ),
+        (
             "sterna_cluster_received_messages",
             "Messages received from other nodes",
             status.received_messages.get(),
