@@ -111,9 +111,13 @@ impl Encoded {
         }
     }
 
-    /// A head and all records behind it. They are not copied where the head has at most [`HEAD_ROOM_BYTES`].
+    /// A head and all records behind it. They are not copied where the head has at most [`HEAD_ROOM_BYTES`], unless they
+    /// fill less than half of their memory: the bytes may wait for long, and are counted as what they are.
     #[must_use]
     pub fn into_bytes(mut self, head: &[u8]) -> Bytes {
+        if self.memory.len() < self.memory.capacity() / 2 {
+            self.memory.shrink_to_fit();
+        }
         let records = HEAD_ROOM_BYTES.min(self.memory.len());
         match records.checked_sub(head.len()) {
             Some(start) => {
@@ -204,7 +208,7 @@ mod tests {
     #[test]
     fn a_head_is_put_in_front_of_all_records_where_they_are() {
         let turn = || {
-            let mut encoded = Encoded::with_room(1_000);
+            let mut encoded = Encoded::with_room(100);
             for topic in ["a", "b"] {
                 encoded.push(&message(topic), to(1), 7);
             }
@@ -223,6 +227,11 @@ mod tests {
             let is_same = memory.contains(&whole.as_ptr());
             assert_eq!(is_same, bytes <= HEAD_ROOM_BYTES, "{bytes}");
         }
+        let mut small = Encoded::with_room(100_000);
+        small.push(&message("a"), to(1), 7);
+        let bytes = small.into_bytes(b"head");
+        let memory = bytes.try_into_mut().expect("nobody shares it");
+        assert!(memory.capacity() < 200, "memory that nothing is in");
         assert_eq!(Encoded::default().into_bytes(&[]), "");
         assert_eq!(Encoded::default().into_bytes(b"head"), "head");
     }

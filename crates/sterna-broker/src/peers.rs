@@ -252,7 +252,7 @@ pub(crate) fn stays(topic: &str) -> bool {
 pub(crate) struct Peers {
     pub(crate) gate: Arc<PeerGate>,
     encoded: Encoded,
-    /// Bytes of the last turn's: the next one is often as large.
+    /// Bytes of the last turn's: the next one is often about as large.
     encoded_bytes: usize,
     outgoing: Vec<Outgoing>,
     /// Bytes of this turn's messages, which the gate is told of at its end: it is one for all shards.
@@ -333,7 +333,8 @@ impl Peers {
         let charge = charge(message);
         self.charged += charge;
         if self.encoded.is_empty() {
-            self.encoded = Encoded::with_room(self.encoded_bytes.min(FORESEEN_BYTES));
+            let foreseen = self.encoded_bytes + self.encoded_bytes / 4;
+            self.encoded = Encoded::with_room(foreseen.min(FORESEEN_BYTES));
         }
         self.encoded.push(message, recipients, charge);
         Some(self.next_token(!recipients.acknowledged.is_empty()))
