@@ -455,7 +455,9 @@ mod tests {
 
     fn set(nodes: &[usize]) -> NodeSet {
         let mut set = NodeSet::EMPTY;
-        nodes.iter().for_each(|node| set.insert(*node));
+        for node in nodes {
+            set.insert(*node);
+        }
         set
     }
 
