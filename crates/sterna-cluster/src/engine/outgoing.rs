@@ -77,7 +77,8 @@ impl Live {
 /// Messages of several turns for all nodes, of each in their order.
 type LiveByNode = BTreeMap<usize, Vec<Live>>;
 
-/// What all messages of a turn have in common, where its memory becomes a batch: no message waits for an answer.
+/// The recipients and number of a turn's messages, where its memory becomes a batch. `None` where it does not: an
+/// acknowledgement waits, recipients differ, or it is too small or too large.
 fn own_batch(turn: &Encoded, most_bytes: usize) -> Option<EncodedPart> {
     let bytes = wire::bytes_of_turn(turn);
     (turn.only_part())
