@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::message::{InvalidMessage, Message};
 use crate::peers::{NodeSet, Outgoing};
-use crate::records::{Fields, put_bytes};
+use crate::records::Fields;
 
 /// The nodes that get a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,40 +18,59 @@ pub struct Recipients {
     pub at_most_once: NodeSet,
 }
 
+/// Bytes in front of a turn's messages that are left for the head of what brings them to other nodes.
+pub const HEAD_ROOM_BYTES: usize = 16;
+
 /// Messages of a turn for other nodes, in their order. Each is as a store keeps it, with its length in front.
 #[derive(Debug, Default)]
 pub struct Encoded {
-    records: Vec<u8>,
-    /// Of messages that follow each other and have the same recipients: these, and where the messages end.
-    parts: Vec<(Recipients, usize)>,
+    /// Room for a head, then the records; nothing at all where there is no message.
+    memory: Vec<u8>,
+    /// Of each part, where it ends in the memory.
+    parts: Vec<(EncodedPart, usize)>,
     charge: u64,
 }
 
+/// Messages that follow each other and have the same recipients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EncodedPart {
+    /// These.
+    pub recipients: Recipients,
+    /// Number of messages.
+    pub messages: usize,
+}
+
 impl Encoded {
-    /// None, with room for some bytes.
+    /// None, with room for some bytes of records.
     pub(crate) fn with_room(bytes: usize) -> Self {
         Self {
-            records: Vec::with_capacity(bytes),
+            memory: Vec::with_capacity(HEAD_ROOM_BYTES + bytes),
             ..Self::default()
         }
     }
 
-    /// Appends a message, which is charged with some bytes. `scratch` is memory that calls share.
-    pub(crate) fn push(
-        &mut self,
-        message: &Message,
-        recipients: Recipients,
-        charge: u64,
-        scratch: &mut Vec<u8>,
-    ) {
-        scratch.clear();
-        message.encode(scratch);
-        put_bytes(&mut self.records, scratch);
+    /// Appends a message, which is charged with some bytes.
+    #[inline]
+    pub fn push(&mut self, message: &Message, recipients: Recipients, charge: u64) {
+        if self.memory.is_empty() {
+            self.memory.resize(HEAD_ROOM_BYTES, 0);
+        }
+        message.encode_sized(&mut self.memory);
         self.charge += charge;
-        let end = self.records.len();
+        let end = self.memory.len();
         match self.parts.last_mut() {
-            Some((last, last_end)) if *last == recipients => *last_end = end,
-            _ => self.parts.push((recipients, end)),
+            Some((last, last_end)) if last.recipients == recipients => {
+                last.messages += 1;
+                *last_end = end;
+            }
+            _ => {
+                let messages = 1;
+                let part = EncodedPart {
+                    recipients,
+                    messages,
+                };
+                self.parts.push((part, end));
+            }
         }
     }
 
@@ -67,24 +86,52 @@ impl Encoded {
         self.charge
     }
 
-    /// Bytes of all messages.
-    pub(crate) const fn record_bytes(&self) -> usize {
-        self.records.len()
+    /// Bytes of all records, each with its length in front.
+    #[must_use]
+    pub const fn record_bytes(&self) -> usize {
+        self.memory.len().saturating_sub(HEAD_ROOM_BYTES)
     }
 
-    /// Messages that follow each other, with their recipients.
-    pub fn parts(&self) -> impl Iterator<Item = (Recipients, &[u8])> {
-        let mut start = 0;
-        self.parts.iter().map(move |&(recipients, end)| {
-            let records = &self.records[start..end];
+    /// The parts, with their records.
+    pub fn parts(&self) -> impl Iterator<Item = (EncodedPart, &[u8])> {
+        let mut start = HEAD_ROOM_BYTES;
+        self.parts.iter().map(move |&(part, end)| {
+            let records = &self.memory[start..end];
             start = end;
-            (recipients, records)
+            (part, records)
         })
+    }
+
+    /// All messages, where they have the same recipients.
+    #[must_use]
+    pub fn only_part(&self) -> Option<EncodedPart> {
+        match self.parts[..] {
+            [(part, _)] => Some(part),
+            _ => None,
+        }
+    }
+
+    /// A head and all records behind it. They are not copied where the head has at most [`HEAD_ROOM_BYTES`], unless they
+    /// fill less than half of their memory: the bytes may wait for long, and are counted as what they are.
+    #[must_use]
+    pub fn into_bytes(mut self, head: &[u8]) -> Bytes {
+        if self.memory.len() < self.memory.capacity() / 2 {
+            self.memory.shrink_to_fit();
+        }
+        let records = HEAD_ROOM_BYTES.min(self.memory.len());
+        match records.checked_sub(head.len()) {
+            Some(start) => {
+                self.memory[start..records].copy_from_slice(head);
+                Bytes::from(self.memory).slice(start..)
+            }
+            None => Bytes::from([head, &self.memory[records..]].concat()),
+        }
     }
 }
 
 /// The messages of an encoded part, up to the first that is not valid. They share no memory with it, so that one message
 /// that waits does not hold all others.
+#[inline]
 pub fn messages_of(records: &[u8]) -> impl Iterator<Item = Result<Message, InvalidMessage>> {
     let mut fields = Fields::new(records);
     std::iter::from_fn(move || {
@@ -115,6 +162,7 @@ pub struct Outbound {
 mod tests {
     use super::*;
     use crate::message::MessageHeader;
+    use crate::records::put_bytes;
 
     fn message(topic: &str) -> Message {
         Message::copy(topic, &[], b"payload", MessageHeader::default()).expect("it fits")
@@ -126,32 +174,66 @@ mod tests {
             .collect()
     }
 
+    fn to(node: usize) -> Recipients {
+        let mut recipients = Recipients {
+            acknowledged: NodeSet::EMPTY,
+            at_most_once: NodeSet::EMPTY,
+        };
+        recipients.at_most_once.insert(node);
+        recipients
+    }
+
     #[test]
     fn what_follows_each_other_to_the_same_nodes_is_one_part() {
-        let to = |node| {
-            let mut recipients = Recipients {
-                acknowledged: NodeSet::EMPTY,
-                at_most_once: NodeSet::EMPTY,
-            };
-            recipients.at_most_once.insert(node);
-            recipients
-        };
         let mut encoded = Encoded::default();
         assert!(encoded.is_empty());
+        assert_eq!((encoded.record_bytes(), encoded.only_part()), (0, None));
         for (topic, node) in [("a", 1), ("b", 1), ("c", 2), ("d", 1)] {
-            encoded.push(&message(topic), to(node), 7, &mut Vec::new());
+            encoded.push(&message(topic), to(node), 7);
         }
         let parts: Vec<_> = (encoded.parts())
-            .map(|(recipients, records)| (recipients, topics(records)))
+            .map(|(part, records)| (part.recipients, part.messages, topics(records)))
             .collect();
         let some = |topics: &[&str]| topics.iter().map(|one| Some((*one).to_owned())).collect();
         let expected = [
-            (to(1), some(&["a", "b"])),
-            (to(2), some(&["c"])),
-            (to(1), some(&["d"])),
+            (to(1), 2, some(&["a", "b"])),
+            (to(2), 1, some(&["c"])),
+            (to(1), 1, some(&["d"])),
         ];
         assert_eq!(parts, expected);
         assert_eq!((encoded.bytes(), encoded.is_empty()), (28, false));
+        assert_eq!(encoded.only_part(), None);
+    }
+
+    #[test]
+    fn a_head_is_put_in_front_of_all_records_where_they_are() {
+        let turn = || {
+            let mut encoded = Encoded::with_room(100);
+            for topic in ["a", "b"] {
+                encoded.push(&message(topic), to(1), 7);
+            }
+            encoded
+        };
+        let (part, records) = (turn().only_part(), turn());
+        let part = part.expect("all are for the same node");
+        assert_eq!((part.recipients, part.messages), (to(1), 2));
+        let (_, records) = records.parts().next().expect("the part");
+        for bytes in [0, 1, 7, HEAD_ROOM_BYTES, HEAD_ROOM_BYTES + 1] {
+            let (encoded, head) = (turn(), vec![9; bytes]);
+            assert_eq!(encoded.record_bytes(), records.len());
+            let memory = encoded.memory.as_ptr_range();
+            let whole = encoded.into_bytes(&head);
+            assert_eq!(whole, [&head, records].concat(), "{bytes}");
+            let is_same = memory.contains(&whole.as_ptr());
+            assert_eq!(is_same, bytes <= HEAD_ROOM_BYTES, "{bytes}");
+        }
+        let mut small = Encoded::with_room(100_000);
+        small.push(&message("a"), to(1), 7);
+        let bytes = small.into_bytes(b"head");
+        let memory = bytes.try_into_mut().expect("nobody shares it");
+        assert!(memory.capacity() < 200, "memory that nothing is in");
+        assert_eq!(Encoded::default().into_bytes(&[]), "");
+        assert_eq!(Encoded::default().into_bytes(b"head"), "head");
     }
 
     #[test]

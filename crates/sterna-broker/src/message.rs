@@ -218,6 +218,7 @@ impl Message {
     /// # Errors
     /// [`InvalidMessage`] when a range lies outside the body, or the body is longer than 4 GiB. Also when
     /// the topic is not UTF-8, or is longer than 65,535 bytes.
+    #[inline]
     pub fn from_body(
         body: Bytes,
         topic: Range<usize>,

@@ -25,8 +25,8 @@ use crate::store::Change;
 /// Bytes that a message for other nodes is charged beside its body.
 const OVERHEAD_BYTES: u64 = 64;
 
-/// Memory for encoding that is there before it is needed, and that stays, at most.
-const KEPT_BYTES: usize = 64 << 10;
+/// Memory for a turn's encoded messages that is there before it is needed, at most.
+const FORESEEN_BYTES: usize = 256 << 10;
 
 /// Most messages that go into a cluster's log as one.
 pub const MOST_TOGETHER: usize = 1024;
@@ -236,11 +236,13 @@ pub enum FromPeer {
 }
 
 /// Bytes that a message is charged with in a [`PeerGate`].
+#[inline]
 pub(crate) fn charge(message: &Message) -> u64 {
     message.body_bytes() as u64 + OVERHEAD_BYTES
 }
 
 /// Whether messages of a topic, or of what a filter matches, stay on their node.
+#[inline]
 pub(crate) fn stays(topic: &str) -> bool {
     topic.starts_with('$')
 }
@@ -250,13 +252,11 @@ pub(crate) fn stays(topic: &str) -> bool {
 pub(crate) struct Peers {
     pub(crate) gate: Arc<PeerGate>,
     encoded: Encoded,
-    /// Bytes of the last turn's: the next one is often as large.
+    /// Bytes of the last turn's: the next one is often about as large.
     encoded_bytes: usize,
     outgoing: Vec<Outgoing>,
     /// Bytes of this turn's messages, which the gate is told of at its end: it is one for all shards.
     charged: u64,
-    /// Memory for encoding.
-    scratch: Vec<u8>,
     /// Retained messages that are put aside behind what goes to the log as one, with their destinations.
     retained: Vec<(Arc<Message>, Destination)>,
     /// Changes of records of sessions.
@@ -277,7 +277,6 @@ impl Peers {
             encoded_bytes: 0,
             outgoing: Vec::new(),
             charged: 0,
-            scratch: Vec::new(),
             retained: Vec::new(),
             changes: Vec::new(),
             token: 0,
@@ -292,6 +291,7 @@ impl Peers {
         !self.is_from_peer && !self.takes(message)
     }
 
+    #[inline]
     fn takes(&self, message: &Message) -> bool {
         self.gate.is_open() && self.has_room() && self.gate.is_small(message)
     }
@@ -322,6 +322,7 @@ impl Peers {
     }
 
     /// As [`send`](Self::send), for nodes that take encoded messages. `None` where one of them does not: nothing is done.
+    #[inline]
     pub(crate) fn encode(&mut self, message: &Message, wanted: Wanted) -> Option<u64> {
         if self.gate.whole().meets(wanted.nodes()) {
             return None;
@@ -332,14 +333,15 @@ impl Peers {
         let charge = charge(message);
         self.charged += charge;
         if self.encoded.is_empty() {
-            self.encoded = Encoded::with_room(self.encoded_bytes.min(KEPT_BYTES));
+            let foreseen = self.encoded_bytes + self.encoded_bytes / 4;
+            self.encoded = Encoded::with_room(foreseen.min(FORESEEN_BYTES));
         }
-        (self.encoded).push(message, recipients, charge, &mut self.scratch);
-        self.scratch.shrink_to(KEPT_BYTES);
+        self.encoded.push(message, recipients, charge);
         Some(self.next_token(!recipients.acknowledged.is_empty()))
     }
 
     /// The nodes that a message goes to; `None` where it goes to none, and may be missed there.
+    #[inline]
     fn recipients(&self, message: &Message, wanted: Wanted) -> Option<Recipients> {
         if self.is_from_peer {
             return None;

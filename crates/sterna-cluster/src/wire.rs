@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sterna_broker::Message;
+use sterna_broker::{Encoded, HEAD_ROOM_BYTES, Message};
 
 /// Versions of the wire form, from one to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -197,6 +197,17 @@ impl EncodedRun {
         self.messages += 1;
     }
 
+    /// Appends some messages' records, each with its length in front, if the run then takes at most `most_bytes` in a
+    /// batch. False where it takes none of them.
+    pub fn push_all(&mut self, records: &[u8], messages: usize, most_bytes: usize) -> bool {
+        let fits = self.bytes() + records.len() <= most_bytes;
+        if fits {
+            self.records.extend_from_slice(records);
+            self.messages += messages;
+        }
+        fits
+    }
+
     /// Appends records, each with its length in front, as far as the run then takes `most_bytes` in a batch. At least one,
     /// where it has none. Returns those that are left.
     pub fn push_fitting<'a>(&mut self, records: &'a [u8], most_bytes: usize) -> &'a [u8] {
@@ -237,14 +248,36 @@ pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + C
     let mut out = Vec::with_capacity(1 + bytes);
     out.push(version);
     for run in runs {
-        put_number(&mut out, u64::from(run.shard));
-        if version >= GROUPS {
-            out.push(run.kind as u8);
-        }
-        put_number(&mut out, run.records.len() as u64);
+        begin_run(&mut out, version, run.shard, run.kind, run.records.len());
         out.extend_from_slice(&run.records);
     }
     Bytes::from(out)
+}
+
+/// The batch of a shard's turn, in a version that is one of [`READS`]. The turn's memory becomes the batch, without a
+/// copy. Recipients of parts count for nothing.
+#[must_use]
+pub fn batch_of_turn(version: u8, shard: u16, turn: Encoded) -> Bytes {
+    let mut head = Vec::with_capacity(HEAD_ROOM_BYTES);
+    head.push(version);
+    let bytes = turn.record_bytes();
+    begin_run(&mut head, version, shard, Kind::Messages, bytes);
+    turn.into_bytes(&head)
+}
+
+/// Bytes that the batch of a shard's turn takes, at most.
+#[must_use]
+pub const fn bytes_of_turn(turn: &Encoded) -> usize {
+    turn.record_bytes() + BATCH_OVERHEAD_BYTES
+}
+
+/// Appends all of a run that is in front of its records.
+fn begin_run(out: &mut Vec<u8>, version: u8, shard: u16, kind: Kind, bytes: usize) {
+    put_number(out, u64::from(shard));
+    if version >= GROUPS {
+        out.push(kind as u8);
+    }
+    put_number(out, bytes as u64);
 }
 
 /// The runs of a batch, all or none. Their records are as long as they say, and may not be valid otherwise.
@@ -365,6 +398,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn slice(&mut self, bytes: usize) -> Result<&'a [u8], WireError> {
         let malformed = WireError::Malformed(self.at);
         let end = self.at.checked_add(bytes).ok_or(malformed)?;
@@ -373,7 +407,19 @@ impl<'a> Reader<'a> {
         Ok(slice)
     }
 
+    #[inline]
     fn number(&mut self) -> Result<u64, WireError> {
+        match self.batch.get(self.at) {
+            // As most lengths are.
+            Some(&byte @ ..0x80) => {
+                self.at += 1;
+                Ok(u64::from(byte))
+            }
+            _ => self.long_number(),
+        }
+    }
+
+    fn long_number(&mut self) -> Result<u64, WireError> {
         let malformed = WireError::Malformed(self.at);
         let mut number = 0_u64;
         for shift in (0..).step_by(7) {
@@ -390,6 +436,7 @@ impl<'a> Reader<'a> {
         Err(malformed)
     }
 
+    #[inline]
     fn len(&mut self) -> Result<usize, WireError> {
         let at = self.at;
         usize::try_from(self.number()?).map_err(|_| WireError::Malformed(at))
@@ -407,7 +454,7 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
 
 #[cfg(test)]
 mod tests {
-    use sterna_broker::{MessageHeader, Origin, Qos, messages_of};
+    use sterna_broker::{MessageHeader, NodeSet, Origin, Qos, Recipients, messages_of};
 
     use super::*;
 
@@ -482,6 +529,56 @@ mod tests {
                 assert_eq!(one.expires_at_ms(), other.expires_at_ms());
             }
         }
+    }
+
+    /// Messages of a turn, and the same as a run of a shard.
+    fn turn(shard: u16, numbers: &[usize]) -> (Encoded, EncodedRun) {
+        let (mut turn, mut run) = (Encoded::default(), EncodedRun::new(shard));
+        for number in numbers {
+            let message = message(*number);
+            let mut recipients = Recipients {
+                acknowledged: NodeSet::EMPTY,
+                at_most_once: NodeSet::EMPTY,
+            };
+            recipients.at_most_once.insert(3);
+            turn.push(&message, recipients, 1);
+            run.push(&message, &mut Vec::new());
+        }
+        (turn, run)
+    }
+
+    #[test]
+    fn a_turn_becomes_the_same_batch_without_a_copy() {
+        for version in READS.lowest..=READS.highest {
+            for shard in [0, 127, 128, 300, u16::MAX] {
+                for numbers in [&[1][..], &[0, 1, 2], &[170, 3], &[5_000, 20_000]] {
+                    let (turn, run) = turn(shard, numbers);
+                    assert!(bytes_of_turn(&turn) > batch(version, [&run]).len());
+                    let (_, records) = turn.parts().next().expect("it is one");
+                    let records = records.as_ptr_range();
+                    let payload = batch_of_turn(version, shard, turn);
+                    assert_eq!(payload, batch(version, [&run]), "{version} {shard}");
+                    assert_eq!(payload.as_ptr_range().end, records.end, "a copy");
+                    let sections = sections(&payload).expect("it is one");
+                    assert_eq!(sections.len(), 1);
+                    assert_eq!(sections[0].count, numbers.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_takes_records_as_a_whole_or_not_at_all() {
+        let (_, run) = turn(4, &[1, 2]);
+        let mut other = EncodedRun::new(4);
+        let whole = run.bytes();
+        assert!(!other.push_all(run.records(), 2, whole - 1));
+        assert_eq!((other.messages(), other.records()), (0, &[][..]));
+        assert!(other.push_all(run.records(), 2, whole));
+        assert_eq!((other.messages(), other.records()), (2, run.records()));
+        assert!(!other.push_all(run.records(), 2, whole + run.records().len() - 1));
+        assert!(other.push_all(run.records(), 2, whole + run.records().len()));
+        assert_eq!(other.messages(), 4);
     }
 
     #[test]

@@ -105,6 +105,7 @@ impl<P: DoorState> Broker<P> {
         Ok(())
     }
 
+    #[inline]
     fn take_from_peer(&mut self, now_ms: u64, message: Message, what: FromPeer) {
         let Some(peers) = &mut self.peers else {
             return;

@@ -18,9 +18,64 @@ const NATIVE: u8 = 16;
 /// The payload is a part of the native form.
 const PAYLOAD_IN_NATIVE: u8 = 32;
 
+/// The most bytes of a stored form in front of its parts: flags, six integers, the native form's format, the publisher.
+const HEAD_BYTES: usize = 1 + 2 * 10 + 5 * 5 + 1 + 8;
+
+/// A stored form before it is appended.
+struct Record<'a> {
+    head: [u8; HEAD_BYTES],
+    head_bytes: usize,
+    parts: [&'a [u8]; 4],
+}
+
+impl Record<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.head_bytes + bytes.len();
+        self.head[self.head_bytes..end].copy_from_slice(bytes);
+        self.head_bytes = end;
+    }
+
+    #[inline]
+    fn put_number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.put(&[number as u8 | 0x80]);
+            number >>= 7;
+        }
+        self.put(&[number as u8]);
+    }
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        let parts = self.parts.iter().map(|part| part.len());
+        self.head_bytes + parts.sum::<usize>()
+    }
+
+    #[inline]
+    fn append(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head[..self.head_bytes]);
+        for part in self.parts.iter().filter(|part| !part.is_empty()) {
+            out.extend_from_slice(part);
+        }
+    }
+}
+
 impl Message {
     /// Appends the message's stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        self.record().append(out);
+    }
+
+    /// Appends the message's stored form, with its length in front.
+    #[inline]
+    pub(crate) fn encode_sized(&self, out: &mut Vec<u8>) {
+        let record = self.record();
+        put_number(out, record.bytes() as u64);
+        record.append(out);
+    }
+
+    #[inline]
+    fn record(&self) -> Record<'_> {
         let native = self.native();
         let start_in_native = native.and_then(|(_, native)| {
             let start = self.payload_start.checked_sub(self.native_start)? as usize;
@@ -39,40 +94,44 @@ impl Message {
         } else {
             0
         };
-        out.push(flags);
-        put_number(out, self.published_ms);
+        let payload = if start_in_native.is_none() {
+            self.payload()
+        } else {
+            &[]
+        };
+        let native_form = native.map_or(&[][..], |(_, native)| native);
+        let mut record = Record {
+            head: [0; HEAD_BYTES],
+            head_bytes: 0,
+            parts: [self.topic_bytes(), self.properties(), payload, native_form],
+        };
+        record.put(&[flags]);
+        record.put_number(self.published_ms);
         if let Some(expires_at_ms) = self.expires_at_ms() {
-            put_number(out, expires_at_ms.saturating_sub(self.published_ms));
+            record.put_number(expires_at_ms.saturating_sub(self.published_ms));
         }
-        put_number(out, u64::from(self.topic_len));
-        put_number(out, u64::from(self.properties_len));
-        put_number(out, u64::from(self.payload_len));
+        record.put_number(u64::from(self.topic_len));
+        record.put_number(u64::from(self.properties_len));
+        record.put_number(u64::from(self.payload_len));
         if let Some((format, native)) = native {
-            out.push(format as u8);
-            put_number(out, native.len() as u64);
+            record.put(&[format as u8]);
+            record.put_number(native.len() as u64);
         }
         if let Some(start) = start_in_native {
-            put_number(out, start as u64);
+            record.put_number(start as u64);
         }
-        out.extend_from_slice(&self.origin.0.to_le_bytes());
-        out.extend_from_slice(self.topic_bytes());
-        out.extend_from_slice(self.properties());
-        if start_in_native.is_none() {
-            out.extend_from_slice(self.payload());
-        }
-        if let Some((_, native)) = native {
-            out.extend_from_slice(native);
-        }
+        record.put(&self.origin.0.to_le_bytes());
+        record
     }
 
     /// The message of a stored form, which becomes its body without a copy.
     ///
     /// # Errors
     /// [`InvalidMessage`] where the bytes are not a stored form.
+    #[inline]
     pub fn decode(record: Bytes) -> Result<Self, InvalidMessage> {
-        parts(&record)
-            .ok_or(InvalidMessage)
-            .and_then(|parts| parts.message(record))
+        let parts = parts(&record).ok_or(InvalidMessage)?;
+        parts.message(record)
     }
 }
 
@@ -88,6 +147,7 @@ struct Parts {
     start: usize,
 }
 
+#[inline]
 fn parts(record: &[u8]) -> Option<Parts> {
     let mut fields = Fields::new(record);
     let flags = fields.byte()?;
@@ -131,6 +191,7 @@ fn parts(record: &[u8]) -> Option<Parts> {
 }
 
 impl Parts {
+    #[inline]
     fn message(self, record: Bytes) -> Result<Message, InvalidMessage> {
         let add = |one: usize, other: usize| one.checked_add(other).ok_or(InvalidMessage);
         let topic = self.start..add(self.start, self.topic)?;
@@ -170,6 +231,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::put_bytes;
 
     fn encoded(message: &Message) -> Vec<u8> {
         let mut out = Vec::new();
@@ -213,6 +275,28 @@ mod tests {
             let decoded = Message::decode(Bytes::from(record.clone())).expect("it is one");
             same(&message, &decoded);
             assert_eq!(decoded.body_bytes(), record.len(), "no copy");
+        }
+    }
+
+    #[test]
+    fn the_length_in_front_is_that_of_the_stored_form() {
+        let header = MessageHeader {
+            published_ms: u64::MAX,
+            expires_at_ms: Some(u64::MAX - 1),
+            ..MessageHeader::default()
+        };
+        let payload = vec![7; 20_000];
+        let sized = (0..300).chain(16_200..16_500);
+        let mut messages: Vec<Message> = sized
+            .map(|bytes| Message::copy("a/b", &[1, 1], &payload[..bytes], header))
+            .collect::<Result<_, _>>()
+            .expect("it fits");
+        messages.extend(samples());
+        for message in messages {
+            let (mut sized, mut expected) = (vec![9], vec![9]);
+            message.encode_sized(&mut sized);
+            put_bytes(&mut expected, &encoded(&message));
+            assert_eq!(sized, expected);
         }
     }
 

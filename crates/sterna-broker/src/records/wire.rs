@@ -1,6 +1,7 @@
 //! Numbers and texts in records: integers of seven bits a byte, texts with their length in front.
 
 /// Appends an integer, seven bits a byte, the lowest first.
+#[inline]
 pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -22,38 +23,54 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    #[inline]
     pub(crate) const fn new(record: &'a [u8]) -> Self {
         Self { rest: record }
     }
 
+    #[inline]
     pub(crate) const fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
+    #[inline]
     pub(crate) fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.rest.split_first()?;
         self.rest = rest;
         Some(first)
     }
 
+    #[inline]
     pub(crate) fn number(&mut self) -> Option<u64> {
+        // As most lengths are.
+        if let [byte @ ..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Some(u64::from(*byte));
+        }
+        self.long_number()
+    }
+
+    #[inline]
+    fn long_number(&mut self) -> Option<u64> {
         let mut number = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
-            if byte < 0x80 {
+        for (at, byte) in self.rest.iter().take(10).enumerate() {
+            number |= u64::from(byte & 0x7f) << (7 * at);
+            if *byte < 0x80 {
+                self.rest = &self.rest[at + 1..];
                 return Some(number);
             }
         }
         None
     }
 
+    #[inline]
     pub(crate) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
         let (slice, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
         Some(slice)
     }
 
+    #[inline]
     pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.number()?).ok()?;
         self.slice(len)

@@ -86,10 +86,10 @@ fn take(node: &mut Cluster, shard: u16) -> Option<Taken> {
         topics: Vec::new(),
         bytes: encoded.bytes() + outgoing.iter().map(Outgoing::bytes).sum::<u64>(),
     };
-    for (recipients, records) in encoded.parts() {
+    for (part, records) in encoded.parts() {
         for message in messages_of(records) {
             let message = message.expect("it was encoded here");
-            taken.destinations.push(Destination::Nodes(recipients));
+            taken.destinations.push(Destination::Nodes(part.recipients));
             taken.topics.push(message.topic().to_owned());
         }
     }

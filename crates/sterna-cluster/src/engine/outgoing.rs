@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sterna_broker::{
-    Change, Destination, InvalidMessage, Message, NodeSet, Outbound, Outgoing, PeerGate, Recipients,
+    Change, Destination, Encoded, EncodedPart, InvalidMessage, Message, NodeSet, Outbound,
+    Outgoing, PeerGate, Recipients,
 };
 
 use super::{Core, lanes, log, regions, retained};
@@ -34,8 +35,12 @@ impl Drop for Charge {
 struct Runs(Vec<EncodedRun>);
 
 impl Runs {
-    /// Appends records, each with its length in front.
-    fn push(&mut self, shard: u16, mut records: &[u8], most_bytes: usize) {
+    /// Appends records of some messages, each with its length in front.
+    fn push(&mut self, shard: u16, mut records: &[u8], messages: usize, most_bytes: usize) {
+        let last = self.0.last_mut();
+        if last.is_some_and(|last| last.push_all(records, messages, most_bytes)) {
+            return;
+        }
         while !records.is_empty() {
             if let Some(last) = self.0.last_mut() {
                 records = last.push_fitting(records, most_bytes);
@@ -47,8 +52,121 @@ impl Runs {
     }
 }
 
-/// Runs of several turns for all nodes, to be sent without an answer.
-type Live = BTreeMap<usize, Vec<EncodedRun>>;
+/// The fewest bytes of a turn whose own memory is sent. The client of NATS copies smaller payloads anyway. To copy them
+/// into a batch with others costs less than one more message of NATS does.
+const OWN_BATCH_BYTES: usize = 4_096;
+
+/// Messages for a node that are sent without an answer.
+#[derive(Debug)]
+enum Live {
+    /// They go into a batch, with what is beside them.
+    Run(EncodedRun),
+    /// They are a batch.
+    Batch { payload: Bytes, messages: usize },
+}
+
+impl Live {
+    const fn run(&self) -> Option<&EncodedRun> {
+        match self {
+            Self::Run(run) => Some(run),
+            Self::Batch { .. } => None,
+        }
+    }
+}
+
+/// Messages of several turns for all nodes, of each in their order.
+type LiveByNode = BTreeMap<usize, Vec<Live>>;
+
+/// The recipients and number of a turn's messages, where its memory becomes a batch. `None` where it does not: an
+/// acknowledgement waits, recipients differ, or it is too small or too large.
+fn own_batch(turn: &Encoded, most_bytes: usize) -> Option<EncodedPart> {
+    let bytes = wire::bytes_of_turn(turn);
+    (turn.only_part())
+        .filter(|part| part.recipients.acknowledged.is_empty())
+        .filter(|_| (OWN_BATCH_BYTES..=most_bytes).contains(&bytes))
+}
+
+/// Messages of one turn of a shard, by the nodes that get them.
+#[derive(Debug)]
+struct ByNode {
+    shard: u16,
+    /// The most bytes of a batch.
+    most_bytes: usize,
+    /// The number of other regions, which have another way; none where there are none.
+    outside: NodeSet,
+    /// A batch that is before all runs, and the number of its messages.
+    batch: Option<(NodeSet, Bytes, usize)>,
+    live: BTreeMap<usize, Runs>,
+    sure: BTreeMap<usize, Runs>,
+}
+
+impl ByNode {
+    const fn new(shard: u16, most_bytes: usize, outside: NodeSet) -> Self {
+        Self {
+            shard,
+            most_bytes,
+            outside,
+            batch: None,
+            live: BTreeMap::new(),
+            sure: BTreeMap::new(),
+        }
+    }
+
+    /// Takes what the turn has encoded, before all else of it.
+    fn take(&mut self, version: u8, turn: Encoded) {
+        if let Some(part) = own_batch(&turn, self.most_bytes) {
+            let nodes = part.recipients.at_most_once;
+            let payload = wire::batch_of_turn(version, self.shard, turn);
+            self.batch = Some((nodes, payload, part.messages));
+            return;
+        }
+        for (part, records) in turn.parts() {
+            self.push(part.recipients, records, part.messages);
+        }
+    }
+
+    /// Takes records of some messages, each with its length in front.
+    fn push(&mut self, recipients: Recipients, records: &[u8], messages: usize) {
+        for (runs, nodes) in [
+            (&mut self.live, recipients.at_most_once),
+            (&mut self.sure, recipients.acknowledged),
+        ] {
+            for node in nodes.without(self.outside).iter() {
+                let runs = runs.entry(node).or_default();
+                runs.push(self.shard, records, messages, self.most_bytes);
+            }
+        }
+    }
+
+    /// Puts what waits for no answer behind that of earlier turns. Returns all other runs.
+    fn sort_into(self, live: &mut LiveByNode) -> impl Iterator<Item = (usize, EncodedRun)> {
+        if let Some((nodes, payload, messages)) = self.batch {
+            for node in nodes.without(self.outside).iter() {
+                let payload = payload.clone();
+                let batch = Live::Batch { payload, messages };
+                live.entry(node).or_default().push(batch);
+            }
+        }
+        for (node, Runs(runs)) in self.live {
+            let runs = runs.into_iter().map(Live::Run);
+            live.entry(node).or_default().extend(runs);
+        }
+        let sure = self.sure.into_iter();
+        sure.flat_map(|(node, Runs(runs))| runs.into_iter().map(move |run| (node, run)))
+    }
+}
+
+/// The next batch for a node, the number of its messages, and all behind it.
+fn next_batch(version: u8, most_bytes: usize, waiting: &[Live]) -> Option<(Bytes, usize, &[Live])> {
+    if let Live::Batch { payload, messages } = waiting.first()? {
+        return Some((payload.clone(), *messages, &waiting[1..]));
+    }
+    let runs = waiting.iter().map_while(Live::run);
+    let count = in_one_batch(runs.clone(), most_bytes);
+    let runs = runs.take(count);
+    let messages = runs.clone().map(EncodedRun::messages).sum();
+    Some((wire::batch(version, runs), messages, &waiting[count..]))
+}
 
 impl Core {
     /// Takes what shards hand over, in its order.
@@ -59,7 +177,7 @@ impl Core {
                 self.inbound.arrived.notified().await;
                 continue;
             }
-            let mut live = Live::new();
+            let mut live = LiveByNode::new();
             // Room is given back when what is sent without an answer is sent.
             let mut charges = Vec::new();
             for letter in letters {
@@ -108,7 +226,7 @@ impl Core {
         shard: usize,
         outbound: Outbound,
         changes: Vec<Change>,
-        live: &mut Live,
+        live: &mut LiveByNode,
     ) -> Rc<Charge> {
         let Outbound {
             token,
@@ -120,23 +238,14 @@ impl Core {
             bytes: encoded.bytes() + outgoing.iter().map(Outgoing::bytes).sum::<u64>(),
         });
         let part = self.commits.borrow_mut()[shard].open(shard, token);
-        let most_bytes = self.batch_bytes();
         let (mut scratch, number) = (Vec::new(), shard as u16);
-        let mut live_runs = BTreeMap::<usize, Runs>::new();
-        let mut sure_runs = BTreeMap::<usize, Runs>::new();
         let has_outside = self.has_outside();
-        let mut push = |recipients: Recipients, records: &[u8]| {
-            let is_inside = |node: &usize| !has_outside || *node != OUTSIDE;
-            for node in recipients.at_most_once.iter().filter(is_inside) {
-                (live_runs.entry(node).or_default()).push(number, records, most_bytes);
-            }
-            for node in recipients.acknowledged.iter().filter(is_inside) {
-                (sure_runs.entry(node).or_default()).push(number, records, most_bytes);
-            }
-        };
-        for (recipients, records) in encoded.parts() {
-            push(recipients, records);
+        let mut outside = NodeSet::EMPTY;
+        if has_outside {
+            outside.insert(OUTSIDE);
         }
+        let mut by_node = ByNode::new(number, self.batch_bytes(), outside);
+        by_node.take(self.table.borrow().version(), encoded);
         let mut last_exported = None::<Arc<Message>>;
         for Outgoing {
             message,
@@ -172,7 +281,7 @@ impl Core {
                 Destination::Nodes(recipients) => {
                     let mut one = EncodedRun::new(number);
                     one.push(&message, &mut scratch);
-                    push(recipients, one.records());
+                    by_node.push(recipients, one.records(), one.messages());
                 }
                 Destination::Log { once, following } => {
                     if settles.is_some() {
@@ -226,24 +335,17 @@ impl Core {
                 }
             }
         }
-        for (node, Runs(runs)) in live_runs {
-            live.entry(node).or_default().extend(runs);
-        }
-        for (node, Runs(runs)) in sure_runs {
-            let lane = self.lane(node);
-            for run in runs {
-                let Some(lane) = &lane else {
-                    // It went for good since the shard has looked.
-                    self.gate.count_dropped(run.messages() as u64);
-                    continue;
-                };
-                let parcel = lanes::Parcel {
-                    run,
-                    part: Some(self.another(part)),
-                    _charge: Some(Rc::clone(&charge)),
-                };
-                lane.push(parcel);
-            }
+        for (node, run) in by_node.sort_into(live) {
+            let Some(lane) = self.lane(node) else {
+                // It went for good since the shard has looked.
+                self.gate.count_dropped(run.messages() as u64);
+                continue;
+            };
+            lane.push(lanes::Parcel {
+                run,
+                part: Some(self.another(part)),
+                _charge: Some(Rc::clone(&charge)),
+            });
         }
         if !changes.is_empty() {
             let part = self.another(part);
@@ -284,35 +386,36 @@ impl Core {
     }
 
     /// Sends what may be missed: it is dropped while there is no connection.
-    async fn send_live(&self, live: Live) {
-        let limit = Duration::from_millis(self.settings.answer_timeout_ms);
-        for (number, runs) in live {
+    async fn send_live(&self, live: LiveByNode) {
+        for (number, waiting) in live {
             let name = self.table.borrow().node(number).map(|(name, _)| name);
-            let mut runs = runs.as_slice();
-            while !runs.is_empty() {
-                let (batch, rest) = runs.split_at(in_one_batch(runs, self.batch_bytes()));
-                runs = rest;
-                let messages: usize = batch.iter().map(EncodedRun::messages).sum();
+            let mut waiting = waiting.as_slice();
+            let next = |waiting| {
+                let version = self.table.borrow().version();
+                next_batch(version, self.batch_bytes(), waiting)
+            };
+            while let Some((payload, messages, rest)) = next(waiting) {
+                waiting = rest;
+                let bytes = payload.len();
                 let is_sent = match &name {
-                    Some(name) if self.status.is_connected() => {
-                        let payload = self.batch(batch);
-                        let bytes = payload.len();
-                        let subject = format!("to.{name}.{}", self.settings.node);
-                        let subject = self.settings.subject(&subject);
-                        let sent = self.client.publish(subject, payload);
-                        let is_sent = matches!(tokio::time::timeout(limit, sent).await, Ok(Ok(())));
-                        if is_sent {
-                            self.count_sent(messages, bytes);
-                        }
-                        is_sent
-                    }
+                    Some(name) if self.status.is_connected() => self.publish(name, payload).await,
                     _ => false,
                 };
-                if !is_sent {
+                if is_sent {
+                    self.count_sent(messages, bytes);
+                } else {
                     self.gate.count_dropped(messages as u64);
                 }
             }
         }
+    }
+
+    /// Whether the client of NATS has taken a batch for a node.
+    async fn publish(&self, node: &str, payload: Bytes) -> bool {
+        let limit = Duration::from_millis(self.settings.answer_timeout_ms);
+        let subject = format!("to.{node}.{}", self.settings.node);
+        let sent = (self.client).publish(self.settings.subject(&subject), payload);
+        matches!(tokio::time::timeout(limit, sent).await, Ok(Ok(())))
     }
 
     /// A batch in the highest version that all nodes read.
@@ -345,7 +448,136 @@ pub(super) fn in_one_batch<'a>(
 
 #[cfg(test)]
 mod tests {
+    use sterna_broker::MessageHeader;
+
     use super::*;
+
+    const MOST_BYTES: usize = 20_000;
+
+    fn set(nodes: &[usize]) -> NodeSet {
+        let mut set = NodeSet::EMPTY;
+        for node in nodes {
+            set.insert(*node);
+        }
+        set
+    }
+
+    fn to(at_most_once: &[usize], acknowledged: &[usize]) -> Recipients {
+        Recipients {
+            acknowledged: set(acknowledged),
+            at_most_once: set(at_most_once),
+        }
+    }
+
+    /// A turn with a message for each of some recipients. Their topics begin with a name, and end with a number.
+    fn turn(name: &str, payload_bytes: usize, recipients: &[Recipients]) -> Encoded {
+        let mut turn = Encoded::default();
+        for (number, recipients) in recipients.iter().enumerate() {
+            let topic = format!("{name}{number}");
+            let payload = vec![7; payload_bytes];
+            let message = Message::copy(&topic, &[], &payload, MessageHeader::default());
+            turn.push(&message.expect("it fits"), *recipients, 1);
+        }
+        turn
+    }
+
+    /// The topics of each batch that a node gets of some turns of a shard, with the batches' payloads.
+    fn sent(live: &LiveByNode, node: usize) -> Vec<(String, Bytes)> {
+        let mut batches = Vec::new();
+        let mut waiting = live.get(&node).map_or(&[][..], Vec::as_slice);
+        let version = wire::READS.highest;
+        while let Some((payload, messages, rest)) = next_batch(version, MOST_BYTES, waiting) {
+            waiting = rest;
+            assert!(payload.len() <= MOST_BYTES);
+            let runs = wire::read(&payload).expect("it is a batch");
+            let found = runs.iter().flat_map(|run| &run.messages);
+            let topics: Vec<&str> = found.map(Message::topic).collect();
+            assert_eq!(topics.len(), messages);
+            batches.push((topics.join(" "), payload));
+        }
+        batches
+    }
+
+    fn topics(live: &LiveByNode, node: usize) -> Vec<String> {
+        let batches = sent(live, node).into_iter();
+        batches.map(|(topics, _)| topics).collect()
+    }
+
+    /// Sorts turns. Returns what waits for no answer, and the messages of each other run, with its node.
+    fn sorted(turns: Vec<Encoded>, outside: NodeSet) -> (LiveByNode, Vec<(usize, usize)>) {
+        let (mut live, mut sure) = (LiveByNode::new(), Vec::new());
+        for turn in turns {
+            let mut by_node = ByNode::new(3, MOST_BYTES, outside);
+            by_node.take(wire::READS.highest, turn);
+            let runs = by_node.sort_into(&mut live);
+            sure.extend(runs.map(|(node, run)| (node, run.messages())));
+        }
+        (live, sure)
+    }
+
+    #[test]
+    fn a_turn_for_the_same_nodes_is_one_batch_for_all_of_them_without_a_copy() {
+        let recipients = [to(&[1, 4, 63], &[]); 3];
+        let large = turn("a", 5_000, &recipients);
+        let records = large.parts().next().map(|(_, records)| records.as_ptr());
+        let (live, sure) = sorted(vec![large], set(&[63]));
+        assert!(sure.is_empty());
+        assert_eq!(live.len(), 2, "other regions have another way");
+        for node in [1, 4] {
+            let batches = sent(&live, node);
+            assert_eq!(batches.len(), 1);
+            let (topics, payload) = &batches[0];
+            assert_eq!(topics, "a0 a1 a2");
+            let memory = payload.as_ptr_range();
+            assert!(memory.contains(&records.expect("a part")));
+        }
+    }
+
+    #[test]
+    fn only_a_turn_that_fits_and_waits_for_nothing_is_a_batch_by_itself() {
+        let [one, other] = [to(&[1], &[]), to(&[2], &[])];
+        let is_own = |turn: &Encoded, most_bytes| own_batch(turn, most_bytes).is_some();
+        let large = turn("a", 5_000, &[one, one]);
+        let bytes = wire::bytes_of_turn(&large);
+        assert!(is_own(&large, bytes));
+        assert!(!is_own(&large, bytes - 1), "it is too large");
+        assert!(!is_own(&turn("a", 5_000, &[one, other]), MOST_BYTES));
+        let sure = to(&[], &[1]);
+        for recipients in [sure, to(&[1], &[2])] {
+            assert!(!is_own(&turn("a", 5_000, &[recipients]), MOST_BYTES));
+        }
+        let overhead = wire::bytes_of_turn(&turn("a", 4_000, &[one])) - 4_000;
+        let of_bytes = |bytes| turn("a", bytes - overhead, &[one]);
+        assert!(is_own(&of_bytes(OWN_BATCH_BYTES), MOST_BYTES));
+        assert!(!is_own(&of_bytes(OWN_BATCH_BYTES - 1), MOST_BYTES));
+        assert!(!is_own(&Encoded::default(), MOST_BYTES));
+    }
+
+    #[test]
+    fn turns_keep_their_order_on_the_way_to_each_node() {
+        let [one, other, both] = [to(&[1], &[]), to(&[2], &[]), to(&[1, 2], &[])];
+        let turns = vec![
+            turn("a", 10, &[one, other]),
+            turn("b", 10, &[both, one]),
+            turn("c", 5_000, &[both]),
+            turn("d", 5_000, &[both, both]),
+            turn("e", 10, &[other]),
+            turn("f", 5_000, &[one, other, to(&[1], &[2])]),
+            turn("g", 9_000, &[both, both, both]),
+            turn("h", 10, &[to(&[], &[1, 2])]),
+        ];
+        let (live, sure) = sorted(turns, NodeSet::EMPTY);
+        assert_eq!(
+            topics(&live, 1),
+            ["a0 b0 b1", "c0", "d0 d1", "f0 f2", "g0 g1", "g2"]
+        );
+        assert_eq!(
+            topics(&live, 2),
+            ["a1 b0", "c0", "d0 d1", "e0 f1", "g0 g1", "g2"]
+        );
+        assert_eq!(sure, [(2, 1), (1, 1), (2, 1)]);
+        assert!(topics(&live, 3).is_empty());
+    }
 
     #[test]
     fn runs_and_batches_keep_their_limit_unless_a_message_is_larger() {
@@ -358,8 +590,8 @@ mod tests {
         }
         // Wherever turns end: a run goes on with the next one's.
         let (first, rest) = records.split_at(402);
-        runs.push(3, first, 1_000);
-        runs.push(3, rest, 1_000);
+        runs.push(3, first, 1, 1_000);
+        runs.push(3, rest, 4, 1_000);
         let messages: Vec<usize> = runs.0.iter().map(EncodedRun::messages).collect();
         assert_eq!(messages, [2, 1, 1, 1]);
         assert_eq!(in_one_batch(&runs.0, 1_000), 1);
