@@ -156,7 +156,7 @@ impl Cursor {
     }
 }
 
-/// A reader that falls this far behind with its settled positions is written anew.
+/// A reader with this many settled positions behind its cursor is written anew, before it is time to.
 const MOST_SETTLED: usize = 512;
 
 /// The state of a session's reading.
@@ -191,6 +191,9 @@ pub(crate) struct Reader {
     pub(crate) is_first: bool,
     /// Whether its cursor is to be written.
     pub(crate) is_changed: bool,
+    /// The number of settled positions at which its cursor is written anew. Those that the last writing could not
+    /// pass are half of it at most: else each message would write all of them again.
+    write_at: usize,
 }
 
 /// The part of the log that was written while a session was away, and the limits of its queue there.
@@ -294,6 +297,7 @@ impl Reader {
             is_asked: false,
             is_first: false,
             is_changed: false,
+            write_at: MOST_SETTLED,
         }
     }
 
@@ -360,7 +364,7 @@ impl Reader {
     /// Notes that a message is settled. Returns true where the settled positions are many.
     pub(crate) fn settle(&mut self, position: u64) -> bool {
         self.cursor.settle(position);
-        self.cursor.settled.len() >= MOST_SETTLED
+        self.cursor.settled.len() >= self.write_at
     }
 
     /// Moves the cursor to `low` at most: everything before has come, or has been read. `waiting` and
@@ -393,6 +397,7 @@ impl Reader {
         }
         let done = cursor.settled.partition_point(|&settled| settled < low);
         cursor.settled.drain(..done);
+        self.write_at = MOST_SETTLED.max(2 * cursor.settled.len());
         self.is_changed = false;
         self.needed = cursor.first();
         let needed = self.needed;
