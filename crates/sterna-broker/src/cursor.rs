@@ -156,7 +156,7 @@ impl Cursor {
     }
 }
 
-/// A reader with this many settled positions behind its cursor is written anew, before it is time to.
+/// Settled positions behind a reader's cursor at which it is written before it is time to.
 const MOST_SETTLED: usize = 512;
 
 /// The state of a session's reading.
@@ -191,8 +191,8 @@ pub(crate) struct Reader {
     pub(crate) is_first: bool,
     /// Whether its cursor is to be written.
     pub(crate) is_changed: bool,
-    /// The number of settled positions at which its cursor is written anew. Those that the last writing could not
-    /// pass are half of it at most: else each message would write all of them again.
+    /// The number of settled positions at which its cursor is written before it is time to. It is twice as much as the
+    /// last writing has left: else each message would write all of them again.
     write_at: usize,
 }
 
@@ -361,10 +361,15 @@ impl Reader {
         awake.unwrap_or_else(|| self.reached()).min(self.leaves_at)
     }
 
-    /// Notes that a message is settled. Returns true where the settled positions are many.
+    /// Notes that a message is settled. Returns true where the settled positions are many, and then not before they
+    /// are twice as many: the cursor may be where it cannot pass them.
     pub(crate) fn settle(&mut self, position: u64) -> bool {
         self.cursor.settle(position);
-        self.cursor.settled.len() >= self.write_at
+        let is_long = self.cursor.settled.len() >= self.write_at;
+        if is_long {
+            self.write_at = 2 * self.cursor.settled.len();
+        }
+        is_long
     }
 
     /// Moves the cursor to `low` at most: everything before has come, or has been read. `waiting` and
