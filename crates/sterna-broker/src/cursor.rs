@@ -17,12 +17,30 @@ use crate::session::Subscription;
 pub(crate) struct Cursor {
     /// Everything before is settled, but for `unsettled`.
     pub(crate) from: u64,
-    /// Positions before `from` that are not settled, rising.
-    pub(crate) unsettled: Vec<Unsettled>,
+    /// Positions before `from` that are not settled, rising. Mostly the first is settled next.
+    pub(crate) unsettled: VecDeque<Unsettled>,
     /// Positions from `from` on that are settled, rising.
     pub(crate) settled: Vec<u64>,
     /// Positions from `from` on that have failed before, rising; of a session, those that were sent before.
-    pub(crate) failed: Vec<Unsettled>,
+    pub(crate) failed: VecDeque<Unsettled>,
+}
+
+/// Where a position is in a rising list, or is to be.
+fn find(list: &VecDeque<Unsettled>, position: u64) -> Result<usize, usize> {
+    list.binary_search_by_key(&position, |one| one.position)
+}
+
+fn remove(list: &mut VecDeque<Unsettled>, position: u64) {
+    if let Ok(at) = find(list, position) {
+        list.remove(at);
+    }
+}
+
+fn enter(list: &mut VecDeque<Unsettled>, position: u64) {
+    if let Err(at) = find(list, position) {
+        let failures = 0;
+        list.insert(at, Unsettled { position, failures });
+    }
 }
 
 /// A message that is not settled, or has failed before.
@@ -44,35 +62,28 @@ impl Cursor {
 
     /// The first position that is wanted.
     pub(crate) fn first(&self) -> u64 {
-        let first = self.unsettled.first();
+        let first = self.unsettled.front();
         first.map_or(self.from, |first| first.position.min(self.from))
     }
 
     /// Failed attempts to deliver the message of a position; `None` where it is settled.
     pub(crate) fn wants(&self, position: u64) -> Option<u16> {
         if position < self.from {
-            let at = self
-                .unsettled
-                .binary_search_by_key(&position, |unsettled| unsettled.position);
-            return Some(self.unsettled[at.ok()?].failures);
+            let at = find(&self.unsettled, position).ok()?;
+            return Some(self.unsettled[at].failures);
         }
         if self.settled.binary_search(&position).is_ok() {
             return None;
         }
-        let at = self
-            .failed
-            .binary_search_by_key(&position, |failed| failed.position);
+        let at = find(&self.failed, position);
         Some(at.map_or(0, |at| self.failed[at].failures))
     }
 
     /// Notes that a message is settled.
     pub(crate) fn settle(&mut self, position: u64) {
-        if !self.failed.is_empty() {
-            self.failed.retain(|failed| failed.position != position);
-        }
+        remove(&mut self.failed, position);
         if position < self.from {
-            self.unsettled
-                .retain(|unsettled| unsettled.position != position);
+            remove(&mut self.unsettled, position);
         } else if let Err(at) = self.settled.binary_search(&position) {
             self.settled.insert(at, position);
         }
@@ -80,8 +91,7 @@ impl Cursor {
 
     /// Whether a session's message that is not settled was sent when the cursor was written.
     pub(crate) fn was_sent(&self, position: u64) -> bool {
-        let key = |one: &Unsettled| one.position;
-        position < self.from || self.failed.binary_search_by_key(&position, key).is_ok()
+        position < self.from || find(&self.failed, position).is_ok()
     }
 
     /// Notes that all messages up to a position are settled.
@@ -122,21 +132,20 @@ impl Cursor {
         let mut fields = Fields::new(record);
         let from = fields.number()?;
         let count = fields.number()?;
-        let mut unsettled = Vec::new();
+        let mut unsettled = VecDeque::new();
         let mut before = from;
         for _ in 0..count {
             before = before.checked_sub(fields.number()?)?;
-            unsettled.push(Unsettled {
+            unsettled.push_front(Unsettled {
                 position: before,
                 failures: u16::try_from(fields.number()?).ok()?,
             });
         }
-        unsettled.reverse();
-        let mut failed = Vec::new();
+        let mut failed = VecDeque::new();
         let mut after = from;
         for _ in 0..fields.number()? {
             after = after.checked_add(fields.number()?)?;
-            failed.push(Unsettled {
+            failed.push_back(Unsettled {
                 position: after,
                 failures: u16::try_from(fields.number()?).ok()?,
             });
@@ -156,7 +165,7 @@ impl Cursor {
     }
 }
 
-/// A reader that falls this far behind with its settled positions is written anew.
+/// Settled positions behind a reader's cursor at which it is written before it is time to.
 const MOST_SETTLED: usize = 512;
 
 /// The state of a session's reading.
@@ -191,6 +200,9 @@ pub(crate) struct Reader {
     pub(crate) is_first: bool,
     /// Whether its cursor is to be written.
     pub(crate) is_changed: bool,
+    /// The number of settled positions at which its cursor is written before it is time to. It is twice as much as the
+    /// last writing has left: else each message would write all of them again.
+    write_at: usize,
 }
 
 /// The part of the log that was written while a session was away, and the limits of its queue there.
@@ -294,6 +306,7 @@ impl Reader {
             is_asked: false,
             is_first: false,
             is_changed: false,
+            write_at: MOST_SETTLED,
         }
     }
 
@@ -357,10 +370,15 @@ impl Reader {
         awake.unwrap_or_else(|| self.reached()).min(self.leaves_at)
     }
 
-    /// Notes that a message is settled. Returns true where the settled positions are many.
+    /// Notes that a message is settled. Returns true where the settled positions are many, and then not before they
+    /// are twice as many: the cursor may be where it cannot pass them.
     pub(crate) fn settle(&mut self, position: u64) -> bool {
         self.cursor.settle(position);
-        self.cursor.settled.len() >= MOST_SETTLED
+        let is_long = self.cursor.settled.len() >= self.write_at;
+        if is_long {
+            self.write_at = 2 * self.cursor.settled.len();
+        }
+        is_long
     }
 
     /// Moves the cursor to `low` at most: everything before has come, or has been read. `waiting` and
@@ -370,29 +388,20 @@ impl Reader {
         let from = cursor.from;
         let ahead = waiting.iter().copied().filter(|&position| position >= from);
         let low = ahead.fold(low, u64::min).max(from);
-        let passed = sent
-            .iter()
-            .copied()
-            .filter(|position| (from..low).contains(position));
-        cursor.unsettled.extend(passed.map(|position| Unsettled {
-            position,
-            failures: 0,
-        }));
-        cursor
-            .unsettled
-            .sort_unstable_by_key(|unsettled| unsettled.position);
         cursor.from = low;
         // Messages that other shards are to hand over may come before these.
         cursor.failed.retain(|one| one.position >= low);
-        for &position in sent.iter().filter(|&&position| position >= low) {
-            let key = |one: &Unsettled| one.position;
-            if let Err(at) = cursor.failed.binary_search_by_key(&position, key) {
-                let failures = 0;
-                cursor.failed.insert(at, Unsettled { position, failures });
-            }
+        for &position in sent.iter().filter(|&&position| position >= from) {
+            let list = if position < low {
+                &mut cursor.unsettled
+            } else {
+                &mut cursor.failed
+            };
+            enter(list, position);
         }
         let done = cursor.settled.partition_point(|&settled| settled < low);
         cursor.settled.drain(..done);
+        self.write_at = MOST_SETTLED.max(2 * cursor.settled.len());
         self.is_changed = false;
         self.needed = cursor.first();
         let needed = self.needed;
@@ -415,15 +424,15 @@ mod tests {
     fn a_cursor_comes_back_and_takes_few_bytes() {
         let cursor = Cursor {
             from: 1 << 40,
-            unsettled: vec![
+            unsettled: VecDeque::from([
                 Unsettled {
                     position: 7,
                     failures: 3,
                 },
                 unsettled((1 << 40) - 1),
-            ],
+            ]),
             settled: vec![(1 << 40) + 1, (1 << 40) + 100],
-            failed: vec![unsettled((1 << 40) + 7)],
+            failed: VecDeque::from([unsettled((1 << 40) + 7)]),
         };
         assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
         let away = Cursor::at(1 << 30);
@@ -452,9 +461,9 @@ mod tests {
     fn all_up_to_a_position_is_settled_at_once() {
         let cursor = Cursor {
             from: 20,
-            unsettled: vec![unsettled(5), unsettled(9)],
+            unsettled: VecDeque::from([unsettled(5), unsettled(9)]),
             settled: vec![21, 24],
-            failed: vec![unsettled(22), unsettled(25)],
+            failed: VecDeque::from([unsettled(22), unsettled(25)]),
         };
         for (position, from, wanted) in [
             (5, 20, vec![9, 20, 22, 23, 25]),
@@ -506,7 +515,7 @@ mod tests {
     fn a_restored_reader_reads_what_was_unsettled_before() {
         let mut reader = Reader::restored(Cursor {
             from: 20,
-            unsettled: vec![unsettled(5), unsettled(9)],
+            unsettled: VecDeque::from([unsettled(5), unsettled(9)]),
             settled: vec![21],
             ..Cursor::default()
         });

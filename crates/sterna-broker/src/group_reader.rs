@@ -193,7 +193,7 @@ impl GroupReader {
         let under_way = self.unsettled.range(from..).map(unsettled);
         let cursor = Cursor {
             from,
-            unsettled: before,
+            unsettled: before.into(),
             failed: under_way.filter(|known| known.failures > 0).collect(),
             settled: self.settled.iter().copied().collect(),
         };

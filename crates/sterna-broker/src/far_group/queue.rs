@@ -98,7 +98,7 @@ pub(crate) struct RootQueue {
 
 impl RootQueue {
     pub(crate) fn new(group: u32, before: Cursor) -> Self {
-        let failed = before.failed.last().map_or(0, |last| last.position + 1);
+        let failed = before.failed.back().map_or(0, |last| last.position + 1);
         let settled = before.settled.last().map_or(0, |&last| last + 1);
         Self {
             group,

@@ -33,5 +33,6 @@ mod shared;
 mod subscriptions;
 mod takeover;
 mod threads;
+mod upkeep;
 mod wills;
 mod window;

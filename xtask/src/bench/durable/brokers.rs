@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Longest time until a broker has ended that was asked to.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
+/// Messages that wait in memory for a session of Sterna: more than those of ten publishers with the usual window, and less
+/// than those for a subscriber that is behind.
+const MOST_QUEUED: u32 = 5_000;
 
 /// The event that an acknowledgement waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +188,7 @@ impl Subject {
         let file = folder.join("sterna.toml");
         let configuration = format!(
             "[store]\ndurability = \"{durability}\"\n\n\
-             [broker]\nmaximum_sessions = 20000000\nmaximum_queued_messages = 100000\n"
+             [broker]\nmaximum_sessions = 20000000\nmaximum_queued_messages = {MOST_QUEUED}\n"
         );
         write(&file, &configuration)?;
         let mut command = place.command(&self.program);

@@ -14,6 +14,8 @@ const TOPIC_BYTES: usize = 19;
 pub(super) enum Workload {
     /// Ten publishers to one durable subscriber that is connected.
     OnePresent,
+    /// The same with more messages under way than a queue takes: the subscriber reads most of them back from the disk.
+    OneBehind,
     /// One publisher to 1,000 of them.
     ManyPresent,
     /// Ten publishers to one session that is away.
@@ -25,8 +27,9 @@ pub(super) enum Workload {
 }
 
 impl Workload {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::OnePresent,
+        Self::OneBehind,
         Self::ManyPresent,
         Self::OneAway,
         Self::ManyAway,
@@ -36,6 +39,7 @@ impl Workload {
     fn name(self, sessions: u32) -> String {
         match self {
             Self::OnePresent => "1 present".to_owned(),
+            Self::OneBehind => "1 present, behind".to_owned(),
             Self::ManyPresent => "1,000 present".to_owned(),
             Self::OneAway => "1 away".to_owned(),
             Self::ManyAway => format!("{} away, one filter", grouped(sessions.into())),

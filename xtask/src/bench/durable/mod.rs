@@ -28,6 +28,8 @@ const PEER_SESSIONS_S: &str = "20";
 const SESSIONS_S: &str = "600";
 /// A run in which nothing was acknowledged is repeated with this many times its length.
 const LONGER: f64 = 5.0;
+/// Messages of one of ten publishers under way, for a subscriber that is behind.
+const BEHIND_WINDOW: &str = "1000";
 /// Sessions that sleep through messages, and return.
 const SLEEPERS: u64 = 2;
 /// Messages of its own that each of them sleeps through.
@@ -228,7 +230,7 @@ impl Bench<'_> {
             self.options.peer_sessions
         };
         row.sessions = match workload {
-            Workload::OnePresent | Workload::ManyPresent => 0,
+            Workload::OnePresent | Workload::OneBehind | Workload::ManyPresent => 0,
             Workload::OneAway => 1,
             Workload::ManyAway | Workload::OwnAway => all,
         };
@@ -285,6 +287,7 @@ impl Bench<'_> {
         let own = row.sessions.to_string();
         let mut arguments = match row.workload {
             Workload::OnePresent => vec!["fan-in", "-n", "10", "--durable", "-w", &window],
+            Workload::OneBehind => vec!["fan-in", "-n", "10", "--durable", "-w", BEHIND_WINDOW],
             // A message has a thousand deliveries.
             Workload::ManyPresent => vec!["fan-out", "-n", "1000", "--durable", "-w", "16"],
             Workload::OneAway | Workload::ManyAway => vec!["publish", "-n", "10", "-w", &window],
