@@ -4,7 +4,7 @@ use std::mem;
 
 use bytes::Bytes;
 
-use crate::{DecodeError, PacketType, ReasonCode};
+use crate::{DecodeError, PacketType, ReasonCode, text, wire};
 
 /// Room that a partial packet gets at first, in bytes; it doubles as bytes arrive.
 const FIRST_PARTIAL_BYTES: usize = 256;
@@ -49,6 +49,13 @@ impl<'a> Frame<'a> {
         self.body
     }
 
+    /// The Topic Name of a PUBLISH, if it is `known`. It needs no check if that one was checked.
+    #[must_use]
+    #[inline]
+    pub fn topic_if(&self, known: &str) -> Option<&'a str> {
+        text::same(wire::Reader::new(self.body).binary().ok()?, known)
+    }
+
     /// The body as owned bytes, for a packet that arrived in pieces and was put together. Keep a
     /// slice of it (with [`Frame::range_of`]) instead of a copy of a large payload. `None` for a
     /// packet that lay whole in the input.
@@ -70,7 +77,7 @@ impl<'a> Frame<'a> {
     /// Size of the whole packet on the wire, in bytes.
     #[must_use]
     pub const fn packet_bytes(&self) -> usize {
-        crate::wire::packet_bytes(self.body.len())
+        wire::packet_bytes(self.body.len())
     }
 
     /// Appends the whole packet as it was on the wire to `out`: to look at it later.

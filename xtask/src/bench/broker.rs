@@ -15,8 +15,8 @@ use crate::workspace::write;
 
 use super::cells::Transport;
 
-/// Longest time until a broker listens.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time until a broker listens, also in callgrind and beside other work.
+const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 /// A broker that listens.
@@ -45,32 +45,25 @@ impl Broker {
             options.push("--listen".into());
             options.push(format!("{scheme}://127.0.0.1:0").into());
         }
-        Self::start(program, folder, place, &options)
+        Self::start(place.command(program), folder, &options)
     }
 
-    /// Starts Sterna on one core with one shard and a configuration.
+    /// Starts Sterna by a command that ends with its program. It has one shard and a configuration.
     pub(super) fn configured(
-        program: &Path,
+        command: Command,
         folder: &Path,
-        place: Place,
         configuration: &Path,
     ) -> Result<Self, Failure> {
         let options = ["--shards", "1", "--config"].map(OsString::from);
         let options = options.into_iter().chain([configuration.into()]);
-        Self::start(program, folder, place, &options.collect::<Vec<_>>())
+        Self::start(command, folder, &options.collect::<Vec<_>>())
     }
 
-    fn start(
-        program: &Path,
-        folder: &Path,
-        place: Place,
-        options: &[OsString],
-    ) -> Result<Self, Failure> {
+    fn start(mut command: Command, folder: &Path, options: &[OsString]) -> Result<Self, Failure> {
         let ready_file = folder.join("ready.json");
         if ready_file.exists() {
             fs::remove_file(&ready_file)?;
         }
-        let mut command = place.command(program);
         command.arg("serve").args(options);
         command.arg("--data-dir").arg(folder.join("data"));
         command.arg("--ready-file").arg(&ready_file);

@@ -37,6 +37,21 @@ impl<'a> Publish<'a> {
     )]
     #[inline(always)]
     pub(crate) fn decode(first: u8, body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
+        Self::decode_known(first, body, version, None)
+    }
+
+    /// The same of a packet whose Topic Name is known, and was checked.
+    #[expect(
+        clippy::inline_always,
+        reason = "most packets; otherwise their parts are moved twice"
+    )]
+    #[inline(always)]
+    pub(crate) fn decode_known(
+        first: u8,
+        body: &'a [u8],
+        version: Version,
+        topic: Option<&'a str>,
+    ) -> Result<Self, DecodeError> {
         // [MQTT-3.3.1-4] [MQTT311-3.3.1-4]
         let qos =
             QoS::from_u8(first >> 1 & 0b11).ok_or(DecodeError::malformed("PUBLISH with QoS 3"))?;
@@ -47,7 +62,12 @@ impl<'a> Publish<'a> {
         }
         let mut reader = Reader::new(body);
         // [MQTT-3.3.2-1] [MQTT311-3.3.2-1]
-        let topic = checked_topic(reader.binary()?)?;
+        let field = reader.binary()?;
+        let topic = match topic {
+            Some(topic) => topic,
+            None => checked_topic(field)?,
+        };
+        debug_assert_eq!(field, topic.as_bytes(), "the topic is that of the packet");
         // [MQTT-2.2.1-2] [MQTT311-2.3.1-5]
         let packet_id = if qos.is_acknowledged() {
             Some(reader.packet_id()?)

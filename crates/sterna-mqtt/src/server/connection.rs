@@ -174,13 +174,32 @@ impl Connection {
         now_ms: u64,
         out: &mut impl LaneWriter,
     ) -> Result<Option<Event<'a>>, Violation> {
+        self.receive_known(session, lane, frame, None, now_ms, out)
+    }
+
+    /// The same of a packet whose Topic Name need not be checked again: [`Frame::topic_if`] has found that it is one
+    /// of an earlier PUBLISH. `None` for all others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Connection::handle`].
+    #[inline]
+    pub fn receive_known<'a>(
+        &mut self,
+        session: Option<&mut MqttSession>,
+        lane: Lane,
+        frame: &Frame<'a>,
+        topic: Option<&'a str>,
+        now_ms: u64,
+        out: &mut impl LaneWriter,
+    ) -> Result<Option<Event<'a>>, Violation> {
         // The most frequent packet does not go through the large `Packet`.
         if frame.first_byte() >> 4 == PacketType::Publish as u8
             && self.is_connected()
             && let Some(session) = session
         {
             self.last_received_ms = now_ms;
-            return Publish::decode(frame.first_byte(), frame.body(), self.version)
+            return Publish::decode_known(frame.first_byte(), frame.body(), self.version, topic)
                 .and_then(|publish| self.publish_received(session, lane, &publish))
                 .map_err(|error| self.fail(lane, error));
         }

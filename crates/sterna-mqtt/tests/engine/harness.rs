@@ -7,7 +7,8 @@ use bytes::BytesMut;
 use sterna_mqtt::packet::SubscribeOptions;
 use sterna_mqtt::server::{Accept, Connection, Event, Limits, NotSent, OutgoingPublish, Sent};
 use sterna_mqtt::{
-    Framer, Lane, LaneWriter, MqttSession, PacketId, QoS, ReasonCode, Version, Violation,
+    Framer, Lane, LaneWriter, MqttSession, PacketId, PacketType, QoS, ReasonCode, Version,
+    Violation,
 };
 
 use super::malformed::table;
@@ -104,6 +105,8 @@ pub(crate) struct Server {
     pub(crate) session: MqttSession,
     pub(crate) out: Buffers,
     pub(crate) now_ms: u64,
+    /// The topic of the last PUBLISH.
+    last_topic: String,
     pub(crate) version: Version,
     framers: BTreeMap<Lane, Framer>,
 }
@@ -120,6 +123,7 @@ impl Server {
             session: MqttSession::new(),
             out: Buffers::default(),
             now_ms: 0,
+            last_topic: String::new(),
             version,
             framers: BTreeMap::new(),
         }
@@ -208,9 +212,16 @@ impl Server {
                 }
             };
             let session = Some(&mut self.session);
+            // A topic that comes again goes the short way: all must be as on the long one.
+            let topic = frame
+                .topic_if(&self.last_topic)
+                .filter(|_| frame.packet_type() == Some(PacketType::Publish));
+            let (now_ms, out) = (self.now_ms, &mut self.out);
             let event =
-                self.connection
-                    .receive(session, lane, &frame, self.now_ms, &mut self.out)?;
+                (self.connection).receive_known(session, lane, &frame, topic, now_ms, out)?;
+            if let Some(Event::Publish(publish)) = &event {
+                self.last_topic = publish.topic.to_string();
+            }
             let (connection, out) = (&mut self.connection, &mut self.out);
             match event {
                 Some(Event::Released { packet_id, reason }) => {

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use sterna_broker::{ConsumerId, SessionKey};
-use sterna_mqtt::server::Connection;
+use sterna_mqtt::server::{Connection, IncomingPublish};
 use sterna_mqtt::{Framer, Lane};
 use sterna_net::{ConnectionId, StreamId};
 use thin_vec::ThinVec;
 
 use super::acknowledge::Acknowledgement;
 use super::admission::Admission;
+use super::ask::Asked;
 use crate::authorization::{KnownTopics, MessageKind, Subject};
 use crate::context::Context;
 use crate::door::{Asking, Early, Framers, Held, Promises, Sips, held_bytes};
@@ -165,8 +166,19 @@ impl Client {
         subject(cx, self.id, &self.identity, &self.name)
     }
 
-    /// Whether it may publish such a message to a topic.
-    pub(super) fn may_publish(&mut self, cx: &Context<'_>, topic: &str, kind: MessageKind) -> bool {
+    /// Whether the rules allow a message, if that was not said when it was asked about.
+    #[inline]
+    pub(super) fn may_publish(
+        &mut self,
+        cx: &Context<'_>,
+        publish: &IncomingPublish<'_>,
+        asked: Asked,
+    ) -> bool {
+        if let Asked::Decided(is_allowed) = asked {
+            return is_allowed;
+        }
+        let is_early = self.early == Early::Allowed;
+        let kind = MessageKind::new(publish.qos as u8, publish.retain, is_early);
         let Self {
             id,
             identity,
@@ -175,7 +187,7 @@ impl Client {
             ..
         } = self;
         let who = (identity.owner(), || subject(cx, *id, identity, name));
-        (cx.policy.rules).may_publish_again(known_topics, who, topic, kind, cx.now_ms)
+        (cx.policy.rules).may_publish_again(known_topics, who, &publish.topic, kind, cx.now_ms)
     }
 
     /// Whether something of a stream is held, which anything later must not overtake.

@@ -6,6 +6,7 @@
 
 mod acknowledge;
 mod admission;
+mod again;
 mod ask;
 mod client;
 mod connect;
@@ -37,6 +38,7 @@ use crate::identity::Identity;
 use crate::policy::Policy;
 use crate::session;
 use acknowledge::Acknowledgement;
+use again::LastMessage;
 use ask::Asked;
 use client::{Client, DATAGRAMS, State};
 
@@ -59,6 +61,8 @@ pub(crate) struct Mqtt {
     /// The engine's limits, which connections share.
     limits: Arc<Limits>,
     repetitions: Arc<Repetitions>,
+    /// Its memory is used again for each input.
+    last: LastMessage,
 }
 
 impl Service for Mqtt {
@@ -243,6 +247,7 @@ impl Door {
             Mqtt {
                 limits,
                 repetitions,
+                last: LastMessage::default(),
             },
             high_watermark_bytes,
         )
@@ -309,12 +314,19 @@ impl Door {
         let now_ms = cx.now_ms;
         let mut framer = client.framers.take(stream);
         let mut input = bytes;
+        let mut last = std::mem::take(&mut self.service.last);
+        last.forget();
         loop {
             let most = client.engine.max_packet_bytes();
             match framer.next(&mut input, most) {
                 Ok(Some(frame)) => {
+                    let again = last.topic_of(&frame);
                     let mut asked = Asked::Waits;
-                    if client.early == Early::Allowed && !Self::may_be_early(cx, client, &frame) {
+                    if again.is_some() {
+                        asked = Asked::Decided(true);
+                    } else if client.early == Early::Allowed
+                        && !Self::may_be_early(cx, client, &frame)
+                    {
                         hold_early(cx, &mut client.early, Protocol::Mqtt);
                     } else {
                         asked = Self::must_ask(cx, client, lane, &frame);
@@ -345,16 +357,29 @@ impl Door {
                         State::Live(session) => session::mqtt_mut(cx.broker, session),
                         _ => None,
                     };
-                    match client
-                        .engine
-                        .receive(session, lane, &frame, now_ms, &mut self.out)
-                    {
+                    match client.engine.receive_known(
+                        session,
+                        lane,
+                        &frame,
+                        again,
+                        now_ms,
+                        &mut self.out,
+                    ) {
                         Ok(None) => {}
                         // Nearly all are of this kind, and are not moved.
                         Ok(Some(Event::Publish(publish))) => {
-                            self.publish(cx, client, lane, &frame, &publish, asked);
+                            let is_allowed = client.may_publish(cx, &publish, asked);
+                            self.publish(cx, client, lane, &frame, &publish, is_allowed);
+                            let is_new = is_allowed && again.is_none();
+                            if is_new && !input.is_empty() && client.early == Early::Over {
+                                last.keep(&frame, &publish.topic);
+                            }
                         }
-                        Ok(Some(event)) => self.handle(cx, client, lane, &frame, event, asked),
+                        Ok(Some(event)) => {
+                            // The client may have other groups from now on.
+                            last.forget();
+                            self.handle(cx, client, lane, &frame, event, asked);
+                        }
                         Err(violation) => self.violated(cx, client, &violation),
                     }
                 }
@@ -385,6 +410,7 @@ impl Door {
         }
         let is_partial = framer.buffered_bytes() > 0;
         client.framers.put_back(stream, framer);
+        self.service.last = last;
         if is_partial && !matches!(client.state, State::Ended) {
             self.check_assembling(cx, client);
         }
@@ -551,7 +577,10 @@ impl Door {
         asked: Asked,
     ) {
         match event {
-            Event::Publish(publish) => self.publish(cx, client, lane, frame, &publish, asked),
+            Event::Publish(publish) => {
+                let is_allowed = client.may_publish(cx, &publish, asked);
+                self.publish(cx, client, lane, frame, &publish, is_allowed);
+            }
             Event::Delivered { tag, reason } => self.delivered(cx, client, tag, reason),
             Event::HandedOver {
                 tag,

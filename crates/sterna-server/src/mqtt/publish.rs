@@ -9,7 +9,6 @@ use sterna_mqtt::{Frame, Lane, Packet, PacketId, PacketType, QoS, ReasonCode};
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{copy, has_more_user_properties, qos};
-use super::ask::Asked;
 use super::client::Client;
 use super::repetitions::{Digest, Repetition};
 use crate::authorization::MessageKind;
@@ -20,6 +19,7 @@ use crate::metrics::DropReason;
 use crate::session;
 
 impl Door {
+    /// A message has come; the rules have said whether it `is_allowed`.
     pub(super) fn publish(
         &mut self,
         cx: &mut Context<'_>,
@@ -27,7 +27,7 @@ impl Door {
         lane: Lane,
         frame: &Frame<'_>,
         publish: &IncomingPublish<'_>,
-        asked: Asked,
+        is_allowed: bool,
     ) {
         let Some(session) = client.session() else {
             return;
@@ -54,15 +54,11 @@ impl Door {
         let mut repeats = None;
         let is_early = client.early == Early::Allowed;
         let kind = MessageKind::new(publish.qos as u8, publish.retain, is_early);
-        let mut may_publish = || match asked {
-            Asked::Decided(is_allowed) => is_allowed,
-            Asked::Waits | Asked::GoesOn => client.may_publish(cx, topic, kind),
-        };
         let most = cx.policy.mqtt.maximum_list_entries;
         let is_long = has_more_user_properties(&publish.properties, most);
         let reason = if !is_within || is_long {
             ReasonCode::QuotaExceeded
-        } else if may_publish() {
+        } else if is_allowed {
             let now_ms = cx.now_ms;
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,

@@ -10,14 +10,14 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
 };
 use serde_json::{Value, json};
-use sterna_mqtt::packet::{Auth, Connect};
-use sterna_mqtt::{Packet, Property, ReasonCode, Version};
+use sterna_mqtt::packet::{Auth, Connect, Publish};
+use sterna_mqtt::{Packet, PacketId, Property, QoS, ReasonCode, Version};
 use sterna_net::TransportKind;
 use sterna_server::Policy;
 use sterna_server::config::{Config, Jwt, JwtAlgorithm};
 
 use crate::amqp_client::{Client as AmqpClient, Start};
-use crate::fixture::{Broker, Peer, block, plain};
+use crate::fixture::{Broker, Peer, block, encode, plain, publish};
 use crate::h3_client::Client as H3Client;
 use crate::table::TRANSPORTS;
 use crate::world::{
@@ -463,6 +463,62 @@ fn claims_give_groups_and_rules() {
             }
         }
     }
+}
+
+/// A client that proves itself again has the new token's groups from the next packet on, also of the same input.
+#[test]
+fn the_groups_of_another_token_hold_from_the_next_packet() {
+    let (_directory, issuer, config) = issued(|config| {
+        config.authentication.jwt.groups_claim = Some("groups".to_owned());
+        config.authorization = sterna_server::config::parse(
+            "test",
+            "[authorization]\ndefault_allow = false\n[[authorization.group]]\nname = 'plant'\n\
+             [[authorization.rule]]\ngroups = ['plant']\ntopics = ['plant/#']\n",
+        )
+        .expect("rules")
+        .authorization;
+    });
+    let mut broker = Broker::with(&config, 1);
+    let token = |group: &str| issuer.token(&claims("ann", &json!({"groups": [group]})));
+    let (first, second) = (token("plant"), token("office"));
+    let shown = Shown::Bearer(first);
+    let entered = enter(
+        &mut broker,
+        Door::Mqtt5,
+        TransportKind::Tcp,
+        None,
+        shown,
+        "c",
+    );
+    let Some(Entered::Mqtt(peer, version)) = entered else {
+        panic!("enters")
+    };
+    let mut input = Vec::new();
+    for (packet_id, token) in [(1, None), (2, Some(second)), (3, Some(first)), (4, None)] {
+        let message = Packet::Publish(Publish {
+            packet_id: PacketId::new(packet_id),
+            ..publish("plant/a", "x", QoS::AtLeastOnce)
+        });
+        input.extend_from_slice(&encode(version, &message));
+        let Some(token) = token else { continue };
+        let data = oauth(token);
+        let properties = block(&[
+            Property::AuthenticationMethod("OAUTHBEARER"),
+            Property::AuthenticationData(data.as_bytes()),
+        ]);
+        let auth = Auth {
+            reason: ReasonCode::ReAuthenticate,
+            properties: properties.properties(),
+        };
+        input.extend_from_slice(&encode(version, &Packet::Auth(auth)));
+    }
+    broker.send(peer, &input);
+    let told = broker.told(peer, version);
+    let refused: Vec<bool> = (told.iter())
+        .filter(|answer| answer.starts_with("PUBACK"))
+        .map(|answer| answer.contains("Not authorized"))
+        .collect();
+    assert_eq!(refused, [false, false, true, false], "{told:?}");
 }
 
 /// What a client is told, and how many connections are left.

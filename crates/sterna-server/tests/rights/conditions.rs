@@ -2,7 +2,7 @@
 
 use sterna_amqp::messaging::Source;
 use sterna_mqtt::packet::{Connect, Publish, Will};
-use sterna_mqtt::{Packet, PublishProperties, QoS, Version};
+use sterna_mqtt::{Packet, PacketId, PublishProperties, QoS, Version};
 use sterna_net::{Chunk, StreamId, TransportKind};
 use sterna_server::config::{self, Config};
 use sterna_server::{Policy, authorization};
@@ -85,6 +85,53 @@ fn a_publication_is_decided_by_each_condition() {
         assert_eq!(!is_refused, is_allowed, "{topic} {qos} {retain}: {told}");
         assert!(told.contains("PUB"), "an answer: {told}");
     }
+}
+
+/// The broker remembers the message before, of the same input.
+#[test]
+fn messages_that_come_together_are_decided_as_if_alone() {
+    let config = closed(
+        &[
+            "topics = ['loose']\nactions = ['publish']\nretain = false",
+            "topics = ['once']\nactions = ['publish']\nqos = [1]",
+            "topics = ['loose/more']",
+        ]
+        .map(rule)
+        .concat(),
+    );
+    let mut broker = Broker::with(&config, 1);
+    let peer = client(&mut broker, INSIDE, TransportKind::Tcp, "c");
+    let messages = [
+        ("loose", 1, false, true),
+        ("loose", 1, false, true),
+        ("loose", 1, true, false),
+        ("loose", 1, true, false),
+        ("loose", 1, false, true),
+        ("loose/less", 1, false, false),
+        ("loose/more", 1, false, true),
+        ("loosen", 1, false, false),
+        ("loosen", 1, false, false),
+        ("once", 1, false, true),
+        ("once", 2, false, false),
+        ("once", 2, false, false),
+        ("once", 1, false, true),
+    ];
+    let mut input = Vec::new();
+    for (at, (topic, qos, retain, _)) in (1..).zip(messages) {
+        let packet = Publish {
+            retain,
+            packet_id: PacketId::new(at),
+            ..publish(topic, "x", QoS::from_u8(qos).expect("a QoS"))
+        };
+        input.extend_from_slice(&encode(V5, &Packet::Publish(packet)));
+    }
+    broker.send(peer, &input);
+    let told = broker.told(peer, V5);
+    let allowed: Vec<bool> = (told.iter())
+        .filter(|answer| answer.starts_with("PUB"))
+        .map(|answer| !answer.contains("NotAuthorized") && !answer.contains("Not authorized"))
+        .collect();
+    assert_eq!(allowed, messages.map(|message| message.3), "{told:?}");
 }
 
 #[test]

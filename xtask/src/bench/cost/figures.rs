@@ -16,6 +16,15 @@ pub(super) struct Pair {
 }
 
 impl Pair {
+    /// Takes the least figure of a broker.
+    pub(super) const fn lower(&mut self, is_with: bool, figure: f64) {
+        let before = if is_with { self.with } else { self.without };
+        // Nothing costs 0: there is none yet.
+        if before == 0.0 || figure < before {
+            self.set(is_with, figure);
+        }
+    }
+
     pub(super) const fn set(&mut self, is_with: bool, figure: f64) {
         if is_with {
             self.with = figure;
@@ -175,6 +184,15 @@ mod tests {
         let ratio = Ratio::of(&row(&ratios).pairs).unwrap();
         assert_eq!(ratio.interval, Some((1.01, 1.09)));
         assert!((ratio.median - 1.05).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_pair_has_the_least_of_each() {
+        let mut pair = Pair::default();
+        for (is_with, figure) in [(true, 3.0), (false, 2.0), (false, 4.0), (true, 1.0)] {
+            pair.lower(is_with, figure);
+        }
+        assert_eq!((pair.with, pair.without), (1.0, 2.0));
     }
 
     #[test]

@@ -2,13 +2,16 @@
 //! tokens, a webhook that decides about each topic, rules, limits and bans. The audit log, a log in
 //! JSON, and metrics that are scraped belong to it, too.
 //!
-//! Each round starts both anew, and each load runs on both, one after the other; the order changes with each pair.
-//! The figure of a load is the median of the ratios of its pairs.
+//! Each round starts both anew, because two processes of one program differ, too. In a round, each load runs on both
+//! in some turns; the order changes with each. A round's pair has the least figure of either, since other work only
+//! adds. The figure of a load is the median of the ratios of its pairs.
 
+mod count;
 mod everything;
 mod figures;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -27,8 +30,10 @@ use figures::{GOAL, Pair, Row, render};
 const HELP: &str = "\
 cargo xtask bench cost [OPTION]...
 
-  --rounds N           pairs of each load (11)
-  --seconds S          length of one run (2)
+  --rounds N           starts of both brokers, and pairs of each load (20)
+  --turns N            runs of a load on each broker in a round (4)
+  --seconds S          length of one run (0.5)
+  --count              count the instructions of a message instead, with callgrind: slow, and steady on a busy machine
   --only WORD          only transports and loads with this word in their name; may be repeated
   --programs FOLDER    take sterna and sterna-lab from there, and build nothing
   --cores B,G          cores of the brokers and of the generator (0,1)
@@ -50,7 +55,9 @@ const LOADS: [&str; 4] = [
 #[derive(Debug)]
 struct Options {
     rounds: usize,
+    turns: usize,
     seconds: f64,
+    counts: bool,
     only: Vec<String>,
     programs: Option<PathBuf>,
     broker_core: usize,
@@ -61,8 +68,10 @@ struct Options {
 impl Options {
     fn parse(arguments: &[String]) -> Result<Self, Failure> {
         let mut options = Self {
-            rounds: 11,
-            seconds: 2.0,
+            rounds: 20,
+            turns: 4,
+            seconds: 0.5,
+            counts: false,
             only: Vec::new(),
             programs: None,
             broker_core: 0,
@@ -74,16 +83,22 @@ impl Options {
             if matches!(name.as_str(), "--help" | "-h") {
                 return Err(Failure::new(HELP));
             }
+            if name == "--count" {
+                options.counts = true;
+                continue;
+            }
             let value = arguments
                 .next()
                 .ok_or_else(|| Failure(format!("{name} needs a value\n\n{HELP}")))?;
             let wrong = || Failure(format!("{name} {value}: not a value for it\n\n{HELP}"));
             match name.as_str() {
-                "--rounds" => {
-                    let rounds = value.parse().ok();
-                    options.rounds = rounds
-                        .filter(|n| (1..=1000).contains(n))
-                        .ok_or_else(wrong)?;
+                "--rounds" | "--turns" => {
+                    let number = value.parse().ok().filter(|n| (1..=1000).contains(n));
+                    let option = match name.as_str() {
+                        "--rounds" => &mut options.rounds,
+                        _ => &mut options.turns,
+                    };
+                    *option = number.ok_or_else(wrong)?;
                 }
                 "--seconds" => {
                     let seconds = value.parse().ok();
@@ -121,7 +136,9 @@ impl Options {
 /// Measures and prints the table; the verdict is whether no load costs more than the goal.
 pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     let options = Options::parse(arguments)?;
-    for (program, package) in [("taskset", "util-linux"), ("openssl", "openssl")] {
+    let needed = [("taskset", "util-linux"), ("openssl", "openssl")];
+    let to_count = options.counts.then_some(("valgrind", "valgrind"));
+    for (program, package) in needed.into_iter().chain(to_count) {
         if !on_path(program) {
             return Err(Failure(format!("{program} (package {package}) is needed")));
         }
@@ -154,6 +171,9 @@ pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
         scrapes: 0,
         lines: Vec::new(),
     };
+    if options.counts {
+        return count::run(&bench, &rows, progress);
+    }
     let mut resident = Vec::new();
     for round in 0..options.rounds {
         resident.push(bench.round(round, &mut rows, &mut progress)?);
@@ -164,10 +184,11 @@ pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     println!("\n{}", render(&rows, &resident));
     println!(
         "Broker CPU (user and system) for each delivery, and resident memory for each idle connection and of the \
-         process after the loads, with everything on and without; medians of {} pairs, and of their ratios with an \
-         interval of 95 %. The goal is a ratio of {GOAL} for each delivery. {} scrapes of the metrics, one in \
-         {SCRAPE_S:.0} s of load. Brokers on core {}, generator on core {}.",
-        options.rounds, bench.scrapes, options.broker_core, options.generator_core
+         process after the loads, with everything on and without. A pair has the least of {} turns on each broker; the \
+         table has medians of {} pairs, and of their ratios with an interval of 95 %. The goal is a ratio of {GOAL} for \
+         each delivery. {} scrapes of the metrics, one in {SCRAPE_S:.0} s of load. Brokers on core {}, generator on \
+         core {}.",
+        options.turns, options.rounds, bench.scrapes, options.broker_core, options.generator_core
     );
     println!(
         "The webhook was asked {} times.",
@@ -208,37 +229,28 @@ impl Bench<'_> {
         rows: &mut [Row],
         progress: &mut Progress,
     ) -> Result<Pair, Failure> {
-        let start = |name: &str, configuration: String| {
-            let folder = self.folder.join(name);
-            if folder.exists() {
-                std::fs::remove_dir_all(&folder)?;
-            }
-            std::fs::create_dir_all(&folder)?;
-            let file = folder.join("sterna.toml");
-            write(&file, &configuration)?;
-            let place = Options::place(self.options.broker_core);
-            Broker::configured(&self.broker, &folder, place, &file)
-        };
-        let with = start("with", self.everything.configuration())?;
-        let without = start("without", everything::LISTENERS.to_owned())?;
-        let operators =
-            (with.operators()).ok_or_else(|| Failure::new("no listener for operators"))?;
-        everything::ban_somebody(&operators)?;
+        let place = Options::place(self.options.broker_core);
+        let (with, operators) = self.start_with(place.command(&self.broker))?;
+        let without = self.start(place.command(&self.broker), false)?;
         let mut resident = Pair::default();
         for (at, row) in rows.iter_mut().enumerate() {
             let (transport, cell) = (row.transport.name(), row.cell.name);
             progress.busy(&format!("round {}, {transport}, {cell}", round + 1));
             let mut pair = Pair::default();
-            for turn in 0..2 {
-                let is_with = (round + at + turn).is_multiple_of(2);
+            // Memory that a process has had once it often keeps, so the first turn is the one.
+            let turns = if row.cell.timed {
+                self.options.turns
+            } else {
+                1
+            };
+            // The order is with, without, without, with, and so on.
+            for turn in 0..2 * turns {
+                let is_with = (round + at + turn.div_ceil(2)).is_multiple_of(2);
                 let broker = if is_with { &with } else { &without };
                 let line = self.load(row, broker, is_with.then_some(&*operators))?;
                 let figure = line[row.cell.figure.key()].as_f64();
                 let figure = figure.ok_or_else(|| Failure(format!("no figure in {line}")))?;
-                if line["lost"].as_u64().unwrap_or(0) > 0 {
-                    return Err(Failure(format!("messages were lost: {line}")));
-                }
-                pair.set(is_with, figure);
+                pair.lower(is_with, figure);
                 if let Some(bytes) = line["broker_resident_bytes"].as_f64() {
                     resident.set(is_with, bytes);
                 }
@@ -252,6 +264,47 @@ impl Bench<'_> {
         Ok(resident)
     }
 
+    /// Starts a broker with everything, or with listeners alone, by a command that ends with its program.
+    fn start(&self, command: Command, is_with: bool) -> Result<Broker, Failure> {
+        let folder = self.folder.join(if is_with { "with" } else { "without" });
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        std::fs::create_dir_all(&folder)?;
+        let file = folder.join("sterna.toml");
+        let configuration = match is_with {
+            true => self.everything.configuration(),
+            false => everything::LISTENERS.to_owned(),
+        };
+        write(&file, &configuration)?;
+        Broker::configured(command, &folder, &file)
+    }
+
+    /// The same with everything. Adds where operators ask it.
+    fn start_with(&self, command: Command) -> Result<(Broker, String), Failure> {
+        let broker = self.start(command, true)?;
+        let operators = broker.operators();
+        let operators = operators.ok_or_else(|| Failure::new("no listener for operators"))?;
+        everything::ban_somebody(&operators)?;
+        Ok((broker, operators))
+    }
+
+    /// The generator's command for a load on a broker, without its length.
+    fn generator(&self, row: &Row, broker: &Broker, is_with: bool) -> Result<Command, Failure> {
+        let url = broker.url(row.transport);
+        let url = url.ok_or_else(|| Failure(format!("{} is not served", row.transport.name())))?;
+        let place = Options::place(self.options.generator_core);
+        let mut command = place.command(&self.generator);
+        command.arg("bench").args(row.cell.arguments).arg(url);
+        command.args(broker.trust(row.transport));
+        command.args(["--json", "--pid", &broker.pid().to_string()]);
+        command.args(["--client-prefix", "bench"]);
+        if is_with {
+            command.args(self.everything.login());
+        }
+        Ok(command)
+    }
+
     /// Loads a broker once. One with a listener for operators has everything on.
     fn load(
         &mut self,
@@ -259,23 +312,15 @@ impl Bench<'_> {
         broker: &Broker,
         operators: Option<&str>,
     ) -> Result<Value, Failure> {
-        let url = broker.url(row.transport);
-        let url = url.ok_or_else(|| Failure(format!("{} is not served", row.transport.name())))?;
-        let place = Options::place(self.options.generator_core);
-        let mut command = place.command(&self.generator);
-        command.arg("bench").args(row.cell.arguments).arg(url);
-        command.args(broker.trust(row.transport));
+        let mut command = self.generator(row, broker, operators.is_some())?;
         if row.cell.timed {
             let warm_up = (self.options.seconds / 3.0).min(1.0);
             command.args(["--seconds", &self.options.seconds.to_string()]);
             command.args(["--warm-up", &warm_up.to_string()]);
         }
-        command.args(["--json", "--pid", &broker.pid().to_string()]);
-        command.args(["--client-prefix", "bench"]);
         let Some(operators) = operators else {
-            return super::generator_line(&mut command);
+            return answer(&mut command);
         };
-        command.args(self.everything.login());
         // Time under load counts, or a scrape could fall into the other's turn each time.
         let due_s = SCRAPE_S - self.loaded_s;
         let is_due = row.cell.timed && due_s < self.options.seconds;
@@ -294,7 +339,7 @@ impl Bench<'_> {
         };
         let (line, scraped) = std::thread::scope(|scope| {
             let scraper = scope.spawn(move || scrape(operators));
-            let line = super::generator_line(&mut command);
+            let line = answer(&mut command);
             let ended = scraper.join();
             (
                 line,
@@ -304,6 +349,15 @@ impl Bench<'_> {
         scraped?;
         line.map_err(|Failure(why)| Failure(format!("{}: {why}", in_words(&command))))
     }
+}
+
+/// The answer of a generator that has lost nothing.
+fn answer(generator: &mut Command) -> Result<Value, Failure> {
+    let line = super::generator_line(generator)?;
+    if line["lost"].as_u64().unwrap_or(0) > 0 {
+        return Err(Failure(format!("messages were lost: {line}")));
+    }
+    Ok(line)
 }
 
 #[cfg(test)]
@@ -317,13 +371,16 @@ mod tests {
 
     #[test]
     fn options_are_read_and_wrong_ones_refused() {
-        let options = parse("--rounds 3 --seconds 0.5 --only quic --cores 2,3").unwrap();
-        assert_eq!((options.rounds, options.broker_core), (3, 2));
+        let options = parse("--rounds 3 --count --turns 2 --only quic --cores 2,3").unwrap();
+        assert_eq!((options.rounds, options.turns), (3, 2));
+        assert!(options.counts && options.broker_core == 2);
         let cell = |name| CELLS.iter().find(|cell| cell.name == name).unwrap();
         assert!(options.wants(cell(LOADS[1]), Transport::Quic));
         assert!(!options.wants(cell(LOADS[1]), Transport::Tcp));
         for wrong in [
             "--rounds 0",
+            "--turns 0",
+            "--count 3",
             "--seconds x",
             "--cores 1",
             "--fast 1",
