@@ -36,40 +36,28 @@ impl Door {
         if !cx.policy.rules.have_questions() || client.session().is_none() {
             return Asked::GoesOn;
         }
-        if frame.packet_type() == Some(PacketType::Publish)
-            && let Some(is_allowed) = Self::decided(cx, client, frame)
-        {
-            client.asking.passed();
-            return Asked::Decided(is_allowed);
+        match frame.packet_type() {
+            Some(PacketType::Publish) => {
+                if let Some(is_allowed) = Self::decided(cx, client, frame) {
+                    client.asking.passed();
+                    return Asked::Decided(is_allowed);
+                }
+            }
+            Some(PacketType::Subscribe) => {}
+            // Nothing is asked about acknowledgements, which come for each message.
+            _ => return Asked::GoesOn,
         }
-        Self::must_ask_anew(cx, client, lane, frame)
-    }
-
-    /// The same where it is not known. It is kept apart, because messages mostly do not come here.
-    #[inline(never)]
-    fn must_ask_anew(
-        cx: &Context<'_>,
-        client: &mut Client,
-        lane: Lane,
-        frame: &Frame<'_>,
-    ) -> Asked {
-        let is_asked_about = matches!(
-            frame.packet_type(),
-            Some(PacketType::Publish | PacketType::Subscribe)
-        );
-        if is_asked_about && Self::must_ask_of_topics(cx, client, lane, frame) {
+        if Self::must_ask_anew(cx, client, lane, frame) {
             Asked::Waits
         } else {
             Asked::GoesOn
         }
     }
 
-    fn must_ask_of_topics(
-        cx: &Context<'_>,
-        client: &mut Client,
-        lane: Lane,
-        frame: &Frame<'_>,
-    ) -> bool {
+    /// The same of a PUBLISH or SUBSCRIBE about which it is not known. It is kept apart, because messages mostly do
+    /// not come here.
+    #[inline(never)]
+    fn must_ask_anew(cx: &Context<'_>, client: &mut Client, lane: Lane, frame: &Frame<'_>) -> bool {
         let mut asking = std::mem::take(&mut client.asking);
         let mut ask = |action, about: (&str, MessageKind)| {
             asking.must_wait(cx, (client.id, ACTION), client.subject(cx), action, about)

@@ -272,9 +272,10 @@ impl Bench<'_> {
         }
         std::fs::create_dir_all(&folder)?;
         let file = folder.join("sterna.toml");
-        let configuration = match is_with {
-            true => self.everything.configuration(),
-            false => everything::LISTENERS.to_owned(),
+        let configuration = if is_with {
+            self.everything.configuration()
+        } else {
+            everything::LISTENERS.to_owned()
         };
         write(&file, &configuration)?;
         Broker::configured(command, &folder, &file)
