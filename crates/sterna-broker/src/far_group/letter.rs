@@ -677,6 +677,32 @@ mod tests {
     }
 
     #[test]
+    fn letters_with_numbers_that_are_no_ones_are_none() {
+        let highest = u64::MAX;
+        let report = |returned| Word::Report {
+            epoch: 1,
+            attendance: 2,
+            settled: vec![],
+            returned,
+            most: 4,
+            members: 0,
+        };
+        for word in [
+            Word::Hello { epoch: highest },
+            Word::Leave { epoch: highest },
+            Word::Welcome {
+                epoch: 1,
+                attendance: 2,
+                void: vec![highest],
+            },
+            report(vec![Back::sent(highest)]),
+        ] {
+            let record = encode("$share/g/t", 12, true, &word);
+            assert!(decode(&Arc::from("a"), &record).is_none(), "{word:?}");
+        }
+    }
+
+    #[test]
     fn what_queues_alone_have_is_no_letter_about_another_group() {
         for word in words().into_iter().filter(is_of_queues_alone) {
             let record = encode("$share/g/t", 12, false, &word);

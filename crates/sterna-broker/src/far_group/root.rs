@@ -202,5 +202,10 @@ mod tests {
         assert_eq!(RootRecord::decode(&bytes), Some(record));
         assert_eq!(RootRecord::decode(&[]), None);
         assert_eq!(RootRecord::decode(&bytes[..bytes.len() - 1]), None);
+        let forged = RootRecord {
+            epoch: u64::MAX,
+            peers: BTreeSet::new(),
+        };
+        assert_eq!(RootRecord::decode(&forged.encode()), None, "none comes after it");
     }
 }

@@ -290,7 +290,7 @@ fn place(last: &mut Last, source: &str, headers: Option<&HeaderMap>) -> Place {
     }
     last.insert(source.to_owned(), (incarnation, serial));
     match known {
-        Some((same, number)) if same == incarnation && serial > number + 1 => {
+        Some((same, number)) if same == incarnation && serial - number > 1 => {
             Place::AfterMissing(serial - number - 1)
         }
         _ => Place::Next,
