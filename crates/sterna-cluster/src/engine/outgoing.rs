@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sterna_broker::{
-    Change, Destination, InvalidMessage, Message, NodeSet, Outbound, Outgoing, PeerGate, Recipients,
+    Change, Destination, Message, NodeSet, Outbound, Outgoing, PeerGate, Recipients,
 };
 
 use super::{Core, lanes, log, regions, retained};
@@ -69,8 +69,8 @@ impl Core {
                         outbound,
                         changes,
                     } => charges.push(self.sort(shard, outbound, changes, &mut live)),
-                    FromShard::Unreadable { subject } => {
-                        self.cannot_read("message", subject, InvalidMessage);
+                    FromShard::Unreadable { kind, place, error } => {
+                        self.cannot_read(kind, place, error);
                     }
                     FromShard::Read { shard, request } => {
                         self.spawn(Rc::clone(&self).read_log(shard, request));

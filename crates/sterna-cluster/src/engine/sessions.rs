@@ -305,10 +305,8 @@ impl Core {
         };
         let record = Record::decode(&found.payload);
         if record.is_none() {
-            tracing::warn!(
-                sequence = found.sequence,
-                "a session's record cannot be read: a node of another version may have written it"
-            );
+            let why = "its form is not known: a node of another version may have written it";
+            self.cannot_read("record of a session", found.sequence, why);
         }
         Ok(Some((found.sequence, record.ok_or(())?)))
     }
