@@ -136,8 +136,8 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// The highest number that is taken from others: of a process, an epoch, a round or a position. NATS numbers entries from
-/// the microseconds since 1970 on, and positions have ten bits more, so true ones stay below it. What is derived from
-/// one cannot overflow.
+/// the microseconds since 1970 on, and positions have ten bits more, so true ones stay below it. A number that is
+/// derived from one cannot overflow.
 pub(crate) const HIGHEST_NUMBER: u64 = i64::MAX as u64;
 
 /// Reads a number in a word of others.
