@@ -27,7 +27,7 @@ fn own_mark(owners: &mut Owners<u64>, now_ms: u64) {
     let own = process("own", 1);
     owners
         .mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms })
-        .unwrap();
+        .expect("a mark of its time");
     owners.tick(now_ms);
 }
 
@@ -35,7 +35,7 @@ fn own_mark(owners: &mut Owners<u64>, now_ms: u64) {
 fn other_comes_back(owners: &mut Owners<u64>, now_ms: u64) {
     owners
         .mark_passed(now_ms, 49, &process("other", 2), Mark::Here { sent_ms: 7 })
-        .unwrap();
+        .expect("a mark of its time");
 }
 
 fn adoptions(owners: &mut Owners<u64>) -> usize {
@@ -182,7 +182,7 @@ fn a_mark_behind_missing_records_makes_nobody_sure_before_the_rest_has_come_by()
     let mark = |owners: &mut Owners<u64>, now_ms, sequence, sent_ms| {
         owners
             .mark_passed(now_ms, sequence, &own, Mark::Here { sent_ms })
-            .unwrap();
+            .expect("a mark of its time");
     };
     mark(&mut owners, 31_000, 41, 31_000);
     // It is cut off, and reads on. Position 42 is missing.

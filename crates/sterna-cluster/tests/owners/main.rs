@@ -264,10 +264,10 @@ fn what_is_claimed_if_it_is_free_stays_with_who_may_be_sure_of_it() {
     let mut owners = Owners::new(own.clone(), terms);
     owners
         .mark_passed(1_000, 1, &own, Mark::Here { sent_ms: 1_000 })
-        .unwrap();
+        .expect("a mark of its time");
     owners
         .mark_passed(1_000, 2, &other, Mark::Here { sent_ms: 7 })
-        .unwrap();
+        .expect("a mark of its time");
     assert_eq!(
         owners.may_be_sure(1_000),
         None,
@@ -276,7 +276,7 @@ fn what_is_claimed_if_it_is_free_stays_with_who_may_be_sure_of_it() {
     let mut claim = |now_ms, session| {
         owners
             .mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms })
-            .unwrap();
+            .expect("a mark of its time");
         owners.claim(now_ms, key, request(session));
         let mut is_written = false;
         loop {
@@ -340,10 +340,10 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     let mut owners = Owners::new(own.clone(), terms);
     owners
         .mark_passed(1_000, 9, &own, Mark::Here { sent_ms: 1_000 })
-        .unwrap();
+        .expect("a mark of its time");
     owners
         .mark_passed(1_000, 10, &other, Mark::Here { sent_ms: 7 })
-        .unwrap();
+        .expect("a mark of its time");
     // Answers come, and what is written does not come by yet.
     let mut written = Vec::new();
     let mut answer = |owners: &mut Owners<u64>, now_ms, last: &Record| {
@@ -383,7 +383,7 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     assert_eq!(settled(&actions), [1], "it is let in");
     owners
         .mark_passed(4_100, 11, &own, Mark::Here { sent_ms: 4_050 })
-        .unwrap();
+        .expect("a mark of its time");
     owners.record_passed(4_100, 12, key, &claimed[0]);
     owners.claim(4_200, key, request(2, true));
     let (_, early) = answer(&mut owners, 4_200, &claimed[0]);
@@ -395,7 +395,7 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     // The other's lease is over.
     owners
         .mark_passed(7_000, 14, &own, Mark::Here { sent_ms: 6_950 })
-        .unwrap();
+        .expect("a mark of its time");
     owners.tick(7_000);
     let (_, written) = answer(&mut owners, 7_000, &claimed[0]);
     owners.record_passed(7_100, 15, key, &written[0]);
@@ -449,18 +449,18 @@ fn with_another_node() -> Owners<u64> {
     let mut owners = Owners::new(own.clone(), TERMS);
     owners
         .mark_passed(500, 1, &own, Mark::Here { sent_ms: 500 })
-        .unwrap();
+        .expect("a mark of its time");
     for incarnation in [1, 2] {
         let other = process("other", incarnation);
         owners
             .mark_passed(1_000, 1 + incarnation, &other, Mark::Here { sent_ms: 7 })
-            .unwrap();
+            .expect("a mark of its time");
     }
     for second in 1..=30 {
         let sent_ms = second * 1_000;
         owners
             .mark_passed(sent_ms, 10 + second, &own, Mark::Here { sent_ms })
-            .unwrap();
+            .expect("a mark of its time");
         owners.tick(sent_ms);
     }
     owners.take_actions();
@@ -589,7 +589,7 @@ fn what_is_kept_is_removed_where_nobody_waits_for_the_session_in_its_place() {
     assert_eq!(answer, (vec![], vec![]));
     owners
         .mark_passed(36_000, 45, &own, Mark::Here { sent_ms: 36_000 })
-        .unwrap();
+        .expect("a mark of its time");
     owners.tick(36_000);
     let mut refused = answered(&mut owners, 36_000, &mut found, true);
     let (sequence, written) = found.clone().expect("it was written");
@@ -632,7 +632,7 @@ fn a_node_is_sure_again_when_a_lost_session_has_ended_and_tells_so_when_it_is_wr
     let mark = |owners: &mut Owners<u64>, now_ms| {
         owners
             .mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms })
-            .unwrap();
+            .expect("a mark of its time");
         owners.tick(now_ms);
     };
     mark(&mut owners, 33_000);
@@ -708,7 +708,7 @@ fn a_session_is_adopted_when_another_user_was_refused() {
             &process("own", 1),
             Mark::Here { sent_ms: 30_900 },
         )
-        .unwrap();
+        .expect("a mark of its time");
     owners.tick(30_900);
     assert_eq!(answer(&mut owners, 30_900), (1, vec![]));
     owners.was_adopted(30_910, key);
@@ -732,6 +732,6 @@ fn a_mark_of_a_time_to_come_makes_nobody_sure() {
     }
     owners
         .mark_passed(1_000, 2, &own, Mark::Here { sent_ms: 900 })
-        .unwrap();
+        .expect("a mark of its time");
     assert!(owners.is_sure(1_000) && !owners.is_sure(2_400));
 }

@@ -261,9 +261,9 @@ impl HttpSession {
 /// cluster the position whose id is 1.
 pub(crate) fn reserved_ids(record: Option<&[u8]>) -> u64 {
     let up_to = record.and_then(|value| value.try_into().ok());
-    let up_to = up_to.map_or(0, u64::from_be_bytes);
     // No session gives so many: what others write into NATS must not make the next one overflow.
-    if up_to <= i64::MAX as u64 { up_to } else { 0 }
+    let up_to = up_to.map(u64::from_be_bytes);
+    up_to.filter(|&id| i64::try_from(id).is_ok()).unwrap_or(0)
 }
 
 /// The client identifier of a subscription of HTTP: no two users' names meet, nor those of clients

@@ -42,7 +42,7 @@ impl World {
                     self.with(node, start, |owners, now_ms| {
                         owners
                             .mark_passed(now_ms, sequence, &process, mark)
-                            .unwrap();
+                            .expect("a mark of its time");
                     });
                 }
                 Item::Record(key, record) => {
