@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::records::{Fields, put_number};
+use crate::records::{Fields, HIGHEST_PLACE, put_number};
 use crate::session::Subscription;
 
 /// A store's record of a reader: the place where it goes on after a restart.
@@ -130,7 +130,7 @@ impl Cursor {
 
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(record);
-        let from = fields.number()?;
+        let from = fields.place()?;
         let count = fields.number()?;
         let mut unsettled = VecDeque::new();
         let mut before = from;
@@ -141,10 +141,14 @@ impl Cursor {
                 failures: u16::try_from(fields.number()?).ok()?,
             });
         }
+        let beyond = |after: u64, more: u64| {
+            let position = after.checked_add(more);
+            position.filter(|&position| position <= HIGHEST_PLACE)
+        };
         let mut failed = VecDeque::new();
         let mut after = from;
         for _ in 0..fields.number()? {
-            after = after.checked_add(fields.number()?)?;
+            after = beyond(after, fields.number()?)?;
             failed.push_back(Unsettled {
                 position: after,
                 failures: u16::try_from(fields.number()?).ok()?,
@@ -153,7 +157,7 @@ impl Cursor {
         let mut settled = Vec::new();
         after = from;
         while !fields.rest().is_empty() {
-            after = after.checked_add(fields.number()?)?;
+            after = beyond(after, fields.number()?)?;
             settled.push(after);
         }
         Some(Self {
@@ -438,6 +442,22 @@ mod tests {
         let away = Cursor::at(1 << 30);
         assert!(away.encode().len() <= 7);
         assert_eq!(Cursor::decode(&[5, 1, 9, 0]), None, "before the first");
+        let highest = Cursor::at(HIGHEST_PLACE);
+        assert_eq!(Cursor::decode(&highest.encode()), Some(highest.clone()));
+        let beyond = HIGHEST_PLACE + 1;
+        for forged in [
+            Cursor::at(u64::MAX),
+            Cursor {
+                settled: vec![beyond],
+                ..highest.clone()
+            },
+            Cursor {
+                failed: vec![unsettled(beyond)],
+                ..highest
+            },
+        ] {
+            assert_eq!(Cursor::decode(&forged.encode()), None);
+        }
     }
 
     #[test]

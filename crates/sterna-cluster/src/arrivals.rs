@@ -77,7 +77,7 @@ impl<B> Arrivals<B> {
         }
         self.last.insert(node.to_owned(), (incarnation, serial));
         match known {
-            Some((same, last)) if same == incarnation && serial > last + 1 => {
+            Some((same, last)) if same == incarnation && serial - last > 1 => {
                 Place::AfterMissing(serial - last - 1)
             }
             _ => Place::Next,
@@ -113,7 +113,7 @@ impl<B> Arrivals<B> {
                 if serial <= *last {
                     Some(Verdict::Repeated)
                 } else {
-                    (serial == last + 1).then_some(Verdict::Next)
+                    (serial - last == 1).then_some(Verdict::Next)
                 }
             }
             // Batches of the process before it may still be in the inbox.

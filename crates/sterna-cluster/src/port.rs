@@ -228,8 +228,12 @@ pub(crate) enum FromShard {
         outbound: Outbound,
         changes: Vec<Change>,
     },
-    /// Messages that came by a subject are not valid.
-    Unreadable { subject: Arc<str> },
+    /// Something that came from another node is not valid. `place` is its subject, or its node.
+    Unreadable {
+        kind: &'static str,
+        place: Arc<str>,
+        error: &'static str,
+    },
     /// A shard wants to read the log.
     Read { shard: usize, request: ReadRequest },
     /// Changes of the owners of sessions.
@@ -393,9 +397,10 @@ impl Port {
         });
     }
 
-    /// Tells that messages are not valid which came by a subject ([`ToShard::Encoded`]).
-    pub fn cannot_read(&self, subject: Arc<str>) {
-        self.inbound.post(FromShard::Unreadable { subject });
+    /// Tells that something is not valid that came from another node, such as [`ToShard::Encoded`]. `kind` is a noun for the
+    /// log, and `place` the subject, node or client. The engine counts it, and the log has the first of each interval.
+    pub fn cannot_read(&self, kind: &'static str, place: Arc<str>, error: &'static str) {
+        (self.inbound).post(FromShard::Unreadable { kind, place, error });
     }
 
     /// Tells what becomes of sessions:

@@ -10,11 +10,12 @@
 //! No input or output here.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use sterna_broker::settle;
 
-use crate::owners::{Key, Process};
+use crate::owners::{Key, Process, incarnation_in, number_in};
 
 /// The header's name.
 pub const HEADER: &str = "Sterna-Settles";
@@ -104,10 +105,10 @@ impl Settled {
         }
         let by = Process {
             node: node.into(),
-            incarnation: incarnation.parse().ok()?,
+            incarnation: incarnation_in(incarnation)?,
         };
         let key = Key::try_from(&*unhex(key)?).ok()?;
-        let (first, second, bytes) = (first.parse().ok()?, second.parse().ok()?, unhex(bytes)?);
+        let (first, second, bytes) = (number_in(first)?, number_in(second)?, unhex(bytes)?);
         let record = match kind {
             "session" => Settles::Session {
                 key,
@@ -231,8 +232,9 @@ impl Tail {
             // It was taken for gone.
             self.swept.remove(node);
         }
-        let later = (Arc::clone(&name.0), incarnation + 1)..=(Arc::clone(&name.0), u64::MAX);
-        if self.kept.range(later).next().is_some() {
+        let last = (Arc::clone(&name.0), u64::MAX);
+        let later = (Bound::Excluded(&name), Bound::Included(&last));
+        if self.kept.range::<Name, _>(later).next().is_some() {
             return;
         }
         if let Some(entries) = self.known.get_mut(&name) {
@@ -345,6 +347,38 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_highest_incarnation_is_one_as_others() {
+        let mut tail = Tail::new(10);
+        tail.begin(0);
+        tail.kept("a", u64::MAX, 7);
+        tail.kept("a", 3, 9);
+        assert_eq!(
+            tail.kept_earlier("a", u64::MAX),
+            None,
+            "what came late is nothing"
+        );
+    }
+
+    #[test]
+    fn a_line_with_numbers_that_are_no_ones_is_none() {
+        let line = |incarnation: u64, epoch: u64, round: u64| {
+            let key = "0".repeat(32);
+            Settled::parse(&format!(
+                "1 a {incarnation} session {key} {epoch} {round} ff"
+            ))
+        };
+        assert!(line(1, 7, 8).is_some());
+        for (incarnation, epoch, round) in [
+            (0, 7, 8),
+            (u64::MAX, 7, 8),
+            (1, u64::MAX, 8),
+            (1, 7, u64::MAX),
+        ] {
+            assert_eq!(line(incarnation, epoch, round), None);
+        }
+    }
 
     fn by(node: &str, incarnation: u64) -> Process {
         Process {

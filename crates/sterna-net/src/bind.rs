@@ -206,6 +206,7 @@ impl Opening<'_> {
                 listener: index,
                 shard: shard as u16,
                 shards: shards as u16,
+                address: bound,
             };
             let mut driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, now)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;

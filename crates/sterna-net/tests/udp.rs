@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use quinn::{Connection, Endpoint};
-use sterna_net::quic::QuicConfig;
+use sterna_net::quic::{CONNECTION_ID_BYTES, QuicConfig};
 use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind};
 use support::pki::Authority;
 use support::quinn_client::{endpoint, exchange, run};
@@ -430,4 +430,44 @@ fn an_address_has_so_many_connections_over_all_transports() {
         exchange(&connected, b"room").await;
         world.server.stop();
     });
+}
+
+/// The token in a stateless reset that answers a packet for this identifier.
+fn reset_token(listener: SocketAddr, id: [u8; CONNECTION_ID_BYTES]) -> [u8; 16] {
+    let socket = UdpSocket::bind(loopback()).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let packet = [&[0x40][..], &id, &[7; 60]].concat();
+    socket.send_to(&packet, listener).unwrap();
+    let mut answer = [0; 100];
+    let length = socket.recv(&mut answer).unwrap();
+    *answer[..length].last_chunk().unwrap()
+}
+
+/// RFC 9000, section 21.11: where another listener knew the token of an identifier, anybody who has seen a packet could
+/// end its connection.
+#[test]
+fn a_listener_tells_no_token_of_another_and_its_own_again_after_a_restart() {
+    let authority = Authority::new();
+    let start = |address: SocketAddr| {
+        let tls = Arc::new(authority.tls_config(&[]));
+        let quic = Arc::new(QuicConfig {
+            reset_secret: Some([9; 32]),
+            ..QuicConfig::default()
+        });
+        let mut setup = Setup::new(ListenerTransport::Quic(tls, quic));
+        setup.listeners[0].address = address;
+        setup.start()
+    };
+    let id = [1, 2, 3, 4, 5, 6, 7, 8];
+    let (first, second) = (start(loopback()), start(loopback()));
+    let address = first.address();
+    let token = reset_token(address, id);
+    assert_ne!(token, reset_token(second.address(), id));
+    first.stop();
+    let again = start(address);
+    assert_eq!(token, reset_token(again.address(), id));
+    again.stop();
+    second.stop();
 }

@@ -289,7 +289,8 @@ impl Member {
             }
             ToShard::Encoded { records, subject } => {
                 if broker.publish_encoded(now_ms, &records).is_err() {
-                    self.port.cannot_read(subject);
+                    let error = "its parts do not fit its body";
+                    self.port.cannot_read("message", subject, error);
                 }
             }
             ToShard::Wanted(changes) => broker.set_wanted(changes),
@@ -316,16 +317,16 @@ impl Member {
             ToShard::Unkept { client_id } => broker.drop_unkept_session(now_ms, &client_id),
             ToShard::Will { will, testator } => {
                 if !broker.publish_owned_will(now_ms, &will, testator.as_ref()) {
-                    tracing::warn!("a will that another node has written cannot be read");
+                    let client = testator.map_or_else(|| "".into(), |who| who.client_id);
+                    (self.port).cannot_read("will of a client", client, "its form is not known");
                 }
             }
             ToShard::GroupLetters { node, letters } => {
                 for record in letters {
                     if !broker.group_letter(now_ms, &node, &record) {
-                        tracing::warn!(
-                            node = &*node,
-                            "a letter about a shared subscription cannot be read"
-                        );
+                        let kind = "letter about a shared subscription";
+                        let error = "its form is not known";
+                        self.port.cannot_read(kind, Arc::clone(&node), error);
                     }
                 }
             }

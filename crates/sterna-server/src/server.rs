@@ -562,7 +562,7 @@ const RESET_KEY: &str = "quic-reset-key";
 struct QuicIdentity {
     server_id: Option<ServerId>,
     address_tokens: AddressTokens,
-    /// `None` for one of this process, where nothing is kept.
+    /// Each listener derives its key. `None` for one of this process, where nothing is kept.
     reset_secret: Option<[u8; 32]>,
 }
 

@@ -22,7 +22,7 @@ use crate::owned::Ownership;
 use crate::owned::terms_of;
 use crate::queues::Queues;
 use crate::records::{
-    self, Fields, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
+    self, Fields, HIGHEST_PLACE, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
 };
 use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, NEVER_MS, SessionWill, State, Subscription};
@@ -151,7 +151,10 @@ impl StoredSession {
                     message,
                 });
             }
-            Kind::Rounds => self.rounds = u64::from_be_bytes(value.try_into().ok()?),
+            Kind::Rounds => {
+                let rounds = u64::from_be_bytes(value.try_into().ok()?);
+                self.rounds = Some(rounds).filter(|&rounds| rounds <= HIGHEST_PLACE)?;
+            }
             Kind::Door => self.records.push((rest.into(), value.into())),
             Kind::Will => {
                 let mut fields = Fields::new(value);

@@ -177,7 +177,7 @@ fn put_positions(out: &mut Vec<u8>, positions: &[u64]) {
 fn positions(fields: &mut Fields<'_>) -> Option<Vec<u64>> {
     let count = fields.number()?;
     // Each takes a byte at least, so no more are made than there are.
-    (0..count).map(|_| fields.number()).collect()
+    (0..count).map(|_| fields.place()).collect()
 }
 
 const WAS_SENT: u8 = 1;
@@ -219,7 +219,7 @@ fn put_returned(out: &mut Vec<u8>, returned: &[Back], is_queue: bool) {
 fn returned(fields: &mut Fields<'_>, is_queue: bool) -> Option<Vec<Back>> {
     let mut returned = Vec::new();
     while !fields.rest().is_empty() {
-        let position = fields.number()?;
+        let position = fields.place()?;
         let failures = u16::try_from(fields.number()?).ok()?;
         let flags = fields.byte()?;
         let changed = if flags & IS_CHANGED != 0 && is_queue {
@@ -418,7 +418,7 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
     let group = Arc::from(fields.text()?);
     let from = Peer {
         node: Arc::clone(node),
-        incarnation: fields.number()?,
+        incarnation: fields.place()?,
     };
     let tag = fields.byte()?;
     let is_queue = tag.is_ascii_uppercase();
@@ -426,29 +426,29 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
     let word = match tag.to_ascii_lowercase() {
         b's' => Word::Seek,
         b'h' => Word::Hello {
-            epoch: fields.number()?,
+            epoch: fields.place()?,
         },
         b'f' if is_queue => Word::Full {
-            epoch: fields.number()?,
+            epoch: fields.place()?,
             is_full: fields.byte()? != 0,
         },
         b'b' if is_queue => Word::Look {
-            epoch: fields.number()?,
+            epoch: fields.place()?,
             looking: looking(fields)?,
             limit: u32::try_from(fields.number()?).ok()?,
         },
         b'q' if is_queue => Word::Ask {
-            epoch: fields.number()?,
-            attendance: fields.number()?,
+            epoch: fields.place()?,
+            attendance: fields.place()?,
             number: fields.number()?,
         },
         b'd' if is_queue => Word::Done {
-            epoch: fields.number()?,
-            attendance: fields.number()?,
+            epoch: fields.place()?,
+            attendance: fields.place()?,
             number: fields.number()?,
         },
         b'c' if is_queue => {
-            let (epoch, looking) = (fields.number()?, looking(fields)?);
+            let (epoch, looking) = (fields.place()?, looking(fields)?);
             let mut messages = Vec::new();
             while !fields.rest().is_empty() {
                 messages.push(message(fields)?);
@@ -460,7 +460,7 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
             }
         }
         b'a' => {
-            let (epoch, attendance) = (fields.number()?, fields.number()?);
+            let (epoch, attendance) = (fields.place()?, fields.place()?);
             let most = fields.number()?;
             let (held, settled) = (positions(fields)?, positions(fields)?);
             let members = if is_queue {
@@ -478,16 +478,16 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
             }
         }
         b'w' => Word::Welcome {
-            epoch: fields.number()?,
-            attendance: fields.number()?,
+            epoch: fields.place()?,
+            attendance: fields.place()?,
             void: positions(fields)?,
         },
         b'g' => {
-            let (epoch, attendance) = (fields.number()?, fields.number()?);
+            let (epoch, attendance) = (fields.place()?, fields.place()?);
             let mut messages = Vec::new();
             while !fields.rest().is_empty() {
                 messages.push(Given {
-                    position: fields.number()?,
+                    position: fields.place()?,
                     failures: u16::try_from(fields.number()?).ok()?,
                     redelivered: fields.byte()? != 0,
                     message: message(fields)?,
@@ -500,7 +500,7 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
             }
         }
         b'r' => {
-            let (epoch, attendance) = (fields.number()?, fields.number()?);
+            let (epoch, attendance) = (fields.place()?, fields.place()?);
             let most = fields.number()?;
             let settled = positions(fields)?;
             let members = if is_queue {
@@ -518,7 +518,7 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
             }
         }
         b'l' => Word::Leave {
-            epoch: fields.number()?,
+            epoch: fields.place()?,
         },
         _ => return None,
     };
@@ -674,6 +674,32 @@ mod tests {
             }
         }
         assert!(decode(&node, &[1, b'g', 0, b'?']).is_none());
+    }
+
+    #[test]
+    fn letters_with_numbers_that_are_no_ones_are_none() {
+        let highest = u64::MAX;
+        let report = |returned| Word::Report {
+            epoch: 1,
+            attendance: 2,
+            settled: vec![],
+            returned,
+            most: 4,
+            members: 0,
+        };
+        for word in [
+            Word::Hello { epoch: highest },
+            Word::Leave { epoch: highest },
+            Word::Welcome {
+                epoch: 1,
+                attendance: 2,
+                void: vec![highest],
+            },
+            report(vec![Back::sent(highest)]),
+        ] {
+            let record = encode("$share/g/t", 12, true, &word);
+            assert!(decode(&Arc::from("a"), &record).is_none(), "{word:?}");
+        }
     }
 
     #[test]

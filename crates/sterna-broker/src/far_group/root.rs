@@ -172,12 +172,12 @@ impl RootRecord {
 
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(record);
-        let epoch = fields.number()?;
+        let epoch = fields.place()?;
         let mut peers = BTreeSet::new();
         while !fields.rest().is_empty() {
             peers.insert(Peer {
                 node: Arc::from(fields.text()?),
-                incarnation: fields.number()?,
+                incarnation: fields.place()?,
             });
         }
         Some(Self { epoch, peers })
@@ -202,5 +202,14 @@ mod tests {
         assert_eq!(RootRecord::decode(&bytes), Some(record));
         assert_eq!(RootRecord::decode(&[]), None);
         assert_eq!(RootRecord::decode(&bytes[..bytes.len() - 1]), None);
+        let forged = RootRecord {
+            epoch: u64::MAX,
+            peers: BTreeSet::new(),
+        };
+        assert_eq!(
+            RootRecord::decode(&forged.encode()),
+            None,
+            "none comes after it"
+        );
     }
 }

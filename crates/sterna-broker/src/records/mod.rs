@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::message::Qos;
 use crate::route::RouteFlags;
 use crate::store::Change;
-pub(crate) use wire::{Fields, put_bytes, put_number};
+pub(crate) use wire::{Fields, HIGHEST_PLACE, put_bytes, put_number};
 
 /// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,7 +195,7 @@ impl SubscriptionRecord {
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(record);
         let flags = RouteFlags::from_bits(fields.byte()?);
-        let since = fields.number()?;
+        let since = fields.place()?;
         let identifier = u32::try_from(fields.number()?).ok()?;
         Some(Self {
             flags,
@@ -295,5 +295,8 @@ mod tests {
             since: 1 << 40,
         };
         assert_eq!(SubscriptionRecord::decode(&record.encode()), Some(record));
+        let since = HIGHEST_PLACE + 1;
+        let forged = SubscriptionRecord { since, ..record };
+        assert_eq!(SubscriptionRecord::decode(&forged.encode()), None);
     }
 }

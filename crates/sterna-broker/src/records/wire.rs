@@ -1,5 +1,9 @@
 //! Numbers and texts in records: integers of seven bits a byte, texts with their length in front.
 
+/// The highest position, epoch or round that is read. True ones do not come near, and what is derived from one cannot
+/// overflow.
+pub(crate) const HIGHEST_PLACE: u64 = i64::MAX as u64;
+
 /// Appends an integer, seven bits a byte, the lowest first.
 #[inline]
 pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
@@ -61,6 +65,11 @@ impl<'a> Fields<'a> {
             }
         }
         None
+    }
+
+    /// A position, an epoch or a number of a process; `None` where it is above [`HIGHEST_PLACE`].
+    pub(crate) fn place(&mut self) -> Option<u64> {
+        self.number().filter(|&place| place <= HIGHEST_PLACE)
     }
 
     #[inline]

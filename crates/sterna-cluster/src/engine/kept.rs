@@ -549,10 +549,8 @@ impl Core {
         if let Some((epoch, records)) = decode(&found.payload) {
             return Ok(Some((found.sequence, epoch, records)));
         }
-        tracing::warn!(
-            sequence = found.sequence,
-            "what is kept of a session cannot be read: a node of another version may have written it"
-        );
+        let why = "its form is not known: a node of another version may have written it";
+        self.cannot_read("records of a session", found.sequence, why);
         Err("it cannot be read".to_owned())
     }
 

@@ -10,7 +10,7 @@ use sterna_broker::Interest;
 
 use super::streams::NODES;
 use super::{Core, Ended, Retry};
-use crate::owners::WriteError;
+use crate::owners::{WriteError, incarnation_in};
 use crate::port::ToShard;
 use crate::table::{Event, Presence};
 use crate::wire::{self, Versions};
@@ -102,7 +102,7 @@ impl Core {
         let line = std::str::from_utf8(payload).unwrap_or_default();
         let mut words = line.split(' ');
         let (form, incarnation, word) = (words.next(), words.next(), words.next());
-        let incarnation = incarnation.and_then(|number| number.parse().ok());
+        let incarnation = incarnation.and_then(incarnation_in);
         let (Some(FORM), Some(incarnation), Some(word)) = (form, incarnation, word) else {
             tracing::debug!(node, line, "a node says what this one does not understand");
             return;
@@ -249,7 +249,7 @@ impl Core {
         let line = std::str::from_utf8(payload).unwrap_or_default();
         let mut words = line.splitn(4, ' ');
         let (form, incarnation) = (words.next(), words.next());
-        let incarnation = incarnation.and_then(|number| number.parse().ok());
+        let incarnation = incarnation.and_then(incarnation_in);
         let interest = match words.next() {
             Some("0") => Some(Interest::None),
             Some("1") => Some(Interest::AtMostOnce),

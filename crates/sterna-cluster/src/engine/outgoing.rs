@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sterna_broker::{
-    Change, Destination, Encoded, EncodedPart, InvalidMessage, Message, NodeSet, Outbound,
+    Change, Destination, Encoded, EncodedPart, Message, NodeSet, Outbound,
     Outgoing, PeerGate, Recipients,
 };
 
@@ -187,8 +187,8 @@ impl Core {
                         outbound,
                         changes,
                     } => charges.push(self.sort(shard, outbound, changes, &mut live)),
-                    FromShard::Unreadable { subject } => {
-                        self.cannot_read("message", subject, InvalidMessage);
+                    FromShard::Unreadable { kind, place, error } => {
+                        self.cannot_read(kind, place, error);
                     }
                     FromShard::Read { shard, request } => {
                         self.spawn(Rc::clone(&self).read_log(shard, request));

@@ -14,7 +14,10 @@ use sterna_broker::{ClaimRefusal, Ownership};
 use super::log::Item;
 use super::streams::SESSIONS;
 use super::{Core, Retry};
-use crate::owners::{Action, Begin, Key, Mark, Process, Record, Refusal, Request, WriteError};
+use crate::owners::{
+    Action, Begin, Key, Mark, Process, Record, Refusal, Request, WriteError, incarnation_in,
+    number_in,
+};
 use crate::port::{ToShard, Waiting};
 
 /// Time for which NATS keeps that a session has ended.
@@ -157,6 +160,12 @@ impl Core {
         if self.status.is_sure.swap(is_sure, Ordering::AcqRel) != is_sure {
             if is_sure {
                 tracing::info!("this node is sure of its sessions");
+            } else if let Some(incarnation) = self.owners.borrow().superseded_by() {
+                tracing::error!(
+                    incarnation,
+                    "NATS has words of a later process with this node's name: this one is not sure of its sessions \
+                     any more. If no other process has the name, somebody else writes to this cluster's subjects"
+                );
             } else {
                 tracing::warn!(
                     "this node is not sure of its sessions: those that outlive their connections are \
@@ -296,10 +305,8 @@ impl Core {
         };
         let record = Record::decode(&found.payload);
         if record.is_none() {
-            tracing::warn!(
-                sequence = found.sequence,
-                "a session's record cannot be read: a node of another version may have written it"
-            );
+            let why = "its form is not known: a node of another version may have written it";
+            self.cannot_read("record of a session", found.sequence, why);
         }
         Ok(Some((found.sequence, record.ok_or(())?)))
     }
@@ -360,12 +367,12 @@ impl Core {
     fn note_need_of(&self, subject: &str, payload: &[u8], lives: bool) {
         let node = subject.rsplit('.').next().unwrap_or_default();
         let mut words = std::str::from_utf8(payload).unwrap_or_default().split(' ');
-        let incarnation = words.nth(1).and_then(|number| number.parse().ok());
-        let needed = words.nth(2).and_then(|number| number.parse().ok());
+        let incarnation = words.nth(1).and_then(incarnation_in);
+        let needed = words.nth(2).and_then(number_in);
         if let (Some(incarnation), Some(needed)) = (incarnation, needed) {
             self.note_need(node, incarnation, needed);
             // Nodes of earlier versions do not say it, and tell of nothing that they settle.
-            let settled = words.next().and_then(|number| number.parse().ok());
+            let settled = words.next().and_then(number_in);
             if let Some(settled) = settled {
                 self.note_settled_to(node, incarnation, settled, lives);
             }
@@ -442,11 +449,12 @@ impl Core {
                 _ => self.cannot_read("record of a session", subject, "its form is not known"),
             },
             Some("mark") => {
-                if let Some((process, mark)) = read_mark(last, payload) {
-                    self.note_need_of(subject, payload, true);
-                    owners.mark_passed(now_ms, sequence, &process, mark);
-                } else {
-                    self.cannot_read("mark of a node", subject, "its form is not known");
+                let passed = read_mark(last, payload).and_then(|(process, mark)| {
+                    owners.mark_passed(now_ms, sequence, &process, mark)
+                });
+                match passed {
+                    Ok(()) => self.note_need_of(subject, payload, true),
+                    Err(why) => self.cannot_read("mark of a node", subject, why),
                 }
             }
             _ => {}
@@ -526,21 +534,27 @@ fn unhex(text: &str) -> Option<Key> {
     (text.len() == 32).then(|| number.to_be_bytes())
 }
 
-fn read_mark(node: &str, payload: &[u8]) -> Option<(Process, Mark)> {
-    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
-    if words.next()? != FORM {
-        return None;
+fn read_mark(node: &str, payload: &[u8]) -> Result<(Process, Mark), &'static str> {
+    const UNKNOWN: &str = "its form is not known";
+    let mut words = std::str::from_utf8(payload)
+        .map_err(|_| UNKNOWN)?
+        .split(' ');
+    if words.next() != Some(FORM) {
+        return Err(UNKNOWN);
     }
-    let incarnation = words.next()?.parse().ok()?;
-    let mark = match words.next()? {
-        "here" => Mark::Here {
-            sent_ms: words.next()?.parse().ok()?,
-        },
-        "leaving" => Mark::Leaving,
-        _ => return None,
+    let incarnation = words.next().and_then(incarnation_in);
+    let incarnation = incarnation.ok_or("its incarnation is none that NATS gives")?;
+    let mark = match words.next() {
+        Some("here") => {
+            let sent_ms = words.next().and_then(number_in);
+            let sent_ms = sent_ms.ok_or("its time is none of a clock")?;
+            Mark::Here { sent_ms }
+        }
+        Some("leaving") => Mark::Leaving,
+        _ => return Err(UNKNOWN),
     };
     let node = node.into();
-    Some((Process { node, incarnation }, mark))
+    Ok((Process { node, incarnation }, mark))
 }
 
 fn read_ended(payload: &[u8]) -> Option<(Process, Key, u64)> {
@@ -550,9 +564,9 @@ fn read_ended(payload: &[u8]) -> Option<(Process, Key, u64)> {
     }
     let process = Process {
         node: words.next()?.into(),
-        incarnation: words.next()?.parse().ok()?,
+        incarnation: incarnation_in(words.next()?)?,
     };
-    Some((process, unhex(words.next()?)?, words.next()?.parse().ok()?))
+    Some((process, unhex(words.next()?)?, number_in(words.next()?)?))
 }
 
 #[cfg(test)]
@@ -576,15 +590,33 @@ mod tests {
             incarnation: 7,
         };
         let here = (process.clone(), Mark::Here { sent_ms: 12 });
-        assert_eq!(read_mark("b", b"1 7 here 12"), Some(here));
+        assert_eq!(read_mark("b", b"1 7 here 12"), Ok(here));
         let leaving = (process.clone(), Mark::Leaving);
-        assert_eq!(read_mark("b", b"1 7 leaving"), Some(leaving));
-        for other in ["", "2 7 here 12", "1 x here 12", "1 7 here", "1 7 there 12"] {
-            assert_eq!(read_mark("b", other.as_bytes()), None, "{other}");
+        assert_eq!(read_mark("b", b"1 7 leaving"), Ok(leaving));
+        for other in ["", "2 7 here 12", "1 7", "1 7 there 12"] {
+            let why = read_mark("b", other.as_bytes());
+            assert_eq!(why, Err("its form is not known"), "{other}");
+        }
+        for incarnation in ["x", "0", "9223372036854775808", "18446744073709551615"] {
+            let line = format!("1 {incarnation} here 12");
+            let why = read_mark("b", line.as_bytes());
+            assert_eq!(
+                why,
+                Err("its incarnation is none that NATS gives"),
+                "{line}"
+            );
+        }
+        for line in ["1 7 here", "1 7 here x", "1 7 here 9223372036854775808"] {
+            let why = read_mark("b", line.as_bytes());
+            assert_eq!(why, Err("its time is none of a clock"), "{line}");
         }
         let key = key_of("a");
         let line = format!("1 b 7 {} 44", hex(key));
         assert_eq!(read_ended(line.as_bytes()), Some((process, key, 44)));
         assert_eq!(read_ended(b"1 b 7 00 44"), None);
+        for (incarnation, epoch) in [(0, 44), (u64::MAX, 44), (7, u64::MAX)] {
+            let line = format!("1 b {incarnation} {} {epoch}", hex(key));
+            assert_eq!(read_ended(line.as_bytes()), None, "{line}");
+        }
     }
 }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 pub use fence::Fence;
 pub use record::{Key, Process, Record};
-pub(crate) use record::{number, put_number};
+pub(crate) use record::{incarnation_in, number, number_in, put_number};
 
 use sterna_broker::Testator;
 use sweep::Sweeping;
@@ -280,7 +280,8 @@ pub struct Owners<S> {
     open_until_ms: u64,
     sure_until_ms: u64,
     was_sure: bool,
-    is_superseded: bool,
+    /// The later process that has this node's name.
+    superseded_by: Option<u64>,
     next_mark_ms: u64,
     next_number: u64,
     /// Whether records of this node's earlier starts were looked at, and those of nodes that were never seen.
@@ -324,7 +325,7 @@ impl<S: Copy> Owners<S> {
             open_until_ms: 0,
             sure_until_ms: 0,
             was_sure: false,
-            is_superseded: false,
+            superseded_by: None,
             next_mark_ms: 0,
             next_number: 0,
             has_swept_earlier: false,
@@ -446,6 +447,12 @@ impl<S: Copy> Owners<S> {
         self.open_until_ms
     }
 
+    /// The incarnation of a later process that has this node's name, of which the stream has told.
+    #[must_use]
+    pub const fn superseded_by(&self) -> Option<u64> {
+        self.superseded_by
+    }
+
     /// Whether this node is sure of its sessions.
     #[must_use]
     pub const fn is_sure(&self, now_ms: u64) -> bool {
@@ -507,7 +514,7 @@ impl<S: Copy> Owners<S> {
 
     /// Does what time does.
     pub fn tick(&mut self, now_ms: u64) {
-        if now_ms >= self.next_mark_ms && !self.is_superseded {
+        if now_ms >= self.next_mark_ms && self.superseded_by.is_none() {
             self.next_mark_ms = now_ms + (self.terms.lease_ms / 4).max(1);
             self.actions.push(Action::Mark { sent_ms: now_ms });
             self.sweep(now_ms);
@@ -527,17 +534,30 @@ impl<S: Copy> Owners<S> {
     }
 
     /// A mark comes by in the stream.
-    pub fn mark_passed(&mut self, now_ms: u64, sequence: u64, process: &Process, mark: Mark) {
+    ///
+    /// # Errors
+    /// This process cannot have written its mark; the text says why. It is left out.
+    pub fn mark_passed(
+        &mut self,
+        now_ms: u64,
+        sequence: u64,
+        process: &Process,
+        mark: Mark,
+    ) -> Result<(), &'static str> {
         self.note_passed(now_ms, sequence);
         if process.node == self.own.node {
             if process.incarnation > self.own.incarnation {
-                self.supersede();
+                self.supersede(process.incarnation);
             } else if process.incarnation == self.own.incarnation
                 && let Mark::Here { sent_ms } = mark
             {
+                // It would make this node sure of its sessions for a time in which others may have them.
+                if sent_ms > now_ms {
+                    return Err("it is of this process, and of a time that is still to come");
+                }
                 self.own_mark_passed(now_ms, sent_ms);
             }
-            return;
+            return Ok(());
         }
         let known = (self.nodes.entry(Arc::clone(&process.node))).or_insert_with(|| Known {
             incarnation: process.incarnation,
@@ -560,10 +580,11 @@ impl<S: Copy> Owners<S> {
             known.is_swept = false;
             known.has_left |= mark == Mark::Leaving;
         }
+        Ok(())
     }
 
     fn own_mark_passed(&mut self, now_ms: u64, sent_ms: u64) {
-        if self.is_superseded {
+        if self.superseded_by.is_some() {
             return;
         }
         self.began_ms.get_or_insert(now_ms);
@@ -593,7 +614,7 @@ impl<S: Copy> Owners<S> {
 
     /// Opens the fence as far as nothing that was lost is still to be ended.
     fn open(&mut self, now_ms: u64) {
-        let may_open = now_ms >= self.lost_until_ms && !self.is_superseded;
+        let may_open = now_ms >= self.lost_until_ms && self.superseded_by.is_none();
         if may_open && self.losing.is_empty() && self.forgotten.is_empty() {
             self.open_until_ms = self.sure_until_ms;
             self.was_sure = self.is_sure(now_ms);
@@ -601,8 +622,8 @@ impl<S: Copy> Owners<S> {
     }
 
     /// Another process has this node's name: this one is sure of nothing any more.
-    fn supersede(&mut self) {
-        self.is_superseded = true;
+    fn supersede(&mut self, incarnation: u64) {
+        self.superseded_by = Some(incarnation);
         self.open_until_ms = 0;
         self.was_sure = false;
     }
@@ -635,7 +656,7 @@ impl<S: Copy> Owners<S> {
             return;
         }
         if record.owner.node == self.own.node && record.owner.incarnation > self.own.incarnation {
-            self.supersede();
+            self.supersede(record.owner.incarnation);
         }
         let is_lost = (self.held.get(&key)).is_some_and(|held| match record.since {
             // Two have written it again.

@@ -135,7 +135,22 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Takes a number off the front of some bytes.
+/// The highest number that is taken from others: of a process, an epoch, a round or a position. NATS numbers entries from
+/// the microseconds since 1970 on, and positions have ten bits more, so true ones stay below it. A number that is
+/// derived from one cannot overflow.
+pub(crate) const HIGHEST_NUMBER: u64 = i64::MAX as u64;
+
+/// Reads a number in a word of others.
+pub(crate) fn number_in(word: &str) -> Option<u64> {
+    word.parse().ok().filter(|number| *number <= HIGHEST_NUMBER)
+}
+
+/// Reads the number of a process in a word of others: it is never 0.
+pub(crate) fn incarnation_in(word: &str) -> Option<u64> {
+    number_in(word).filter(|number| *number > 0)
+}
+
+/// Takes a number off the front of some bytes; `None` also where it is above [`HIGHEST_NUMBER`].
 pub(crate) fn number(from: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
@@ -147,7 +162,7 @@ pub(crate) fn number(from: &mut &[u8]) -> Option<u64> {
         }
         number |= bits << shift;
         if byte < 0x80 {
-            return Some(number);
+            return (number <= HIGHEST_NUMBER).then_some(number);
         }
     }
     None
@@ -228,5 +243,14 @@ mod tests {
         let mut other = bytes;
         other[0] = 2;
         assert_eq!(Record::decode(&other), None, "another version");
+        let forged = |incarnation, since| {
+            let mut forged = record(None, None);
+            forged.owner.incarnation = incarnation;
+            forged.since = Some(since);
+            Record::decode(&forged.encode())
+        };
+        assert!(forged(HIGHEST_NUMBER, HIGHEST_NUMBER).is_some());
+        assert_eq!(forged(HIGHEST_NUMBER + 1, 7), None);
+        assert_eq!(forged(7, u64::MAX), None);
     }
 }

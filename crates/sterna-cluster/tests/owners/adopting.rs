@@ -25,13 +25,17 @@ fn taken_over(owners: &mut Owners<u64>, answer: Result<u64, WriteError>) -> Reco
 
 fn own_mark(owners: &mut Owners<u64>, now_ms: u64) {
     let own = process("own", 1);
-    owners.mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms });
+    owners
+        .mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms })
+        .expect("a mark of its time");
     owners.tick(now_ms);
 }
 
 /// The mark of a node that is back: it is sure of its sessions for a lease.
 fn other_comes_back(owners: &mut Owners<u64>, now_ms: u64) {
-    owners.mark_passed(now_ms, 49, &process("other", 2), Mark::Here { sent_ms: 7 });
+    owners
+        .mark_passed(now_ms, 49, &process("other", 2), Mark::Here { sent_ms: 7 })
+        .expect("a mark of its time");
 }
 
 fn adoptions(owners: &mut Owners<u64>) -> usize {
@@ -176,7 +180,9 @@ fn a_mark_behind_missing_records_makes_nobody_sure_before_the_rest_has_come_by()
     let own = process("own", 1);
     let mut owners = with_another_node();
     let mark = |owners: &mut Owners<u64>, now_ms, sequence, sent_ms| {
-        owners.mark_passed(now_ms, sequence, &own, Mark::Here { sent_ms });
+        owners
+            .mark_passed(now_ms, sequence, &own, Mark::Here { sent_ms })
+            .expect("a mark of its time");
     };
     mark(&mut owners, 31_000, 41, 31_000);
     // It is cut off, and reads on. Position 42 is missing.

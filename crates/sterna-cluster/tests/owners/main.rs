@@ -262,15 +262,21 @@ fn what_is_claimed_if_it_is_free_stays_with_who_may_be_sure_of_it() {
         since: None,
     };
     let mut owners = Owners::new(own.clone(), terms);
-    owners.mark_passed(1_000, 1, &own, Mark::Here { sent_ms: 1_000 });
-    owners.mark_passed(1_000, 2, &other, Mark::Here { sent_ms: 7 });
+    owners
+        .mark_passed(1_000, 1, &own, Mark::Here { sent_ms: 1_000 })
+        .expect("a mark of its time");
+    owners
+        .mark_passed(1_000, 2, &other, Mark::Here { sent_ms: 7 })
+        .expect("a mark of its time");
     assert_eq!(
         owners.may_be_sure(1_000),
         None,
         "others may not be seen yet"
     );
     let mut claim = |now_ms, session| {
-        owners.mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms });
+        owners
+            .mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms })
+            .expect("a mark of its time");
         owners.claim(now_ms, key, request(session));
         let mut is_written = false;
         loop {
@@ -332,8 +338,12 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     };
     let (key, own, other) = (Key::default(), process("own"), process("other"));
     let mut owners = Owners::new(own.clone(), terms);
-    owners.mark_passed(1_000, 9, &own, Mark::Here { sent_ms: 1_000 });
-    owners.mark_passed(1_000, 10, &other, Mark::Here { sent_ms: 7 });
+    owners
+        .mark_passed(1_000, 9, &own, Mark::Here { sent_ms: 1_000 })
+        .expect("a mark of its time");
+    owners
+        .mark_passed(1_000, 10, &other, Mark::Here { sent_ms: 7 })
+        .expect("a mark of its time");
     // Answers come, and what is written does not come by yet.
     let mut written = Vec::new();
     let mut answer = |owners: &mut Owners<u64>, now_ms, last: &Record| {
@@ -371,7 +381,9 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     owners.tick(4_000);
     let (actions, _) = answer(&mut owners, 4_000, &theirs);
     assert_eq!(settled(&actions), [1], "it is let in");
-    owners.mark_passed(4_100, 11, &own, Mark::Here { sent_ms: 4_050 });
+    owners
+        .mark_passed(4_100, 11, &own, Mark::Here { sent_ms: 4_050 })
+        .expect("a mark of its time");
     owners.record_passed(4_100, 12, key, &claimed[0]);
     owners.claim(4_200, key, request(2, true));
     let (_, early) = answer(&mut owners, 4_200, &claimed[0]);
@@ -381,7 +393,9 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     let granted = settled(&owners.take_actions());
     assert!(granted.is_empty(), "the other may be sure of it");
     // The other's lease is over.
-    owners.mark_passed(7_000, 14, &own, Mark::Here { sent_ms: 6_950 });
+    owners
+        .mark_passed(7_000, 14, &own, Mark::Here { sent_ms: 6_950 })
+        .expect("a mark of its time");
     owners.tick(7_000);
     let (_, written) = answer(&mut owners, 7_000, &claimed[0]);
     owners.record_passed(7_100, 15, key, &written[0]);
@@ -433,14 +447,20 @@ fn request_of(user: &str, session: u64, is_clean: bool) -> Request<u64> {
 fn with_another_node() -> Owners<u64> {
     let own = process("own", 1);
     let mut owners = Owners::new(own.clone(), TERMS);
-    owners.mark_passed(500, 1, &own, Mark::Here { sent_ms: 500 });
+    owners
+        .mark_passed(500, 1, &own, Mark::Here { sent_ms: 500 })
+        .expect("a mark of its time");
     for incarnation in [1, 2] {
         let other = process("other", incarnation);
-        owners.mark_passed(1_000, 1 + incarnation, &other, Mark::Here { sent_ms: 7 });
+        owners
+            .mark_passed(1_000, 1 + incarnation, &other, Mark::Here { sent_ms: 7 })
+            .expect("a mark of its time");
     }
     for second in 1..=30 {
         let sent_ms = second * 1_000;
-        owners.mark_passed(sent_ms, 10 + second, &own, Mark::Here { sent_ms });
+        owners
+            .mark_passed(sent_ms, 10 + second, &own, Mark::Here { sent_ms })
+            .expect("a mark of its time");
         owners.tick(sent_ms);
     }
     owners.take_actions();
@@ -567,7 +587,9 @@ fn what_is_kept_is_removed_where_nobody_waits_for_the_session_in_its_place() {
     owners.claim(30_100, key, request_of("alice", 1, true));
     let answer = answered(&mut owners, 30_100, &mut found, false);
     assert_eq!(answer, (vec![], vec![]));
-    owners.mark_passed(36_000, 45, &own, Mark::Here { sent_ms: 36_000 });
+    owners
+        .mark_passed(36_000, 45, &own, Mark::Here { sent_ms: 36_000 })
+        .expect("a mark of its time");
     owners.tick(36_000);
     let mut refused = answered(&mut owners, 36_000, &mut found, true);
     let (sequence, written) = found.clone().expect("it was written");
@@ -608,7 +630,9 @@ fn a_node_is_sure_again_when_a_lost_session_has_ended_and_tells_so_when_it_is_wr
     let ends = |action: &Action<u64>| matches!(action, Action::End { .. });
     assert!(owners.take_actions().iter().any(ends));
     let mark = |owners: &mut Owners<u64>, now_ms| {
-        owners.mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms });
+        owners
+            .mark_passed(now_ms, now_ms, &own, Mark::Here { sent_ms: now_ms })
+            .expect("a mark of its time");
         owners.tick(now_ms);
     };
     mark(&mut owners, 33_000);
@@ -677,14 +701,37 @@ fn a_session_is_adopted_when_another_user_was_refused() {
     assert_eq!(answer(&mut owners, 30_300), (1, refused), "and once more");
     owners.was_not_adopted(30_310, key);
     assert_eq!(answer(&mut owners, 30_310), (0, vec![]), "after a pause");
-    owners.mark_passed(
-        30_900,
-        11,
-        &process("own", 1),
-        Mark::Here { sent_ms: 30_900 },
-    );
+    owners
+        .mark_passed(
+            30_900,
+            11,
+            &process("own", 1),
+            Mark::Here { sent_ms: 30_900 },
+        )
+        .expect("a mark of its time");
     owners.tick(30_900);
     assert_eq!(answer(&mut owners, 30_900), (1, vec![]));
     owners.was_adopted(30_910, key);
     assert_eq!((owners.busy(), owners.held()), (0, 1));
+}
+
+/// Somebody else has written a mark in this process's name: it would be sure for a time in which others have its sessions.
+#[test]
+fn a_mark_of_a_time_to_come_makes_nobody_sure() {
+    let terms = Terms {
+        lease_ms: 1_500,
+        absence_ms: 10_000,
+        claim_timeout_ms: 5_000,
+    };
+    let own = process("own", 7);
+    let mut owners = Owners::<u32>::new(own.clone(), terms);
+    for sent_ms in [1_001, u64::MAX] {
+        let passed = owners.mark_passed(1_000, 1, &own, Mark::Here { sent_ms });
+        assert!(passed.is_err(), "{sent_ms}");
+        assert!(!owners.is_sure(1_000));
+    }
+    owners
+        .mark_passed(1_000, 2, &own, Mark::Here { sent_ms: 900 })
+        .expect("a mark of its time");
+    assert!(owners.is_sure(1_000) && !owners.is_sure(2_400));
 }

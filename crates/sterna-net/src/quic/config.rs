@@ -1,6 +1,7 @@
 //! The settings of a QUIC listener.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,9 +94,11 @@ pub struct QuicConfig {
     pub low_watermark_bytes: usize,
     /// Unsent bytes at which a connection is given up. Default: 64 MiB.
     pub max_unsent_bytes: usize,
-    /// Secret from which the tokens of stateless resets are derived. With the same secret a
-    /// restarted broker tells peers of lost connections at once to connect again. Default: a random
-    /// one.
+    /// Secret from which the tokens of stateless resets are derived, by each listener with its address
+    /// ([`Placement::address`]). With the same secret and address a restarted broker tells peers of
+    /// lost connections at once to connect again. Default: a random one.
+    ///
+    /// Nodes that get each other's packets have different secrets, or a `server_id`.
     pub reset_secret: Option<[u8; 32]>,
     /// The node's name in connection identifiers, for balancers. Default: none, and identifiers name the
     /// shard alone.
@@ -173,7 +176,7 @@ impl QuicConfig {
     pub(super) fn endpoint(&self, placement: Placement) -> Result<EndpointConfig, SetupError> {
         let mut endpoint = EndpointConfig::default();
         if let Some(secret) = self.reset_secret {
-            endpoint.reset_key(Arc::new(ResetKey(secret)));
+            endpoint.reset_key(Arc::new(ResetKey::of_listener(&secret, placement.address)));
         }
         endpoint
             .max_udp_payload_size(self.settings.max_received_payload_bytes)
@@ -343,6 +346,23 @@ const FLIGHT_BYTES: u64 = 16 * 1024;
 struct ResetKey([u8; 32]);
 
 impl ResetKey {
+    /// The key of one listener. Another listener does not know this one's connections: with the same key it would tell
+    /// the token of a living connection to anybody who has seen a packet of it (RFC 9000, section 21.11).
+    fn of_listener(secret: &[u8; 32], address: SocketAddr) -> Self {
+        let name = format!(
+            "stateless resets of {} port {}",
+            address.ip(),
+            address.port()
+        );
+        Self(
+            Self(*secret)
+                .mac(name.as_bytes())
+                .finalize()
+                .into_bytes()
+                .into(),
+        )
+    }
+
     fn mac(&self, data: &[u8]) -> Hmac<Sha256> {
         let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(&self.0)
             .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));

@@ -196,6 +196,7 @@ mod tests {
             listener: 0,
             shard,
             shards,
+            address: ([127, 0, 0, 1], 0).into(),
         };
         ShardConnectionIds::new(placement, server_id)
     }

@@ -45,6 +45,8 @@ pub struct Placement {
     pub shard: u16,
     /// Number of shards, from 1 to 256: connection identifiers carry the shard in a byte.
     pub shards: u16,
+    /// Address of the listener's sockets, the same on all shards. Stateless resets are this listener's alone.
+    pub address: SocketAddr,
 }
 
 /// One QUIC listener on one shard: all its connections, without sockets or clocks.

@@ -258,6 +258,7 @@ fn unsuitable_configurations_are_refused() {
         listener: 0,
         shard: 0,
         shards: 1,
+        address: world.server_address,
     };
     let tls = Arc::new(identity.server_tls);
     let error = sterna_net::quic::Driver::new(config, tls, placement, world.now).unwrap_err();
@@ -336,6 +337,7 @@ fn a_restarted_server_with_the_same_secret_tells_peers_to_come_again() {
         listener: 3,
         shard: 1,
         shards: 4,
+        address: world.server_address,
     };
     world.server =
         sterna_net::quic::Driver::new(config, Arc::new(tls), placement, world.now).unwrap();

@@ -187,10 +187,12 @@ impl World {
     pub(crate) fn with_identity(identity: Identity, config: QuicConfig, delay: Duration) -> Self {
         let start = Instant::now();
         let tls = Arc::new(config.prepare_tls(&identity.server_tls, identity.tickets.clone()));
+        let server_address = "192.0.2.1:14567".parse().expect("a valid test setup");
         let placement = Placement {
             listener: 3,
             shard: 1,
             shards: 4,
+            address: server_address,
         };
         let server = Driver::new(config, tls, placement, start).expect("a valid test setup");
         Self {
@@ -198,7 +200,7 @@ impl World {
             start,
             now: start,
             server,
-            server_address: "192.0.2.1:14567".parse().expect("a valid test setup"),
+            server_address,
             clients: Vec::new(),
             log: Vec::new(),
             delay,

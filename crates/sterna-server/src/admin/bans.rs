@@ -89,10 +89,12 @@ impl Desk<'_, '_> {
         let invalid = |detail: &'static str| Trouble::new(Kind::InvalidContent, detail);
         let names = [&wanted.user, &wanted.client];
         if names
-            .iter()
-            .any(|name| name.as_ref().is_some_and(|name| name.is_empty()))
+            .into_iter()
+            .flatten()
+            .any(|name| name.is_empty() || name.contains('\0'))
         {
-            return Err(invalid("a name is not empty"));
+            let detail = "a name is not empty, and has no character U+0000";
+            return Err(invalid(detail));
         }
         let banned = Banned {
             user: wanted.user,

@@ -548,6 +548,14 @@ impl Call {
             let detail = "the path is not percent-encoded UTF-8";
             Trouble::new(Kind::InvalidParameter, detail)
         })?;
+        let nul = |name: &str| {
+            let detail = format!("{name}: no name or topic has the character U+0000");
+            Trouble::new(Kind::InvalidParameter, detail)
+        };
+        // Names with it are those of the broker's own sessions.
+        if argument.contains('\0') {
+            return Err(nul("the path"));
+        }
         let mut parameters = Vec::new();
         for part in query.split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
@@ -556,6 +564,9 @@ impl Call {
             let is_new = parameters.iter().all(|(other, _)| *other != name);
             match (known, value) {
                 (Some(known), Some(value)) if is_new => {
+                    if value.contains('\0') {
+                        return Err(nul(known.name));
+                    }
                     parameters.push((known.name, value.into_owned()));
                 }
                 _ => {
@@ -674,6 +685,16 @@ mod tests {
             ("GET", "/admin/v1/sessions/", Err(404)),
             ("GET", "/admin/v1/sessions/a/b", Err(404)),
             ("GET", "/admin/v1/sessions/%ff", Err(400)),
+            // The root of a shared subscription of a cluster, and what has such a name beside the path.
+            ("GET", "/admin/v1/sessions/%00$share%2Fg%2Ft", Err(400)),
+            ("DELETE", "/admin/v1/sessions/%00$share%2Fg%2Ft", Err(400)),
+            (
+                "GET",
+                "/admin/v1/sessions/%00$share%2Fg%2Ft/subscriptions",
+                Err(400),
+            ),
+            ("GET", "/admin/v1/trace?client=%00$share%2Fg%2Ft", Err(400)),
+            ("GET", "/admin/v1/clients?name=a%00", Err(400)),
             ("GET", "/admin/v1/node?x=1", Err(400)),
             ("GET", "/admin/v1/clients?limit=1&limit=2", Err(400)),
         ] {

@@ -261,7 +261,9 @@ impl HttpSession {
 /// cluster the position whose id is 1.
 pub(crate) fn reserved_ids(record: Option<&[u8]>) -> u64 {
     let up_to = record.and_then(|value| value.try_into().ok());
-    up_to.map_or(0, u64::from_be_bytes)
+    // No session gives so many: what others write into NATS must not make the next one overflow.
+    let up_to = up_to.map(u64::from_be_bytes);
+    up_to.filter(|&id| i64::try_from(id).is_ok()).unwrap_or(0)
 }
 
 /// The client identifier of a subscription of HTTP: no two users' names meet, nor those of clients
@@ -440,6 +442,18 @@ mod tests {
         // Too far from the beginning for an exact number.
         let far = here.sent(5, first + (1 << 53), 1);
         assert!(far > ids[1] && here.position_of(far).is_none());
+    }
+
+    /// Others may have written the record into NATS.
+    #[test]
+    fn a_record_of_ids_that_no_session_has_given_is_none() {
+        let highest = i64::MAX as u64;
+        for (record, up_to) in [(7, 7), (highest, highest), (highest + 1, 0), (u64::MAX, 0)] {
+            assert_eq!(reserved_ids(Some(&record.to_be_bytes())), up_to);
+        }
+        let mut session = HttpSession::default();
+        session.restore(reserved_ids(Some(&u64::MAX.to_be_bytes())));
+        assert!(session.reserve().is_some());
     }
 
     #[test]

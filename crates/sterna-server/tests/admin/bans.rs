@@ -147,6 +147,8 @@ fn what_is_no_ban_is_refused() {
         (json!({}), 400),
         (json!({ "reason": "x" }), 400),
         (json!({ "user": "" }), 400),
+        (json!({ "user": "a\0" }), 400),
+        (json!({ "client": "\0$share/g/t" }), 400),
         (json!({ "address": "x" }), 400),
         (json!({ "address": "10.0.0.1/8" }), 400),
         (json!({ "user": "u".repeat(1025) }), 400),

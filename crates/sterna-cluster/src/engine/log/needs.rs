@@ -1,6 +1,7 @@
 //! The positions of the log that nodes need, and the removal of entries that nobody needs.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,9 +26,10 @@ impl Needs {
     /// A process has said which position it needs. The need of an earlier process of the node holds until that is
     /// swept, but a late word of it is ignored.
     fn note(&mut self, node: &str, incarnation: u64, position: u64) {
-        let later = (node.into(), incarnation + 1)..=(node.into(), u64::MAX);
-        if self.0.range(later).next().is_none() {
-            self.0.insert((node.into(), incarnation), position);
+        let (name, last) = ((node.into(), incarnation), (node.into(), u64::MAX));
+        let later = (Bound::Excluded(&name), Bound::Included(&last));
+        if self.0.range::<(Box<str>, u64), _>(later).next().is_none() {
+            self.0.insert(name, position);
         }
     }
 
@@ -163,5 +165,12 @@ mod tests {
         assert_eq!(needs.lowest(), Some(850));
         needs.forget("a", 9);
         assert_eq!(needs.lowest(), Some(900), "another node");
+        needs.note("a", u64::MAX, 100);
+        needs.note("a", 9, 50);
+        assert_eq!(
+            needs.lowest(),
+            Some(100),
+            "the highest incarnation is one as others"
+        );
     }
 }

@@ -16,6 +16,7 @@ use sterna_broker::{ReadAnswer, ReadRequest};
 use super::{TOGETHER, position, sequence};
 use crate::engine::streams::LOG;
 use crate::engine::{Core, Retry, retained};
+use crate::owners::number_in;
 use crate::port::ToShard;
 use crate::subject;
 
@@ -200,8 +201,9 @@ impl Core {
                 Some(status) => return Err(format!("NATS answers {status}")),
             }
             let headers = answer.headers.unwrap_or_default();
-            let sequence = headers.get(NATS_SEQUENCE);
-            let sequence = sequence.and_then(|number| number.as_str().parse().ok());
+            // NATS puts its headers behind those of the message, which may have one of this name.
+            let sequence = headers.get_last(NATS_SEQUENCE);
+            let sequence = sequence.and_then(|number| number_in(number.as_str()));
             let payload = answer.payload;
             let sequence = sequence.ok_or("an entry of the log has no number")?;
             entries.push_back(Entry {

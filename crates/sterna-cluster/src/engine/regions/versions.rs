@@ -113,7 +113,7 @@ impl Versions {
                 if last.until_ms <= now_ms {
                     return false;
                 }
-                if last.published_ms + SETTLED_MS <= now_ms {
+                if last.published_ms.saturating_add(SETTLED_MS) <= now_ms {
                     let others = versions.iter().filter(|version| !version.is_empty);
                     cleared.extend(others.map(|version| Cleared {
                         topic: topic.clone(),
@@ -232,6 +232,14 @@ mod tests {
         // Another node removes it, or nobody does.
         versions.forget_before(10 + CLEARED.as_millis() as u64 + LOOK_MS);
         assert!(versions.topics.is_empty(), "{versions:?}");
+    }
+
+    /// Its time comes from NATS.
+    #[test]
+    fn what_was_cleared_at_the_end_of_time_is_looked_at_as_all_else() {
+        let mut versions = Versions::default();
+        versions.note("t", ("a", 1), u64::MAX, None, true);
+        assert_eq!(versions.forget_before(24 * 3_600_000), []);
     }
 
     #[test]

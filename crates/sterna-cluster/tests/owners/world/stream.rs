@@ -40,7 +40,9 @@ impl World {
             match item {
                 Item::Mark(process, mark) => {
                     self.with(node, start, |owners, now_ms| {
-                        owners.mark_passed(now_ms, sequence, &process, mark);
+                        owners
+                            .mark_passed(now_ms, sequence, &process, mark)
+                            .expect("a mark of its time");
                     });
                 }
                 Item::Record(key, record) => {
