@@ -79,11 +79,12 @@ impl LogNeeds {
         self.all_from = self.all_from.min(position);
     }
 
-    /// Of these readers, which rise with what they need first, those that fit the limits.
-    fn of(all_from: u64, limits: NeedsLimits, readers: Vec<ReaderNeeds>) -> Self {
+    /// Of these readers, which rise with what they need first, those that fit the limits. None is asked for behind the
+    /// first that does not: each may have a megabyte of filters.
+    fn of(all_from: u64, limits: NeedsLimits, readers: impl Iterator<Item = ReaderNeeds>) -> Self {
         let mut needs = Self {
             all_from,
-            readers: Vec::with_capacity(readers.len()),
+            readers: Vec::new(),
         };
         let (mut filters, mut positions) = (0, 0);
         for mut reader in readers {
@@ -104,7 +105,7 @@ impl LogNeeds {
     }
 
     /// The needs of the readers whose records these are. `each` visits all records, in the order of their keys, and is
-    /// called twice. A record that cannot be understood may be of a reader of all messages: then everything stays.
+    /// called three times. A record that cannot be understood may be of a reader of all messages: then everything stays.
     ///
     /// # Errors
     /// Those of `each`.
@@ -119,9 +120,20 @@ impl LogNeeds {
             is_understood &= found.visit(&mut behind, key, value).is_some();
         })?;
         let (all_from, names) = behind.finish();
+        let mut counts: BTreeMap<Name, usize> = BTreeMap::new();
+        for name in &names {
+            counts.insert(name.clone(), 0);
+        }
+        each(&mut |key, _| count_filter(&mut counts, key))?;
+        // One more than fits, which tells from where on everything stays.
+        let mut filters = 0;
         let mut readers: BTreeMap<Name, ReaderNeeds> = BTreeMap::new();
         for name in &names {
             readers.insert(name.clone(), ReaderNeeds::default());
+            filters += counts.get(name).copied().unwrap_or(0);
+            if filters > limits.filters {
+                break;
+            }
         }
         each(&mut |key, value| {
             is_understood &= collect(&mut readers, key, value).is_some();
@@ -129,8 +141,8 @@ impl LogNeeds {
         if !is_understood {
             return Ok(Self::default());
         }
-        let in_order = names.iter().filter_map(|name| readers.remove(name));
-        Ok(Self::of(all_from, limits, in_order.collect()))
+        let in_order = names.iter().map_while(|name| readers.remove(name));
+        Ok(Self::of(all_from, limits, in_order))
     }
 }
 
@@ -166,6 +178,16 @@ impl FirstNeeds {
             _ => {}
         }
         Some(())
+    }
+}
+
+/// Counts a record of a filter for its reader, if that is listed.
+fn count_filter(counts: &mut BTreeMap<Name, usize>, key: &[u8]) {
+    let Some((Kind::Subscription | Kind::Past, name, _)) = split_key(key) else {
+        return;
+    };
+    if let Some(count) = counts.get_mut(&Name::Session(name.into())) {
+        *count += 1;
     }
 }
 
@@ -308,11 +330,10 @@ impl<R: Ord> Behind<R> {
     }
 
     /// The needs of those that are listed. Where `needs_of` has none of a reader, that has ended.
-    pub(crate) fn needs(self, mut needs_of: impl FnMut(R) -> Option<ReaderNeeds>) -> LogNeeds {
+    pub(crate) fn needs(self, needs_of: impl FnMut(R) -> Option<ReaderNeeds>) -> LogNeeds {
         let limits = self.limits;
         let (all_from, listed) = self.finish();
-        let readers = listed.into_iter().filter_map(&mut needs_of).collect();
-        LogNeeds::of(all_from, limits, readers)
+        LogNeeds::of(all_from, limits, listed.into_iter().filter_map(needs_of))
     }
 }
 
@@ -366,15 +387,36 @@ mod tests {
     fn a_list_that_is_too_long_is_said_with_less_and_then_not_at_all() {
         let long: Vec<u64> = (20..60).collect();
         let readers = vec![one("a", 70, &long), one("b", 80, &[30])];
-        let needs = LogNeeds::of(1_000, LIMITS, readers.clone());
+        let needs = LogNeeds::of(1_000, LIMITS, readers.clone().into_iter());
         assert_eq!(needs.readers[0], one("a", 20, &[]));
         assert_eq!((needs.all_from, &needs.readers[1]), (1_000, &readers[1]));
         let fewer = NeedsLimits {
             filters: 1,
             ..LIMITS
         };
-        let needs = LogNeeds::of(1_000, fewer, readers);
+        let needs = LogNeeds::of(1_000, fewer, readers.into_iter());
         assert_eq!((needs.all_from, needs.readers.len()), (30, 1));
+    }
+
+    #[test]
+    fn no_reader_is_asked_for_its_filters_behind_the_limit() {
+        let limits = NeedsLimits {
+            readers: 256,
+            ..LIMITS
+        };
+        let mut behind = Behind::new(limits);
+        for first in 0..256 {
+            behind.note(first, || first);
+        }
+        let mut asked = 0;
+        let needs = behind.needs(|first| {
+            asked += 1;
+            let mut reader = one("a", first, &[]);
+            reader.filters = vec![reader.filters[0].clone(); 4];
+            Some(reader)
+        });
+        // The third has none any more.
+        assert_eq!((asked, needs.readers.len(), needs.all_from), (3, 2, 2));
     }
 
     #[test]

@@ -374,6 +374,7 @@ impl Writer {
             end,
             file: Some(Arc::clone(&file)),
             index: Some(IndexBuilder::new(first_position)),
+            lacks_index: false,
             is_replaced: false,
         };
         let segment = Arc::new(Segment::new(&header, state));
@@ -401,6 +402,7 @@ impl Writer {
             file: None,
             // Made again from the rest of the segment.
             index: None,
+            lacks_index: false,
             is_replaced: false,
         };
         let name = segment_name(active.segment.number);
