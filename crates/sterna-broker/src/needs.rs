@@ -122,10 +122,10 @@ impl LogNeeds {
         let (all_from, names) = behind.finish();
         let mut counts: BTreeMap<Name, usize> = BTreeMap::new();
         for name in &names {
-            counts.insert(name.clone(), 0);
+            counts.insert(name.clone(), usize::from(matches!(name, Name::Group(_))));
         }
-        each(&mut |key, _| count_filter(&mut counts, key))?;
-        // One more than fits, which tells from where on everything stays.
+        each(&mut |key, value| count_filter(&mut counts, key, value))?;
+        // Groups have a filter each. One reader more than fits tells from where on everything stays.
         let mut filters = 0;
         let mut readers: BTreeMap<Name, ReaderNeeds> = BTreeMap::new();
         for name in &names {
@@ -181,12 +181,33 @@ impl FirstNeeds {
     }
 }
 
-/// Counts a record of a filter for its reader, if that is listed.
-fn count_filter(counts: &mut BTreeMap<Name, usize>, key: &[u8]) {
-    let Some((Kind::Subscription | Kind::Past, name, _)) = split_key(key) else {
-        return;
+/// The filter that a record of a session says, `None` where that cannot be understood.
+fn filter_of(kind: Kind, rest: &[u8], value: &[u8]) -> Option<Option<NeededFilter>> {
+    let (until, filter) = match kind {
+        Kind::Past => {
+            let (until, filter) = rest.split_first_chunk()?;
+            (u64::from_be_bytes(*until), filter)
+        }
+        Kind::Subscription => (u64::MAX, rest),
+        _ => return Some(None),
     };
-    if let Some(count) = counts.get_mut(&Name::Session(name.into())) {
+    let filter = std::str::from_utf8(filter).ok()?;
+    let record = SubscriptionRecord::decode(value)?;
+    // Members of a shared subscription have its messages by its own record.
+    let is_own = record.flags.qos().is_acknowledged() && !filter.starts_with("$share/");
+    Some(is_own.then(|| NeededFilter {
+        filter: filter.into(),
+        since: record.since,
+        until,
+    }))
+}
+
+/// Counts a filter for its reader, if that is listed.
+fn count_filter(counts: &mut BTreeMap<Name, usize>, key: &[u8], value: &[u8]) {
+    if let Some((kind, name, rest)) = split_key(key)
+        && let Some(Some(_)) = filter_of(kind, rest, value)
+        && let Some(count) = counts.get_mut(&Name::Session(name.into()))
+    {
         *count += 1;
     }
 }
@@ -207,24 +228,7 @@ fn collect(readers: &mut BTreeMap<Name, ReaderNeeds>, key: &[u8], value: &[u8]) 
         Kind::Group => {
             *reader = ReaderNeeds::of_stored_group(name, &GroupRecord::decode(value)?);
         }
-        _ => {
-            let (until, filter) = if kind == Kind::Past {
-                let (until, filter) = rest.split_first_chunk()?;
-                (u64::from_be_bytes(*until), filter)
-            } else {
-                (u64::MAX, rest)
-            };
-            let filter = std::str::from_utf8(filter).ok()?;
-            let record = SubscriptionRecord::decode(value)?;
-            // Members of a shared subscription have its messages by its own record.
-            if record.flags.qos().is_acknowledged() && !filter.starts_with("$share/") {
-                reader.filters.push(NeededFilter {
-                    filter: filter.into(),
-                    since: record.since,
-                    until,
-                });
-            }
-        }
+        _ => reader.filters.extend(filter_of(kind, rest, value)?),
     }
     Some(())
 }
@@ -417,6 +421,43 @@ mod tests {
         });
         // The third has none any more.
         assert_eq!((asked, needs.readers.len(), needs.all_from), (3, 2, 2));
+    }
+
+    #[test]
+    fn of_records_those_readers_are_listed_whose_filters_fit() {
+        use crate::records::key;
+        use crate::route::RouteFlags;
+
+        let subscription = |qos| SubscriptionRecord {
+            flags: RouteFlags::from_bits(qos),
+            identifier: None,
+            since: 0,
+        };
+        let mut records: Vec<(Box<[u8]>, Vec<u8>)> = Vec::new();
+        for (name, from) in [("one", 5_u64), ("two", 6), ("three", 7)] {
+            records.push((key(Kind::Cursor, name, &[]), Cursor::at(from).encode()));
+            for number in 0..8_u8 {
+                // Every second is at QoS 0 and needs nothing.
+                let value = subscription(number % 2).encode();
+                records.push((key(Kind::Subscription, name, &[b'a' + number]), value));
+            }
+        }
+        records.sort();
+        let read = |filters| {
+            let limits = NeedsLimits { filters, ..LIMITS };
+            let each = |visit: &mut dyn FnMut(&[u8], &[u8])| {
+                for (key, value) in &records {
+                    visit(key, value);
+                }
+                Ok::<(), ()>(())
+            };
+            let needs = LogNeeds::of_records(limits, each).unwrap();
+            (needs.readers.len(), needs.all_from)
+        };
+        assert_eq!(read(12), (3, 1_000));
+        assert_eq!(read(11), (2, 7));
+        assert_eq!(read(4), (1, 6));
+        assert_eq!(read(3), (0, 5));
     }
 
     #[test]

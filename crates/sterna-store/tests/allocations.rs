@@ -161,6 +161,8 @@ fn a_look_at_a_segment_takes_little_for_a_topic_whatever_the_number_of_readers()
         segment_bytes: 1 << 20,
         minimum_free_bytes: 0,
         rewrite_interval_ms: 0,
+        // It is looked at, and does not pay.
+        rewrite_least_percent: 100,
         rewrite_bytes_per_s: u64::MAX,
         ..Settings::default()
     };

@@ -379,6 +379,7 @@ fn what_could_not_be_read_when_an_index_was_made_stays() {
             store = store.reopen();
             store.pass(20);
         }
+        checkpoint(&mut store);
         tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
         assert!(store.engine.usage_reader().usage().rewritten_segments > 4);
         store.disk.make_readable();
@@ -410,6 +411,7 @@ fn a_file_whose_index_was_made_over_damage_stays_as_it_is_and_is_told() {
     let index = harmed.replace(".log", ".index");
     assert!(log_files(&store.disk, ".index").contains(&index));
     for _ in 0..2 {
+        checkpoint(&mut store);
         tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
         store.pass(3_000);
         assert_eq!(store.disk.content(&harmed).unwrap(), content);
@@ -461,7 +463,7 @@ fn frames_that_are_missing_without_a_trace_are_damage() {
         };
         let (mut store, _, harmed) = without_indexes(harm);
         let content = store.disk.content(&harmed).unwrap();
-        store.pass(20);
+        checkpoint(&mut store);
         tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
         store.pass(3_000);
         assert!(store.engine.usage_reader().usage().rewritten_segments > 4);
@@ -514,6 +516,7 @@ fn a_look_that_would_take_too_much_memory_leaves_all() {
     assert_eq!(all(&mut store), before);
     let disk = store.disk.clone();
     let mut store = Store::open(&disk, &eager());
+    checkpoint(&mut store);
     tell(&mut store, needs());
     store.pass(3_000);
     let after = all(&mut store);
