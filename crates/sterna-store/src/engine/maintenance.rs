@@ -157,6 +157,8 @@ impl Maintenance {
             }
             Ok(())
         } else {
+            // Those whose time has come are gone, or have their index.
+            self.put_off.retain(|_, put_off| now_ms < put_off.until_ms);
             if self.removal_put_off.is_none_or(|at| now_ms >= at.until_ms) {
                 let records = Arc::clone(&self.records);
                 let Some(turn) = records.turn_to_change() else {

@@ -351,7 +351,11 @@ impl Writer {
         let limit = shared.settings.segment_bytes.max(least);
         let name = segment_name(header.number);
         let draft = format!("{name}{UNFINISHED}");
-        remove_if_there(&*shared.disk, &draft)?;
+        if let Err(error) = remove_if_there(&*shared.disk, &draft) {
+            // A draft that cannot be removed costs its number, and not all that is appended from now on.
+            self.next_number += u64::from(shared.disk.open(&draft).is_ok());
+            return Err(error);
+        }
         let file = shared.disk.create(&draft)?;
         if let Err(error) = file.allocate(limit) {
             if error.kind() != io::ErrorKind::StorageFull {

@@ -343,6 +343,8 @@ struct Frames<'a> {
     scanner: Scanner<'a>,
     end: End,
     next_sequence: u64,
+    /// A frame was met that the next segment has.
+    is_superseded: bool,
 }
 
 impl<'a> Frames<'a> {
@@ -351,6 +353,7 @@ impl<'a> Frames<'a> {
             scanner: Scanner::new(&*file.file, seal, start.offset, file.length),
             end: start,
             next_sequence,
+            is_superseded: false,
         }
     }
 
@@ -365,6 +368,7 @@ impl<'a> Frames<'a> {
         };
         // The segment failed, and the next one has this frame and all that follow.
         if header.sequence >= self.next_sequence {
+            self.is_superseded = true;
             return Ok(None);
         }
         if header.sequence <= self.end.sequence || header.first_position < self.end.position {
@@ -465,7 +469,12 @@ impl Survey {
         }
         // A segment that failed may have the rest of frames that the next one has: nothing is missing then.
         let is_whole = before + 1 == next_sequence;
-        let is_short = next_sequence != u64::MAX && !is_whole && !may_have_gaps;
+        let is_short = if may_have_gaps {
+            // It has no room behind its last frame.
+            !frames.is_superseded && frames.end.offset < file.length
+        } else {
+            !is_whole
+        } && next_sequence != u64::MAX;
         if (!open.is_empty() && !is_whole) || is_short {
             survey
                 .gaps

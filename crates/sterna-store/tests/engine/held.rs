@@ -117,8 +117,14 @@ fn a_start_leaves_what_does_not_count_and_cannot_be_removed() {
         store.disk.hold(name);
     }
     store.disk.hold(&empty);
+    // The next segment would be made under this name.
+    let number: u64 = empty["log/".len()..][..10].parse().unwrap();
+    let next = format!("log/{:010}.log.new", number + 1);
+    store.disk.create(&next).unwrap();
+    store.disk.hold(&next);
     let mut store = store.reopen();
     assert_eq!(all(&mut store), before);
+    store.pass(200);
     store.append(&[("busy/1", &[1; 300])]).unwrap();
     store.pass(20);
     assert_eq!(all(&mut store).len(), before.len() + 1);

@@ -476,6 +476,30 @@ fn frames_that_are_missing_without_a_trace_are_damage() {
     }
 }
 
+/// Numbers of frames say nothing where frames were taken out, but the file ends with one.
+#[test]
+fn a_rewritten_file_whose_end_is_missing_is_told_and_stays() {
+    let mut store = open(&eager());
+    fill(&mut store, 30);
+    tell(&mut store, told(vec![needs_of(&["rare/+"], 18)]));
+    let name = log_files(&store.disk, ".log").remove(0);
+    store.disk.kill_process();
+    let length = store.disk.content(&name).unwrap().len();
+    let file = store.disk.open(&name).unwrap();
+    file.write_at(length as u64 - 300, &[0; 300]).unwrap();
+    store.disk.remove(&name.replace(".log", ".index")).unwrap();
+    let content = store.disk.content(&name).unwrap();
+    let mut store = store.reopen();
+    checkpoint(&mut store);
+    tell(&mut store, told(vec![needs_of(&["rare/+"], 600)]));
+    store.pass(2_000);
+    assert_eq!(store.disk.content(&name).unwrap(), content);
+    let disk: Arc<dyn Disk> = Arc::new(store.disk.clone());
+    for damage in [inspect(&disk).unwrap().damage, store.engine.damage()] {
+        assert!(damage.len() == 1 && damage[0].file == name, "{damage:?}");
+    }
+}
+
 #[test]
 fn an_index_that_is_no_good_is_made_again_on_the_disk() {
     let mut store = open(&eager());
