@@ -479,6 +479,12 @@ impl Rewriter {
                  store.maximum_rewrite_memory_bytes ({most_bytes})"
             );
         }
+        let before = self.looks.get(&segment.number).and_then(|look| look.stays);
+        if stays == Some(Stays::Damaged) && before != stays {
+            tracing::warn!(
+                "store: {name} stays as it is: frames are damaged or missing, or cannot be read"
+            );
+        }
         self.note(std::slice::from_ref(segment), now_ms, told, stays);
         self.rest_for(now_ms, read_bytes)
     }

@@ -94,13 +94,17 @@ fn size(disk: &dyn Disk) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Whether all frames of a segment were found, up to that which the next begins with. A damaged file stays as it is, so that it can
-/// be looked at.
+/// Whether all frames of a segment were found, up to that which the next begins with. A damaged file stays as it is, so
+/// that it can be looked at.
 fn is_sound(file: &SegmentFile, walked: &Walked, next: &SegmentHeader) -> bool {
-    let last = walked.extents.last();
     // The walk does not know that another file follows, and takes what is missing at the end for room.
-    let is_whole =
-        file.has_gaps() || last.is_some_and(|last| last.end.sequence + 1 >= next.first_sequence);
+    let is_whole = walked.extents.last().is_some_and(|last| {
+        if file.has_gaps() {
+            last.end.offset == file.length
+        } else {
+            last.end.sequence + 1 >= next.first_sequence
+        }
+    });
     is_whole && walked.damage.is_empty() && walked.torn.is_none()
 }
 
