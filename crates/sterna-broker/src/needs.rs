@@ -181,32 +181,32 @@ impl FirstNeeds {
     }
 }
 
-/// The filter that a record of a session says, `None` where that cannot be understood.
-fn filter_of(kind: Kind, rest: &[u8], value: &[u8]) -> Option<Option<NeededFilter>> {
-    let (until, filter) = match kind {
-        Kind::Past => {
-            let (until, filter) = rest.split_first_chunk()?;
-            (u64::from_be_bytes(*until), filter)
-        }
-        Kind::Subscription => (u64::MAX, rest),
-        _ => return Some(None),
+/// The filter of a session's subscription, as its record says, and whether the session has messages of the log by it.
+/// `None` where the record cannot be understood.
+fn filter_of(kind: Kind, rest: &[u8], value: &[u8]) -> Option<(NeededFilter, bool)> {
+    let (until, filter) = if kind == Kind::Past {
+        let (until, filter) = rest.split_first_chunk()?;
+        (u64::from_be_bytes(*until), filter)
+    } else {
+        (u64::MAX, rest)
     };
     let filter = std::str::from_utf8(filter).ok()?;
     let record = SubscriptionRecord::decode(value)?;
     // Members of a shared subscription have its messages by its own record.
     let is_own = record.flags.qos().is_acknowledged() && !filter.starts_with("$share/");
-    Some(is_own.then(|| NeededFilter {
+    let filter = NeededFilter {
         filter: filter.into(),
         since: record.since,
         until,
-    }))
+    };
+    Some((filter, is_own))
 }
 
 /// Counts a filter for its reader, if that is listed.
 fn count_filter(counts: &mut BTreeMap<Name, usize>, key: &[u8], value: &[u8]) {
-    if let Some((kind, name, rest)) = split_key(key)
-        && let Some(Some(_)) = filter_of(kind, rest, value)
+    if let Some((kind @ (Kind::Subscription | Kind::Past), name, rest)) = split_key(key)
         && let Some(count) = counts.get_mut(&Name::Session(name.into()))
+        && let Some((_, true)) = filter_of(kind, rest, value)
     {
         *count += 1;
     }
@@ -228,7 +228,10 @@ fn collect(readers: &mut BTreeMap<Name, ReaderNeeds>, key: &[u8], value: &[u8]) 
         Kind::Group => {
             *reader = ReaderNeeds::of_stored_group(name, &GroupRecord::decode(value)?);
         }
-        _ => reader.filters.extend(filter_of(kind, rest, value)?),
+        _ => {
+            let (filter, is_own) = filter_of(kind, rest, value)?;
+            reader.filters.extend(is_own.then_some(filter));
+        }
     }
     Some(())
 }

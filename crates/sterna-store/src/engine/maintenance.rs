@@ -170,7 +170,7 @@ impl Maintenance {
                     self.remove_segment()
                 };
                 drop(turn);
-                if let Ok(true) = removed {
+                if removed == Ok(true) {
                     self.removal_put_off = None;
                     return Step::Again;
                 }
