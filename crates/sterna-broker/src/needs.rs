@@ -79,11 +79,12 @@ impl LogNeeds {
         self.all_from = self.all_from.min(position);
     }
 
-    /// Of these readers, which rise with what they need first, those that fit the limits.
-    fn of(all_from: u64, limits: NeedsLimits, readers: Vec<ReaderNeeds>) -> Self {
+    /// Of these readers, which rise with what they need first, those that fit the limits. None is asked for behind the
+    /// first that does not: each may have a megabyte of filters.
+    fn of(all_from: u64, limits: NeedsLimits, readers: impl Iterator<Item = ReaderNeeds>) -> Self {
         let mut needs = Self {
             all_from,
-            readers: Vec::with_capacity(readers.len()),
+            readers: Vec::new(),
         };
         let (mut filters, mut positions) = (0, 0);
         for mut reader in readers {
@@ -104,7 +105,7 @@ impl LogNeeds {
     }
 
     /// The needs of the readers whose records these are. `each` visits all records, in the order of their keys, and is
-    /// called twice. A record that cannot be understood may be of a reader of all messages: then everything stays.
+    /// called three times. A record that cannot be understood may be of a reader of all messages: then everything stays.
     ///
     /// # Errors
     /// Those of `each`.
@@ -119,9 +120,20 @@ impl LogNeeds {
             is_understood &= found.visit(&mut behind, key, value).is_some();
         })?;
         let (all_from, names) = behind.finish();
+        let mut counts: BTreeMap<Name, usize> = BTreeMap::new();
+        for name in &names {
+            counts.insert(name.clone(), usize::from(matches!(name, Name::Group(_))));
+        }
+        each(&mut |key, value| count_filter(&mut counts, key, value))?;
+        // Groups have a filter each. One reader more than fits tells from where on everything stays.
+        let mut filters = 0;
         let mut readers: BTreeMap<Name, ReaderNeeds> = BTreeMap::new();
         for name in &names {
             readers.insert(name.clone(), ReaderNeeds::default());
+            filters += counts.get(name).copied().unwrap_or(0);
+            if filters > limits.filters {
+                break;
+            }
         }
         each(&mut |key, value| {
             is_understood &= collect(&mut readers, key, value).is_some();
@@ -129,8 +141,8 @@ impl LogNeeds {
         if !is_understood {
             return Ok(Self::default());
         }
-        let in_order = names.iter().filter_map(|name| readers.remove(name));
-        Ok(Self::of(all_from, limits, in_order.collect()))
+        let in_order = names.iter().map_while(|name| readers.remove(name));
+        Ok(Self::of(all_from, limits, in_order))
     }
 }
 
@@ -169,6 +181,37 @@ impl FirstNeeds {
     }
 }
 
+/// The filter of a session's subscription, as its record says, and whether the session has messages of the log by it.
+/// `None` where the record cannot be understood.
+fn filter_of(kind: Kind, rest: &[u8], value: &[u8]) -> Option<(NeededFilter, bool)> {
+    let (until, filter) = if kind == Kind::Past {
+        let (until, filter) = rest.split_first_chunk()?;
+        (u64::from_be_bytes(*until), filter)
+    } else {
+        (u64::MAX, rest)
+    };
+    let filter = std::str::from_utf8(filter).ok()?;
+    let record = SubscriptionRecord::decode(value)?;
+    // Members of a shared subscription have its messages by its own record.
+    let is_own = record.flags.qos().is_acknowledged() && !filter.starts_with("$share/");
+    let filter = NeededFilter {
+        filter: filter.into(),
+        since: record.since,
+        until,
+    };
+    Some((filter, is_own))
+}
+
+/// Counts a filter for its reader, if that is listed.
+fn count_filter(counts: &mut BTreeMap<Name, usize>, key: &[u8], value: &[u8]) {
+    if let Some((kind @ (Kind::Subscription | Kind::Past), name, rest)) = split_key(key)
+        && let Some(count) = counts.get_mut(&Name::Session(name.into()))
+        && let Some((_, true)) = filter_of(kind, rest, value)
+    {
+        *count += 1;
+    }
+}
+
 /// Takes in what a record says of a listed reader; `None` where it cannot be understood.
 fn collect(readers: &mut BTreeMap<Name, ReaderNeeds>, key: &[u8], value: &[u8]) -> Option<()> {
     let (kind, name, rest) = split_key(key)?;
@@ -186,22 +229,8 @@ fn collect(readers: &mut BTreeMap<Name, ReaderNeeds>, key: &[u8], value: &[u8]) 
             *reader = ReaderNeeds::of_stored_group(name, &GroupRecord::decode(value)?);
         }
         _ => {
-            let (until, filter) = if kind == Kind::Past {
-                let (until, filter) = rest.split_first_chunk()?;
-                (u64::from_be_bytes(*until), filter)
-            } else {
-                (u64::MAX, rest)
-            };
-            let filter = std::str::from_utf8(filter).ok()?;
-            let record = SubscriptionRecord::decode(value)?;
-            // Members of a shared subscription have its messages by its own record.
-            if record.flags.qos().is_acknowledged() && !filter.starts_with("$share/") {
-                reader.filters.push(NeededFilter {
-                    filter: filter.into(),
-                    since: record.since,
-                    until,
-                });
-            }
+            let (filter, is_own) = filter_of(kind, rest, value)?;
+            reader.filters.extend(is_own.then_some(filter));
         }
     }
     Some(())
@@ -308,11 +337,10 @@ impl<R: Ord> Behind<R> {
     }
 
     /// The needs of those that are listed. Where `needs_of` has none of a reader, that has ended.
-    pub(crate) fn needs(self, mut needs_of: impl FnMut(R) -> Option<ReaderNeeds>) -> LogNeeds {
+    pub(crate) fn needs(self, needs_of: impl FnMut(R) -> Option<ReaderNeeds>) -> LogNeeds {
         let limits = self.limits;
         let (all_from, listed) = self.finish();
-        let readers = listed.into_iter().filter_map(&mut needs_of).collect();
-        LogNeeds::of(all_from, limits, readers)
+        LogNeeds::of(all_from, limits, listed.into_iter().filter_map(needs_of))
     }
 }
 
@@ -366,15 +394,73 @@ mod tests {
     fn a_list_that_is_too_long_is_said_with_less_and_then_not_at_all() {
         let long: Vec<u64> = (20..60).collect();
         let readers = vec![one("a", 70, &long), one("b", 80, &[30])];
-        let needs = LogNeeds::of(1_000, LIMITS, readers.clone());
+        let needs = LogNeeds::of(1_000, LIMITS, readers.clone().into_iter());
         assert_eq!(needs.readers[0], one("a", 20, &[]));
         assert_eq!((needs.all_from, &needs.readers[1]), (1_000, &readers[1]));
         let fewer = NeedsLimits {
             filters: 1,
             ..LIMITS
         };
-        let needs = LogNeeds::of(1_000, fewer, readers);
+        let needs = LogNeeds::of(1_000, fewer, readers.into_iter());
         assert_eq!((needs.all_from, needs.readers.len()), (30, 1));
+    }
+
+    #[test]
+    fn no_reader_is_asked_for_its_filters_behind_the_limit() {
+        let limits = NeedsLimits {
+            readers: 256,
+            ..LIMITS
+        };
+        let mut behind = Behind::new(limits);
+        for first in 0..256 {
+            behind.note(first, || first);
+        }
+        let mut asked = 0;
+        let needs = behind.needs(|first| {
+            asked += 1;
+            let mut reader = one("a", first, &[]);
+            reader.filters = vec![reader.filters[0].clone(); 4];
+            Some(reader)
+        });
+        // The third has none any more.
+        assert_eq!((asked, needs.readers.len(), needs.all_from), (3, 2, 2));
+    }
+
+    #[test]
+    fn of_records_those_readers_are_listed_whose_filters_fit() {
+        use crate::records::key;
+        use crate::route::RouteFlags;
+
+        let subscription = |qos| SubscriptionRecord {
+            flags: RouteFlags::from_bits(qos),
+            identifier: None,
+            since: 0,
+        };
+        let mut records: Vec<(Box<[u8]>, Vec<u8>)> = Vec::new();
+        for (name, from) in [("one", 5_u64), ("two", 6), ("three", 7)] {
+            records.push((key(Kind::Cursor, name, &[]), Cursor::at(from).encode()));
+            for number in 0..8_u8 {
+                // Every second is at QoS 0 and needs nothing.
+                let value = subscription(number % 2).encode();
+                records.push((key(Kind::Subscription, name, &[b'a' + number]), value));
+            }
+        }
+        records.sort();
+        let read = |filters| {
+            let limits = NeedsLimits { filters, ..LIMITS };
+            let each = |visit: &mut dyn FnMut(&[u8], &[u8])| {
+                for (key, value) in &records {
+                    visit(key, value);
+                }
+                Ok::<(), ()>(())
+            };
+            let needs = LogNeeds::of_records(limits, each).unwrap();
+            (needs.readers.len(), needs.all_from)
+        };
+        assert_eq!(read(12), (3, 1_000));
+        assert_eq!(read(11), (2, 7));
+        assert_eq!(read(4), (1, 6));
+        assert_eq!(read(3), (0, 5));
     }
 
     #[test]

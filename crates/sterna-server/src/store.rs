@@ -117,6 +117,7 @@ impl From<&config::Store> for Settings {
             maximum_rewrite_readers: size(store.maximum_rewrite_readers.into()),
             maximum_rewrite_filters: size(store.maximum_rewrite_filters.into()),
             maximum_rewrite_positions: size(store.maximum_rewrite_positions.into()),
+            maximum_rewrite_memory_bytes: size(store.maximum_rewrite_memory_bytes),
             rewrite_interval_ms: store.rewrite_interval_s.saturating_mul(1000),
             rewrite_least_percent: store.rewrite_least_percent,
             rewrite_bytes_per_s: store.rewrite_bytes_per_s,

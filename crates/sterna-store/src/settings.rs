@@ -43,6 +43,8 @@ pub struct Settings {
     pub maximum_rewrite_filters: usize,
     /// Messages of these readers that are not settled although later ones are.
     pub maximum_rewrite_positions: usize,
+    /// Bytes of memory that a look at a segment may take, and the copying of one; a segment that needs more stays.
+    pub maximum_rewrite_memory_bytes: usize,
     /// How long readers hold a segment before it is looked at, and time between two looks, in milliseconds.
     pub rewrite_interval_ms: u64,
     /// The least part of their bytes that segments lose when they are rewritten, in percent.
@@ -73,6 +75,7 @@ impl Default for Settings {
             maximum_rewrite_readers: 256,
             maximum_rewrite_filters: 1_024,
             maximum_rewrite_positions: 65_536,
+            maximum_rewrite_memory_bytes: 64 << 20,
             rewrite_interval_ms: 600_000,
             rewrite_least_percent: 50,
             rewrite_bytes_per_s: 32 << 20,

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use counting::{allocated_bytes, allocations};
+use counting::{allocated_bytes, allocations, peak_bytes};
+use sterna_broker::{LogNeeds, NeededFilter, ReaderNeeds};
 use sterna_store::disk::{RealDisk, SimulatedDisk};
 use sterna_store::{Draft, Engine, Settings};
 
@@ -17,6 +18,7 @@ mod counting {
     thread_local! {
         static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
         static BYTES: Cell<isize> = const { Cell::new(0) };
+        static PEAK: Cell<isize> = const { Cell::new(0) };
     }
 
     struct Counting;
@@ -28,20 +30,22 @@ mod counting {
     unsafe impl GlobalAlloc for Counting {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-            BYTES.set(BYTES.get() + taken(layout.size()));
+            add(taken(layout.size()));
             // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
             unsafe { System.alloc(layout) }
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            BYTES.set(BYTES.get() - taken(layout.size()));
+            add(-taken(layout.size()));
             // SAFETY: the pointer came from `System` with this layout.
             unsafe { System.dealloc(pointer, layout) }
         }
 
         unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
             ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-            BYTES.set(BYTES.get() + taken(bytes) - taken(layout.size()));
+            // Both are there while the one is copied into the other.
+            add(taken(bytes));
+            add(-taken(layout.size()));
             // SAFETY: the pointer came from `System` with this layout.
             unsafe { System.realloc(pointer, layout, bytes) }
         }
@@ -50,6 +54,19 @@ mod counting {
     /// What a block takes with the C library, which has a word before it and multiples of 16.
     fn taken(bytes: usize) -> isize {
         (bytes + 8).next_multiple_of(16).max(32) as isize
+    }
+
+    fn add(bytes: isize) {
+        BYTES.set(BYTES.get() + bytes);
+        PEAK.set(PEAK.get().max(BYTES.get()));
+    }
+
+    /// Bytes that the current thread had allocated at most while `run` ran, beyond those before.
+    pub(crate) fn peak_bytes(run: impl FnOnce()) -> usize {
+        let before = BYTES.get();
+        PEAK.set(before);
+        run();
+        usize::try_from(PEAK.get() - before).unwrap_or(0)
     }
 
     /// Bytes that the current thread has allocated and not freed.
@@ -131,4 +148,76 @@ fn records_of_a_session_that_wait_for_a_checkpoint_are_small() {
     let each = usize::try_from(allocated_bytes() - before).unwrap() / SESSIONS;
     println!("{each} bytes");
     assert!(each <= MOST_BYTES, "{each} bytes");
+}
+
+/// Ranges of one reader whose subscriptions were replaced often, and of many that sleep at different positions.
+#[test]
+fn a_look_at_a_segment_takes_little_for_a_topic_whatever_the_number_of_readers() {
+    const TOPICS: u64 = 5_000;
+    const READERS: u64 = 250;
+    /// The index, and a number for each topic.
+    const MOST_BYTES: usize = 120;
+    let settings = Settings {
+        segment_bytes: 1 << 20,
+        minimum_free_bytes: 0,
+        rewrite_interval_ms: 0,
+        // It is looked at, and does not pay.
+        rewrite_least_percent: 100,
+        rewrite_bytes_per_s: u64::MAX,
+        ..Settings::default()
+    };
+    let mut engine = Engine::open(Arc::new(SimulatedDisk::new(1)), settings).unwrap();
+    let mut handle = engine.handle(Box::new(|| {}));
+    let mut draft = Draft::default();
+    let mut append = |handle: &mut sterna_store::Handle, topic: &str, bytes: usize| {
+        draft.clear();
+        let content = vec![7; bytes];
+        draft
+            .message(topic, |out| out.extend_from_slice(&content))
+            .unwrap();
+        draft.change(b"key", Some(topic.as_bytes())).unwrap();
+        handle.append(&draft).unwrap();
+    };
+    for number in 0..TOPICS {
+        append(&mut handle, &format!("d/{number:07}"), 100);
+    }
+    for number in 0..40_u64 {
+        append(&mut handle, "f/x", 1 << 18);
+        while engine.turn(number * 10_000, &mut || false) {}
+    }
+    let step = TOPICS / READERS;
+    let replaced = ReaderNeeds {
+        filters: (0..READERS)
+            .map(|number| NeededFilter {
+                filter: "d/#".into(),
+                since: number * step,
+                // A gap, so that the ranges are many.
+                until: number * step + step / 2,
+            })
+            .collect(),
+        from: 1,
+        single: Vec::new(),
+    };
+    let asleep = (1..READERS).map(|number| ReaderNeeds {
+        filters: vec![NeededFilter {
+            filter: "d/#".into(),
+            since: 0,
+            until: u64::MAX,
+        }],
+        from: number * step,
+        single: Vec::new(),
+    });
+    for readers in [vec![replaced], asleep.collect()] {
+        let needs = LogNeeds {
+            all_from: u64::MAX,
+            readers,
+        };
+        let peak = peak_bytes(|| {
+            handle.needs(needs);
+            while engine.turn(500_000, &mut || false) {}
+        });
+        let each = peak / TOPICS as usize;
+        println!("{each} bytes for a topic");
+        assert!(each <= MOST_BYTES, "{each} bytes for a topic");
+    }
 }

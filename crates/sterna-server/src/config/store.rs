@@ -62,6 +62,8 @@ pub struct Store {
     /// Messages of these readers, in number, that are not settled although later ones are; with more, the file keeps all
     /// that their filters match.
     pub maximum_rewrite_positions: u32,
+    /// Memory that may be taken to say what is needed of a file, in bytes; with more, the file stays.
+    pub maximum_rewrite_memory_bytes: u64,
     /// Time for which readers hold a file before it is looked at whether rewriting pays, and between two looks, in
     /// seconds.
     pub rewrite_interval_s: u64,
@@ -102,6 +104,7 @@ impl Default for Store {
             maximum_rewrite_readers: 256,
             maximum_rewrite_filters: 1_024,
             maximum_rewrite_positions: 65_536,
+            maximum_rewrite_memory_bytes: 64 << 20,
             rewrite_interval_s: 600,
             rewrite_least_percent: 50,
             rewrite_bytes_per_s: 32 << 20,

@@ -198,5 +198,15 @@ pub(crate) fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
     }
 }
 
+/// Removes a file that does not count; says so where it cannot be, and returns whether it is gone.
+pub(crate) fn remove_if_it_can_be(disk: &dyn Disk, name: &str) -> bool {
+    let removed = remove_if_there(disk, name);
+    if let Err(error) = &removed {
+        let name = disk.display_name(name);
+        tracing::warn!("store: {name} does not count, and cannot be removed: {error}");
+    }
+    removed.is_ok()
+}
+
 /// End of a file's name until the file is complete. These files are removed at the start.
 pub(crate) const UNFINISHED: &str = ".new";

@@ -42,6 +42,9 @@ const DEVICE_ERROR: i32 = 5;
 /// The system's number for too many open files.
 const TOO_MANY_FILES: i32 = 24;
 
+/// The system's number for what may not be done, such as the removal of an immutable file.
+const NOT_PERMITTED: i32 = 1;
+
 #[derive(Debug)]
 struct State {
     random: Random,
@@ -58,6 +61,8 @@ struct State {
     capacity_bytes: u64,
     /// Places of files that cannot be read until they are written anew.
     unreadable: Vec<(u64, Range<usize>)>,
+    /// Names that cannot be removed.
+    held_names: BTreeSet<String>,
     fault: Option<(Fault, u32)>,
     /// Changes that still come through before the power fails.
     changes_left: Option<u32>,
@@ -175,6 +180,7 @@ impl SimulatedDisk {
             name_changes: Vec::new(),
             capacity_bytes: u64::MAX,
             unreadable: Vec::new(),
+            held_names: BTreeSet::new(),
             fault: None,
             changes_left: None,
             now_ms: 0,
@@ -244,6 +250,21 @@ impl SimulatedDisk {
         let mut state = self.state();
         let file = *state.names.get(name).expect("a file of this name");
         state.unreadable.push((file, place));
+    }
+
+    /// All files can be read again, as after a fault of a cable.
+    pub fn make_readable(&self) {
+        self.state().unreadable.clear();
+    }
+
+    /// A file of this name cannot be removed, until [`release`](Self::release).
+    pub fn hold(&self, name: &str) {
+        self.state().held_names.insert(name.to_owned());
+    }
+
+    /// All files can be removed again.
+    pub fn release(&self) {
+        self.state().held_names.clear();
     }
 
     /// A file's bytes, as they were written.
@@ -470,6 +491,9 @@ impl Disk for SimulatedDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.state();
+        if state.held_names.contains(name) {
+            return Err(io::Error::from_raw_os_error(NOT_PERMITTED));
+        }
         state.change()?;
         if !state.names.contains_key(name) {
             return Err(io::ErrorKind::NotFound.into());

@@ -1,7 +1,7 @@
 //! Work that can wait: indexes of full segments, checkpoints of the records, the removal of segments without readers,
 //! and the rewriting of those with few.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::records::{Applied, Records};
 use super::rewrite::Rewriter;
 use super::shared::{Pending, Shared, lock};
 use super::writer::Step;
-use crate::disk::{remove_if_there, replace};
+use crate::disk::{remove_if_it_can_be, remove_if_there, replace};
 use crate::log::index::IndexBuilder;
 use crate::log::segment::{FOLDER, Segment, index_name, segment_name};
 
@@ -35,6 +35,9 @@ const BYTES_PER_CHANGE: u64 = 6 << 10;
 
 /// Time between two attempts after a failure, in milliseconds.
 const RETRY_MS: u64 = 1_000;
+
+/// The most that this time doubles to where files cannot be removed, or indexes not be made.
+const MOST_RETRY_MS: u64 = 600_000;
 
 /// How often it is looked whether the log is synced as far as a checkpoint needs it, in milliseconds.
 const POLL_MS: u64 = 5;
@@ -69,11 +72,31 @@ pub(crate) struct Maintenance {
     log_bytes: u64,
     /// Numbers of segments whose index is in its file.
     indexed: BTreeSet<u64>,
-    /// Numbers of segments whose index could not be written, until the next attempt.
-    put_off: BTreeSet<u64>,
-    index_retry_at_ms: u64,
+    /// Segments whose index could not be written, by their numbers.
+    put_off: BTreeMap<u64, PutOff>,
+    /// Files could not be removed. Meanwhile nothing else is removed or rewritten.
+    removal_put_off: Option<PutOff>,
     rewriter: Rewriter,
     retry_at_ms: Option<u64>,
+}
+
+/// Work that has failed and is tried again, after a time that doubles.
+#[derive(Clone, Copy, Debug)]
+struct PutOff {
+    until_ms: u64,
+    pause_ms: u64,
+}
+
+impl PutOff {
+    /// After a failure; `before` is that of the last attempt.
+    fn after(before: Option<Self>, now_ms: u64) -> Self {
+        let doubled = before.map(|before| before.pause_ms.saturating_mul(2));
+        let pause_ms = doubled.unwrap_or(RETRY_MS).min(MOST_RETRY_MS);
+        Self {
+            until_ms: now_ms + pause_ms,
+            pause_ms,
+        }
+    }
 }
 
 impl Maintenance {
@@ -82,9 +105,10 @@ impl Maintenance {
         records: Arc<Records>,
         applied: Applied,
         indexed: BTreeSet<u64>,
+        replaced: BTreeSet<u64>,
     ) -> Self {
         Self {
-            rewriter: Rewriter::new(Arc::clone(&shared)),
+            rewriter: Rewriter::new(Arc::clone(&shared), replaced),
             shared,
             records,
             applied,
@@ -97,8 +121,8 @@ impl Maintenance {
             last_checkpoint_ms: 0,
             log_bytes: 0,
             indexed,
-            put_off: BTreeSet::new(),
-            index_retry_at_ms: 0,
+            put_off: BTreeMap::new(),
+            removal_put_off: None,
             retry_at_ms: None,
         }
     }
@@ -109,12 +133,7 @@ impl Maintenance {
             return Step::At(at_ms);
         }
         self.retry_at_ms = None;
-        if now_ms >= self.index_retry_at_ms {
-            self.put_off.clear();
-        }
-        let done = if self.rewriter.is_unfinished() {
-            self.rewriter.finish(&mut self.indexed)
-        } else if let Some(applied) = self.waiting {
+        let done = if let Some(applied) = self.waiting {
             if self.shared.progress().synced < applied.sequence {
                 return Step::At(now_ms + POLL_MS);
             }
@@ -126,31 +145,50 @@ impl Maintenance {
             self.checkpoint(applied)
         } else if self.begin_checkpoint(now_ms, checkpoint) {
             Ok(())
-        } else if let Some(segment) = self.without_index() {
+        } else if let Some(segment) = self.without_index(now_ms) {
+            let number = segment.number;
             if let Err(reason) = self.write_index(&segment) {
                 // Segments that nobody needs go all the same: theirs may be the room that is lacking.
                 tracing::warn!("store: {reason}");
-                self.put_off.insert(segment.number);
-                self.index_retry_at_ms = now_ms + RETRY_MS;
+                let before = self.put_off.get(&number).copied();
+                self.put_off.insert(number, PutOff::after(before, now_ms));
+            } else {
+                self.put_off.remove(&number);
             }
             Ok(())
         } else {
-            let records = Arc::clone(&self.records);
-            let Some(turn) = records.turn_to_change() else {
-                return Step::At(now_ms + POLL_MS);
-            };
-            let removed = self.remove_segment();
-            drop(turn);
-            match removed {
-                Ok(false) if checkpoint == Checkpoint::WhenDue => {
-                    let applied = self.applied_before;
-                    let step = self.rewriter.step(now_ms, applied, &mut self.indexed);
-                    return sooner(self.rest(), step);
+            // Those whose time has come are gone, or have their index.
+            self.put_off.retain(|_, put_off| now_ms < put_off.until_ms);
+            if self.removal_put_off.is_none_or(|at| now_ms >= at.until_ms) {
+                let records = Arc::clone(&self.records);
+                let Some(turn) = records.turn_to_change() else {
+                    return Step::At(now_ms + POLL_MS);
+                };
+                let removed = if self.rewriter.is_unfinished() {
+                    self.rewriter.finish(&mut self.indexed).map(|()| true)
+                } else {
+                    self.remove_segment()
+                };
+                drop(turn);
+                if removed == Ok(true) {
+                    self.removal_put_off = None;
+                    return Step::Again;
                 }
-                Ok(false) => return self.rest(),
-                Ok(true) => Ok(()),
-                Err(reason) => Err(format!("a segment cannot be removed: {reason}")),
+                let reason = removed.err();
+                if let Some(reason) = &reason {
+                    tracing::warn!("store: {reason}");
+                }
+                let before = self.removal_put_off;
+                self.removal_put_off = reason.map(|_| PutOff::after(before, now_ms));
             }
+            // What a rewritten segment stands for goes before anything else is rewritten.
+            let may_rewrite = checkpoint == Checkpoint::WhenDue && !self.rewriter.is_unfinished();
+            if may_rewrite {
+                let applied = self.applied_before;
+                let step = self.rewriter.step(now_ms, applied, &mut self.indexed);
+                return sooner(self.rest(now_ms), step);
+            }
+            return self.rest(now_ms);
         };
         if let Err(reason) = done {
             tracing::warn!("store: {reason}");
@@ -170,15 +208,15 @@ impl Maintenance {
         self.waiting.is_some()
     }
 
-    fn rest(&self) -> Step {
-        if self.applied.sequence < self.shared.pending().through {
-            Step::At(self.next_checkpoint_ms)
-        } else if !self.put_off.is_empty() {
-            Step::At(self.index_retry_at_ms)
-        } else {
-            // Every append may be the first since the last checkpoint; the thread looks in its interval.
-            Step::Idle
-        }
+    fn rest(&self, now_ms: u64) -> Step {
+        let is_behind = self.applied.sequence < self.shared.pending().through;
+        let checkpoint_ms = is_behind.then_some(self.next_checkpoint_ms);
+        let put_off = self.put_off.values().chain(&self.removal_put_off);
+        let next_ms = put_off.map(|put_off| put_off.until_ms).chain(checkpoint_ms);
+        // Every append may be the first since the last checkpoint; the thread looks in its interval.
+        next_ms
+            .min()
+            .map_or(Step::Idle, |at_ms| Step::At(at_ms.max(now_ms + 1)))
     }
 
     /// Whether there is a reason to make a checkpoint now.
@@ -269,13 +307,17 @@ impl Maintenance {
     }
 
     /// A full segment whose index is in no file.
-    fn without_index(&self) -> Option<Arc<Segment>> {
+    fn without_index(&self, now_ms: u64) -> Option<Arc<Segment>> {
         let segments = self.shared.segments();
         let is_without = |segment: &&Arc<Segment>| {
             let state = segment.state();
+            let put_off = self.put_off.get(&segment.number);
+            let is_missing = state.index.is_some()
+                || state.lacks_index
+                || !self.indexed.contains(&segment.number);
             state.file.is_none()
-                && (state.index.is_some() || !self.indexed.contains(&segment.number))
-                && !self.put_off.contains(&segment.number)
+                && is_missing
+                && put_off.is_none_or(|put_off| now_ms >= put_off.until_ms)
         };
         segments.iter().find(is_without).map(Arc::clone)
     }
@@ -298,7 +340,13 @@ impl Maintenance {
                 bytes
             } else {
                 let file = shared.disk.open(&segment_name(segment.number))?;
-                encode(&build_index(shared, segment, &*file, end)?)
+                let built = build_index(shared, segment, &*file, end)?;
+                if built.is_unreadable {
+                    // It would lack messages that can be read later.
+                    let reason = "the device cannot read all of the segment at the moment";
+                    return Err(io::Error::other(reason));
+                }
+                encode(&built.index)
             };
             replace(&*shared.disk, FOLDER, &index_name(segment.number), &bytes)
         };
@@ -309,7 +357,9 @@ impl Maintenance {
             )
         })?;
         self.indexed.insert(segment.number);
-        segment.state_mut().index = None;
+        let mut state = segment.state_mut();
+        state.index = None;
+        state.lacks_index = false;
         Ok(())
     }
 
@@ -328,10 +378,14 @@ impl Maintenance {
         // First, so that a file that is missing without a note was somebody else's doing.
         self.records.begin_at(second.first_sequence)?;
         let number = first.number;
+        let name = segment_name(number);
+        // While it cannot be removed it stays in the list, so that none behind it is removed. That would be a gap.
+        remove_if_there(&*shared.disk, &name).map_err(|error| {
+            let name = shared.disk.display_name(&name);
+            format!("{name} is not needed, and cannot be removed: {error}")
+        })?;
         shared.change_segments(|segments| segments.retain(|segment| segment.number != number));
-        for name in [index_name(number), segment_name(number)] {
-            remove_if_there(&*shared.disk, &name).map_err(|error| error.to_string())?;
-        }
+        remove_if_it_can_be(&*shared.disk, &index_name(number));
         self.indexed.remove(&number);
         self.put_off.remove(&number);
         // One after the other: after a power cut, there must not be a gap.

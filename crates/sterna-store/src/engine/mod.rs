@@ -7,6 +7,7 @@
 
 pub(crate) mod changes;
 mod handle;
+pub(crate) mod kept;
 mod maintenance;
 mod read;
 pub(crate) mod records;
@@ -26,11 +27,13 @@ pub use running::{Running, Unwritten};
 pub use shared::{Damage, Progress};
 pub use usage::{SyncTimes, Usage, UsageReader};
 
-use crate::disk::{Disk, DiskFile, UNFINISHED, read_around};
+use crate::disk::{Disk, DiskFile, UNFINISHED, read_around, remove_if_it_can_be};
 use crate::error::OpenError;
 use crate::log::frame::{Item, Seal, items};
 use crate::log::index::IndexBuilder;
-use crate::log::recovery::{SegmentFile, Walk, Walked, open_segments, remove_replaced, walk};
+use crate::log::recovery::{
+    SegmentFile, Soundness, Walk, Walked, open_segments, remove_replaced, walk,
+};
 use crate::log::segment::{
     FOLDER, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, number_of, segment_name,
 };
@@ -117,7 +120,7 @@ impl Engine {
             try_folder(&*disk, folder)?;
         }
         let files = open_segments(&*disk)?;
-        remove_replaced(&*disk, &files).map_err(failed)?;
+        let replaced = remove_replaced(&*disk, &files).map_err(failed)?;
         let mut report = OpenReport::default();
         let found = if let Some(found) = records::open(&disk, settings.records_cache_bytes)? {
             found
@@ -202,6 +205,7 @@ impl Engine {
                 Arc::clone(&records),
                 applied,
                 indexed,
+                replaced,
             ),
             shared,
             records,
@@ -367,7 +371,7 @@ fn remove_unfinished(disk: &dyn Disk, folder: &str) -> io::Result<()> {
     for name in disk.list(folder)? {
         if name.ends_with(UNFINISHED) {
             let separator = if folder.is_empty() { "" } else { "/" };
-            disk.remove(&format!("{folder}{separator}{name}"))?;
+            remove_if_it_can_be(disk, &format!("{folder}{separator}{name}"));
         }
     }
     Ok(())
@@ -432,8 +436,10 @@ fn take_over(
     let mut segments = Vec::with_capacity(files.len());
     for (index, (file, extent)) in files.iter().zip(&walked.extents).enumerate() {
         if index + 1 == files.len() {
-            if extent.end.offset <= SEGMENT_HEADER_BYTES as u64 {
-                disk.remove(&segment_name(file.number))?;
+            // An empty one may stay.
+            if extent.end.offset <= SEGMENT_HEADER_BYTES as u64
+                && remove_if_it_can_be(disk, &segment_name(file.number))
+            {
                 disk.sync_folder(FOLDER)?;
                 continue;
             }
@@ -444,18 +450,29 @@ fn take_over(
             file.file.sync()?;
         }
         let header = SegmentHeader {
-            // This, the gaps and what it stands for are not asked for again.
+            // This, and what it stands for, are not asked for again.
             identity: [0; 16],
             number: file.number,
             first_sequence: extent.first_sequence,
             first_position: extent.first_position,
-            has_gaps: false,
+            has_gaps: file.has_gaps(),
             joined: 0,
+        };
+        let index = indexes.remove(&file.number);
+        let index = match extent.found {
+            Soundness::Sound => index,
+            Soundness::Damaged => index.map(|mut index| {
+                index.set_damaged();
+                index
+            }),
+            // It is made again from the file, which may be readable then.
+            Soundness::Unreadable => None,
         };
         let state = SegmentState {
             end: extent.end,
             file: None,
-            index: indexes.remove(&file.number),
+            index,
+            lacks_index: false,
             is_replaced: false,
         };
         segments.push(Arc::new(Segment::new(&header, state)));

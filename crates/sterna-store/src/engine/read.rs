@@ -14,7 +14,7 @@ use super::shared::{Damage, Shared};
 use crate::disk::{DiskFile, read_all, read_around};
 use crate::log::frame::{HEADER_BYTES, Header, Seal, is_sound, messages};
 use crate::log::index::{Index, IndexBuilder, IndexFile, Posting};
-use crate::log::scan::{Found, Reason, Scanner};
+use crate::log::scan::{Damaged, Found, Reason, Scanner};
 use crate::log::segment::{End, SEGMENT_HEADER_BYTES, Segment, index_name, segment_name};
 
 /// Asks for messages.
@@ -125,6 +125,10 @@ enum Wanted {
 impl Wanted {
     /// Asks the filters about each topic of a segment, once for all its messages.
     fn of(index: &dyn Index, filters: &[Box<str>]) -> Self {
+        // It does not know all messages. Who reads the segment through tells what is damaged.
+        if index.has_damage() {
+            return Self::Many;
+        }
         let mut wanted = 0;
         for filter in filters {
             index.matching(filter, &mut |_, count| wanted += u64::from(count));
@@ -406,14 +410,22 @@ impl Reader {
             known: FxHashMap::default(),
         };
         let mut scanner = Scanner::new(&*view.file, self.shared.seal, view.start, view.end.offset);
+        // The number of the next frame; `None` where it is not known.
+        let mut next_sequence = None;
         while let Some(found) = scanner.next()? {
-            let header = match found {
-                Found::Frame { header, .. } => header,
+            let (offset, header) = match found {
+                Found::Frame { offset, header } => (offset, header),
                 Found::Damaged(damaged) => {
                     self.report(view, damaged.offset, damaged.bytes, damaged.reason)?;
+                    next_sequence = None;
                     continue;
                 }
             };
+            let is_gap = next_sequence.is_some_and(|next| header.sequence > next);
+            if is_gap && !view.segment.has_gaps {
+                self.report(view, offset, 0, Reason::Missing)?;
+            }
+            next_sequence = Some(header.sequence.saturating_add(1));
             if header.first_position >= gathered.to || header.sequence > view.end.sequence {
                 break;
             }
@@ -586,10 +598,15 @@ pub(super) fn open_segment(
         index
     } else {
         // The maintenance writes it into its file.
+        segment.state_mut().lacks_index = true;
         shared.wake_maintenance();
-        let builder = build_index(shared, segment, &*file, end)?;
-        decode(builder.encode(segment.number, end.offset, end.position, shared.seal))
-            .ok_or_else(|| io::Error::other("its index cannot be made"))?
+        let built = build_index(shared, segment, &*file, end)?;
+        decode(
+            built
+                .index
+                .encode(segment.number, end.offset, end.position, shared.seal),
+        )
+        .ok_or_else(|| io::Error::other("its index cannot be made"))?
     };
     Ok(OpenSegment {
         file_id: file_id(segment, end.offset),
@@ -598,24 +615,52 @@ pub(super) fn open_segment(
     })
 }
 
+/// An index that was made from the frames of a segment.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// It says whether frames are left out.
+    pub(crate) index: IndexBuilder,
+    /// The device could not read some of them. That may pass, so it is to be made again.
+    pub(crate) is_unreadable: bool,
+}
+
 /// Makes the index of a segment from its frames. Damage is reported, and passed over.
 pub(crate) fn build_index(
     shared: &Shared,
     segment: &Segment,
     file: &dyn DiskFile,
     end: End,
-) -> io::Result<IndexBuilder> {
+) -> io::Result<Built> {
     let mut builder = IndexBuilder::new(segment.first_position);
     let mut next_position = segment.first_position;
     let mut next_sequence = segment.first_sequence;
     let start = SEGMENT_HEADER_BYTES as u64;
     let mut scanner = Scanner::new(file, shared.seal, start, end.offset);
+    let mut is_unreadable = false;
+    let damaged_at = |damaged: Damaged| {
+        shared.add_damage(Damage {
+            file: shared.disk.display_name(&segment_name(segment.number)),
+            offset: damaged.offset,
+            bytes: damaged.bytes,
+            reason: damaged.reason.to_string(),
+        });
+    };
+    // Whether the frames before are damaged: some are missing then.
+    let mut is_damaged_before = false;
+    let mut frames_end = start;
     // Behind its last frame there may be what a failed sync has left. A start does not look for it in each file.
     while next_sequence <= end.sequence
         && let Some(found) = scanner.next()?
     {
         match found {
             Found::Frame { offset, header } => {
+                let is_next = segment.has_gaps || header.sequence <= next_sequence;
+                if !is_next && !std::mem::take(&mut is_damaged_before) {
+                    builder.set_damaged();
+                    damaged_at(Damaged::missing(offset));
+                }
+                is_damaged_before = false;
+                frames_end = offset + header.frame_bytes();
                 next_sequence = header.sequence.saturating_add(1);
                 if header.first_position >= next_position && header.sequence <= end.sequence {
                     next_position =
@@ -624,17 +669,28 @@ pub(crate) fn build_index(
             }
             // A segment that failed has its last frames in the next one.
             Found::Damaged(damaged) if segment.end().offset >= end.offset => {
-                shared.add_damage(Damage {
-                    file: shared.disk.display_name(&segment_name(segment.number)),
-                    offset: damaged.offset,
-                    bytes: damaged.bytes,
-                    reason: damaged.reason.to_string(),
-                });
+                builder.set_damaged();
+                is_unreadable |= damaged.reason == Reason::Unreadable;
+                is_damaged_before = true;
+                damaged_at(damaged);
             }
             Found::Damaged(_) => {}
         }
     }
-    Ok(builder)
+    // A file that frames were taken out of ends with a frame.
+    let is_short = if segment.has_gaps {
+        next_sequence <= end.sequence && frames_end < end.offset
+    } else {
+        next_sequence <= end.sequence
+    };
+    if is_short && !is_damaged_before && segment.end().offset >= end.offset {
+        builder.set_damaged();
+        damaged_at(Damaged::missing(frames_end));
+    }
+    Ok(Built {
+        index: builder,
+        is_unreadable,
+    })
 }
 
 /// Bytes of a file from an offset on.
@@ -645,7 +701,7 @@ pub(super) struct Window<'a> {
     at: u64,
     bytes: Vec<u8>,
     /// Whether the device could not read some of the bytes.
-    has_unreadable: bool,
+    pub(super) has_unreadable: bool,
     /// Bytes that were read so far.
     pub(super) read_bytes: u64,
 }

@@ -23,7 +23,7 @@ use redb::{
 
 use super::changes::Changes;
 use super::shared::{Damage, lock};
-use crate::disk::{Disk, DiskFile, UNFINISHED, remove_if_there};
+use crate::disk::{Disk, DiskFile, UNFINISHED, remove_if_it_can_be, remove_if_there};
 use crate::error::OpenError;
 use crate::log::frame::{Seal, u64_at};
 
@@ -145,7 +145,8 @@ fn open_synced(disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         super::write_again(&*file, from, end)?;
         file.sync()?;
     }
-    disk.remove(UNSYNCED)?;
+    // Where it stays, all is written again at the next start, too.
+    remove_if_it_can_be(disk, UNSYNCED);
     Ok(file)
 }
 

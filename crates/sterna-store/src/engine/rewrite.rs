@@ -15,16 +15,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
+use std::sync::atomic::Ordering;
 
 use super::handle::ROOMY_SEGMENTS;
+use super::kept::{Kept, Room};
 use super::read::{TOGETHER_BYTES, Window, open_segment};
 use super::shared::{Damage, HandleNeeds, Shared};
 use super::writer::Step;
 use crate::disk::{DiskFile, UNFINISHED, remove_if_there};
 use crate::log::frame::{Draft, put_without_changes};
-use crate::log::index::{Index, IndexBuilder, Posting};
+use crate::log::index::{Index as _, IndexBuilder};
 use crate::log::scan::Reason;
 use crate::log::segment::{
     End, FOLDER, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState, index_name,
@@ -52,7 +52,9 @@ pub(crate) struct Rewriter {
     looks: BTreeMap<u64, Look>,
     job: Option<Job>,
     /// A rewritten segment has its name, which is not known to be on the disk. Segments whose files are to go once it is.
-    replaced: Option<Vec<u64>>,
+    replaced: Option<BTreeSet<u64>>,
+    /// It was said that looks would take too much memory.
+    has_told_memory: bool,
     rewritings: u64,
     /// Until then nothing is read or written: what was last has taken so long, or failed.
     rests_until_ms: u64,
@@ -65,8 +67,19 @@ struct Look {
     at_ms: u64,
     /// The report of needs by which it was looked at last.
     told: u64,
-    /// About the bytes of frames that would stay; `None` before the first look.
-    kept_bytes: Option<u64>,
+    /// `None` before the first look.
+    stays: Option<Stays>,
+}
+
+/// How much of a segment would stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stays {
+    /// About these bytes of frames.
+    About(u64),
+    /// The file as it is: frames are damaged, missing, or cannot be read.
+    Damaged,
+    /// The file as it is: there is not the memory to say what is needed of it.
+    TooLarge,
 }
 
 /// Segments that are being rewritten.
@@ -103,98 +116,8 @@ enum Copied {
     /// There is more; the number of bytes so far.
     Part(u64),
     All,
-    /// A frame that stays is damaged: the files are left as they are.
-    Damaged,
-}
-
-/// The part of a segment that readers need.
-#[derive(Default, Debug)]
-pub(crate) struct Kept<'a> {
-    /// Of each topic: the number of its messages, and where they are needed.
-    topics: FxHashMap<Box<str>, KeptTopic>,
-    /// Lists of single positions that are needed.
-    single: Vec<&'a [u64]>,
-}
-
-#[derive(Default, Debug)]
-struct KeptTopic {
-    messages: u32,
-    /// Positions from the first on, before the second.
-    ranges: Vec<(u64, u64)>,
-    /// Whether single positions count.
-    has_single: bool,
-}
-
-impl<'a> Kept<'a> {
-    /// By the filters of all readers, each asked once about the topics of a segment.
-    pub(crate) fn of(index: &dyn Index, positions: &Range<u64>, needs: &'a [HandleNeeds]) -> Self {
-        let mut kept = Self::default();
-        for reader in needs.iter().flat_map(|handle| &handle.needs.readers) {
-            let from = (reader.single).partition_point(|&at| at < positions.start);
-            let to = (reader.single).partition_point(|&at| at < positions.end);
-            let has_single = from < to;
-            if has_single {
-                kept.single.push(&reader.single[from..to]);
-            }
-            for filter in &reader.filters {
-                let first = filter.since.max(reader.from).max(positions.start);
-                let end = filter.until.min(positions.end);
-                if first >= end && !has_single {
-                    continue;
-                }
-                index.matching(&filter.filter, &mut |topic, messages| {
-                    let topic = kept.topics.entry(topic.into()).or_default();
-                    topic.messages = messages;
-                    topic.has_single |= has_single;
-                    if first < end && !topic.ranges.contains(&(first, end)) {
-                        topic.ranges.push((first, end));
-                    }
-                });
-            }
-        }
-        kept
-    }
-
-    fn has(&self, topic: &KeptTopic, position: u64) -> bool {
-        let mut ranges = topic.ranges.iter();
-        ranges.any(|&(first, end)| (first..end).contains(&position))
-            || topic.has_single
-                && (self.single.iter()).any(|single| single.binary_search(&position).is_ok())
-    }
-
-    /// Number of messages that are needed.
-    fn messages(&self, index: &dyn Index, positions: &Range<u64>) -> u64 {
-        let mut messages = 0;
-        let mut postings = Vec::new();
-        for (name, topic) in &self.topics {
-            if topic.ranges.contains(&(positions.start, positions.end)) {
-                messages += u64::from(topic.messages);
-                continue;
-            }
-            postings.clear();
-            index.postings(name, &mut postings);
-            let needed = |posting: &&Posting| self.has(topic, posting.position);
-            messages += postings.iter().filter(needed).count() as u64;
-        }
-        messages
-    }
-
-    /// Where frames begin that have a needed message, in order.
-    pub(crate) fn offsets(&self, index: &dyn Index) -> Vec<u64> {
-        let mut offsets = Vec::new();
-        let mut postings = Vec::new();
-        for (name, topic) in &self.topics {
-            postings.clear();
-            index.postings(name, &mut postings);
-            let needed = postings
-                .iter()
-                .filter(|posting| self.has(topic, posting.position));
-            offsets.extend(needed.map(|posting| posting.offset));
-        }
-        offsets.sort_unstable();
-        offsets.dedup();
-        offsets
-    }
+    /// The segment that is being copied cannot be: the files are left as they are.
+    Never,
 }
 
 /// The positions of a segment's messages.
@@ -215,6 +138,15 @@ fn frame_bytes(segment: &Segment) -> u64 {
 }
 
 impl Job {
+    /// About the memory that it takes, in bytes.
+    fn memory_bytes(&self) -> usize {
+        let offsets = self
+            .source
+            .as_ref()
+            .map_or(0, |source| source.offsets.len());
+        offsets * size_of::<u64>() + self.frames.capacity() + self.index.memory_bytes()
+    }
+
     /// Copies about [`PART_BYTES`].
     fn copy(&mut self, shared: &Shared) -> io::Result<Copied> {
         let mut bytes = 0;
@@ -224,10 +156,19 @@ impl Job {
                 none => {
                     let end = segment.end();
                     let open = open_segment(shared, segment, end)?;
-                    let kept = Kept::of(&*open.index, &positions(segment, end), &self.needs);
+                    if open.index.has_damage() {
+                        return Ok(Copied::Never);
+                    }
                     bytes += open.index.memory_bytes() as u64;
+                    let room = Room::of(shared, &open.index);
+                    let positions = positions(segment, end);
+                    let kept = Kept::of(&open.index, &positions, &self.needs, &room);
+                    let Some(offsets) = kept.and_then(|kept| kept.offsets(&open.index, &room))
+                    else {
+                        return Ok(Copied::Never);
+                    };
                     none.insert(Source {
-                        offsets: kept.offsets(&*open.index),
+                        offsets,
                         file: open.file,
                         end,
                         next: 0,
@@ -243,6 +184,11 @@ impl Job {
                 let next = source.offsets.get(source.next).copied();
                 let is_close = next.is_some_and(|next| next - offset < TOGETHER_BYTES);
                 let Some(header) = window.frame(offset, is_close, shared.seal)? else {
+                    if window.has_unreadable {
+                        // That may pass.
+                        let reason = "the device cannot read a frame at the moment";
+                        return Err(io::Error::other(reason));
+                    }
                     let name = segment_name(segment.number);
                     shared.add_damage(Damage {
                         file: shared.disk.display_name(&name),
@@ -250,7 +196,7 @@ impl Job {
                         bytes: 0,
                         reason: Reason::Body.to_string(),
                     });
-                    return Ok(Copied::Damaged);
+                    return Ok(Copied::Never);
                 };
                 let body = window.body(offset, &header);
                 let place = self.frames_at + self.frames.len() as u64;
@@ -284,45 +230,65 @@ fn write_out(draft: &dyn DiskFile, frames: &mut Vec<u8>, at: &mut u64) -> io::Re
 }
 
 impl Rewriter {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    /// `replaced` are segments for which another stands and whose files are still there, by their numbers.
+    pub(crate) fn new(shared: Arc<Shared>, replaced: BTreeSet<u64>) -> Self {
         Self {
             shared,
             looks: BTreeMap::new(),
             job: None,
-            replaced: None,
+            replaced: (!replaced.is_empty()).then_some(replaced),
+            has_told_memory: false,
             rewritings: 0,
             rests_until_ms: 0,
         }
     }
 
-    /// Whether a rewritten segment has its name, and what it stands for is still to go. Nothing else is done before.
+    /// Whether a rewritten segment has its name, and what it stands for is still to go. Nothing else is removed or
+    /// rewritten before.
     pub(crate) const fn is_unfinished(&self) -> bool {
         self.replaced.is_some()
     }
 
     /// Removes the files for which a rewritten segment stands.
     pub(crate) fn finish(&mut self, indexed: &mut BTreeSet<u64>) -> Result<(), String> {
-        let disk = &*self.shared.disk;
-        let replaced = self.replaced.as_deref().unwrap_or_default();
-        let finish = || {
-            // First the name: from then on nobody needs the others.
-            disk.sync_folder(FOLDER)?;
-            for &number in replaced {
-                remove_if_there(disk, &index_name(number))?;
-                remove_if_there(disk, &segment_name(number))?;
-            }
-            if replaced.is_empty() {
-                return Ok(());
-            }
-            disk.sync_folder(FOLDER)
+        let Some(replaced) = &mut self.replaced else {
+            return Ok(());
         };
-        finish().map_err(|error: io::Error| {
-            format!("segments for which another stands cannot be removed: {error}")
+        let disk = &*self.shared.disk;
+        // First the name: from then on nobody needs the others.
+        disk.sync_folder(FOLDER).map_err(|error| {
+            format!("the name of a rewritten segment is not known to be on the disk: {error}")
         })?;
-        for number in self.replaced.take().unwrap_or_default() {
-            indexed.remove(&number);
-            self.looks.remove(&number);
+        if replaced.is_empty() {
+            self.replaced = None;
+            return Ok(());
         }
+        let mut failure = None;
+        replaced.retain(|&number| {
+            let removed = [index_name(number), segment_name(number)]
+                .iter()
+                .try_for_each(|name| remove_if_there(disk, name));
+            if let Err(error) = &removed {
+                let name = disk.display_name(&segment_name(number));
+                failure = Some(format!(
+                    "another segment stands for {name}, which cannot be removed: {error}. \
+                     Nothing else is removed or rewritten before"
+                ));
+            } else {
+                indexed.remove(&number);
+                self.looks.remove(&number);
+            }
+            removed.is_err()
+        });
+        let synced = disk.sync_folder(FOLDER).map_err(|error| {
+            format!("removals of segments are not known to be on the disk: {error}")
+        });
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        // They are removed, and are so once more after a failed sync.
+        synced?;
+        self.replaced = None;
         Ok(())
     }
 
@@ -337,31 +303,42 @@ impl Rewriter {
         let result = if self.is_current(&job) {
             job.copy(&self.shared)
         } else {
+            self.shared.rewrite_bytes.store(0, Ordering::Relaxed);
             // Its first segment went, for nobody needs it any more; or the log cannot be read at the moment.
             self.drop_draft(&job);
             return Step::Again;
         };
         let result = match result {
             Ok(Copied::Part(bytes)) => {
+                let memory_bytes = job.memory_bytes() as u64;
+                self.shared
+                    .rewrite_bytes
+                    .store(memory_bytes, Ordering::Relaxed);
                 self.job = Some(job);
                 return self.rest_for(now_ms, bytes);
             }
             Ok(Copied::All) => self.put_in_place(&mut job, indexed),
-            Ok(Copied::Damaged) => Ok(false),
+            Ok(Copied::Never) => Ok(false),
             Err(error) => Err(error),
         };
+        self.shared.rewrite_bytes.store(0, Ordering::Relaxed);
         match result {
             Ok(true) => {
                 let kept_bytes = job.frames_at - SEGMENT_HEADER_BYTES as u64;
-                self.note(&job.segments[..1], now_ms, job.told, Some(kept_bytes));
+                let stays = Some(Stays::About(kept_bytes));
+                self.note(&job.segments[..1], now_ms, job.told, stays);
                 Step::Again
             }
             Ok(false) => {
                 self.drop_draft(&job);
-                for segment in &job.segments {
+                for (at, segment) in job.segments.iter().enumerate() {
                     // Nothing is gained, as far as is known.
-                    let kept_bytes = Some(frame_bytes(segment));
-                    self.note(std::slice::from_ref(segment), now_ms, job.told, kept_bytes);
+                    let stays = if at == job.copied {
+                        Stays::Damaged
+                    } else {
+                        Stays::About(frame_bytes(segment))
+                    };
+                    self.note(std::slice::from_ref(segment), now_ms, job.told, Some(stays));
                 }
                 Step::Again
             }
@@ -395,11 +372,11 @@ impl Rewriter {
     }
 
     /// Notes what is known of segments since now.
-    fn note(&mut self, segments: &[Arc<Segment>], now_ms: u64, told: u64, kept_bytes: Option<u64>) {
+    fn note(&mut self, segments: &[Arc<Segment>], now_ms: u64, told: u64, stays: Option<Stays>) {
         let look = Look {
             at_ms: now_ms.saturating_add(self.shared.settings.rewrite_interval_ms),
             told,
-            kept_bytes,
+            stays,
         };
         for segment in segments {
             self.looks.insert(segment.number, look);
@@ -436,21 +413,21 @@ impl Rewriter {
             self.looks.entry(segment.number).or_insert_with(|| Look {
                 at_ms: now_ms.saturating_add(interval_ms),
                 told: 0,
-                kept_bytes: None,
+                stays: None,
             });
         }
         // Those that nobody has looked at come first, at once where messages are refused for want of room. Others are
         // looked at again when nothing is to be rewritten: reports may come faster than all can be looked at.
         let is_urgent = shared.is_full();
         let is_due = |look: &Look| {
-            let is_time = now_ms >= look.at_ms || is_urgent && look.kept_bytes.is_none();
+            let is_time = now_ms >= look.at_ms || is_urgent && look.stays.is_none();
             look.told != told && is_time
         };
         let due = |looks: &BTreeMap<u64, Look>, is_first: bool| {
             let mut held = held.iter();
             let found = held.find(|segment| {
                 let look = looks.get(&segment.number);
-                look.is_some_and(|look| is_due(look) && look.kept_bytes.is_none() == is_first)
+                look.is_some_and(|look| is_due(look) && look.stays.is_none() == is_first)
             });
             found.map(Arc::clone)
         };
@@ -485,17 +462,31 @@ impl Rewriter {
         needs: &[HandleNeeds],
         told: u64,
     ) -> Step {
-        let found = kept_bytes(&self.shared, segment, needs);
-        if let Err(error) = &found {
-            let name = segment_name(segment.number);
-            tracing::debug!("store: {name} is not looked at: {error}");
+        let found = look_at(&self.shared, segment, needs);
+        self.shared.rewrite_bytes.store(0, Ordering::Relaxed);
+        let name = segment_name(segment.number);
+        let (stays, read_bytes) = match found {
+            Ok(Looked { stays, read_bytes }) => (Some(stays), read_bytes),
+            Err(error) => {
+                tracing::debug!("store: {name} is not looked at: {error}");
+                (None, PART_BYTES)
+            }
+        };
+        if stays == Some(Stays::TooLarge) && !std::mem::replace(&mut self.has_told_memory, true) {
+            let most_bytes = self.shared.settings.maximum_rewrite_memory_bytes;
+            tracing::warn!(
+                "store: {name} and others are not rewritten: to say what is needed of them takes more than \
+                 store.maximum_rewrite_memory_bytes ({most_bytes})"
+            );
         }
-        let kept_bytes = found.as_ref().ok().map(|&(kept_bytes, _)| kept_bytes);
-        self.note(std::slice::from_ref(segment), now_ms, told, kept_bytes);
-        self.rest_for(
-            now_ms,
-            found.map_or(PART_BYTES, |(_, read_bytes)| read_bytes),
-        )
+        let before = self.looks.get(&segment.number).and_then(|look| look.stays);
+        if stays == Some(Stays::Damaged) && before != stays {
+            tracing::warn!(
+                "store: {name} stays as it is: frames are damaged or missing, or cannot be read"
+            );
+        }
+        self.note(std::slice::from_ref(segment), now_ms, told, stays);
+        self.rest_for(now_ms, read_bytes)
     }
 
     /// The number of segments at the front of the log that are full, and held by few readers that are known.
@@ -526,7 +517,7 @@ impl Rewriter {
             let (mut bytes, mut kept_bytes, mut end) = (0, 0, start);
             for segment in &held[start..] {
                 let look = self.looks.get(&segment.number);
-                let Some(stays) = look.and_then(|look| look.kept_bytes) else {
+                let Some(Stays::About(stays)) = look.and_then(|look| look.stays) else {
                     break;
                 };
                 let whole = frame_bytes(segment);
@@ -614,6 +605,7 @@ impl Rewriter {
             end,
             file: None,
             index: Some(std::mem::replace(&mut job.index, IndexBuilder::new(0))),
+            lacks_index: false,
             is_replaced: false,
         };
         let rewritten = Arc::new(Segment::rewritten(&job.header, state, self.rewritings));
@@ -647,17 +639,39 @@ impl Rewriter {
     }
 }
 
-/// About the bytes of a segment's frames that readers need, by the number of messages; and the bytes that were read.
-fn kept_bytes(shared: &Shared, segment: &Segment, needs: &[HandleNeeds]) -> io::Result<(u64, u64)> {
+/// The result of a look at a segment.
+struct Looked {
+    stays: Stays,
+    read_bytes: u64,
+}
+
+/// Finds out how much of a segment stays, by the number of messages that are needed.
+fn look_at(shared: &Shared, segment: &Segment, needs: &[HandleNeeds]) -> io::Result<Looked> {
+    let file = shared.disk.open(&index_name(segment.number));
+    let most_bytes = shared.settings.maximum_rewrite_memory_bytes as u64;
+    if file
+        .and_then(|file| file.length())
+        .is_ok_and(|bytes| bytes > most_bytes)
+    {
+        return Ok(Looked {
+            stays: Stays::TooLarge,
+            read_bytes: 0,
+        });
+    }
     let end = segment.end();
     let open = open_segment(shared, segment, end)?;
+    let read_bytes = open.index.memory_bytes() as u64;
+    let looked = |stays| Ok(Looked { stays, read_bytes });
+    if open.index.has_damage() {
+        return looked(Stays::Damaged);
+    }
     let positions = positions(segment, end);
-    let kept = Kept::of(&*open.index, &positions, needs);
-    let (kept, all) = (
-        kept.messages(&*open.index, &positions),
-        open.index.messages(),
-    );
-    let bytes = u128::from(frame_bytes(segment)) * u128::from(kept) / u128::from(all.max(1));
-    let kept_bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-    Ok((kept_bytes, open.index.memory_bytes() as u64))
+    let room = Room::of(shared, &open.index);
+    let Some(kept) = Kept::of(&open.index, &positions, needs, &room) else {
+        return looked(Stays::TooLarge);
+    };
+    let needed = kept.messages(&open.index, &positions);
+    let of = u128::from(open.index.messages().max(1));
+    let bytes = u128::from(frame_bytes(segment)) * u128::from(needed) / of;
+    looked(Stays::About(u64::try_from(bytes).unwrap_or(u64::MAX)))
 }

@@ -201,6 +201,8 @@ pub(crate) struct Shared {
     /// Rises with each report of what a handle's readers need.
     needs_told: AtomicU64,
     pub(crate) rewrite_counts: RewriteCounts,
+    /// Memory that the rewriting of segments takes at the moment, in bytes.
+    pub(crate) rewrite_bytes: AtomicU64,
     /// Memory that pages of the records' file took after the last checkpoint, in bytes.
     pub(crate) cached_bytes: AtomicU64,
     pub(crate) writer_counts: WriterCounts,
@@ -273,6 +275,7 @@ impl Shared {
             damage: Mutex::new(start.damage),
             needs_told: AtomicU64::new(0),
             rewrite_counts: RewriteCounts::default(),
+            rewrite_bytes: AtomicU64::new(0),
             cached_bytes: AtomicU64::new(0),
             writer_counts: WriterCounts::default(),
         }

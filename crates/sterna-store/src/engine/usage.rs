@@ -32,8 +32,8 @@ pub struct Usage {
     pub written_bytes: u64,
     /// Bytes of appends that wait for the writer.
     pub unwritten_bytes: u64,
-    /// About the memory that appends, changes of records before their checkpoint, and pages of the records'
-    /// file take, in bytes.
+    /// About the memory that appends, changes of records before their checkpoint, pages of the records'
+    /// file, and rewriting take, in bytes.
     pub memory_bytes: u64,
     /// Appends that are written and not synced.
     pub unsynced_appends: u64,
@@ -121,7 +121,7 @@ impl UsageReader {
         let waiting_bytes = shared.inbox().frames.len() as u64;
         let unwritten_bytes = waiting_bytes + count(&shared.in_hand);
         Usage {
-            memory_bytes: unwritten_bytes + self.records_bytes(),
+            memory_bytes: unwritten_bytes + self.records_bytes() + count(&shared.rewrite_bytes),
             segments: shared.segments().len() as u64,
             log_bytes: shared.log_bytes(),
             written_bytes: shared.written_bytes(),

@@ -351,7 +351,11 @@ impl Writer {
         let limit = shared.settings.segment_bytes.max(least);
         let name = segment_name(header.number);
         let draft = format!("{name}{UNFINISHED}");
-        remove_if_there(&*shared.disk, &draft)?;
+        if let Err(error) = remove_if_there(&*shared.disk, &draft) {
+            // A draft that cannot be removed costs its number, and not all that is appended from now on.
+            self.next_number += u64::from(shared.disk.open(&draft).is_ok());
+            return Err(error);
+        }
         let file = shared.disk.create(&draft)?;
         if let Err(error) = file.allocate(limit) {
             if error.kind() != io::ErrorKind::StorageFull {
@@ -374,6 +378,7 @@ impl Writer {
             end,
             file: Some(Arc::clone(&file)),
             index: Some(IndexBuilder::new(first_position)),
+            lacks_index: false,
             is_replaced: false,
         };
         let segment = Arc::new(Segment::new(&header, state));
@@ -401,6 +406,7 @@ impl Writer {
             file: None,
             // Made again from the rest of the segment.
             index: None,
+            lacks_index: false,
             is_replaced: false,
         };
         let name = segment_name(active.segment.number);

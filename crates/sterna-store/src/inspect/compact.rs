@@ -2,18 +2,19 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use sterna_broker::LogNeeds;
 
 use crate::disk::{Disk, remove_if_there, replace};
 use crate::engine::Engine;
+use crate::engine::kept::{Kept, Room};
 use crate::engine::records;
-use crate::engine::rewrite::Kept;
 use crate::engine::shared::HandleNeeds;
 use crate::error::OpenError;
 use crate::log::frame::{Draft, Seal, messages, put_without_changes};
-use crate::log::index::IndexBuilder;
-use crate::log::recovery::{SegmentFile, Walk, open_segments, walk};
+use crate::log::index::{IndexBuilder, IndexFile};
+use crate::log::recovery::{SegmentFile, Walk, Walked, open_segments, walk};
 use crate::log::segment::{FOLDER, SegmentHeader, index_name};
 use crate::settings::Settings;
 
@@ -64,13 +65,14 @@ pub fn compact(
         all_from: needs.all_from,
         needs: Arc::new(needs),
     }];
+    let most_bytes = settings.maximum_rewrite_memory_bytes;
     let files = open_segments(&**disk)?;
     for (index, file) in files.iter().enumerate() {
         // The last segment tells where the log goes on.
         let next = files.get(index + 1).and_then(|next| next.header);
         let next = next.filter(|next| next.first_sequence <= applied + 1);
         if let Some(next) = next
-            && rewrite(&**disk, file, next.first_position, seal, &needs).map_err(failed)?
+            && rewrite(&**disk, file, &next, seal, &needs, most_bytes).map_err(failed)?
         {
             compacted.rewritten += 1;
         }
@@ -92,14 +94,30 @@ fn size(disk: &dyn Disk) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Writes a segment anew that ends before a position, if it gets smaller by that.
+/// Whether all frames of a segment were found, up to that which the next begins with. A damaged file stays as it is, so
+/// that it can be looked at.
+fn is_sound(file: &SegmentFile, walked: &Walked, next: &SegmentHeader) -> bool {
+    // The walk does not know that another file follows, and takes what is missing at the end for room.
+    let is_whole = walked.extents.last().is_some_and(|last| {
+        if file.has_gaps() {
+            last.end.offset == file.length
+        } else {
+            last.end.sequence + 1 >= next.first_sequence
+        }
+    });
+    is_whole && walked.damage.is_empty() && walked.torn.is_none()
+}
+
+/// Writes a segment anew that ends where the next begins, if it gets smaller by that.
 fn rewrite(
     disk: &dyn Disk,
     file: &SegmentFile,
-    end: u64,
+    next: &SegmentHeader,
     seal: Seal,
     needs: &[HandleNeeds],
+    most_bytes: usize,
 ) -> io::Result<bool> {
+    let end = next.first_position;
     let Some(header) = file.header else {
         return Ok(false);
     };
@@ -110,13 +128,26 @@ fn rewrite(
     };
     let alone = std::slice::from_ref(file);
     let mut index = IndexBuilder::new(header.first_position);
-    walk(disk, alone, &wanted, &mut |_, offset, header, body| {
+    let walked = walk(disk, alone, &wanted, &mut |_, offset, header, body| {
         index.add_frame(offset, header.first_position, body);
         Ok(())
     })?;
-    let is_known = needs.iter().all(|needs| end <= needs.all_from);
-    let kept = Kept::of(&index, &(header.first_position..end), needs);
-    let kept = is_known.then(|| kept.offsets(&index));
+    if !is_sound(file, &walked, next) {
+        return Ok(false);
+    }
+    let kept = if needs.iter().all(|needs| end <= needs.all_from) {
+        let bytes = index.encode(file.number, file.length, end, seal);
+        let index = IndexFile::decode(bytes, file.number, file.length, seal);
+        let account = AtomicU64::new(0);
+        let room = Room::new(most_bytes, &account);
+        let positions = header.first_position..end;
+        index.and_then(|index| {
+            let kept = Kept::of(&index, &positions, needs, &room)?;
+            kept.offsets(&index, &room)
+        })
+    } else {
+        None
+    };
     let header = SegmentHeader {
         has_gaps: true,
         ..header
@@ -133,9 +164,7 @@ fn rewrite(
         }
         put_without_changes(&mut bytes, &mut draft, (header, body), seal).map_err(io::Error::other)
     })?;
-    // A damaged file stays as it is, so that it can be looked at.
-    let is_sound = walked.damage.is_empty() && walked.torn.is_none();
-    if !is_sound || bytes.len() as u64 >= file.length {
+    if !is_sound(file, &walked, next) || bytes.len() as u64 >= file.length {
         return Ok(false);
     }
     remove_if_there(disk, &index_name(file.number))?;

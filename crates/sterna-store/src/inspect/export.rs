@@ -126,7 +126,7 @@ pub fn export(disk: &Arc<dyn Disk>, out: &mut dyn Write) -> Result<Exported, Ope
         reason,
     })?;
     written.map_err(failed)?;
-    store.walk(&mut |_, _, header, body| {
+    let walked = store.walk(&mut |_, _, header, body| {
         for (position, (topic, content)) in (header.first_position..).zip(messages(body)) {
             exported.messages += 1;
             let line = Line::Message {
@@ -138,6 +138,12 @@ pub fn export(disk: &Arc<dyn Disk>, out: &mut dyn Write) -> Result<Exported, Ope
         }
         Ok(())
     })?;
+    // A place that could be read before may not be readable now.
+    for damage in walked.damage {
+        if !exported.damage.contains(&damage) {
+            exported.damage.push(damage);
+        }
+    }
     let last = Line::End {
         records: exported.records,
         messages: exported.messages,

@@ -20,7 +20,7 @@ use crate::engine::records::{self, Applied};
 use crate::engine::{Damage, identity_without_records, missing_front, take_changes};
 use crate::error::OpenError;
 use crate::log::frame::{Seal, messages};
-use crate::log::index::IndexFile;
+use crate::log::index::{Index as _, IndexFile};
 use crate::log::recovery::{SegmentFile, Visit, Walk, Walked, open_segments, walk};
 use crate::log::segment::index_name;
 use crate::settings::Settings;
@@ -109,7 +109,9 @@ pub fn inspect(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
             .open(&index_name(file.number))
             .and_then(|file| read_all(&*file));
         segment.has_index = read.is_ok_and(|bytes| {
-            IndexFile::decode(bytes, file.number, extent.end.offset, store.seal()).is_some()
+            let index = IndexFile::decode(bytes, file.number, extent.end.offset, store.seal());
+            // One that lacks messages is none that readers use.
+            index.is_some_and(|index| index.messages() >= segment.messages)
         });
     }
     inspection.damage.extend(store.missing_front());

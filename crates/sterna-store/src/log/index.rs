@@ -7,7 +7,7 @@
 //! ```text
 //! offset  bytes
 //!      0      8  "STERNIDX"
-//!      8      4  version of the format: 1
+//!      8      4  version of the format: 2
 //!     12      4  number of topics
 //!     16      8  number of the segment
 //!     24      8  where the segment's frames end, as an offset in its file
@@ -15,7 +15,8 @@
 //!     40      8  position behind its last message
 //!     48      4  bytes of all postings
 //!     52      4  number of marks
-//!     56         postings
+//!     56      4  flags; 1: frames were damaged or missing when it was made
+//!     60         postings
 //!                topics in the order of their bytes, each:
 //!                  length of the topic (2), topic, number of postings (4), bytes of its postings (4)
 //!                marks, each: position (8), offset (8)
@@ -26,6 +27,8 @@
 //! topic's first posting counts from the segment's first position. The second is that of its frame's offset; the
 //! topic's first posting counts from 0. Both are numbers in groups of 7 bits, the lowest first, with the highest
 //! bit of a byte set where more follow. The postings of a topic stand together, in the order of topics.
+//!
+//! Version 1 had no flags, so it does not tell whether frames are left out. It counts as missing.
 //!
 //! A mark is the first frame that begins at or behind a multiple of 64 KiB and has a message.
 
@@ -38,12 +41,18 @@ use rustc_hash::FxHashMap;
 use super::frame::{Seal, messages, u32_at, u64_at};
 
 const MAGIC: &[u8; 8] = b"STERNIDX";
-const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 56;
+const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 60;
+
+/// Flag of an index that was made over damage.
+const HAS_DAMAGE: u32 = 1;
 const CHECKSUM_BYTES: usize = 4;
 
 /// How far marks are apart at least, in bytes of the segment.
 const MARK_BYTES: u64 = 1 << 16;
+
+/// About the memory of a topic in an index that grows, beside its name and its postings, in bytes.
+const TOPIC_BYTES: usize = 160;
 
 /// A message of a segment: its position, and where its frame begins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -56,6 +65,8 @@ pub(crate) struct Posting {
 pub(crate) trait Index {
     /// Number of messages.
     fn messages(&self) -> u64;
+    /// Whether frames were damaged or missing when it was made: their messages are not in it.
+    fn has_damage(&self) -> bool;
     /// Calls back for each topic that matches a filter, in no order, with its number of messages.
     fn matching(&self, filter: &str, found: &mut dyn FnMut(&str, u32));
     /// Appends the postings of a topic to a list, in order.
@@ -88,6 +99,9 @@ pub(crate) struct IndexBuilder {
     ordered: BTreeSet<Arc<str>>,
     marks: Vec<Posting>,
     messages: u64,
+    has_damage: bool,
+    /// About the memory of topics and postings.
+    bytes: usize,
 }
 
 /// The postings of one topic, as they are written.
@@ -106,7 +120,19 @@ impl IndexBuilder {
             ordered: BTreeSet::new(),
             marks: Vec::new(),
             messages: 0,
+            has_damage: false,
+            bytes: 0,
         }
+    }
+
+    /// Bytes of memory that it takes, about.
+    pub(crate) const fn memory_bytes(&self) -> usize {
+        self.bytes + self.marks.len() * size_of::<Posting>()
+    }
+
+    /// Notes that frames of the segment are not in it.
+    pub(crate) fn set_damaged(&mut self) {
+        self.has_damage = true;
     }
 
     /// Adds a message. Positions and offsets rise.
@@ -117,7 +143,7 @@ impl IndexBuilder {
             self.marks.push(posting);
         }
         if let Some(postings) = self.topics.get_mut(topic) {
-            postings.add(posting);
+            self.bytes += postings.add(posting);
             return;
         }
         let start = Posting {
@@ -129,7 +155,7 @@ impl IndexBuilder {
             count: 0,
             last: start,
         };
-        postings.add(posting);
+        self.bytes += TOPIC_BYTES + topic.len() + postings.add(posting);
         let topic: Arc<str> = topic.into();
         self.ordered.insert(Arc::clone(&topic));
         self.topics.insert(topic, postings);
@@ -171,6 +197,8 @@ impl IndexBuilder {
         bytes.extend_from_slice(&next_position.to_le_bytes());
         bytes.extend_from_slice(&(postings_bytes as u32).to_le_bytes());
         bytes.extend_from_slice(&(self.marks.len() as u32).to_le_bytes());
+        let flags = if self.has_damage { HAS_DAMAGE } else { 0 };
+        bytes.extend_from_slice(&flags.to_le_bytes());
         for (_, postings) in in_order() {
             bytes.extend_from_slice(&postings.bytes);
         }
@@ -191,17 +219,24 @@ impl IndexBuilder {
 }
 
 impl Postings {
-    fn add(&mut self, posting: Posting) {
+    /// Returns the bytes that it takes.
+    fn add(&mut self, posting: Posting) -> usize {
+        let before = self.bytes.len();
         self.count += 1;
         put_number(&mut self.bytes, posting.position - self.last.position);
         put_number(&mut self.bytes, posting.offset - self.last.offset);
         self.last = posting;
+        self.bytes.len() - before
     }
 }
 
 impl Index for IndexBuilder {
     fn messages(&self) -> u64 {
         self.messages
+    }
+
+    fn has_damage(&self) -> bool {
+        self.has_damage
     }
 
     fn matching(&self, filter: &str, found: &mut dyn FnMut(&str, u32)) {
@@ -276,6 +311,7 @@ pub(crate) struct IndexFile {
     bytes: Vec<u8>,
     first_position: u64,
     messages: u64,
+    has_damage: bool,
     /// In the order of the topics' bytes.
     topics: Vec<TopicPlace>,
     marks: Vec<Posting>,
@@ -335,6 +371,7 @@ impl IndexFile {
         Some(Self {
             first_position,
             messages,
+            has_damage: u32_at(content, 56)? & HAS_DAMAGE != 0,
             marks: marks.collect::<Option<_>>()?,
             topics,
             bytes,
@@ -360,9 +397,48 @@ impl IndexFile {
             .partition_point(|place| self.name(place) < topic)
     }
 
-    fn exactly(&self, topic: &str) -> Option<&TopicPlace> {
-        let place = self.topics.get(self.place_of(topic))?;
-        (self.name(place) == topic).then_some(place)
+    fn exactly(&self, topic: &str) -> Option<usize> {
+        let at = self.place_of(topic);
+        let place = self.topics.get(at)?;
+        (self.name(place) == topic).then_some(at)
+    }
+
+    /// Number of topics. Each has a number below it.
+    pub(crate) const fn topics(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// Number of messages of a topic, by the topic's number.
+    pub(crate) fn messages_of(&self, topic: usize) -> u32 {
+        self.topics[topic].count
+    }
+
+    /// Calls back with the number of each topic that matches a filter.
+    pub(crate) fn matching_topics(&self, filter: &str, found: &mut dyn FnMut(usize)) {
+        let (start, is_whole) = literal_start(filter);
+        if is_whole {
+            if let Some(topic) = self.exactly(filter) {
+                found(topic);
+            }
+            return;
+        }
+        for topic in self.place_of(start)..self.topics.len() {
+            let name = self.name(&self.topics[topic]);
+            if !name.starts_with(start) {
+                break;
+            }
+            if sterna_topic::matches(filter, name) {
+                found(topic);
+            }
+        }
+    }
+
+    /// Appends the postings of a topic to a list, in order, by the topic's number.
+    pub(crate) fn postings_of(&self, topic: usize, list: &mut Vec<Posting>) {
+        let place = &self.topics[topic];
+        let start = place.postings_at as usize;
+        let bytes = self.bytes.get(start..start + place.postings_bytes as usize);
+        read_postings(bytes.unwrap_or_default(), self.first_position, list);
     }
 }
 
@@ -371,30 +447,20 @@ impl Index for IndexFile {
         self.messages
     }
 
+    fn has_damage(&self) -> bool {
+        self.has_damage
+    }
+
     fn matching(&self, filter: &str, found: &mut dyn FnMut(&str, u32)) {
-        let (start, is_whole) = literal_start(filter);
-        if is_whole {
-            if let Some(place) = self.exactly(filter) {
-                found(filter, place.count);
-            }
-            return;
-        }
-        for place in &self.topics[self.place_of(start)..] {
-            let name = self.name(place);
-            if !name.starts_with(start) {
-                break;
-            }
-            if sterna_topic::matches(filter, name) {
-                found(name, place.count);
-            }
-        }
+        self.matching_topics(filter, &mut |topic| {
+            let place = &self.topics[topic];
+            found(self.name(place), place.count);
+        });
     }
 
     fn postings(&self, topic: &str, list: &mut Vec<Posting>) {
-        if let Some(place) = self.exactly(topic) {
-            let start = place.postings_at as usize;
-            let bytes = self.bytes.get(start..start + place.postings_bytes as usize);
-            read_postings(bytes.unwrap_or_default(), self.first_position, list);
+        if let Some(topic) = self.exactly(topic) {
+            self.postings_of(topic, list);
         }
     }
 
@@ -478,6 +544,17 @@ mod tests {
                 assert!(offset <= posting.offset && posting.offset - offset <= MARK_BYTES + 300);
             }
         }
+        assert!(!file.has_damage());
+        builder.set_damaged();
+        let damaged = builder.encode(3, 9_999, 9_000, seal);
+        let damaged = IndexFile::decode(damaged, 3, 9_999, seal).unwrap();
+        assert!(damaged.has_damage() && damaged.messages() == 4_000);
+        // Those of earlier programs do not tell.
+        let mut earlier = bytes[..bytes.len() - CHECKSUM_BYTES].to_vec();
+        earlier[8] = 1;
+        let checksum = seal.checksum(&earlier);
+        earlier.extend_from_slice(&checksum.to_le_bytes());
+        assert!(IndexFile::decode(earlier, 3, 9_999, seal).is_none());
         for index in (0..bytes.len()).step_by(97) {
             let mut flipped = bytes.clone();
             flipped[index] ^= 4;

@@ -12,6 +12,7 @@
 //! a successor were synced, too. A gap among these frames is damage. The first gap behind them is the end of the
 //! log.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use super::segment::{
     End, FOLDER, HeaderError, NEWEST_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader, number_of,
     segment_name,
 };
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, remove_if_it_can_be};
 use crate::engine::Damage;
 use crate::error::OpenError;
 
@@ -49,25 +50,31 @@ impl SegmentFile {
     }
 }
 
-/// Removes the files for which another stands: their rewriting was cut off before it could.
+/// Removes the files for which another stands: their rewriting was cut off before it could. Returns the numbers of those
+/// that cannot be removed: they do not count, and are no reason not to start.
 ///
 /// # Errors
 /// When the disk fails.
-pub(crate) fn remove_replaced(disk: &dyn Disk, files: &[SegmentFile]) -> io::Result<()> {
+pub(crate) fn remove_replaced(disk: &dyn Disk, files: &[SegmentFile]) -> io::Result<BTreeSet<u64>> {
+    let mut left = BTreeSet::new();
     let mut replaced = disk.list(FOLDER)?;
     replaced.retain(|name| {
         let number = number_of(name, "log").or_else(|| number_of(name, "index"));
         number.is_some_and(|number| files.iter().any(|file| file.stands_for(number)))
     });
     if replaced.is_empty() {
-        return Ok(());
+        return Ok(left);
     }
     // The name of the file that stands for them may not be on the disk yet.
     disk.sync_folder(FOLDER)?;
     for name in replaced {
-        disk.remove(&format!("{FOLDER}/{name}"))?;
+        let path = format!("{FOLDER}/{name}");
+        if !remove_if_it_can_be(disk, &path) {
+            left.extend(number_of(&name, "log").or_else(|| number_of(&name, "index")));
+        }
     }
-    disk.sync_folder(FOLDER)
+    disk.sync_folder(FOLDER)?;
+    Ok(left)
 }
 
 /// Opens all segments, in order. Those for which another stands are left out.
@@ -128,6 +135,18 @@ pub(crate) struct Extent {
     pub(crate) first_sequence: u64,
     pub(crate) first_position: u64,
     pub(crate) end: End,
+    /// Whether all its frames were found; sound if it was not looked into.
+    pub(crate) found: Soundness,
+}
+
+/// Whether all frames of a segment were found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Soundness {
+    Sound,
+    /// Some are damaged or missing.
+    Damaged,
+    /// Some could not be read, which may pass.
+    Unreadable,
 }
 
 /// Extent of a log, and its damaged places.
@@ -195,12 +214,13 @@ pub(crate) fn walk(
                 reason: Reason::FileHeader,
             }));
         }
-        let end = segment.walk(walk, &mut walked, visit)?;
+        let (end, found) = segment.walk(walk, &mut walked, visit)?;
         before = Some(end);
         walked.extents.push(Extent {
             first_sequence,
             first_position,
             end,
+            found,
         });
     }
     Ok(walked)
@@ -228,17 +248,23 @@ impl Place<'_> {
         }
     }
 
-    /// Visits its frames, adds its damage, and returns its end.
-    fn walk(&self, walk: &Walk, walked: &mut Walked, visit: &mut Visit<'_>) -> io::Result<End> {
+    /// Visits its frames, adds its damage, and returns its end and whether all were found.
+    fn walk(
+        &self,
+        walk: &Walk,
+        walked: &mut Walked,
+        visit: &mut Visit<'_>,
+    ) -> io::Result<(End, Soundness)> {
         walked.synced_offset = self.start.offset;
         if let Some((sequence, position)) = self.next
             && sequence <= walk.from_sequence
         {
-            return Ok(End {
+            let end = End {
                 offset: self.file.length,
                 sequence: sequence.saturating_sub(1),
                 position,
-            });
+            };
+            return Ok((end, Soundness::Sound));
         }
         let next_sequence = self.next.map_or(u64::MAX, |(sequence, _)| sequence);
         let survey = Survey::of(self.file, walk.seal, self.start, next_sequence)?;
@@ -251,9 +277,7 @@ impl Place<'_> {
         let limit = cut.map_or(u64::MAX, |gap| gap.offset);
         let stretches = survey.gaps.iter().flat_map(|gap| &gap.stretches);
         let kept = stretches.filter(|stretch| stretch.offset < limit);
-        walked
-            .damage
-            .extend(kept.map(|stretch| self.damage(*stretch)));
+        let mut damage: Vec<Damaged> = kept.copied().collect();
         if cut.is_some() {
             walked.torn = Some(self.damage(Damaged {
                 offset: limit,
@@ -264,8 +288,17 @@ impl Place<'_> {
         let mut frames = Frames::new(self.file, walk.seal, self.start, next_sequence);
         let mut end = self.start;
         while let Some(found) = frames.next()? {
-            let Ok((offset, header)) = found else {
-                continue;
+            let (offset, header) = match found {
+                Ok(frame) => frame,
+                Err(stretch) => {
+                    // The survey may have read it.
+                    let is_new = stretch.reason == Reason::Unreadable
+                        && stretch.offset < limit
+                        && end.sequence + 1 < next_sequence
+                        && !damage.contains(&stretch);
+                    damage.extend(is_new.then_some(stretch));
+                    continue;
+                }
             };
             if offset >= limit {
                 break;
@@ -278,13 +311,16 @@ impl Place<'_> {
         }
         let is_short = self.is_last && end.sequence < walk.applied;
         if is_short && survey.gaps.is_empty() && !self.file.has_gaps() {
-            walked.damage.push(self.damage(Damaged {
-                offset: end.offset,
-                bytes: 0,
-                reason: Reason::Missing,
-            }));
+            damage.push(Damaged::missing(end.offset));
         }
-        Ok(end)
+        let soundness = |damaged: &Damaged| match damaged.reason {
+            Reason::Unreadable => Soundness::Unreadable,
+            _ => Soundness::Damaged,
+        };
+        let found = damage.iter().map(soundness).max();
+        let told = damage.iter().map(|damaged| self.damage(*damaged));
+        walked.damage.extend(told);
+        Ok((end, found.unwrap_or(Soundness::Sound)))
     }
 }
 
@@ -307,6 +343,8 @@ struct Frames<'a> {
     scanner: Scanner<'a>,
     end: End,
     next_sequence: u64,
+    /// A frame was met that the next segment has.
+    is_superseded: bool,
 }
 
 impl<'a> Frames<'a> {
@@ -315,6 +353,7 @@ impl<'a> Frames<'a> {
             scanner: Scanner::new(&*file.file, seal, start.offset, file.length),
             end: start,
             next_sequence,
+            is_superseded: false,
         }
     }
 
@@ -329,6 +368,7 @@ impl<'a> Frames<'a> {
         };
         // The segment failed, and the next one has this frame and all that follow.
         if header.sequence >= self.next_sequence {
+            self.is_superseded = true;
             return Ok(None);
         }
         if header.sequence <= self.end.sequence || header.first_position < self.end.position {
@@ -372,11 +412,7 @@ struct Gap {
 impl Gap {
     fn new(mut stretches: Vec<Damaged>, offset: u64, before: u64, after: Option<u64>) -> Self {
         if stretches.is_empty() {
-            stretches.push(Damaged {
-                offset,
-                bytes: 0,
-                reason: Reason::Missing,
-            });
+            stretches.push(Damaged::missing(offset));
         }
         Self {
             offset: stretches[0].offset,
@@ -433,7 +469,12 @@ impl Survey {
         }
         // A segment that failed may have the rest of frames that the next one has: nothing is missing then.
         let is_whole = before + 1 == next_sequence;
-        let is_short = next_sequence != u64::MAX && !is_whole && !may_have_gaps;
+        let is_short = if may_have_gaps {
+            // It has no room behind its last frame.
+            !frames.is_superseded && frames.end.offset < file.length
+        } else {
+            !is_whole
+        } && next_sequence != u64::MAX;
         if (!open.is_empty() && !is_whole) || is_short {
             survey
                 .gaps

@@ -29,6 +29,17 @@ pub(crate) struct Damaged {
     pub(crate) reason: Reason,
 }
 
+impl Damaged {
+    /// Frames that are missing before an offset.
+    pub(crate) const fn missing(offset: u64) -> Self {
+        Self {
+            offset,
+            bytes: 0,
+            reason: Reason::Missing,
+        }
+    }
+}
+
 /// The kind of damage of a stretch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {

@@ -143,6 +143,8 @@ pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) first_sequence: u64,
     pub(crate) first_position: u64,
+    /// Frames were taken out: numbers of frames may be missing.
+    pub(crate) has_gaps: bool,
     /// Number of the rewriting that has made its file; 0 where the writer has.
     pub(crate) rewriting: u64,
     state: RwLock<SegmentState>,
@@ -157,6 +159,8 @@ pub(crate) struct SegmentState {
     pub(crate) file: Option<Arc<dyn DiskFile>>,
     /// Its index, until that is in a file of its own.
     pub(crate) index: Option<IndexBuilder>,
+    /// Its index is in no file that is any good, although there may be one.
+    pub(crate) lacks_index: bool,
     /// Another segment stands for it: its files are another's from now on, or gone.
     pub(crate) is_replaced: bool,
 }
@@ -177,6 +181,7 @@ impl Segment {
             number: header.number,
             first_sequence: header.first_sequence,
             first_position: header.first_position,
+            has_gaps: header.has_gaps,
             rewriting: 0,
             state: RwLock::new(state),
         }

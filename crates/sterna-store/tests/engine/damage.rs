@@ -265,6 +265,26 @@ fn without_the_records_file_a_compacted_log_is_refused() {
     assert!(error.to_string().contains("was compacted"), "{error}");
 }
 
+/// Zeros where frames should be look like room that was reserved.
+#[test]
+fn a_file_whose_last_frames_are_missing_is_not_compacted() {
+    let disk = store(true);
+    let name = log_files(&disk, ".log").remove(0);
+    let content = disk.content(&name).unwrap();
+    let at = content
+        .windows(4)
+        .rposition(|part| *part == content[64..68]);
+    let file = disk.open(&name).unwrap();
+    file.write_at(at.unwrap() as u64, &vec![0; content.len() - at.unwrap()])
+        .unwrap();
+    let content = disk.content(&name).unwrap();
+    let damage = inspect(&as_disk(&disk)).unwrap().damage;
+    assert_eq!(damage.len(), 1);
+    compact(&as_disk(&disk), &settings(), LogNeeds::default()).unwrap();
+    assert_eq!(disk.content(&name).unwrap(), content);
+    assert_eq!(inspect(&as_disk(&disk)).unwrap().damage, damage);
+}
+
 fn store_without_beginning() -> SimulatedDisk {
     let mut store = Store::open(&store(true), &settings());
     store.handle.needed_from(30);

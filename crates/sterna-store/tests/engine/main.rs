@@ -5,6 +5,7 @@ mod budgets;
 mod damage;
 mod files;
 mod full;
+mod held;
 mod interrupted;
 mod reads;
 mod rewrite;

@@ -11,7 +11,7 @@ use sterna_store::{Request, Settings, StoredMessage};
 use super::{Store, draft, everything, log_files, needs_of, settings};
 
 /// Settings by which all is rewritten as soon as it may be.
-fn eager() -> Settings {
+pub(super) fn eager() -> Settings {
     Settings {
         rewrite_interval_ms: 0,
         rewrite_bytes_per_s: u64::MAX,
@@ -23,7 +23,7 @@ fn open(settings: &Settings) -> Store {
     Store::open(&SimulatedDisk::new(7), settings)
 }
 
-fn told(readers: Vec<ReaderNeeds>) -> LogNeeds {
+pub(super) fn told(readers: Vec<ReaderNeeds>) -> LogNeeds {
     LogNeeds {
         all_from: u64::MAX,
         readers,
@@ -31,7 +31,7 @@ fn told(readers: Vec<ReaderNeeds>) -> LogNeeds {
 }
 
 /// Appends one message that a narrow reader wants among many others, some with changes of records.
-fn fill(store: &mut Store, rounds: usize) {
+pub(super) fn fill(store: &mut Store, rounds: usize) {
     for round in 0..rounds {
         for number in 0..40_u8 {
             let topic = if number == 17 {
@@ -50,7 +50,7 @@ fn fill(store: &mut Store, rounds: usize) {
 }
 
 /// Makes two checkpoints, so that segments may go.
-fn checkpoint(store: &mut Store) {
+pub(super) fn checkpoint(store: &mut Store) {
     for number in 0..2 {
         let value = format!("checkpoint {number}");
         let draft = draft(&[], &[("checkpoint", Some(&value))]);
@@ -59,7 +59,7 @@ fn checkpoint(store: &mut Store) {
     }
 }
 
-fn tell(store: &mut Store, needs: LogNeeds) {
+pub(super) fn tell(store: &mut Store, needs: LogNeeds) {
     let from = needs.readers.iter().map(ReaderNeeds::first).min();
     store.handle.needed_from(from.unwrap_or(needs.all_from));
     store.handle.needs(needs);
@@ -67,7 +67,7 @@ fn tell(store: &mut Store, needs: LogNeeds) {
 }
 
 /// A message as it is read: its position, its topic, and its content, of which all bytes are the same.
-type Seen = (u64, String, u8, usize);
+pub(super) type Seen = (u64, String, u8, usize);
 
 fn seen(messages: &[StoredMessage]) -> Vec<Seen> {
     let seen = messages.iter().map(|message| {
@@ -79,13 +79,13 @@ fn seen(messages: &[StoredMessage]) -> Vec<Seen> {
     seen.collect()
 }
 
-fn of_topic(messages: &[Seen], topic: &str) -> Vec<Seen> {
+pub(super) fn of_topic(messages: &[Seen], topic: &str) -> Vec<Seen> {
     let found = messages.iter().filter(|(_, known, ..)| known == topic);
     found.cloned().collect()
 }
 
 /// All that is in the log; an answer ends after some segments.
-fn all(store: &mut Store) -> Vec<Seen> {
+pub(super) fn all(store: &mut Store) -> Vec<Seen> {
     let (mut found, mut from) = (Vec::new(), 0);
     loop {
         let answer = store.handle.read_now(&everything(from));
@@ -97,7 +97,7 @@ fn all(store: &mut Store) -> Vec<Seen> {
     }
 }
 
-fn log_bytes(disk: &SimulatedDisk) -> usize {
+pub(super) fn log_bytes(disk: &SimulatedDisk) -> usize {
     let names = log_files(disk, ".log").into_iter();
     names
         .filter_map(|name| Some(disk.content(&name)?.len()))
@@ -342,6 +342,209 @@ fn a_damaged_frame_that_is_needed_leaves_its_file_as_it_is() {
     tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
     assert_eq!(store.engine.damage().len(), 1);
     assert_eq!(store.disk.content(&first).unwrap().len(), content.len());
+}
+
+/// As after a crash before the indexes were written. Frames of some can be read, and those of others cannot.
+fn without_indexes(harm: impl Fn(&SimulatedDisk, &str)) -> (Store, Vec<Seen>, String) {
+    let settings = Settings {
+        segment_bytes: 64 << 10,
+        ..eager()
+    };
+    let mut store = open(&settings);
+    fill(&mut store, 60);
+    let before = of_topic(&all(&mut store), "rare/one");
+    store.disk.kill_process();
+    for index in log_files(&store.disk, ".index") {
+        store.disk.remove(&index).unwrap();
+    }
+    let harmed = log_files(&store.disk, ".log").remove(1);
+    harm(&store.disk, &harmed);
+    let disk = store.disk;
+    (Store::open(&disk, &settings), before, harmed)
+}
+
+#[test]
+fn what_could_not_be_read_when_an_index_was_made_stays() {
+    for has_restart in [false, true] {
+        let harm = |disk: &SimulatedDisk, name: &str| disk.make_unreadable(name, 20_480..49_152);
+        let (mut store, before, harmed) = without_indexes(harm);
+        store.pass(20);
+        let index = harmed.replace(".log", ".index");
+        let indexes = log_files(&store.disk, ".index");
+        assert!(
+            !indexes.contains(&index) && indexes.len() > 8,
+            "{indexes:?}"
+        );
+        if has_restart {
+            store = store.reopen();
+            store.pass(20);
+        }
+        checkpoint(&mut store);
+        tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
+        assert!(store.engine.usage_reader().usage().rewritten_segments > 4);
+        store.disk.make_readable();
+        assert_eq!(of_topic(&all(&mut store), "rare/one"), before);
+        // Its index is made, and it is rewritten as the others.
+        store.pass(70_000);
+        let bytes = store.disk.content(&harmed).map(|content| content.len());
+        tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
+        store.pass(20);
+        let bytes_after = store.disk.content(&harmed).map(|content| content.len());
+        assert!(bytes_after < bytes, "{bytes_after:?} of {bytes:?}");
+        let mut store = store.reopen();
+        assert_eq!(of_topic(&all(&mut store), "rare/one"), before);
+        assert_eq!(store.engine.report().damage, []);
+    }
+}
+
+#[test]
+fn a_file_whose_index_was_made_over_damage_stays_as_it_is_and_is_told() {
+    let place = |disk: &SimulatedDisk, name: &str| {
+        let content = disk.content(name).unwrap();
+        let found = content.windows(8).position(|part| part == b"rare/one");
+        found.unwrap() + 40
+    };
+    let harm = |disk: &SimulatedDisk, name: &str| disk.flip(name, place(disk, name), 1);
+    let (mut store, before, harmed) = without_indexes(harm);
+    let content = store.disk.content(&harmed).unwrap();
+    store.pass(20);
+    let index = harmed.replace(".log", ".index");
+    assert!(log_files(&store.disk, ".index").contains(&index));
+    for _ in 0..2 {
+        checkpoint(&mut store);
+        tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
+        store.pass(3_000);
+        assert_eq!(store.disk.content(&harmed).unwrap(), content);
+        assert_eq!(
+            of_topic(&all(&mut store), "rare/one").len(),
+            before.len() - 1
+        );
+        let disk: Arc<dyn Disk> = Arc::new(store.disk.clone());
+        let told = inspect(&disk).unwrap().damage;
+        assert!(told.len() == 1 && told[0].file == harmed, "{told:?}");
+        store = store.reopen();
+        // A reader of few messages passes the place, too, and tells of it.
+        assert_eq!(store.engine.damage(), []);
+        let rare = Request {
+            filters: Arc::new(["rare/+".into()]),
+            ..everything(0)
+        };
+        let found = store.handle.read_now(&rare).messages;
+        assert!(found.len() < before.len());
+        assert_eq!(store.engine.damage(), told);
+    }
+    assert!(log_bytes(&store.disk) < content.len() * 7);
+}
+
+/// A sector of zeros between frames and behind the last: numbers of frames are missing.
+#[test]
+fn frames_that_are_missing_without_a_trace_are_damage() {
+    for is_last in [false, true] {
+        let harm = |disk: &SimulatedDisk, name: &str| {
+            let mut content = disk.content(name).unwrap();
+            let frames = |content: &[u8]| -> Vec<usize> {
+                let magic = content[64..68].to_vec();
+                let parts = content.windows(4).enumerate();
+                parts
+                    .filter(|(_, part)| *part == magic)
+                    .map(|(at, _)| at)
+                    .collect()
+            };
+            let at = frames(&content);
+            if is_last {
+                content[at[at.len() - 4]..].fill(0);
+            } else {
+                content.drain(at[20]..at[24]);
+            }
+            let file = disk.open(name).unwrap();
+            file.set_length(content.len() as u64).unwrap();
+            file.write_at(0, &content).unwrap();
+            file.sync().unwrap();
+        };
+        let (mut store, _, harmed) = without_indexes(harm);
+        let content = store.disk.content(&harmed).unwrap();
+        checkpoint(&mut store);
+        tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
+        store.pass(3_000);
+        assert!(store.engine.usage_reader().usage().rewritten_segments > 4);
+        assert_eq!(store.disk.content(&harmed).unwrap(), content, "{is_last}");
+        let damage = store.engine.damage();
+        assert!(
+            damage.len() == 1 && damage[0].reason == "frames are missing",
+            "{damage:?}"
+        );
+    }
+}
+
+/// Numbers of frames say nothing where frames were taken out, but the file ends with one.
+#[test]
+fn a_rewritten_file_whose_end_is_missing_is_told_and_stays() {
+    let mut store = open(&eager());
+    fill(&mut store, 30);
+    tell(&mut store, told(vec![needs_of(&["rare/+"], 18)]));
+    let name = log_files(&store.disk, ".log").remove(0);
+    store.disk.kill_process();
+    let length = store.disk.content(&name).unwrap().len();
+    let file = store.disk.open(&name).unwrap();
+    file.write_at(length as u64 - 300, &[0; 300]).unwrap();
+    store.disk.remove(&name.replace(".log", ".index")).unwrap();
+    let content = store.disk.content(&name).unwrap();
+    let mut store = store.reopen();
+    checkpoint(&mut store);
+    tell(&mut store, told(vec![needs_of(&["rare/+"], 600)]));
+    store.pass(2_000);
+    assert_eq!(store.disk.content(&name).unwrap(), content);
+    let disk: Arc<dyn Disk> = Arc::new(store.disk.clone());
+    for damage in [inspect(&disk).unwrap().damage, store.engine.damage()] {
+        assert!(damage.len() == 1 && damage[0].file == name, "{damage:?}");
+    }
+}
+
+#[test]
+fn an_index_that_is_no_good_is_made_again_on_the_disk() {
+    let mut store = open(&eager());
+    fill(&mut store, 4);
+    let index = log_files(&store.disk, ".index").remove(0);
+    let good = store.disk.content(&index).unwrap();
+    store.disk.flip(&index, 60, 1);
+    let mut store = store.reopen();
+    all(&mut store);
+    store.pass(20);
+    assert_eq!(store.disk.content(&index).unwrap(), good);
+}
+
+#[test]
+fn a_look_that_would_take_too_much_memory_leaves_all() {
+    let needs = || {
+        let ended = |number: u64| NeededFilter {
+            filter: format!("busy/{}", number % 5).into(),
+            since: number * 7,
+            until: number * 7 + 3,
+        };
+        let reader = ReaderNeeds {
+            filters: (0..100).map(ended).collect(),
+            from: 1,
+            single: Vec::new(),
+        };
+        told(vec![reader])
+    };
+    let settings = Settings {
+        maximum_rewrite_memory_bytes: 100,
+        ..eager()
+    };
+    let mut store = open(&settings);
+    fill(&mut store, 10);
+    let before = all(&mut store);
+    tell(&mut store, needs());
+    store.pass(3_000);
+    assert_eq!(all(&mut store), before);
+    let disk = store.disk.clone();
+    let mut store = Store::open(&disk, &eager());
+    checkpoint(&mut store);
+    tell(&mut store, needs());
+    store.pass(3_000);
+    let after = all(&mut store);
+    assert!(after.len() * 3 < before.len() * 2, "{}", after.len());
 }
 
 #[test]
