@@ -213,7 +213,9 @@ impl Server {
                     .receive(session, lane, &frame, self.now_ms, &mut self.out)?;
             let (connection, out) = (&mut self.connection, &mut self.out);
             match event {
-                Some(Event::Released { packet_id, reason }) => {
+                Some(Event::Released {
+                    packet_id, reason, ..
+                }) => {
                     connection.pubcomp(lane, packet_id, reason, out);
                 }
                 Some(Event::Repeated { packet_id }) => {

@@ -1,9 +1,12 @@
 //! PUBLISH from a client.
 
+use std::ops::Deref;
+
 use sterna_broker::{
     Keeping, Message, MessageHeader, Publication, PublishRefusal, Retention, Routed, SessionKey,
 };
 use sterna_mqtt::server::IncomingPublish;
+use sterna_mqtt::session::{Content, ReceivedId};
 use sterna_mqtt::{Frame, Lane, Packet, PacketId, PacketType, QoS, ReasonCode};
 
 use super::Door;
@@ -39,6 +42,9 @@ impl Door {
             let of = (&*client.name, &*publish.topic);
             cx.meters
                 .refuse(Protocol::Mqtt, of, DropReason::RateExceeded);
+        }
+        if let Some(displaced) = publish.displaced {
+            cx.broker.forget(session, &received_key(displaced));
         }
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
@@ -122,9 +128,13 @@ impl Door {
         let acknowledgement = match (publish.qos, publish.packet_id) {
             (QoS::AtLeastOnce, Some(packet_id)) => Acknowledgement::PubAck(lane, packet_id, reason),
             (QoS::ExactlyOnce, Some(packet_id)) => {
-                if token > 0 && reason.is_error() && client.engine.version().is_v5() {
+                if token > 0
+                    && reason.is_error()
+                    && client.engine.version().is_v5()
+                    && let Some(received) = publish.received
+                {
                     // It was appended, and its identifier is free all the same.
-                    cx.broker.forget(session, &received_key(packet_id));
+                    cx.broker.forget(session, &received_key(received));
                     token = cx.broker.token();
                 }
                 Acknowledgement::PubRec(lane, packet_id, reason)
@@ -153,11 +163,11 @@ impl Door {
         publish: &IncomingPublish<'_>,
         message: Message,
     ) -> Routed {
-        if let (QoS::ExactlyOnce, Some(packet_id)) = (publish.qos, publish.packet_id) {
+        if let Some(received) = publish.received {
             // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
-            let key = received_key(packet_id);
+            let key = received_key(received);
             cx.broker.keep_with_next(session, &key, &[]);
-            cx.broker.name_next(session, packet_id.get());
+            cx.broker.name_next(session, received.packet_id.get());
         }
         // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
         let origin = Some(session);
@@ -178,21 +188,20 @@ impl Door {
         cx: &mut Context<'_>,
         client: &mut Client,
         lane: Lane,
-        packet_id: PacketId,
+        (packet_id, received): (PacketId, Option<ReceivedId>),
         reason: ReasonCode,
     ) {
         let Some(session) = client.session() else {
             return;
         };
-        let key = received_key(packet_id);
-        let ((), token) = cx.appended(|cx| cx.broker.forget(session, &key));
         let done = Acknowledgement::PubComp(lane, packet_id, reason);
-        if reason == ReasonCode::Success {
-            self.acknowledge_kept(cx, client, token, done);
-        } else {
+        let Some(received) = received else {
             // An earlier connection may have released it, and the client uses its identifier anew.
-            self.acknowledge_again(cx, client, done);
-        }
+            return self.acknowledge_again(cx, client, done);
+        };
+        let key = received_key(received);
+        let ((), token) = cx.appended(|cx| cx.broker.forget(session, &key));
+        self.acknowledge_kept(cx, client, token, done);
     }
 }
 
@@ -241,18 +250,60 @@ fn tell_refused(
 /// The first byte of the key of a record: a message of QoS 2 was received and is not released.
 const RECEIVED: u8 = b'r';
 
-/// The key of the record that a message of QoS 2 was received.
-fn received_key(packet_id: PacketId) -> [u8; 3] {
-    let [high, low] = packet_id.get().to_be_bytes();
-    [RECEIVED, high, low]
+/// The key of the record that a message of QoS 2 was received: its identifier, the digest of its content, and the
+/// number of its lane without leading zeros. The record itself is empty: a cluster's log tells of keys alone.
+fn received_key(received: ReceivedId) -> ArrayKey {
+    let mut key = ArrayKey::default();
+    key.push(&[RECEIVED]);
+    key.push(&received.packet_id.get().to_be_bytes());
+    if received.content != Content::UNKNOWN {
+        key.push(&received.content.number().to_be_bytes());
+        let zeros = received.lane.leading_zeros() / u8::BITS;
+        key.push(&received.lane.to_be_bytes()[zeros as usize..]);
+    }
+    key
 }
 
-/// The identifier in the key of such a record; `None` for other keys.
-pub(super) fn received_id(key: &[u8]) -> Option<PacketId> {
-    match *key {
-        [RECEIVED, high, low] => PacketId::new(u16::from_be_bytes([high, low])),
-        _ => None,
+/// A short key.
+#[derive(Default)]
+struct ArrayKey {
+    bytes: [u8; 1 + size_of::<u16>() + 2 * size_of::<u64>()],
+    len: usize,
+}
+
+impl ArrayKey {
+    fn push(&mut self, part: &[u8]) {
+        self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
+        self.len += part.len();
     }
+}
+
+impl Deref for ArrayKey {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The message in the key of such a record; `None` for other keys. Earlier versions wrote the identifier alone.
+pub(super) fn received_id(key: &[u8]) -> Option<ReceivedId> {
+    let (&[RECEIVED, high, low], rest) = key.split_first_chunk()? else {
+        return None;
+    };
+    let (content, lane) = match rest.split_first_chunk() {
+        Some((content, lane)) => (u64::from_be_bytes(*content), lane),
+        None if rest.is_empty() => (0, rest),
+        None => return None,
+    };
+    if lane.len() > size_of::<u64>() {
+        return None;
+    }
+    Some(ReceivedId {
+        packet_id: PacketId::new(u16::from_be_bytes([high, low]))?,
+        lane: (lane.iter()).fold(0, |lane, &byte| lane << 8 | u64::from(byte)),
+        content: Content::from_number(content),
+    })
 }
 
 /// Bytes that count for a message beside its payload, so that many empty ones count, too.
@@ -374,10 +425,10 @@ impl Door {
 /// Keeps that a repetition of QoS 2 was received; the append, 0 for none. The session of the first may be gone, with
 /// its record. [MQTT-4.3.3-10]
 fn keep_received(cx: &mut Context<'_>, session: SessionKey, publish: &IncomingPublish<'_>) -> u64 {
-    let (QoS::ExactlyOnce, Some(packet_id)) = (publish.qos, publish.packet_id) else {
+    let Some(received) = publish.received else {
         return 0;
     };
-    let key = received_key(packet_id);
+    let key = received_key(received);
     let ((), append) = cx.appended(|cx| cx.broker.keep(session, &key, &[]));
     append
 }
