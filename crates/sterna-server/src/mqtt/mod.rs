@@ -12,6 +12,7 @@ mod connect;
 mod deliver;
 mod end;
 mod publish;
+mod received;
 mod repetitions;
 mod subscribe;
 mod view;

@@ -1,12 +1,10 @@
 //! PUBLISH from a client.
 
-use std::ops::Deref;
-
 use sterna_broker::{
     Keeping, Message, MessageHeader, Publication, PublishRefusal, Retention, Routed, SessionKey,
 };
 use sterna_mqtt::server::IncomingPublish;
-use sterna_mqtt::session::{Content, ReceivedId};
+use sterna_mqtt::session::ReceivedId;
 use sterna_mqtt::{Frame, Lane, Packet, PacketId, PacketType, QoS, ReasonCode};
 
 use super::Door;
@@ -14,6 +12,7 @@ use super::acknowledge::Acknowledgement;
 use super::admission::{copy, has_more_user_properties, qos};
 use super::ask::Asked;
 use super::client::Client;
+use super::received::received_key;
 use super::repetitions::{Digest, Repetition};
 use crate::authorization::MessageKind;
 use crate::config::{EarlyData, Protocol};
@@ -245,65 +244,6 @@ fn tell_refused(
         reason = reason.name(),
         "publication refused"
     );
-}
-
-/// The first byte of the key of a record: a message of QoS 2 was received and is not released.
-const RECEIVED: u8 = b'r';
-
-/// The key of the record that a message of QoS 2 was received: its identifier, the digest of its content, and the
-/// number of its lane without leading zeros. The record itself is empty: a cluster's log tells of keys alone.
-fn received_key(received: ReceivedId) -> ArrayKey {
-    let mut key = ArrayKey::default();
-    key.push(&[RECEIVED]);
-    key.push(&received.packet_id.get().to_be_bytes());
-    if received.content != Content::UNKNOWN {
-        key.push(&received.content.number().to_be_bytes());
-        let zeros = received.lane.leading_zeros() / u8::BITS;
-        key.push(&received.lane.to_be_bytes()[zeros as usize..]);
-    }
-    key
-}
-
-/// A short key.
-#[derive(Default)]
-struct ArrayKey {
-    bytes: [u8; 1 + size_of::<u16>() + 2 * size_of::<u64>()],
-    len: usize,
-}
-
-impl ArrayKey {
-    fn push(&mut self, part: &[u8]) {
-        self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
-        self.len += part.len();
-    }
-}
-
-impl Deref for ArrayKey {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-/// The message in the key of such a record; `None` for other keys. Earlier versions wrote the identifier alone.
-pub(super) fn received_id(key: &[u8]) -> Option<ReceivedId> {
-    let (&[RECEIVED, high, low], rest) = key.split_first_chunk()? else {
-        return None;
-    };
-    let (content, lane) = match rest.split_first_chunk() {
-        Some((content, lane)) => (u64::from_be_bytes(*content), lane),
-        None if rest.is_empty() => (0, rest),
-        None => return None,
-    };
-    if lane.len() > size_of::<u64>() {
-        return None;
-    }
-    Some(ReceivedId {
-        packet_id: PacketId::new(u16::from_be_bytes([high, low]))?,
-        lane: (lane.iter()).fold(0, |lane, &byte| lane << 8 | u64::from(byte)),
-        content: Content::from_number(content),
-    })
 }
 
 /// Bytes that count for a message beside its payload, so that many empty ones count, too.
