@@ -5,6 +5,7 @@
 //! may come again, or be released, on any lane. `docs/quic.md` says what clients have to observe.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 use super::content::{Content, ReceivedId};
 use crate::{Lane, PacketId};
@@ -72,11 +73,61 @@ impl Entry {
     }
 }
 
-/// In the order of identifiers. Those of one identifier are in the order of their arrival.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct Incoming {
-    entries: VecDeque<Entry>,
+    entries: Entries,
     live: u32,
+}
+
+/// In the order of identifiers. Those of one identifier are in the order of their arrival. Most sessions have none, and
+/// no memory for them.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+struct Entries(Option<Box<VecDeque<Entry>>>);
+
+impl Deref for Entries {
+    type Target = VecDeque<Entry>;
+
+    fn deref(&self) -> &Self::Target {
+        static NONE: VecDeque<Entry> = VecDeque::new();
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl Entries {
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.0.iter_mut().flat_map(|entries| entries.iter_mut())
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut Entry> {
+        self.0.as_mut()?.get_mut(index)
+    }
+
+    fn insert(&mut self, index: usize, entry: Entry) {
+        self.0.get_or_insert_default().insert(index, entry);
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Entry> {
+        self.0.as_mut()?.remove(index)
+    }
+
+    fn retain(&mut self, keeps: impl Fn(&Entry) -> bool) {
+        if let Some(entries) = &mut self.0 {
+            entries.retain(keeps);
+        }
+    }
+
+    /// Gives memory back.
+    fn shrink(&mut self) {
+        let Some(entries) = &mut self.0 else {
+            return;
+        };
+        let len = entries.len();
+        if len == 0 {
+            self.0 = None;
+        } else if entries.capacity() > SPARE_ENTRIES && len <= entries.capacity() / 4 {
+            entries.shrink_to(2 * len);
+        }
+    }
 }
 
 impl Incoming {
@@ -84,22 +135,23 @@ impl Incoming {
         self.live = 0;
         // A refused message whose client was not told is new when it comes again. [MQTT-4.3.3-9]
         self.entries.retain(|entry| entry.state & REFUSED == 0);
-        for entry in &mut self.entries {
+        for entry in self.entries.iter_mut() {
             entry.state &= !LIVE;
         }
-        self.shrink();
+        self.entries.shrink();
     }
 
     pub(super) fn mark_all_received(&mut self) {
-        for entry in &mut self.entries {
+        for entry in self.entries.iter_mut() {
             entry.state |= ACKNOWLEDGED;
         }
     }
 
     pub(super) fn mark_earlier(&mut self, packet_id: PacketId) {
         for index in self.range(packet_id) {
-            let entry = &mut self.entries[index];
-            if !entry.is_live() {
+            if let Some(entry) = self.entries.get_mut(index)
+                && !entry.is_live()
+            {
                 entry.state |= ACKNOWLEDGED;
             }
         }
@@ -138,8 +190,7 @@ impl Incoming {
                 _ => None,
             }
         });
-        if let Some(index) = found {
-            let entry = &mut self.entries[index];
+        if let Some(entry) = found.and_then(|index| self.entries.get_mut(index)) {
             self.live += u32::from(!entry.is_live());
             entry.lane = lane.0;
             entry.state |= LIVE;
@@ -176,8 +227,9 @@ impl Incoming {
     }
 
     fn mark(&mut self, lane: Lane, packet_id: PacketId, state: u8) {
-        if let Some(index) = self.unanswered(lane, packet_id) {
-            self.entries[index].state |= state;
+        let index = self.unanswered(lane, packet_id);
+        if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
+            entry.state |= state;
         }
     }
 
@@ -227,7 +279,7 @@ impl Incoming {
                 (true, false) => Some(5),
             }
         })?;
-        let entry = self.remove(index);
+        let entry = self.remove(index)?;
         Some((entry.id(), entry.is_acknowledged()))
     }
 
@@ -235,7 +287,7 @@ impl Incoming {
         if self.live == 0 {
             return;
         }
-        for entry in &mut self.entries {
+        for entry in self.entries.iter_mut() {
             if entry.is_live() && entry.lane == lane.0 {
                 entry.state &= !LIVE;
                 self.live -= 1;
@@ -247,7 +299,7 @@ impl Incoming {
     pub(super) fn displace(&mut self, packet_id: PacketId) -> Option<ReceivedId> {
         let is_left = |entry: &Entry| (!entry.is_live()).then_some(0);
         let index = self.best(packet_id, is_left)?;
-        Some(self.remove(index).id())
+        Some(self.remove(index)?.id())
     }
 
     /// The entries of an identifier.
@@ -266,26 +318,15 @@ impl Incoming {
         ranked.min().map(|(_, index)| index)
     }
 
-    fn remove(&mut self, index: usize) -> Entry {
-        let entry = self.entries[index];
-        self.entries.remove(index);
+    fn remove(&mut self, index: usize) -> Option<Entry> {
+        let entry = self.entries.remove(index)?;
         self.live -= u32::from(entry.is_live());
         debug_assert!(
             self.live as usize <= self.entries.len(),
             "messages in flight are known"
         );
-        self.shrink();
-        entry
-    }
-
-    /// Gives memory back. A session without messages has none.
-    fn shrink(&mut self) {
-        let (len, capacity) = (self.entries.len(), self.entries.capacity());
-        if len == 0 {
-            self.entries = VecDeque::new();
-        } else if capacity > SPARE_ENTRIES && len <= capacity / 4 {
-            self.entries.shrink_to(2 * len);
-        }
+        self.entries.shrink();
+        Some(entry)
     }
 
     /// See [`MqttSession::check`](super::MqttSession::check).
@@ -310,7 +351,7 @@ impl Incoming {
         entries.sort_by_key(|entry| (entry.packet_id, entry.first_lane, entry.content));
         entries.dedup();
         Self {
-            entries: entries.into(),
+            entries: Entries((!entries.is_empty()).then(|| Box::new(entries.into()))),
             live: 0,
         }
     }

@@ -111,6 +111,8 @@ fn streams_that_count_apart_lose_and_double_nothing_over_a_lost_stream() {
 #[test]
 fn answers_on_lost_streams() {
     let mut broker = Broker::new();
+    let watcher = broker.client(V5, "watch");
+    broker.subscribe(watcher, V5, "t", QoS::AtMostOnce);
     let peer = connect(&mut broker, "p");
     send(&mut broker, peer, FOUR, "a", false);
     broker.stop_reading(peer, FOUR);

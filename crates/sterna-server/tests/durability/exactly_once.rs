@@ -396,13 +396,13 @@ fn received_messages_are_told_apart_after_a_restart() {
     let mut broker = store.broker(&config(), 1);
     let watcher = connect(&mut broker, 0, "watcher");
     broker.subscribe(watcher, V5, "t", QoS::AtLeastOnce);
-    let send_on = |broker: &mut Broker, peer, stream, payload, dup| {
-        let packet = Packet::Publish(Publish {
+    let send_on = |broker: &mut Broker, peer, stream, payload: &str, dup| {
+        let message = Packet::Publish(Publish {
             packet_id: PacketId::new(1),
             dup,
             ..publish("t", payload, QoS::ExactlyOnce)
         });
-        broker.send_on(peer, stream, &encode(V5, &packet));
+        broker.send_on(peer, stream, &encode(V5, &message));
         let told = decode(V5, &broker.take_on(peer, stream), describe);
         assert_eq!(told, ["PUBREC 1 Success"]);
     };
