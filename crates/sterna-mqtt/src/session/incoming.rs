@@ -81,6 +81,10 @@ pub(super) struct Incoming {
 
 /// In the order of identifiers. Those of one identifier are in the order of their arrival. Most sessions have none, and
 /// no memory for them.
+#[expect(
+    clippy::box_collection,
+    reason = "each idle session has the pointer, and few have entries"
+)]
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 struct Entries(Option<Box<VecDeque<Entry>>>);
 
@@ -337,7 +341,7 @@ impl Incoming {
         assert!(ids.is_sorted(), "in the order of identifiers");
     }
 
-    /// What an earlier connection received and did not release.
+    /// Messages that an earlier connection received and did not release.
     pub(super) fn of_earlier(received: impl Iterator<Item = ReceivedId>) -> Self {
         let mut entries: Vec<_> = received
             .map(|id| Entry {

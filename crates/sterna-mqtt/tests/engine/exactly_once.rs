@@ -159,7 +159,7 @@ impl World {
                 // Unidirectional streams are answered on control, and count with it.
                 // The control stream is the same one in all connections.
                 Counting::Stream => {
-                    let taken = known.lane.or((known.last_lane == 0).then_some(0));
+                    let taken = known.lane.or_else(|| (known.last_lane == 0).then_some(0));
                     taken.map(|lane| Lane(lane).reply()) == Some(Lane(lane).reply())
                         && !(known.lane.is_none() && known.number == number)
                 }
