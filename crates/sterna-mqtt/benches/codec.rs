@@ -185,7 +185,9 @@ fn main() {
                             connection.pubrec(&mut session, lane, packet_id, reason, &mut out);
                         }
                     }
-                    Some(Event::Released { packet_id, reason }) => {
+                    Some(Event::Released {
+                        packet_id, reason, ..
+                    }) => {
                         connection.pubcomp(lane, packet_id, reason, &mut out);
                     }
                     _ => {}

@@ -340,7 +340,9 @@ impl World {
                     let out = &mut self.to_client;
                     self.server.pubrel(Lane::CONTROL, packet_id, reason, out);
                 }
-                Some(server::Event::Released { packet_id, reason }) => {
+                Some(server::Event::Released {
+                    packet_id, reason, ..
+                }) => {
                     let out = &mut self.to_client;
                     self.server.pubcomp(Lane::CONTROL, packet_id, reason, out);
                 }

@@ -9,7 +9,7 @@ use crate::alias::{IncomingAliases, OutgoingAliases, TopicName};
 use crate::packet::{
     Ack, Auth, ConnAck, Connect, Disconnect, Publish, ReasonCodes, SubAck, UnsubAck, encode_ack,
 };
-use crate::session::{AckError, Received, Stage};
+use crate::session::{AckError, Content, Received, Stage};
 use crate::{
     Answer, DecodeError, EncodeError, Frame, Lane, LaneWriter, MAX_PACKET_BYTES, MqttSession,
     Packet, PacketId, PacketType, Properties, Property, QoS, ReasonCode, Scope, Version, Violation,
@@ -468,8 +468,10 @@ impl Connection {
             return Ok(Some(Event::Publish { topic, publish }));
         };
         if publish.qos == QoS::ExactlyOnce {
-            match session.receive(lane, packet_id, publish.dup) {
-                Received::New => {}
+            let (retain, properties) = (publish.retain, &publish.properties);
+            let content = Content::of(&topic, retain, properties, publish.payload);
+            match session.receive(lane, packet_id, publish.dup, content) {
+                Received::New(_) => {}
                 Received::Pending => {
                     self.await_acknowledgement(packet_id, publish.qos, lane);
                     return Ok(None);
@@ -606,8 +608,8 @@ impl Connection {
     ) -> Result<(), Violation> {
         self.check_problem_information(ack.properties)?;
         let reason = match session.release(lane, ack.packet_id) {
-            Some(true) => ReasonCode::Success,
-            Some(false) => return Err(self.protocol("PUBREL before PUBREC")),
+            Some((_, true)) => ReasonCode::Success,
+            Some((_, false)) => return Err(self.protocol("PUBREL before PUBREC")),
             None => ReasonCode::PacketIdentifierNotFound,
         };
         // [MQTT-4.3.3-11]

@@ -162,7 +162,8 @@ impl Connection {
     }
 
     /// Acknowledges a PUBLISH with QoS 2 that arrived on `lane`. With an error code the message was
-    /// not accepted and its identifier is free.
+    /// not accepted and its identifier is free. Where the lane is lost, the answer takes the lane on which the message
+    /// came again. Until then there is none: elsewhere it could be for another message.
     ///
     /// Call it in the order of the PUBLISH packets.
     pub fn pubrec(
@@ -176,6 +177,7 @@ impl Connection {
         if !self.is_connected() {
             return;
         }
+        let answer = session.answer_lane(lane, packet_id);
         // Before 5.0 the client takes every PUBREC as a success and goes on with PUBREL.
         if reason.is_error() && self.version.is_v5() {
             // [MQTT-4.3.3-9]
@@ -184,7 +186,9 @@ impl Connection {
             session.mark_received(lane, packet_id);
         }
         // [MQTT-3.3.4-1] [MQTT-4.3.3-8] [MQTT311-3.3.4-1] [MQTT311-4.3.3-2]
-        self.acknowledge(PacketType::PubRec, &Ack::new(packet_id, reason), lane, out);
+        if let Some(lane) = answer {
+            self.acknowledge(PacketType::PubRec, &Ack::new(packet_id, reason), lane, out);
+        }
     }
 
     /// Answers a PUBREC that arrived on `lane`. Call it in the order of the PUBREC packets.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Event, Features, IncomingPublish, Limits};
 use crate::alias::{IncomingAliases, OutgoingAliases, TopicName};
 use crate::packet::{Ack, Auth, Connect, Disconnect, Publish, Subscribe, encode_ack};
-use crate::session::{AckError, Received};
+use crate::session::{AckError, Content, Received};
 use crate::{
     Answer, DecodeError, Frame, Lane, LaneWriter, MqttSession, Packet, PacketType, Property, QoS,
     ReasonCode, Scope, Version, Violation, topic,
@@ -490,7 +490,7 @@ impl Connection {
                 Err(AckError::Unknown) => Ok(None),
                 Err(AckError::Unexpected) => Err(DecodeError::protocol("PUBACK out of order")),
             },
-            Packet::PubRec(ack) => Self::pubrec_received(session, &ack),
+            Packet::PubRec(ack) => Self::pubrec_received(session, lane, &ack),
             Packet::PubRel(ack) => Self::pubrel_received(session, lane, &ack),
             Packet::PubComp(ack) => match session.pubcomp(ack.packet_id) {
                 Ok(tag) => Ok(Some(Event::Delivered {
@@ -585,6 +585,7 @@ impl Connection {
                 self.limits.max_alias_topic_bytes as usize,
             )?,
         };
+        let (mut received, mut displaced) = (None, None);
         if let Some(packet_id) = publish.packet_id {
             match publish.qos {
                 QoS::AtMostOnce => {}
@@ -593,18 +594,25 @@ impl Connection {
                     self.check_receive_maximum(session, 1)?;
                     self.unacknowledged_qos1 += 1;
                 }
-                QoS::ExactlyOnce => match session.receive(lane, packet_id, publish.dup) {
-                    Received::New => {
-                        if let Err(error) = self.check_receive_maximum(session, 0) {
-                            // It was not handed on: when it is repeated it is still new.
-                            session.forget_received(lane, packet_id);
-                            return Err(error);
-                        }
+                QoS::ExactlyOnce => {
+                    let (retain, properties) = (publish.retain, &publish.properties);
+                    let content = Content::of(&topic, retain, properties, publish.payload);
+                    match session.receive(lane, packet_id, publish.dup, content) {
+                        Received::New(id) => received = Some(id),
+                        // [MQTT-4.3.3-8] [MQTT-4.3.3-10] [MQTT311-4.3.3-2]
+                        Received::Repeated => return Ok(Some(Event::Repeated { packet_id })),
+                        Received::Pending => return Ok(None),
                     }
-                    // [MQTT-4.3.3-8] [MQTT-4.3.3-10] [MQTT311-4.3.3-2]
-                    Received::Repeated => return Ok(Some(Event::Repeated { packet_id })),
-                    Received::Pending => return Ok(None),
-                },
+                    if session.incoming_len() > self.limits.max_incoming_ids as usize {
+                        // Some clients forget a stream's messages with it, and use its identifiers again.
+                        displaced = session.displace_received(packet_id);
+                    }
+                    if let Err(error) = self.check_receive_maximum(session, 0) {
+                        // It was not handed on: when it is repeated it is still new.
+                        session.forget_received(lane, packet_id);
+                        return Err(error);
+                    }
+                }
             }
         }
         Ok(Some(Event::Publish(IncomingPublish {
@@ -612,6 +620,8 @@ impl Connection {
             qos: publish.qos,
             retain: publish.retain,
             packet_id: publish.packet_id,
+            received,
+            displaced,
             properties: publish.properties,
             payload: publish.payload,
         })))
@@ -635,6 +645,7 @@ impl Connection {
 
     fn pubrec_received<'a>(
         session: &mut MqttSession,
+        lane: Lane,
         ack: &Ack<'_>,
     ) -> Result<Option<Event<'a>>, DecodeError> {
         let packet_id = ack.packet_id;
@@ -646,7 +657,10 @@ impl Connection {
                     reason: ack.reason,
                 }));
             }
-            Ok((tag, first)) => (first.then_some(tag), ReasonCode::Success),
+            Ok((tag, first)) => {
+                session.sent_on(packet_id, lane.reply());
+                (first.then_some(tag), ReasonCode::Success)
+            }
             Err(AckError::Unknown) if ack.reason.is_error() => return Ok(None),
             Err(AckError::Unknown) => (None, ReasonCode::PacketIdentifierNotFound),
             Err(AckError::Unexpected) => return Err(DecodeError::protocol("PUBREC out of order")),
@@ -664,12 +678,16 @@ impl Connection {
         ack: &Ack<'_>,
     ) -> Result<Option<Event<'a>>, DecodeError> {
         let packet_id = ack.packet_id;
-        let reason = match session.release(lane, packet_id) {
-            Some(true) => ReasonCode::Success,
-            Some(false) => return Err(DecodeError::protocol("PUBREL before PUBREC")),
-            None => ReasonCode::PacketIdentifierNotFound,
+        let (received, reason) = match session.release(lane, packet_id) {
+            Some((received, true)) => (Some(received), ReasonCode::Success),
+            Some((_, false)) => return Err(DecodeError::protocol("PUBREL before PUBREC")),
+            None => (None, ReasonCode::PacketIdentifierNotFound),
         };
-        Ok(Some(Event::Released { packet_id, reason }))
+        Ok(Some(Event::Released {
+            packet_id,
+            received,
+            reason,
+        }))
     }
 
     /// Section 3.2.2.3: features that the CONNACK declared unavailable.

@@ -128,6 +128,9 @@ impl Connection {
             _ => session.allocate(delivery.tag, Stage::PublishQoS1),
         };
         let packet_id = packet_id.ok_or(NotSent::NotNow)?;
+        if !delivery.lane.is_control() {
+            session.sent_on(packet_id, delivery.lane);
+        }
         Ok(self.write_new(delivery, Some(packet_id), now_ms, out))
     }
 

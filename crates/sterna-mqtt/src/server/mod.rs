@@ -12,6 +12,7 @@ use std::num::NonZeroU16;
 
 use crate::alias::TopicName;
 use crate::packet::{Auth, Connect, Disconnect, Subscribe, Unsubscribe};
+use crate::session::ReceivedId;
 use crate::{MAX_PACKET_BYTES, PacketId, PublishProperties, QoS, ReasonCode, Version};
 
 /// The server's limits for a connection. The CONNACK tells the client the values that the protocol
@@ -152,6 +153,8 @@ pub enum Event<'a> {
     Released {
         /// The identifier.
         packet_id: PacketId,
+        /// The message; `None` where no such message is known.
+        received: Option<ReceivedId>,
         /// Reason code of the answer.
         reason: ReasonCode,
     },
@@ -178,6 +181,10 @@ pub struct IncomingPublish<'a> {
     pub retain: bool,
     /// Present exactly when the QoS is not 0.
     pub packet_id: Option<PacketId>,
+    /// Present exactly with QoS 2.
+    pub received: Option<ReceivedId>,
+    /// A message that was forgotten for this one, because there were too many.
+    pub displaced: Option<ReceivedId>,
     /// Properties; subscribers get [`PublishProperties::forward`].
     pub properties: PublishProperties<'a>,
     /// The application's data.

@@ -11,10 +11,12 @@
 //!
 //! An empty session holds no heap memory after [`MqttSession::compact`].
 
+mod content;
 mod incoming;
 mod named;
 mod outgoing;
 
+pub use content::{Content, ReceivedId};
 pub use incoming::Received;
 pub use outgoing::{AckError, AwaitedAck, Stage};
 
@@ -37,13 +39,13 @@ impl MqttSession {
         Self::default()
     }
 
-    /// A session from stored state. `received` are the identifiers of QoS 2 messages that were
+    /// A session from stored state. `received` are the QoS 2 messages that were
     /// received and not released. The second list has messages that the peer has and whose PUBCOMP
     /// is due. It has their tags, in the order of sending. Of two with one identifier the first
     /// counts.
     #[must_use]
     pub fn restored(
-        received: impl Iterator<Item = PacketId>,
+        received: impl Iterator<Item = ReceivedId>,
         handed_over: impl Iterator<Item = (PacketId, u64)>,
     ) -> Self {
         let mut outgoing = Outbox::default();
@@ -150,7 +152,7 @@ impl MqttSession {
         self.outgoing.span()
     }
 
-    /// The next delivery of an earlier connection that is to be sent again, in the original order.
+    /// The next delivery of an earlier connection, or a lost lane, that is to be sent again, in the original order.
     /// `None` when all have been sent. Follow it with [`MqttSession::mark_resent`] or
     /// [`MqttSession::forget_outgoing`].
     pub fn next_resend(&mut self) -> Option<AwaitedAck> {
@@ -166,6 +168,18 @@ impl MqttSession {
     /// The delivery has been sent again on this connection.
     pub fn mark_resent(&mut self, packet_id: PacketId) {
         self.outgoing.mark_resent(packet_id);
+    }
+
+    /// The last packet of an identifier, PUBLISH or PUBREL, was sent on this lane. Without it, it was control.
+    pub fn sent_on(&mut self, packet_id: PacketId, lane: Lane) {
+        self.outgoing.sent_on(packet_id, lane);
+    }
+
+    /// The peer reads a lane of the current connection no more: unacknowledged messages that were sent on it are to
+    /// be sent again ([`MqttSession::next_resend`]), before new ones. Calls `released` with the identifiers whose PUBREL
+    /// was sent there, in the order of the messages.
+    pub fn resend_lane(&mut self, lane: Lane, released: impl FnMut(PacketId)) {
+        self.outgoing.lane_lost(lane, released);
     }
 
     /// Gives an identifier up without an acknowledgement, and returns its use.
@@ -217,10 +231,17 @@ impl MqttSession {
 
     // ---- Incoming QoS 2 --------------------------------------------------------------------
 
-    /// A PUBLISH with QoS 2 arrived. Lanes have identifiers of their own. But messages received on
-    /// an earlier connection, or on a lost lane, are found on every lane.
-    pub fn receive(&mut self, lane: Lane, packet_id: PacketId, dup: bool) -> Received {
-        self.incoming.receive(lane, packet_id, dup)
+    /// A PUBLISH with QoS 2 arrived. Lanes may have identifiers of their own. But messages received on an earlier
+    /// connection, or on a lost lane, may come again on every lane. There `dup`, the DUP flag, and the content tell
+    /// them from new ones.
+    pub fn receive(
+        &mut self,
+        lane: Lane,
+        packet_id: PacketId,
+        dup: bool,
+        content: Content,
+    ) -> Received {
+        self.incoming.receive(lane, packet_id, dup, content)
     }
 
     /// A PUBREC with success was sent, or waits for its turn: a repeated PUBLISH is answered without being delivered.
@@ -236,33 +257,45 @@ impl MqttSession {
         self.incoming.mark_refused(lane, packet_id);
     }
 
+    /// The lane for the answer to a received message that came on `lane`. It may have come again on another since. `None`
+    /// where that lane is lost.
+    #[must_use]
+    pub fn answer_lane(&self, lane: Lane, packet_id: PacketId) -> Option<Lane> {
+        self.incoming.answer_lane(lane, packet_id)
+    }
+
     /// Forgets a received message that was answered by a PUBREC with an error, or could not be
     /// accepted. The next PUBLISH with the identifier is a new message.
     pub fn forget_received(&mut self, lane: Lane, packet_id: PacketId) {
         // [MQTT-4.3.3-9]
-        self.incoming.release(lane, packet_id);
+        self.incoming.forget(lane, packet_id);
     }
 
-    /// A PUBREL arrived. Returns whether the identifier was known and its PUBREC had been sent;
-    /// `None` if it is unknown. The identifier is free afterwards.
-    pub fn release(&mut self, lane: Lane, packet_id: PacketId) -> Option<bool> {
+    /// A PUBREL arrived. Returns the message that it releases, and whether its PUBREC had been sent;
+    /// `None` if there is none. The identifier is free afterwards.
+    pub fn release(&mut self, lane: Lane, packet_id: PacketId) -> Option<(ReceivedId, bool)> {
         // [MQTT-4.3.3-12]
         self.incoming.release(lane, packet_id)
     }
 
-    /// A lane of the current connection is lost: messages received on it can be released on any
-    /// lane.
+    /// Forgets the oldest received message with this identifier that is of an earlier connection or a lost lane.
+    pub fn displace_received(&mut self, packet_id: PacketId) -> Option<ReceivedId> {
+        self.incoming.displace(packet_id)
+    }
+
+    /// A lane of the current connection is lost: messages received on it can be completed on any
+    /// lane, and do not count as in flight until they come again.
     pub fn lane_closed(&mut self, lane: Lane) {
         self.incoming.lane_closed(lane);
     }
 
-    /// Number of incoming QoS 2 identifiers.
+    /// Number of incoming QoS 2 messages.
     #[must_use]
     pub fn incoming_len(&self) -> usize {
         self.incoming.len()
     }
 
-    /// Number of these that were received on this connection. They count against the Receive
+    /// Number of these that came on lanes that are open. They count against the Receive
     /// Maximum of this end.
     #[must_use]
     pub fn incoming_in_flight(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::outgoing::{AwaitedAck, Stage};
+use super::outgoing::{AwaitedAck, LaneNumber, Stage};
 use crate::PacketId;
 
 /// See the module's description. Memory that a session without such identifiers does not have.
@@ -26,6 +26,7 @@ pub(super) struct NamedSlot {
     pub(super) sent: bool,
     /// Counts against the receiver's Receive Maximum.
     pub(super) in_flight: bool,
+    pub(super) lane: LaneNumber,
     /// Its place in the order of sending: the number of ascending slots before it, and its number among its own.
     place: (u64, u64),
 }
@@ -65,6 +66,7 @@ impl Named {
             stage,
             sent,
             in_flight: sent && stage != Stage::Release,
+            lane: LaneNumber::CONTROL,
             place: (self.dropped + slots as u64, self.taken),
         };
         self.taken += 1;
@@ -85,6 +87,24 @@ impl Named {
             .collect();
         order.sort_unstable();
         self.resends = order.into_iter().map(|(_, packet_id)| packet_id).collect();
+    }
+
+    /// A message of this connection is to be sent again. Returns whether it was in flight; `None` where it is to be
+    /// sent again already.
+    pub(super) fn unsend(&mut self, packet_id: PacketId) -> Option<bool> {
+        let slot = self.ids.get_mut(&packet_id)?;
+        if !std::mem::replace(&mut slot.sent, false) {
+            return None;
+        }
+        let was_in_flight = std::mem::replace(&mut slot.in_flight, false);
+        // Others may wait already.
+        let place = slot.place;
+        let ids = &self.ids;
+        let is_behind = |other: &PacketId| ids.get(other).is_some_and(|other| other.place > place);
+        let at = self.resends.iter().position(is_behind);
+        let end = self.resends.len();
+        self.resends.insert(at.unwrap_or(end), packet_id);
+        Some(was_in_flight)
     }
 
     /// The first that is to be sent again, and the number of ascending slots before it of those that are

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::named::Named;
-use crate::{PacketId, ReasonCode};
+use crate::{Lane, PacketId, ReasonCode};
 
 /// Number of Packet Identifiers.
 const IDS: usize = 65_535;
@@ -56,6 +56,20 @@ struct Slot {
     sent: bool,
     /// Counts against the receiver's Receive Maximum.
     in_flight: bool,
+    lane: LaneNumber,
+}
+
+/// The last bits of the number of the lane that a packet was sent on. So two of 4 billion streams of a connection are
+/// taken for one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LaneNumber(u32);
+
+impl LaneNumber {
+    pub(super) const CONTROL: Self = Self::of(Lane::CONTROL);
+
+    const fn of(lane: Lane) -> Self {
+        Self(lane.0 as u32)
+    }
 }
 
 /// Identifiers are issued in ascending order. So the slots are in the order of sending, and an
@@ -132,6 +146,7 @@ impl Outbox {
             stage: Some(stage),
             sent: true,
             in_flight,
+            lane: LaneNumber::CONTROL,
         });
         self.used += 1;
         self.in_flight += u16::from(in_flight);
@@ -173,6 +188,7 @@ impl Outbox {
                     stage: None,
                     sent: true,
                     in_flight: false,
+                    lane: LaneNumber::CONTROL,
                 });
             }
         }
@@ -242,6 +258,7 @@ impl Outbox {
     }
 
     pub(super) fn mark_resent(&mut self, packet_id: PacketId) {
+        self.sent_on(packet_id, Lane::CONTROL);
         let index = self.index(packet_id);
         let (sent, in_flight, stage) = match self.slots.get_mut(index) {
             Some(slot) if slot.stage.is_some() => (&mut slot.sent, &mut slot.in_flight, slot.stage),
@@ -264,6 +281,73 @@ impl Outbox {
             self.in_flight += 1;
         }
         self.assert_counts();
+    }
+
+    /// The last packet of an identifier was sent on this lane. New ones are on control.
+    pub(super) fn sent_on(&mut self, packet_id: PacketId, lane: Lane) {
+        let index = self.index(packet_id);
+        let number = LaneNumber::of(lane);
+        match self.slots.get_mut(index) {
+            Some(slot) if slot.stage.is_some() => slot.lane = number,
+            _ => {
+                let named = self.named.as_mut();
+                if let Some(slot) = named.and_then(|named| named.get_mut(packet_id)) {
+                    slot.lane = number;
+                }
+            }
+        }
+    }
+
+    /// Messages that were sent on a lane are to be sent again. Calls `released` with those that the peer has: their
+    /// last packet was PUBREL.
+    pub(super) fn lane_lost(&mut self, lane: Lane, mut released: impl FnMut(PacketId)) {
+        let number = LaneNumber::of(lane);
+        let lost: Vec<_> = self
+            .iter()
+            .filter(|awaited| self.lane_of(awaited.packet_id) == Some(number))
+            .collect();
+        for awaited in lost {
+            match awaited.stage {
+                Stage::PublishQoS1 | Stage::PublishQoS2 => self.unsend(awaited.packet_id),
+                Stage::Release => {
+                    self.sent_on(awaited.packet_id, Lane::CONTROL);
+                    released(awaited.packet_id);
+                }
+                Stage::Subscribe | Stage::Unsubscribe => {}
+            }
+        }
+        self.assert_counts();
+    }
+
+    fn lane_of(&self, packet_id: PacketId) -> Option<LaneNumber> {
+        match self.slots.get(self.index(packet_id)) {
+            Some(slot) if slot.stage.is_some() => Some(slot.lane),
+            _ => Some(self.named.as_ref()?.get(packet_id)?.lane),
+        }
+    }
+
+    /// A message of this connection is to be sent again.
+    fn unsend(&mut self, packet_id: PacketId) {
+        let index = self.index(packet_id);
+        let was_in_flight = match self.slots.get_mut(index) {
+            Some(slot) if slot.stage.is_some() => {
+                if !std::mem::replace(&mut slot.sent, false) {
+                    return;
+                }
+                self.resend_from = self.resend_from.min(index as u16);
+                std::mem::replace(&mut slot.in_flight, false)
+            }
+            _ => match self
+                .named
+                .as_mut()
+                .and_then(|named| named.unsend(packet_id))
+            {
+                Some(was_in_flight) => was_in_flight,
+                None => return,
+            },
+        };
+        self.unsent += 1;
+        self.in_flight -= u16::from(was_in_flight);
     }
 
     pub(super) fn remove(&mut self, packet_id: PacketId) -> Option<AwaitedAck> {

@@ -383,7 +383,9 @@ impl FrontDoor {
                 })) => self
                     .connection
                     .pubrel(lane, packet_id, reason, &mut self.out),
-                Ok(Some(Event::Released { packet_id, reason })) => {
+                Ok(Some(Event::Released {
+                    packet_id, reason, ..
+                })) => {
                     self.connection
                         .pubcomp(lane, packet_id, reason, &mut self.out);
                 }

@@ -224,7 +224,9 @@ impl Server {
             }
             let (connection, out) = (&mut self.connection, &mut self.out);
             match event {
-                Some(Event::Released { packet_id, reason }) => {
+                Some(Event::Released {
+                    packet_id, reason, ..
+                }) => {
                     connection.pubcomp(lane, packet_id, reason, out);
                 }
                 Some(Event::Repeated { packet_id }) => {

@@ -155,7 +155,8 @@ fn lanes_that_are_gone() {
     assert_eq!(server.send_on(OTHER, "3c { s\"t\" 0002 P }"), []);
     server.expect_on(OTHER, "50 { 0002 }");
     assert_eq!(server.send_on(OTHER, "34 { s\"t\" 0003 P }").len(), 1);
-    assert_eq!(server.session.incoming_len(), 2);
+    // The client may come back to the first one.
+    assert_eq!(server.session.incoming_len(), 3);
     assert_eq!(server.session.incoming_in_flight(), 2);
 }
 

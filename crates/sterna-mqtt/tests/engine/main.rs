@@ -4,6 +4,7 @@ mod bodies;
 mod connecting;
 mod delivering;
 mod ending;
+mod exactly_once;
 mod generate;
 mod harness;
 mod lanes;

@@ -116,7 +116,9 @@ impl Loopback {
                 }) => self
                     .connection
                     .pubrel(lane, packet_id, reason, &mut self.out),
-                Some(Event::Released { packet_id, reason }) => {
+                Some(Event::Released {
+                    packet_id, reason, ..
+                }) => {
                     self.connection
                         .pubcomp(lane, packet_id, reason, &mut self.out);
                 }

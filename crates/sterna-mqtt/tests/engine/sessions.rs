@@ -1,10 +1,22 @@
 //! The session for itself.
 
-use sterna_mqtt::session::{AckError, Received, Stage};
-use sterna_mqtt::{Lane, MqttSession, PacketId, ReasonCode};
+use sterna_mqtt::session::{AckError, Content, Received, ReceivedId, Stage};
+use sterna_mqtt::{Lane, MqttSession, PacketId, PublishProperties, ReasonCode};
 
 fn id(id: u16) -> PacketId {
     id.try_into().expect("not zero")
+}
+
+fn content(payload: &str) -> Content {
+    let none = PublishProperties::EMPTY;
+    Content::of("t", false, &none, payload.as_bytes())
+}
+
+/// Receives a message on a lane; true for a new one.
+fn is_new(session: &mut MqttSession, lane: Lane, number: u16, dup: bool, payload: &str) -> bool {
+    let received = session.receive(lane, id(number), dup, content(payload));
+    session.check();
+    matches!(received, Received::New(_))
 }
 
 /// [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT311-2.3.1-1] [MQTT311-2.3.1-2]
@@ -51,25 +63,30 @@ fn requests_end_with_the_connection() {
     );
 }
 
+/// On one lane, an identifier in use is the same message, whatever it carries.
+///
 /// [MQTT-4.3.3-9] [MQTT-4.3.3-10] [MQTT-4.3.3-12]
 #[test]
 fn received_identifiers() {
     let mut session = MqttSession::new();
     let lane = Lane::CONTROL;
-    assert_eq!(session.receive(lane, id(1), false), Received::New);
-    assert_eq!(session.receive(lane, id(1), true), Received::Pending);
+    assert!(is_new(&mut session, lane, 1, false, "a"));
+    let again = |session: &mut MqttSession, dup, payload| {
+        session.receive(lane, id(1), dup, content(payload))
+    };
+    assert_eq!(again(&mut session, true, "a"), Received::Pending);
     session.mark_received(lane, id(1));
-    assert_eq!(session.receive(lane, id(1), false), Received::Repeated);
-    assert_eq!(session.release(lane, id(1)), Some(true));
+    assert_eq!(again(&mut session, false, "b"), Received::Repeated);
+    session.begin_connection();
+    assert_eq!(again(&mut session, false, "b"), Received::Repeated);
+    let released = session.release(lane, id(1));
+    assert!(matches!(released, Some((_, true))));
     assert_eq!(session.release(lane, id(1)), None);
-    assert_eq!(session.receive(lane, id(1), true), Received::New);
+    assert!(is_new(&mut session, lane, 1, true, "a"));
     session.forget_received(lane, id(1));
-    assert_eq!(session.receive(lane, id(1), false), Received::New);
-    assert_eq!(
-        session.release(lane, id(1)),
-        Some(false),
-        "no PUBREC was sent"
-    );
+    assert!(is_new(&mut session, lane, 1, false, "a"));
+    let released = session.release(lane, id(1));
+    assert!(matches!(released, Some((_, false))), "no PUBREC was sent");
 }
 
 /// A refused message whose PUBREC was not sent is new on the next connection, and one that was taken is not.
@@ -80,22 +97,142 @@ fn refused_identifiers_end_with_the_connection() {
     let mut session = MqttSession::new();
     let (lane, control) = (Lane(4), Lane::CONTROL);
     for number in 1..=3 {
-        assert_eq!(session.receive(lane, id(number), false), Received::New);
+        assert!(is_new(&mut session, lane, number, false, "a"));
     }
     session.mark_refused(lane, id(1));
     session.mark_refused(lane, id(3));
-    assert_eq!(session.receive(lane, id(1), true), Received::Pending);
+    let again = |session: &mut MqttSession, lane| session.receive(lane, id(1), true, content("a"));
+    assert_eq!(again(&mut session, lane), Received::Pending);
     // Also where its lane is lost meanwhile.
     session.lane_closed(lane);
-    assert_eq!(session.receive(control, id(1), true), Received::Pending);
+    assert_eq!(again(&mut session, control), Received::Pending);
     // As a server does.
     session.mark_all_received();
     session.begin_connection();
     session.check();
     assert_eq!(session.incoming_len(), 1);
-    assert_eq!(session.receive(control, id(1), true), Received::New);
-    assert_eq!(session.receive(control, id(2), true), Received::Repeated);
-    assert_eq!(session.receive(control, id(3), true), Received::New);
+    assert!(is_new(&mut session, control, 1, true, "a"));
+    assert!(!is_new(&mut session, control, 2, true, "a"));
+    assert!(is_new(&mut session, control, 3, true, "a"));
+}
+
+/// Of a lost connection and of lost lanes: the same identifier with another content is another message.
+#[test]
+fn lost_lanes_are_told_apart_by_content() {
+    let (control, four, eight) = (Lane::CONTROL, Lane(4), Lane(8));
+    let received = |lanes: &[(Lane, &str)]| {
+        let mut session = MqttSession::new();
+        for &(lane, payload) in lanes {
+            assert!(is_new(&mut session, lane, 1, false, payload));
+            session.mark_received(lane, id(1));
+        }
+        session
+    };
+    // A new message comes before the repetition.
+    let mut session = received(&[(four, "B4")]);
+    session.begin_connection();
+    assert!(is_new(&mut session, eight, 1, false, "B8"));
+    assert!(!is_new(&mut session, four, 1, true, "B4"));
+    // Both had it, and both are repeated, on whatever lanes.
+    for (first, second) in [(four, eight), (eight, four), (control, eight)] {
+        let mut session = received(&[(four, "C4"), (eight, "C8")]);
+        session.begin_connection();
+        assert!(!is_new(&mut session, first, 1, true, "C4"));
+        assert!(!is_new(&mut session, second, 1, true, "C8"));
+        for lane in [first, second] {
+            assert!(session.release(lane, id(1)).is_some());
+        }
+        assert!(session.is_empty());
+    }
+    // Within a connection.
+    let mut session = received(&[(four, "X")]);
+    session.lane_closed(four);
+    assert!(is_new(&mut session, control, 1, true, "Y"));
+    session.mark_received(control, id(1));
+    assert!(session.release(control, id(1)).is_some());
+    assert!(!is_new(&mut session, control, 1, true, "X"));
+    // The repetition overtakes the end of its lane.
+    let mut session = received(&[(four, "X")]);
+    assert!(!is_new(&mut session, control, 1, true, "X"));
+    session.lane_closed(four);
+    assert_eq!(session.incoming_in_flight(), 1);
+}
+
+/// PUBREL names an identifier alone.
+#[test]
+fn release_chooses_among_equal_identifiers() {
+    let mut session = MqttSession::new();
+    for (lane, payload) in [(0, "0"), (4, "4"), (8, "8"), (12, "12")] {
+        assert!(is_new(&mut session, Lane(lane), 1, false, payload));
+    }
+    session.mark_all_received();
+    session.begin_connection();
+    assert!(!is_new(&mut session, Lane(16), 1, true, "4"));
+    for (lane, first) in [
+        // Its own, an equally numbered one, one of a data stream, at last that of the control stream.
+        (16, "4"),
+        (12, "12"),
+        (20, "8"),
+        (20, "0"),
+    ] {
+        let (released, _) = session.release(Lane(lane), id(1)).expect("one is left");
+        assert_eq!(released.content, content(first), "on {lane}");
+    }
+    assert_eq!(session.release(Lane(4), id(1)), None);
+}
+
+/// Clients that forget a stream's messages with it use their identifiers again.
+#[test]
+fn forgotten_messages_are_displaced() {
+    let mut session = MqttSession::new();
+    for (lane, payload) in [(4, "a"), (8, "b"), (12, "c")] {
+        assert!(is_new(&mut session, Lane(lane), 1, false, payload));
+        session.mark_received(Lane(lane), id(1));
+        session.lane_closed(Lane(lane));
+    }
+    assert_eq!(
+        (session.incoming_len(), session.incoming_in_flight()),
+        (3, 0)
+    );
+    assert!(is_new(&mut session, Lane(16), 1, false, "d"));
+    let displaced = session.displace_received(id(1)).expect("the oldest");
+    assert_eq!((displaced.lane, displaced.content), (4, content("a")));
+    assert_eq!(session.displace_received(id(2)), None);
+    session.check();
+}
+
+/// Neither the alias nor how the rest is cut matters; all that subscribers see does.
+#[test]
+fn a_digest_is_of_what_subscribers_see() {
+    let properties = |bytes: &'static [u8]| {
+        let context = sterna_mqtt::PropertyContext::Publish;
+        PublishProperties::parse(bytes, context).expect("valid")
+    };
+    // Content Type "a", Correlation Data "b"; between them an alias or an expiry.
+    let plain = properties(&[0x03, 0, 1, b'a', 0x09, 0, 1, b'b']);
+    let aliased = properties(&[0x03, 0, 1, b'a', 0x23, 0, 7, 0x09, 0, 1, b'b']);
+    let expiring = properties(&[0x03, 0, 1, b'a', 0x02, 0, 0, 0, 9, 0x09, 0, 1, b'b']);
+    let of = |properties: &PublishProperties<'_>| Content::of("t", false, properties, b"payload");
+    assert_eq!(of(&plain), of(&aliased));
+    assert_eq!(of(&plain), of(&expiring));
+    let none = PublishProperties::EMPTY;
+    let others = [
+        of(&plain),
+        of(&none),
+        Content::of("t", true, &none, b"payload"),
+        Content::of("u", false, &none, b"payload"),
+        Content::of("tp", false, &none, b"ayload"),
+        Content::of("t", false, &none, b"payloae"),
+        Content::of("t", false, &none, b"payload\0"),
+        Content::of("t", false, &none, b""),
+        Content::of("", false, &none, b""),
+    ];
+    for (index, one) in others.iter().enumerate() {
+        assert!(!others[..index].contains(one), "{index}");
+        assert_eq!(Content::from_number(one.number()), *one);
+    }
+    // It is in records: other versions have to find the same.
+    assert_eq!(of(&plain).number(), 9_932_955_020_571_256_535);
 }
 
 /// What was written down restores what a restart must not lose.
@@ -103,15 +240,21 @@ fn refused_identifiers_end_with_the_connection() {
 /// [MQTT-3.1.2-23] [MQTT-4.4.0-1] [MQTT311-3.1.2-5] [MQTT311-4.4.0-1]
 #[test]
 fn a_restored_session() {
-    let received = [9, 500, 9].map(id).into_iter();
+    let received = |number, lane, content| ReceivedId {
+        packet_id: id(number),
+        lane,
+        content,
+    };
+    let of_earlier_version = received(9, 0, Content::UNKNOWN);
+    let of_data_stream = received(500, 4, content("a"));
+    let all = [of_earlier_version, of_data_stream, of_earlier_version].into_iter();
     let handed_over = [(id(40), 4), (id(7), 5), (id(40), 6)].into_iter();
-    let mut session = MqttSession::restored(received, handed_over);
+    let mut session = MqttSession::restored(all, handed_over);
     session.check();
     assert_eq!(session.incoming_len(), 2);
-    assert_eq!(
-        session.receive(Lane::CONTROL, id(9), false),
-        Received::Repeated
-    );
+    assert!(!is_new(&mut session, Lane::CONTROL, 9, false, "anything"));
+    assert!(is_new(&mut session, Lane(8), 500, false, "b"));
+    assert!(!is_new(&mut session, Lane(12), 500, true, "a"));
     session.begin_connection();
     // In the order of sending, whatever the identifiers are.
     for (packet_id, tag) in [(40, 4), (7, 5)] {
@@ -125,6 +268,65 @@ fn a_restored_session() {
     assert_eq!(session.pubcomp(id(7)), Ok(5));
     assert_eq!(session.pubcomp(id(40)), Ok(4));
     assert!(session.outgoing_len() == 0);
+}
+
+/// A lane that the peer does not read any more: what was sent there comes again before anything new, in the order of
+/// sending, and does not count as in flight until then.
+#[test]
+fn a_lost_lane_is_sent_again() {
+    let lane = Lane(4);
+    for chosen in [None, Some(id(2)), Some(id(900))] {
+        let mut session = MqttSession::new();
+        let mut ids = Vec::new();
+        for tag in 1..=7 {
+            let stage = if tag == 3 {
+                Stage::PublishQoS1
+            } else {
+                Stage::PublishQoS2
+            };
+            // Chosen identifiers are in the same order.
+            let packet_id = match chosen.filter(|_| tag == 2) {
+                Some(chosen) => {
+                    assert!(session.allocate_as(chosen, tag, stage));
+                    chosen
+                }
+                None => session.allocate(tag, stage).expect("free"),
+            };
+            if tag != 6 {
+                session.sent_on(packet_id, lane);
+            }
+            ids.push(packet_id);
+        }
+        // The first is done. The fourth was received, and PUBREL was sent on the lane; that of the fifth was not.
+        session.pubrec(ids[0], ReasonCode::Success).expect("sent");
+        session.pubcomp(ids[0]).expect("released");
+        session.pubrec(ids[3], ReasonCode::Success).expect("sent");
+        session.pubrec(ids[4], ReasonCode::Success).expect("sent");
+        session.sent_on(ids[4], Lane::CONTROL);
+        for _ in 0..2 {
+            let mut released = Vec::new();
+            session.resend_lane(lane, |packet_id| released.push(packet_id));
+            session.check();
+            assert!(released.is_empty() || released == [ids[3]]);
+        }
+        assert_eq!(
+            session.in_flight(),
+            3,
+            "two of the lane are released, and one is elsewhere"
+        );
+        // One is acknowledged all the same.
+        assert_eq!(session.puback(ids[2]), Ok(3));
+        let mut again = Vec::new();
+        while let Some(next) = session.next_resend() {
+            again.push(next.tag);
+            session.mark_resent(next.packet_id);
+            session.check();
+        }
+        assert_eq!(again, [2, 7]);
+        session.resend_lane(lane, |_| unreachable!("everything is on the control lane"));
+        assert!(!session.has_resends());
+        assert_eq!(session.in_flight(), 5);
+    }
 }
 
 /// Identifiers that the caller chooses and those that are given out never meet, and both come again in

@@ -1,5 +1,6 @@
 //! Answers to clients that wait until their effects are kept.
 
+use bytes::BytesMut;
 use sterna_broker::SessionKey;
 use sterna_mqtt::{Lane, PacketId, ReasonCode};
 use sterna_net::StreamId;
@@ -67,12 +68,11 @@ impl Door {
     ) {
         match acknowledgement {
             Acknowledgement::Nothing => return,
-            Acknowledgement::PubAck(lane, packet_id, reason) => {
-                let lane = client.acknowledgement_lane(lane);
-                (client.engine).puback(lane, packet_id, reason, &mut self.out);
-            }
+            Acknowledgement::PubAck(lane, packet_id, reason) => match client.answering_lane(lane) {
+                Some(lane) => (client.engine).puback(lane, packet_id, reason, &mut self.out),
+                None => (client.engine).puback(lane, packet_id, reason, &mut BytesMut::new()),
+            },
             Acknowledgement::PubRec(lane, packet_id, reason) => {
-                let lane = client.acknowledgement_lane(lane);
                 let state = match client.state {
                     State::Live(session) => session::mqtt_mut(cx.broker, session),
                     _ => None,
@@ -84,19 +84,21 @@ impl Door {
                 (client.engine).pubrec(state, lane, packet_id, reason, &mut self.out);
             }
             Acknowledgement::PubRel(lane, packet_id, reason) => {
-                let lane = client.acknowledgement_lane(lane);
+                let lane = client.answering_lane(lane).unwrap_or(Lane::CONTROL);
                 (client.engine).pubrel(lane, packet_id, reason, &mut self.out);
             }
             Acknowledgement::PubComp(lane, packet_id, reason) => {
-                let lane = client.acknowledgement_lane(lane);
+                let Some(lane) = client.answering_lane(lane) else {
+                    return;
+                };
                 (client.engine).pubcomp(lane, packet_id, reason, &mut self.out);
             }
             Acknowledgement::SubAck(lane, packet_id, codes) => {
-                let lane = client.acknowledgement_lane(lane);
+                let lane = client.answering_lane(lane).unwrap_or(Lane::CONTROL);
                 (client.engine).suback(lane, packet_id, &codes, &mut self.out);
             }
             Acknowledgement::UnsubAck(lane, packet_id, codes) => {
-                let lane = client.acknowledgement_lane(lane);
+                let lane = client.answering_lane(lane).unwrap_or(Lane::CONTROL);
                 (client.engine).unsuback(lane, packet_id, &codes, &mut self.out);
             }
             Acknowledgement::ConnAck(session, present, admission) => {

@@ -195,14 +195,13 @@ impl Client {
         self.held.iter().any(|held| held.stream() == stream)
     }
 
-    /// Where something that came on a lane is acknowledged: there as long as the stream is open, else on the
-    /// control stream.
-    pub(super) fn acknowledgement_lane(&self, lane: Lane) -> Lane {
-        if lane.is_control() || self.framers.has(StreamId(lane.0)) {
-            lane
-        } else {
-            Lane::CONTROL
-        }
+    /// Where an answer to something that came on a lane goes: there, or to the control stream where the lane is
+    /// unidirectional. `None` where the stream is gone: its client sends again on another stream, and could take
+    /// the answer for that to a packet of the control stream with the same identifier.
+    pub(super) fn answering_lane(&self, lane: Lane) -> Option<Lane> {
+        let lane = lane.reply();
+        let is_open = lane.is_control() || self.framers.has(StreamId(lane.0));
+        is_open.then_some(lane)
     }
 
     /// The lane for deliveries of a subscription that was made on `hint`. It is the stream itself as long as that

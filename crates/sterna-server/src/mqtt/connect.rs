@@ -15,7 +15,7 @@ use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::ask::{ACTION, RENEWAL};
 use super::client::{Client, Renewal, State, connection, consumer};
 use super::deliver::packet_id_at;
-use super::publish::received_id;
+use super::received::received_id;
 use super::{Door, log_end};
 use crate::audit::Login;
 use crate::authorization::{MessageKind, Subject};

@@ -159,6 +159,23 @@ impl Door {
         }
     }
 
+    /// Sends again, on the control stream, what a client leaves unread of another. New messages above QoS 0 wait behind
+    /// that, so that each topic keeps its order.
+    pub(super) fn send_again(&mut self, cx: &mut Context<'_>, client: &mut Client, lane: Lane) {
+        let session = client.session();
+        let Some(state) = session.and_then(|session| session::mqtt_mut(cx.broker, session)) else {
+            return;
+        };
+        let mut released = Vec::new();
+        state.resend_lane(lane, |packet_id| released.push(packet_id));
+        for packet_id in released {
+            let release = Acknowledgement::PubRel(Lane::CONTROL, packet_id, ReasonCode::Success);
+            // That the client has the message may still have to be kept.
+            self.acknowledge_again(cx, client, release);
+        }
+        self.resume(cx, client);
+    }
+
     /// Goes on to send, because of an acknowledgement or because the transport has room: first messages of an
     /// earlier connection, then new ones.
     pub(super) fn resume(&mut self, cx: &mut Context<'_>, client: &mut Client) {

@@ -196,8 +196,11 @@ impl Door {
                     cx.net.finish(client.id, stream);
                 }
                 Self::lane_gone(cx, client, stream);
-            } else if client.framers.has(stream) {
-                client.mute.push(stream);
+            } else {
+                if client.framers.has(stream) {
+                    client.mute.push(stream);
+                }
+                door.send_again(cx, client, Lane(stream.0));
             }
         });
     }

@@ -13,6 +13,7 @@ mod connect;
 mod deliver;
 mod end;
 mod publish;
+mod received;
 mod repetitions;
 mod subscribe;
 mod view;
@@ -587,9 +588,11 @@ impl Door {
                 packet_id,
                 reason,
             } => self.handed_over(cx, client, lane, packet_id, tag, reason),
-            Event::Released { packet_id, reason } => {
-                self.released(cx, client, lane, packet_id, reason);
-            }
+            Event::Released {
+                packet_id,
+                received,
+                reason,
+            } => self.released(cx, client, lane, (packet_id, received), reason),
             Event::Repeated { packet_id } => {
                 let again = Acknowledgement::PubRec(lane, packet_id, ReasonCode::Success);
                 self.acknowledge_again(cx, client, again);
@@ -617,6 +620,7 @@ impl Door {
                 );
                 client.held.retain(|held| held.stream().0 != lane.0);
                 Self::lane_gone(cx, client, StreamId(lane.0));
+                self.send_again(cx, client, lane);
             }
             Scope::Connection => Self::lost(cx, client),
         }

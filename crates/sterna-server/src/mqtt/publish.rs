@@ -4,12 +4,14 @@ use sterna_broker::{
     Keeping, Message, MessageHeader, Publication, PublishRefusal, Retention, Routed, SessionKey,
 };
 use sterna_mqtt::server::IncomingPublish;
+use sterna_mqtt::session::ReceivedId;
 use sterna_mqtt::{Frame, Lane, Packet, PacketId, PacketType, QoS, ReasonCode};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{copy, has_more_user_properties, qos};
 use super::client::Client;
+use super::received::received_key;
 use super::repetitions::{Digest, Repetition};
 use crate::authorization::MessageKind;
 use crate::config::{EarlyData, Protocol};
@@ -39,6 +41,9 @@ impl Door {
             let of = (&*client.name, &*publish.topic);
             cx.meters
                 .refuse(Protocol::Mqtt, of, DropReason::RateExceeded);
+        }
+        if let Some(displaced) = publish.displaced {
+            cx.broker.forget(session, &received_key(displaced));
         }
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
@@ -118,9 +123,13 @@ impl Door {
         let acknowledgement = match (publish.qos, publish.packet_id) {
             (QoS::AtLeastOnce, Some(packet_id)) => Acknowledgement::PubAck(lane, packet_id, reason),
             (QoS::ExactlyOnce, Some(packet_id)) => {
-                if token > 0 && reason.is_error() && client.engine.version().is_v5() {
+                if token > 0
+                    && reason.is_error()
+                    && client.engine.version().is_v5()
+                    && let Some(received) = publish.received
+                {
                     // It was appended, and its identifier is free all the same.
-                    cx.broker.forget(session, &received_key(packet_id));
+                    cx.broker.forget(session, &received_key(received));
                     token = cx.broker.token();
                 }
                 Acknowledgement::PubRec(lane, packet_id, reason)
@@ -149,11 +158,11 @@ impl Door {
         publish: &IncomingPublish<'_>,
         message: Message,
     ) -> Routed {
-        if let (QoS::ExactlyOnce, Some(packet_id)) = (publish.qos, publish.packet_id) {
+        if let Some(received) = publish.received {
             // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
-            let key = received_key(packet_id);
+            let key = received_key(received);
             cx.broker.keep_with_next(session, &key, &[]);
-            cx.broker.name_next(session, packet_id.get());
+            cx.broker.name_next(session, received.packet_id.get());
         }
         // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
         let origin = Some(session);
@@ -174,21 +183,20 @@ impl Door {
         cx: &mut Context<'_>,
         client: &mut Client,
         lane: Lane,
-        packet_id: PacketId,
+        (packet_id, received): (PacketId, Option<ReceivedId>),
         reason: ReasonCode,
     ) {
         let Some(session) = client.session() else {
             return;
         };
-        let key = received_key(packet_id);
-        let ((), token) = cx.appended(|cx| cx.broker.forget(session, &key));
         let done = Acknowledgement::PubComp(lane, packet_id, reason);
-        if reason == ReasonCode::Success {
-            self.acknowledge_kept(cx, client, token, done);
-        } else {
+        let Some(received) = received else {
             // An earlier connection may have released it, and the client uses its identifier anew.
-            self.acknowledge_again(cx, client, done);
-        }
+            return self.acknowledge_again(cx, client, done);
+        };
+        let key = received_key(received);
+        let ((), token) = cx.appended(|cx| cx.broker.forget(session, &key));
+        self.acknowledge_kept(cx, client, token, done);
     }
 }
 
@@ -232,23 +240,6 @@ fn tell_refused(
         reason = reason.name(),
         "publication refused"
     );
-}
-
-/// The first byte of the key of a record: a message of QoS 2 was received and is not released.
-const RECEIVED: u8 = b'r';
-
-/// The key of the record that a message of QoS 2 was received.
-fn received_key(packet_id: PacketId) -> [u8; 3] {
-    let [high, low] = packet_id.get().to_be_bytes();
-    [RECEIVED, high, low]
-}
-
-/// The identifier in the key of such a record; `None` for other keys.
-pub(super) fn received_id(key: &[u8]) -> Option<PacketId> {
-    match *key {
-        [RECEIVED, high, low] => PacketId::new(u16::from_be_bytes([high, low])),
-        _ => None,
-    }
 }
 
 /// Bytes that count for a message beside its payload, so that many empty ones count, too.
@@ -370,10 +361,10 @@ impl Door {
 /// Keeps that a repetition of QoS 2 was received; the append, 0 for none. The session of the first may be gone, with
 /// its record. [MQTT-4.3.3-10]
 fn keep_received(cx: &mut Context<'_>, session: SessionKey, publish: &IncomingPublish<'_>) -> u64 {
-    let (QoS::ExactlyOnce, Some(packet_id)) = (publish.qos, publish.packet_id) else {
+    let Some(received) = publish.received else {
         return 0;
     };
-    let key = received_key(packet_id);
+    let key = received_key(received);
     let ((), append) = cx.appended(|cx| cx.broker.keep(session, &key, &[]));
     append
 }

@@ -6,6 +6,7 @@ mod end;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod publish;
+mod streams;
 mod subscribe;
 mod wills;
 

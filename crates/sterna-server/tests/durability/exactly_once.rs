@@ -2,10 +2,10 @@
 
 use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions};
 use sterna_mqtt::{Packet, PacketId, Property, QoS, Version};
-use sterna_net::TransportKind;
+use sterna_net::{StreamId, TransportKind};
 use sterna_server::config::{Config, Durability};
 
-use crate::fixture::{Broker, Peer, block, everybodys, plain, publish};
+use crate::fixture::{Broker, Peer, block, decode, describe, encode, everybodys, plain, publish};
 use crate::store::{Held, config, with_strict_rule};
 
 const V5: Version = Version::V5;
@@ -383,4 +383,73 @@ fn a_message_of_a_group_that_its_member_has_left_is_nobody_elses() {
         let (_, of_other) = enter(&mut broker, 0, names[1 - of]);
         assert_eq!(of_other, [""; 0], "{shards} shards");
     }
+}
+
+/// A client whose streams count apart, over a restart of the broker: equal identifiers with other contents are other
+/// messages. Records of versions before this one, which name the identifier alone, stand for any content.
+///
+/// [MQTT-4.3.3-10]
+#[test]
+fn received_messages_are_told_apart_after_a_restart() {
+    const STREAMS: [StreamId; 2] = [StreamId(4), StreamId(8)];
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let watcher = connect(&mut broker, 0, "watcher");
+    broker.subscribe(watcher, V5, "t", QoS::AtLeastOnce);
+    let send_on = |broker: &mut Broker, peer, stream, payload: &str, dup| {
+        let message = Packet::Publish(Publish {
+            packet_id: PacketId::new(1),
+            dup,
+            ..publish("t", payload, QoS::ExactlyOnce)
+        });
+        broker.send_on(peer, stream, &encode(V5, &message));
+        let told = decode(V5, &broker.take_on(peer, stream), describe);
+        assert_eq!(told, ["PUBREC 1 Success"]);
+    };
+    let release_on = |broker: &mut Broker, peer, stream| {
+        broker.send_on(peer, stream, &[0x62, 2, 0, 1]);
+        let told = decode(V5, &broker.take_on(peer, stream), describe);
+        assert_eq!(told, ["PUBCOMP 1 Success"]);
+    };
+    let peer = connect(&mut broker, 0, "p");
+    for stream in STREAMS {
+        send_on(
+            &mut broker,
+            peer,
+            stream,
+            &format!("on {}", stream.0),
+            false,
+        );
+    }
+    assert_eq!(payloads(&mut broker, watcher), ["on 4", "on 8"]);
+    drop(broker);
+    let mut broker = store.broker(&config(), 1);
+    let (watcher, _) = enter(&mut broker, 0, "watcher");
+    let peer = connect(&mut broker, 0, "p");
+    send_on(&mut broker, peer, StreamId(12), "new", false);
+    release_on(&mut broker, peer, StreamId(8));
+    send_on(&mut broker, peer, StreamId(16), "on 4", true);
+    assert_eq!(payloads(&mut broker, watcher), ["new"]);
+    drop(broker);
+    // What was released is new when it comes now.
+    let mut broker = store.broker(&config(), 1);
+    let (watcher, _) = enter(&mut broker, 0, "watcher");
+    let peer = connect(&mut broker, 0, "p");
+    send_on(&mut broker, peer, StreamId(4), "on 8", true);
+    send_on(&mut broker, peer, StreamId(8), "new", true);
+    send_on(&mut broker, peer, StreamId(12), "on 4", true);
+    for stream in [4, 8, 12] {
+        release_on(&mut broker, peer, StreamId(stream));
+    }
+    assert_eq!(payloads(&mut broker, watcher), ["on 8"]);
+    drop(broker);
+    let mut broker = store.broker(&config(), 1);
+    let peer = connect(&mut broker, 0, "p");
+    broker.send(peer, &[0x62, 2, 0, 1]);
+    let told = broker.told(peer, V5);
+    assert_eq!(
+        told,
+        ["PUBCOMP 1 Packet Identifier not found"],
+        "no record is left"
+    );
 }

@@ -376,7 +376,7 @@ fn acknowledgements_leave_on_their_stream_before_its_end() {
     broker.send_on(peer, stream, &message);
     broker.finish(peer, stream);
     assert!(broker.wires[0].finished.is_empty());
-    // Of another that it gives up, they come on the control stream.
+    // Of another that it gives up, they go nowhere: the client sends again, and could take them for others.
     let gone = StreamId(8);
     broker.send_on(
         peer,
@@ -387,6 +387,13 @@ fn acknowledgements_leave_on_their_stream_before_its_end() {
     store.sync(&mut broker);
     assert_eq!(broker.take_on(peer, stream), [0x40, 2, 0, 1]);
     assert!(broker.wires[0].finished.contains(&(peer.id, stream)));
+    assert_eq!(broker.told(peer, V5), [""; 0]);
+    let mut again = numbered("kept/a", QoS::AtLeastOnce, 2);
+    if let Packet::Publish(publish) = &mut again {
+        publish.dup = true;
+    }
+    broker.packet(peer, V5, &again);
+    store.sync(&mut broker);
     assert_eq!(broker.told(peer, V5), ["PUBACK 2 Success"]);
 }
 

@@ -56,10 +56,12 @@ fn a_lane_can_end() {
     client.feed(&ack(Packet::PubRec, 1)).unwrap();
     client.sent();
     let lane = Lane(4);
-    client.session.receive(lane, id(9), false);
+    let content = crate::session::Content::UNKNOWN;
+    client.session.receive(lane, id(9), false, content);
     client.session.mark_received(lane, id(9));
     client.connection.lane_closed(&mut client.session, lane);
-    assert_eq!(client.session.release(Lane::CONTROL, id(9)), Some(true));
+    let released = client.session.release(Lane::CONTROL, id(9));
+    assert!(matches!(released, Some((_, true))));
     let mut out = BytesMut::new();
     client.connection.release_again(id(1), &mut out);
     assert_eq!(out, ack(Packet::PubRel, 1));
