@@ -518,8 +518,13 @@ fn a_flight_that_was_held_back_takes_nothing() {
             broker.send(own, &coming(false, 600, &[]));
             broker.told(own, V5)
         };
-        let last = told.last().map(String::as_str);
-        assert_eq!(last, Some("PUBLISH1 t=kept"), "{is_live} {clean_start} {expiry_s}");
+        // It comes again where the late flight got it first.
+        let last = told.last().map(|line| line.replace(" dup", ""));
+        assert_eq!(
+            last.as_deref(),
+            Some("PUBLISH1 t=kept"),
+            "{is_live} {clean_start} {expiry_s}"
+        );
     }
 }
 

@@ -64,17 +64,22 @@ fn an_opening_that_takes_nothing_is_known() {
         let shared = cluster.open_with(0, "shared", false, 3_600, None);
         cluster.subscribe(shared, "$share/group/work", qos(Qos::AtLeastOnce));
         let delayed = Will {
-            message: message("will", "gone", Qos::AtLeastOnce),
+            message: message("will", "gone", Qos::AtLeastOnce, false),
             delay_s: 3_600,
             expiry_s: None,
             is_given: false,
         };
         let willed = cluster.open_with(0, "willed", false, 3_600, Some(delayed));
         let takes_nothing = |cluster: &mut Cluster, shard, name, clean_start, expiry_s| {
-            cluster.broker(shard).takes_nothing(name, clean_start, expiry_s)
+            cluster
+                .broker(shard)
+                .takes_nothing(name, clean_start, expiry_s)
         };
         assert!(takes_nothing(&mut cluster, 0, "nobody", true, 0));
-        assert!(!takes_nothing(&mut cluster, 0, "own", false, 3_600), "connected");
+        assert!(
+            !takes_nothing(&mut cluster, 0, "own", false, 3_600),
+            "connected"
+        );
         for client in [own, shared, willed] {
             cluster.close(client, Close::LOST);
         }
@@ -92,7 +97,10 @@ fn an_opening_that_takes_nothing_is_known() {
             (0, "willed", false, 3_600, false),
         ] {
             let told = takes_nothing(&mut cluster, shard, name, clean_start, expiry_s);
-            assert_eq!(told, expected, "{is_packed} {shard} {name} {clean_start} {expiry_s}");
+            assert_eq!(
+                told, expected,
+                "{is_packed} {shard} {name} {clean_start} {expiry_s}"
+            );
         }
     }
 }

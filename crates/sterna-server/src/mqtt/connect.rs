@@ -34,20 +34,22 @@ use crate::session;
 /// Why that cannot be looked at.
 pub(super) fn claim_of<'a>(connect: &Connect<'a>) -> Result<Claim<'a>, &'static str> {
     let properties = &connect.properties;
-    Ok(match (
-        properties.authentication_method(),
-        connect.user_name,
-        connect.password,
-    ) {
-        (None, None, None) => Claim::Nothing,
-        (None, Some(user), password) => Claim::Password(user, password.unwrap_or_default()),
-        (None, None, Some(password)) => Claim::Password("", password),
-        (Some(method), _, None) => {
-            Claim::Exchange(method, properties.authentication_data().unwrap_or_default())
-        }
-        // Each proof that is shown must hold, and one that nobody looks at would not.
-        (Some(_), _, Some(_)) => return Err("a password beside an authentication method"),
-    })
+    Ok(
+        match (
+            properties.authentication_method(),
+            connect.user_name,
+            connect.password,
+        ) {
+            (None, None, None) => Claim::Nothing,
+            (None, Some(user), password) => Claim::Password(user, password.unwrap_or_default()),
+            (None, None, Some(password)) => Claim::Password("", password),
+            (Some(method), _, None) => {
+                Claim::Exchange(method, properties.authentication_data().unwrap_or_default())
+            }
+            // Each proof that is shown must hold, and one that nobody looks at would not.
+            (Some(_), _, Some(_)) => return Err("a password beside an authentication method"),
+        },
+    )
 }
 
 impl Door {

@@ -268,7 +268,11 @@ fn a_flight_that_was_held_back_takes_no_link() {
             own.receiver(&mut broker, session, "l", source, 10);
         }
         own.turn(&mut broker);
-        assert_eq!(own.accept_all(&mut broker), ["m"], "{is_attached} {is_closed}");
+        assert_eq!(
+            own.accept_all(&mut broker),
+            ["m"],
+            "{is_attached} {is_closed}"
+        );
     }
 }
 
@@ -281,7 +285,10 @@ fn a_flight_that_was_held_back_steals_no_link() {
     let sender = own.sender(&mut broker, session, "a");
     broker.is_early = true;
     let mut late = quic(&mut broker, "c");
-    let session = late.engine.begin(sterna_amqp::Lane(4), &mut late.out).unwrap();
+    let session = late
+        .engine
+        .begin(sterna_amqp::Lane(4), &mut late.out)
+        .unwrap();
     let attach = sterna_amqp::link::AttachOptions {
         target: Some(sterna_amqp::messaging::TargetArchetype::Target(
             sterna_amqp::messaging::Target::new("a"),

@@ -80,7 +80,10 @@ fn a_known_password_is_let_in_early() {
     for door in doors() {
         let (_directory, config) = guarded(|_| {});
         let mut broker = Broker::with(&config, 1);
-        assert!(!comes_early(&mut broker, door, RIGHT, true), "not known yet");
+        assert!(
+            !comes_early(&mut broker, door, RIGHT, true),
+            "not known yet"
+        );
         broker.come_from(HERE);
         assert!(comes_early(&mut broker, door, RIGHT, false), "{door:?}");
     }
