@@ -274,7 +274,7 @@ impl<'a, 'c> Case<'a, 'c> {
         match claim {
             Claim::Nothing => self.quiet().is_ok(),
             Claim::Holder(name) => self.holder(name).is_ok(),
-            Claim::Password(_, token) if is_signed(token) => is_issued(token),
+            Claim::Password(_, token) | Claim::Token(token) if is_signed(token) => is_issued(token),
             Claim::Password(_, password)
                 if !policy.users.are_configured()
                     || (password.is_empty() && self.named.is_some()) =>
@@ -282,7 +282,6 @@ impl<'a, 'c> Case<'a, 'c> {
                 self.quiet().is_ok()
             }
             Claim::Password(user, password) => self.is_remembered(user, password),
-            Claim::Token(token) if is_signed(token) => is_issued(token),
             Claim::Token(token) => policy.tokens.find(token, self.now_ms).is_some(),
             // The challenge is worth nothing to a client that does not read it.
             Claim::Exchange(..) => false,

@@ -54,9 +54,9 @@ impl Door {
         match attach.role {
             // In a cluster, links that settle second are sessions, which another node may have.
             Role::Sender => {
-                !self.service.registry.knows(&client.link_key(attach.name))
-                    && !(cx.broker.is_in_cluster()
-                        && attach.rcv_settle_mode == ReceiverSettleMode::Second)
+                let may_be_elsewhere = cx.broker.is_in_cluster()
+                    && attach.rcv_settle_mode == ReceiverSettleMode::Second;
+                !may_be_elsewhere && !self.service.registry.knows(&client.link_key(attach.name))
             }
             Role::Receiver => {
                 let source = attach.source.as_ref();
