@@ -67,7 +67,7 @@ pub(super) fn server_options(cx: &Context<'_>, connection: ConnectionId) -> Serv
     }
 }
 
-/// What a client claims with its mechanism and its first message.
+/// The claim of a client with its mechanism and its first message.
 ///
 /// # Errors
 /// Why that cannot be looked at.

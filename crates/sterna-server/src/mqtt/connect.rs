@@ -28,7 +28,7 @@ use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::session;
 
-/// What a CONNECT claims of its client.
+/// The claim of a CONNECT about its client.
 ///
 /// # Errors
 /// Why that cannot be looked at.
