@@ -159,6 +159,17 @@ impl<P: DoorState> Sessions<P> {
         }
     }
 
+    /// Whether a session has a will, packed or not.
+    pub(crate) fn has_will(&self, slot: u32) -> bool {
+        match self.slots.get(slot as usize) {
+            Some(Slot::Open(session)) => session.will.is_some(),
+            Some(Slot::Packed(_)) => {
+                (self.extras.get(&slot)).is_some_and(|extra| extra.will.is_some())
+            }
+            None => false,
+        }
+    }
+
     /// When something is to be done with a packed session.
     pub(crate) fn packed_deadline_ms(&self, slot: u32) -> u64 {
         let will_ms = self

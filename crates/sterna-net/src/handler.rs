@@ -90,6 +90,12 @@ pub struct ConnectionInfo {
     /// It changes when a QUIC peer has migrated to a validated address (RFC 9000, section 9.3);
     /// [`Handler::migrated`] reports it.
     pub peer: SocketAddr,
+    /// Whether the peer has shown that it reads at its address.
+    ///
+    /// A first flight of early data may have a forged source address: nothing is to be decided by it before
+    /// [`Handler::confirmed`], where this becomes true. It is true earlier if the flight has a token that was
+    /// sent to the address (Retry, NEW_TOKEN). A byte stream's peer has shown it before the connection exists.
+    pub is_peer_proved: bool,
     /// The peer's certificate chain in DER, end-entity first; empty without client authentication.
     ///
     /// For a raw public key (RFC 7250) the one entry is that key (SubjectPublicKeyInfo). A resumed

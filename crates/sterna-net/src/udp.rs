@@ -311,6 +311,16 @@ impl UdpListener {
         }
     }
 
+    /// The handshake is complete: the peer reads at its address.
+    pub(crate) fn proved(&mut self, key: Key) {
+        if let Some(known) = self.infos.get_mut(key.slot as usize)
+            && known.generation == key.generation
+            && let Some(info) = &mut known.info
+        {
+            info.is_peer_proved = true;
+        }
+    }
+
     pub(crate) fn forget(&mut self, key: Key) {
         if let Some(known) = self.infos.get_mut(key.slot as usize)
             && known.generation == key.generation

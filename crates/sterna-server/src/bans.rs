@@ -148,6 +148,8 @@ pub struct Bans {
     list: Mutex<List>,
     /// Number of bans, so that nobody looks where there are none.
     count: AtomicUsize,
+    /// Number of those that name addresses.
+    of_addresses: AtomicUsize,
     hashing: RandomState,
 }
 
@@ -164,6 +166,7 @@ impl Default for Bans {
         Self {
             list: Mutex::new(list),
             count: AtomicUsize::new(0),
+            of_addresses: AtomicUsize::new(0),
             hashing: RandomState::new(),
         }
     }
@@ -241,6 +244,9 @@ impl Bans {
 
     fn note_count(&self, list: &List) {
         self.count.store(list.bans.len(), Ordering::Relaxed);
+        let names_address = |ban: &&Ban| ban.banned.address.is_some();
+        let of_addresses = list.bans.values().filter(names_address).count();
+        self.of_addresses.store(of_addresses, Ordering::Relaxed);
     }
 
     /// The ban that keeps a client out.
@@ -249,6 +255,11 @@ impl Bans {
             return None;
         }
         self.list().find(now_ms, who)
+    }
+
+    /// Whether there is a ban that names addresses. One that has ended may count.
+    pub(crate) fn look_at_addresses(&self) -> bool {
+        self.of_addresses.load(Ordering::Relaxed) > 0
     }
 
     /// The number of the newest ban; 0 before the first.

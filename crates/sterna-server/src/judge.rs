@@ -6,6 +6,7 @@
 //!
 //! - Every proof that is shown must hold.
 //! - Proofs that name a user must name the same one.
+//! - Nothing is decided by an address that nobody has proved: [`waits_for_proof`].
 //! - A client that shows nothing is the user of its certificate, else nobody in particular where
 //!   the listener admits that.
 
@@ -79,6 +80,28 @@ pub(crate) fn judge(
     .unwrap_or_else(Verdict::Refused)
 }
 
+/// Whether a claim waits until its client has shown that it is at its address ([`ConnectionInfo::is_peer_proved`]).
+///
+/// A first flight (0-RTT) can have any source address, and nothing has to come back. So it is heard only where no
+/// address decides anything, and its credentials are known to be right without work and without doubt. All else
+/// is looked at, and counted, after the handshake.
+pub(crate) fn waits_for_proof(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    claim: Claim<'_>,
+) -> bool {
+    let Some(info) = cx.net.info(connection).filter(|info| !info.is_peer_proved) else {
+        return false;
+    };
+    let policy = cx.policy;
+    policy.rules.look_at_addresses()
+        || cx.bans.look_at_addresses()
+        // The webhook is told the address.
+        || policy.webhook.authenticates()
+        || policy.rules.have_questions()
+        || !Case::new(cx, info).is_ok_and(|case| case.is_right_at_once(claim))
+}
+
 /// Whether a client needs nothing beside its certificate. Bans do not count: a banned client is to learn of
 /// its ban, and not that it lacks credentials.
 pub(crate) fn admits_quiet(cx: &Context<'_>, connection: ConnectionId) -> bool {
@@ -101,6 +124,10 @@ pub(crate) fn check_ban(
     if is_banned(cx, connection, identity, name) {
         return Err(Refusal::Banned);
     }
+    // The login is counted when the handshake is complete: the door asks again then.
+    if is_unproved(cx, connection) {
+        return Ok(());
+    }
     let now_ms = cx.now_ms;
     let who = newcomer(cx, connection, identity, name);
     let limits = &cx.policy.bans;
@@ -109,6 +136,11 @@ pub(crate) fn check_ban(
         return Err(Refusal::Banned);
     }
     Ok(())
+}
+
+/// Whether nobody has shown to be at the address of a client.
+pub(crate) fn is_unproved(cx: &Context<'_>, connection: ConnectionId) -> bool {
+    (cx.net.info(connection)).is_some_and(|info| !info.is_peer_proved)
 }
 
 /// The same without counting its login.
@@ -131,7 +163,9 @@ fn newcomer<'a>(
     Newcomer {
         user: identity.user(),
         client: name,
-        address: cx.net.info(connection).map(|info| info.peer.ip()),
+        address: (cx.net.info(connection))
+            .filter(|info| info.is_peer_proved)
+            .map(|info| info.peer.ip()),
     }
 }
 
@@ -205,7 +239,7 @@ impl<'a, 'c> Case<'a, 'c> {
     /// Whether nobody may come in from its address, or it has guessed too often. Operators may, to lift a ban.
     fn is_address_banned(&self) -> bool {
         let listener = self.cx.policy.listener(self.info.listener);
-        if listener.protocol == Protocol::Admin {
+        if listener.protocol == Protocol::Admin || !self.info.is_peer_proved {
             return false;
         }
         let address = self.info.peer.ip();
@@ -229,6 +263,44 @@ impl<'a, 'c> Case<'a, 'c> {
             ban(self.cx, bans::of_guessing(limits, self.now_ms, address));
         }
         guesses
+    }
+
+    /// Whether a claim is known to be right: nothing is counted but a wrong password, and that against its user alone.
+    /// A user who is guessed at is not looked at. A password is only compared with those that were found right.
+    fn is_right_at_once(&self, claim: Claim<'_>) -> bool {
+        let policy = self.cx.policy;
+        let is_signed = |token: &[u8]| policy.issuer.is_configured() && is_token(token);
+        let is_issued = |token: &[u8]| policy.issuer.identify(token, self.now_ms).is_ok();
+        match claim {
+            Claim::Nothing => self.quiet().is_ok(),
+            Claim::Holder(name) => self.holder(name).is_ok(),
+            Claim::Password(_, token) | Claim::Token(token) if is_signed(token) => is_issued(token),
+            Claim::Password(_, password)
+                if !policy.users.are_configured()
+                    || (password.is_empty() && self.named.is_some()) =>
+            {
+                self.quiet().is_ok()
+            }
+            Claim::Password(user, password) => self.is_remembered(user, password),
+            Claim::Token(token) => policy.tokens.find(token, self.now_ms).is_some(),
+            // The challenge is worth nothing to a client that does not read it.
+            Claim::Exchange(..) => false,
+        }
+    }
+
+    fn is_remembered(&self, user: &str, password: &[u8]) -> bool {
+        let Some(checker) = self.cx.checker else {
+            return false;
+        };
+        let (limits, subject) = (&self.cx.policy.guessing, Subject::User(user));
+        if (checker.guesses()).is_guessed_at(limits, subject, self.now_ms) {
+            return false;
+        }
+        let is_right = checker.compare(&self.cx.policy.users, user, password);
+        if is_right == Some(false) {
+            (checker.guesses()).note_unproved(limits, subject, self.now_ms);
+        }
+        is_right == Some(true)
     }
 
     /// The verdict on a client that shows nothing beside its certificate.
@@ -486,7 +558,7 @@ impl<'a, 'c> Case<'a, 'c> {
 
     /// Whether an attempt is looked at, after those before it.
     fn may_guess(&self, subject: Subject<'_>) -> Result<Standing, Refusal> {
-        let Some(checker) = self.cx.checker else {
+        let Some(checker) = self.cx.checker.filter(|_| self.info.is_peer_proved) else {
             return Ok(Standing::Unknown);
         };
         let (limits, address) = (&self.cx.policy.guessing, self.info.peer.ip());
@@ -499,7 +571,7 @@ impl<'a, 'c> Case<'a, 'c> {
 
     /// Counts an attempt.
     fn note(&self, subject: Subject<'_>, is_right: bool) {
-        if let Some(checker) = self.cx.checker {
+        if let Some(checker) = self.cx.checker.filter(|_| self.info.is_peer_proved) {
             let (limits, address) = (&self.cx.policy.guessing, self.info.peer.ip());
             checker
                 .guesses()

@@ -247,6 +247,7 @@ impl Fixture {
                 transport,
                 protocol: protocol.into(),
                 peer: SocketAddr::from(([127, 0, 0, 1], 4000 + slot as u16)),
+                is_peer_proved: true,
                 peer_certificates: Vec::new(),
             },
         );

@@ -157,6 +157,9 @@ fn serve(shard: Shard) -> world::Reaction {
         if let EventKind::Opened { info, .. } = &event.kind {
             infos.insert(id, (**info).clone());
         }
+        if let (EventKind::Confirmed, Some(info)) = (&event.kind, infos.get_mut(&id)) {
+            info.is_peer_proved = true;
+        }
         let net = &mut Wire {
             driver,
             infos: &infos,

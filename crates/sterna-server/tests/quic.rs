@@ -445,7 +445,8 @@ fn a_flight_that_was_held_back_is_not_done_late() {
         assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
         broker.advance(59_000);
         let late = begin(&mut broker, 0, "x", &message, true);
-        assert_eq!(broker.told(late, V5), ["CONNACK Success"]);
+        assert_eq!(broker.told(late, V5), NOTHING);
+        assert!(!broker.is_closed(own), "nothing is taken over");
         assert_eq!(broker.told(watcher, V5), NOTHING);
         broker.cut(late);
         assert_eq!(broker.told(watcher, V5), NOTHING);
@@ -464,6 +465,175 @@ fn a_device_that_repeats_itself_is_heard() {
         assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=20.5"]);
         broker.cut(visit);
         broker.advance(pause_ms);
+    }
+}
+
+/// A CONNECT of the client "x", and what follows it.
+fn coming(clean_start: bool, expiry_s: u32, after: &[u8]) -> Vec<u8> {
+    let lasting = block(&[Property::SessionExpiryInterval(expiry_s)]);
+    let connect = Connect {
+        clean_start,
+        properties: lasting.properties(),
+        ..plain(V5, "x")
+    };
+    [flight(&connect, &[]), after.to_vec()].concat()
+}
+
+fn unsubscribe(filter: &str) -> Vec<u8> {
+    let length = filter.len() as u8;
+    let head = [0xA2, length + 5, 0, 2, 0, 0, length];
+    [&head, filter.as_bytes()].concat()
+}
+
+/// An attacker holds a flight of "x" back, whose client comes by another way meanwhile, and may go again. It must take
+/// nothing: not the connection, nor the session, its subscriptions, messages and will.
+#[test]
+fn a_flight_that_was_held_back_takes_nothing() {
+    for (is_live, clean_start, expiry_s, after) in [
+        (true, false, 600, vec![]),
+        (true, true, 600, vec![]),
+        (false, true, 600, vec![]),
+        (false, false, 0, vec![]),
+        (false, false, 599, vec![]),
+        (false, false, 600, unsubscribe("t")),
+    ] {
+        let (mut broker, _) = by_default();
+        let own = quic(&mut broker);
+        broker.send(own, &coming(false, 600, &[]));
+        broker.told(own, V5);
+        broker.subscribe(own, V5, "t", QoS::AtLeastOnce);
+        if !is_live {
+            broker.cut(own);
+        }
+        let late = quic(&mut broker);
+        broker.arrive(late, early(&coming(clean_start, expiry_s, &after)));
+        let publisher = broker.client(V5, "p");
+        broker.publish(publisher, V5, "t", "kept", QoS::AtLeastOnce);
+        assert_eq!(broker.is_closed(own), !is_live, "{clean_start} {expiry_s}");
+        broker.cut(late);
+        let told = if is_live {
+            broker.told(own, V5)
+        } else {
+            let own = quic(&mut broker);
+            broker.send(own, &coming(false, 600, &[]));
+            broker.told(own, V5)
+        };
+        // It comes again where the late flight got it first.
+        let last = told.last().map(|line| line.replace(" dup", ""));
+        assert_eq!(
+            last.as_deref(),
+            Some("PUBLISH1 t=kept"),
+            "{is_live} {clean_start} {expiry_s}"
+        );
+    }
+}
+
+#[test]
+fn a_flight_that_was_held_back_takes_no_will() {
+    let (mut broker, watcher) = by_default();
+    let lasting = block(&[Property::SessionExpiryInterval(600)]);
+    let delayed = block(&[Property::WillDelayInterval(100)]);
+    let properties = PublishProperties::parse(delayed.properties().raw(), PropertyContext::Will);
+    let connect = Connect {
+        clean_start: false,
+        properties: lasting.properties(),
+        will: Some(Will {
+            topic: "will",
+            payload: b"gone",
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            properties: properties.expect("a delay"),
+        }),
+        ..plain(V5, "x")
+    };
+    let own = quic(&mut broker);
+    broker.packet(own, V5, &Packet::Connect(connect));
+    broker.cut(own);
+    let late = quic(&mut broker);
+    broker.arrive(late, early(&coming(false, 600, &[])));
+    broker.cut(late);
+    broker.advance(101_000);
+    assert_eq!(broker.told(watcher, V5), ["PUBLISH0 will=gone"]);
+}
+
+/// What is held back waits for the handshake, and is done then.
+#[test]
+fn a_client_that_comes_back_is_heard_after_its_handshake() {
+    let (mut broker, watcher) = by_default();
+    let own = quic(&mut broker);
+    broker.send(own, &coming(false, 600, &[]));
+    let back = quic(&mut broker);
+    let message = encode(V5, &Packet::Publish(publish("t", "x", QoS::AtLeastOnce)));
+    broker.arrive(back, early(&coming(false, 600, &message)));
+    assert_eq!(broker.told(watcher, V5), NOTHING);
+    broker.confirm(back);
+    assert!(broker.is_closed(own), "taken over");
+    assert_eq!(
+        broker.told(back, V5),
+        ["CONNACK Success present", "PUBACK 7 Success"]
+    );
+    assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+}
+
+/// A session that is away is gone on with at once; subscriptions wait there, and those that are shared do everywhere.
+#[test]
+fn a_session_that_is_away_is_gone_on_with_at_once() {
+    let (mut broker, watcher) = by_default();
+    let message = encode(V5, &Packet::Publish(publish("t", "x", QoS::AtLeastOnce)));
+    for (visit, subscribes, answered) in [(0, false, 2), (1, false, 2), (2, true, 1)] {
+        let mut after = Vec::new();
+        if subscribes {
+            after.extend_from_slice(&subscribe("other"));
+        }
+        after.extend_from_slice(&message);
+        let peer = quic(&mut broker);
+        broker.arrive(peer, early(&coming(false, 600, &after)));
+        assert_eq!(broker.told(peer, V5).len(), answered, "{visit}");
+        broker.confirm(peer);
+        assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+        broker.cut(peer);
+        broker.advance(200_000);
+    }
+    let peer = quic(&mut broker);
+    let flight = [flight(&plain(V5, "y"), &[]), subscribe("$share/g/t")].concat();
+    broker.arrive(peer, early(&flight));
+    assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
+    broker.confirm(peer);
+    assert_eq!(broker.told(peer, V5), ["SUBACK 1 0x00"]);
+}
+
+/// A first flight may come from any address: where a rule asks for addresses, it is judged after the handshake.
+#[test]
+fn no_rule_is_decided_by_an_address_that_nobody_has_proved() {
+    for early_data in [EarlyData::Idempotent, EarlyData::All] {
+        let listener = Listener {
+            early_data: Some(early_data),
+            ..Listener::at("mqtt+quic://127.0.0.1:0")
+        };
+        let mut config = Config {
+            listeners: vec![listener],
+            ..Config::default()
+        };
+        config.authorization.rules = vec![Rule {
+            topics: vec!["#".to_owned()],
+            addresses: vec!["127.0.0.0/8".parse().expect("a prefix")],
+            ..Rule::default()
+        }];
+        config.authorization.default_allow = false;
+        let mut broker = Broker::with(&config, 1);
+        let watcher = broker.client(V5, "watch");
+        broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
+        let peer = quic(&mut broker);
+        let flight = flight(&plain(V5, "x"), &[("t", QoS::AtLeastOnce)]);
+        broker.arrive(peer, early(&flight));
+        assert_eq!(broker.told(watcher, V5), NOTHING);
+        assert_eq!(broker.told(peer, V5), NOTHING);
+        broker.confirm(peer);
+        assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+        assert_eq!(
+            broker.told(peer, V5),
+            ["CONNACK Success", "PUBACK 7 Success"]
+        );
     }
 }
 

@@ -9,6 +9,9 @@ use super::Broker;
 use crate::api::{DoorState, Outcome, QueueState, SessionInfo, SessionKey};
 use crate::session::{BrokerSession, NEVER_MS};
 
+/// Begin filters of shared subscriptions.
+const SHARE_PREFIX: &str = "$share/";
+
 impl<P: DoorState> Broker<P> {
     /// The filters that a session subscribes to, in no particular order; none for an outdated key.
     pub fn filters(&self, session: SessionKey) -> impl Iterator<Item = &Arc<str>> {
@@ -51,6 +54,28 @@ impl<P: DoorState> Broker<P> {
         let slot = self.active_slot(client_id)?;
         let session = self.queues.sessions.get(slot)?;
         session.is_connected().then(|| session.key(slot))
+    }
+
+    /// Whether [`open`](Self::open) with these wishes takes nothing from anybody, if its client is never heard of again.
+    /// So it is where there is no session of the name, and where one is gone on with that is here, is away, has no
+    /// will and no shared subscription, and lasts no shorter from then on.
+    ///
+    /// Of a session of another shard nothing is known, and in a cluster another node may have one: false.
+    #[must_use]
+    pub fn takes_nothing(&self, client_id: &str, clean_start: bool, expiry_s: u32) -> bool {
+        if self.directory.owner(client_id).is_none() {
+            return !self.is_in_cluster();
+        }
+        let Some(slot) = self.active_slot(client_id).filter(|_| !clean_start) else {
+            return false;
+        };
+        let sessions = &self.queues.sessions;
+        let is_kept = |session: &BrokerSession<P>| {
+            !session.is_connected()
+                && session.expiry_s <= expiry_s
+                && !filters(session).any(|filter| filter.starts_with(SHARE_PREFIX))
+        };
+        !sessions.has_will(slot) && sessions.look(slot, is_kept) == Some(true)
     }
 
     /// As [`settle`](Self::settle), for a session of this shard by its name. False also where there is

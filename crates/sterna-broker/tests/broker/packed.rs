@@ -54,6 +54,57 @@ fn full_client(cluster: &mut Cluster, will: Option<Will>) -> Client {
     client
 }
 
+/// What takes nothing from anybody is told of packed sessions as of others.
+#[test]
+fn an_opening_that_takes_nothing_is_known() {
+    for is_packed in [false, true] {
+        let mut cluster = kept(2, &MemoryStore::new());
+        let own = cluster.open_with(0, "own", false, 3_600, None);
+        cluster.subscribe(own, "plain", qos(Qos::AtLeastOnce));
+        let shared = cluster.open_with(0, "shared", false, 3_600, None);
+        cluster.subscribe(shared, "$share/group/work", qos(Qos::AtLeastOnce));
+        let delayed = Will {
+            message: message("will", "gone", Qos::AtLeastOnce, false),
+            delay_s: 3_600,
+            expiry_s: None,
+            is_given: false,
+        };
+        let willed = cluster.open_with(0, "willed", false, 3_600, Some(delayed));
+        let takes_nothing = |cluster: &mut Cluster, shard, name, clean_start, expiry_s| {
+            cluster
+                .broker(shard)
+                .takes_nothing(name, clean_start, expiry_s)
+        };
+        assert!(takes_nothing(&mut cluster, 0, "nobody", true, 0));
+        assert!(
+            !takes_nothing(&mut cluster, 0, "own", false, 3_600),
+            "connected"
+        );
+        for client in [own, shared, willed] {
+            cluster.close(client, Close::LOST);
+        }
+        if is_packed {
+            cluster.pass(WRITTEN_MS);
+            assert_eq!(cluster.directory.packed().0, 3, "they are packed");
+        }
+        for (shard, name, clean_start, expiry_s, expected) in [
+            (0, "own", false, 3_600, true),
+            (0, "own", false, 3_601, true),
+            (0, "own", false, 3_599, false),
+            (0, "own", true, 3_600, false),
+            (1, "own", false, 3_600, false),
+            (0, "shared", false, 3_600, false),
+            (0, "willed", false, 3_600, false),
+        ] {
+            let told = takes_nothing(&mut cluster, shard, name, clean_start, expiry_s);
+            assert_eq!(
+                told, expected,
+                "{is_packed} {shard} {name} {clean_start} {expiry_s}"
+            );
+        }
+    }
+}
+
 /// The consumer comes back on the same shard and on another; all is there, in order, by its options.
 #[test]
 fn a_packed_session_has_all_that_it_had() {

@@ -260,6 +260,12 @@ impl Connected {
         }
     }
 
+    /// Whether the peer's address is a newcomer's that has neither shown a token nor sent a packet which only a
+    /// reader at this address can send.
+    fn is_newcomer_unproved(&self) -> bool {
+        (self.handshake.as_ref()).is_some_and(|handshake| handshake.unproved.is_some())
+    }
+
     /// Bytes to the peer's address, while it has proved nothing.
     pub(super) fn unproved(&mut self) -> Option<&mut Unproved> {
         match (&mut self.handshake, &mut self.moving) {
@@ -557,6 +563,7 @@ impl Connected {
             transport: TransportKind::Quic,
             protocol,
             peer: self.quic.remote_address(),
+            is_peer_proved: confirmed || !self.is_newcomer_unproved(),
             peer_certificates: certificates,
         });
         self.emit(shared, EventKind::Opened { info, confirmed });

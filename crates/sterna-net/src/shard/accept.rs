@@ -237,6 +237,7 @@ fn admit(
         transport,
         protocol: Box::default(),
         peer,
+        is_peer_proved: true,
         peer_certificates: Vec::new(),
     };
     let mut connection = Connection::new(socket, info, place);

@@ -91,7 +91,10 @@ impl<H: Handler> Shard<H> {
                 };
                 handler.datagram(core, id, chunk);
             }
-            EventKind::Confirmed => handler.confirmed(core, id),
+            EventKind::Confirmed => {
+                core.udp[socket].proved(key);
+                handler.confirmed(core, id);
+            }
             EventKind::Writable => handler.writable(core, id),
             EventKind::PeerAddressChanged { peer } => {
                 core.udp[socket].moved(key, peer);

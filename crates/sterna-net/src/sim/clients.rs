@@ -77,6 +77,7 @@ impl<H: Handler> Simulation<H> {
                 transport: options.transport,
                 protocol: options.protocol.into(),
                 peer,
+                is_peer_proved: !options.early,
                 peer_certificates: options.certificates,
             },
             streams: BTreeMap::new(),

@@ -463,6 +463,7 @@ fn confirm<H: Handler>(handler: &mut H, port: &mut Port<'_>, link: u32) {
         return;
     }
     target.confirmed = true;
+    target.info.is_peer_proved = true;
     if let Some(id) = target.id.filter(|_| target.is_usable()) {
         port.world.note(&[7, u64::from(link)], &[]);
         handler.confirmed(port, id);

@@ -103,7 +103,8 @@ impl Handler for Recorder {
         self.react(net, id, Some(chunk));
     }
 
-    fn confirmed(&mut self, _: &mut dyn Network, _: ConnectionId) {
+    fn confirmed(&mut self, net: &mut dyn Network, id: ConnectionId) {
+        assert!(net.info(id).is_some_and(|info| info.is_peer_proved));
         self.told.push(Told::Confirmed);
     }
 

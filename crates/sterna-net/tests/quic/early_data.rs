@@ -82,6 +82,27 @@ fn early_data_is_read_half_a_round_trip_after_it_was_sent() {
     assert!(world.clients[client].connection.accepted_0rtt());
 }
 
+/// The source address of a first flight can be forged, unless it brings a token that was sent there.
+#[test]
+fn the_address_of_early_data_is_proved_by_a_token_alone() {
+    for retries in [false, true] {
+        let config = QuicConfig {
+            retry_half_open: if retries { 0 } else { 10_000 },
+            ..QuicConfig::default()
+        };
+        let (mut world, tls) = with_ticket(config);
+        let client = world.connect_with(tls, World::transport());
+        world.open(client, Dir::Bi, b"CONNECT", false);
+        world.run_for(RTT * 8);
+        let proved = world.events(|kind| match kind {
+            EventKind::Opened { info, confirmed } => Some((*confirmed, info.is_peer_proved)),
+            _ => None,
+        });
+        let proved: Vec<_> = proved.into_iter().map(|(.., proved)| proved).collect();
+        assert_eq!(proved, [(false, retries)]);
+    }
+}
+
 #[test]
 fn data_after_the_handshake_is_not_early() {
     let (mut world, tls) = with_ticket(QuicConfig::default());

@@ -188,7 +188,8 @@ impl Handler for Echo {
             .fetch_max(unsent, Ordering::Relaxed);
     }
 
-    fn confirmed(&mut self, _: &mut dyn Network, id: ConnectionId) {
+    fn confirmed(&mut self, net: &mut dyn Network, id: ConnectionId) {
+        assert!(net.info(id).is_some_and(|info| info.is_peer_proved));
         self.log.add(self.shard, Seen::Confirmed(id));
     }
 

@@ -678,7 +678,7 @@ pub(super) fn ended_after(expiry_s: u32) -> Close {
 
 /// The name by which a source is found again: of its user, container and link. [`AMQP_PREFIX`] keeps it
 /// apart from MQTT's clients.
-fn durable_name(client: &Client, link: &str) -> String {
+pub(super) fn durable_name(client: &Client, link: &str) -> String {
     let user = client.user().unwrap_or_default();
     format!(
         "{AMQP_PREFIX}{}/{}/{}",

@@ -71,6 +71,8 @@ pub(crate) struct Client {
     pub(super) accepted: Option<Accepted>,
     /// Answers that wait until their effects are kept.
     pub(super) promises: Promises<Acknowledgement>,
+    /// Whether its login is counted when its address is known.
+    pub(super) owes_login: bool,
     /// Whether the client is not read because too many answers wait, or memory is short.
     pub(super) is_paced: bool,
     pub(super) sips: Sips,

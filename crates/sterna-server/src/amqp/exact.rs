@@ -162,6 +162,11 @@ impl ExactLinks {
         forgotten
     }
 
+    /// Whether a link is attached, or deliveries of it are remembered.
+    pub(super) fn knows(&self, key: &LinkKey) -> bool {
+        lock(&self.links).known.contains_key(key)
+    }
+
     /// Attaches a link, and takes it from where it was attached before. Returns the link, its unsettled
     /// deliveries, the append that keeps them, and the keys of records to forget.
     pub(super) fn attach(

@@ -1,6 +1,6 @@
 //! The front door of AMQP 1.0: between the engine's words and the broker's.
 //!
-//! `security.rs` decides which clients get in. `attach.rs` and `target.rs` decide where links lead. `incoming.rs`
+//! `security.rs` decides which clients get in, and `early.rs` which frames need not wait for the handshake. `attach.rs` and `target.rs` decide where links lead. `incoming.rs`
 //! carries messages to the broker. `outgoing.rs` carries messages to the client, and its outcomes back.
 //! `transactions.rs` holds both until a discharge. `acknowledge.rs` sends answers whose effects are kept.
 //! `end.rs` ends links, sessions and connections. `exact.rs` remembers deliveries that are taken exactly once, and
@@ -16,6 +16,7 @@ mod attach;
 mod claims;
 mod client;
 mod departed;
+mod early;
 mod end;
 mod exact;
 mod incoming;
@@ -122,6 +123,7 @@ impl Service for Amqp {
             close_code: code::NO_ERROR,
             accepted: None,
             promises: Promises::default(),
+            owes_login: false,
             is_paced: false,
             sips: Sips::begun(cx.now_ms),
             is_starved: false,
@@ -325,7 +327,10 @@ impl Door {
 
     /// Early data can no longer be a replay.
     pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_client(cx, connection, |_, _, client| client.early = Early::Over);
+        self.with_client(cx, connection, |door, cx, client| {
+            client.early = Early::Over;
+            door.count_login(cx, client);
+        });
     }
 
     /// The queue towards a client has room again.
@@ -352,7 +357,7 @@ impl Door {
             match framer.next(&mut input, client.engine.max_frame_bytes()) {
                 Ok(Some(unit)) => {
                     let waits = if client.early == Early::Allowed
-                        && !security::may_be_early(cx, client, &unit)
+                        && !self.may_be_early(cx, client, &unit)
                     {
                         hold_early(cx, &mut client.early, Protocol::Amqp);
                         true

@@ -291,6 +291,13 @@ impl Registry {
         lock(&self.places).insert(key, place)
     }
 
+    /// Whether a link is attached somewhere, or something is remembered of it.
+    pub(super) fn knows(&self, key: &LinkKey) -> bool {
+        lock(&self.places).contains_key(key)
+            || lock(&self.suspended).links.contains_key(key)
+            || self.exact.knows(key)
+    }
+
     /// A link is not attached there any more.
     pub(super) fn vacate(&self, key: &LinkKey, place: Place) {
         let mut places = lock(&self.places);

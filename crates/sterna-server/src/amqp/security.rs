@@ -1,26 +1,21 @@
-//! The admission of clients: the SASL layer, the open, and the frames that may be handled early.
-
-use std::borrow::Cow;
+//! The admission of clients: the SASL layer and the open.
 
 use sterna_amqp::Condition;
 use sterna_amqp::connection::ServerOptions;
-use sterna_amqp::frame::{TYPE_AMQP, Unit};
-use sterna_amqp::messaging::MessageView;
-use sterna_amqp::performatives::{Error, Open, Performative};
+use sterna_amqp::performatives::{Error, Open};
 use sterna_amqp::sasl::{PlainCredentials, SaslCode, mechanism};
 use sterna_amqp::types::{Map, MapWriter, Multiple, Value};
 use sterna_broker::Origin;
 use sterna_net::ConnectionId;
 
-use super::client::{Client, State, Target};
+use super::client::{Client, State};
 use super::{Door, code, log_end};
 use crate::audit::Login;
-use crate::authorization::MessageKind;
-use crate::config::{EarlyData, Protocol};
+use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::TooManyConnections;
 use crate::identity::{Identity, OAUTHBEARER, Outcome, Refusal, is_client_id};
-use crate::judge::{Claim, Verdict, admits_quiet, check_ban, finish, judge};
+use crate::judge::{Claim, Verdict, admits_quiet, check_ban, finish, is_unproved, judge};
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::policy::Policy;
@@ -72,6 +67,32 @@ pub(super) fn server_options(cx: &Context<'_>, connection: ConnectionId) -> Serv
     }
 }
 
+/// The claim of a client with its mechanism and its first message.
+///
+/// # Errors
+/// Why that cannot be looked at.
+pub(super) fn claim_of<'a>(
+    mechanism: &'a str,
+    response: &'a [u8],
+) -> Result<Claim<'a>, &'static str> {
+    Ok(match mechanism {
+        mechanism::ANONYMOUS => Claim::Nothing,
+        mechanism::EXTERNAL => {
+            let name = std::str::from_utf8(response);
+            Claim::Holder(name.map_err(|_| "malformed EXTERNAL message")?)
+        }
+        mechanism::PLAIN => {
+            let given = PlainCredentials::parse(response).filter(|given| {
+                given.authorization_identity.is_empty()
+                    || given.authorization_identity == given.user
+            });
+            let given = given.ok_or("malformed PLAIN message")?;
+            Claim::Password(given.user, given.password.as_bytes())
+        }
+        other => Claim::Exchange(other, response),
+    })
+}
+
 impl Door {
     pub(super) fn sasl_init(
         &mut self,
@@ -80,27 +101,9 @@ impl Door {
         mechanism: &str,
         response: Option<&[u8]>,
     ) {
-        let response = response.unwrap_or_default();
-        match mechanism {
-            mechanism::ANONYMOUS => self.claim(cx, client, Claim::Nothing),
-            mechanism::EXTERNAL => match std::str::from_utf8(response) {
-                Ok(name) => self.claim(cx, client, Claim::Holder(name)),
-                Err(_) => self.malformed(cx, client, "malformed EXTERNAL message"),
-            },
-            mechanism::PLAIN => {
-                let given = PlainCredentials::parse(response).filter(|given| {
-                    given.authorization_identity.is_empty()
-                        || given.authorization_identity == given.user
-                });
-                match given {
-                    Some(given) => {
-                        let claim = Claim::Password(given.user, given.password.as_bytes());
-                        self.claim(cx, client, claim);
-                    }
-                    None => self.malformed(cx, client, "malformed PLAIN message"),
-                }
-            }
-            other => self.claim(cx, client, Claim::Exchange(other, response)),
+        match claim_of(mechanism, response.unwrap_or_default()) {
+            Ok(claim) => self.claim(cx, client, claim),
+            Err(detail) => self.malformed(cx, client, detail),
         }
     }
 
@@ -122,6 +125,20 @@ impl Door {
     pub(super) fn log_quiet(cx: &Context<'_>, client: &Client) {
         if let Verdict::Refused(refusal) = judge(cx, client.id, 0, Claim::Nothing) {
             Self::log_refusal(cx, client, None, refusal);
+        }
+    }
+
+    /// Counts the login of a client that was let in before its address was known.
+    pub(super) fn count_login(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        if !std::mem::take(&mut client.owes_login) || !matches!(client.state, State::Open) {
+            return;
+        }
+        if let Some(identity) = &client.identity
+            && let Err(refusal) = check_ban(cx, client.id, identity, Some(&client.container))
+        {
+            let detail = refusal.detail();
+            log_end(cx.net, client, "amqp:unauthorized-access", detail);
+            self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
         }
     }
 
@@ -289,6 +306,7 @@ impl Door {
             login.refused(LoginFailure::Claim(refusal), refusal.detail());
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, refusal.detail());
         };
+        client.owes_login = is_unproved(cx, client.id);
         if let Err(refusal) = check_ban(cx, client.id, &identity, Some(open.container_id)) {
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
             let login = login.by(identity.user());
@@ -367,55 +385,5 @@ impl Door {
             .close(Some(Error::new(condition, detail)), &mut self.out);
         self.handle_rest(cx, client);
         self.lost(cx, client);
-    }
-}
-
-/// Whether a frame may be handled although it can be a replay. A second connection, session or link harms
-/// nobody. A second message does, unless the rules say otherwise.
-pub(super) fn may_be_early(cx: &Context<'_>, client: &Client, unit: &Unit<'_>) -> bool {
-    let rules = &cx.policy.rules;
-    let is_all = cx.policy.listener(client.listener).early_data == EarlyData::All;
-    if is_all && !rules.look_at_early_data() {
-        return true;
-    }
-    let Unit::Frame(frame) = unit else {
-        return true;
-    };
-    if frame.frame_type() != TYPE_AMQP || frame.body().is_empty() {
-        return true;
-    }
-    match Performative::decode(frame.body()) {
-        Ok((Performative::Transfer(transfer), payload)) => {
-            let link = client.engine.link_of(frame.channel(), transfer.handle);
-            let target = link.and_then(|link| client.targets.get(&link));
-            let is_whole = transfer.settled == Some(true)
-                && transfer.state.is_none()
-                && !transfer.more
-                && !transfer.aborted;
-            let to = || {
-                let view = MessageView::parse(payload).ok()?;
-                let to = view.properties().ok()??.to?;
-                super::attach::topic_of_address(&cx.policy.amqp, to.as_text()?, None)
-            };
-            let topic = match target.map(|target| &target.node) {
-                Some(Target::Topic(topic)) => Some(Cow::Borrowed(&**topic)),
-                Some(Target::Anonymous) => to().map(Cow::Owned),
-                _ => None,
-            };
-            topic.is_some_and(|topic| {
-                let subject = client.subject(cx);
-                let kind = MessageKind {
-                    early_data: Some(true),
-                    ..MessageKind::UNKNOWN
-                };
-                if is_all {
-                    rules.may_publish(subject, &topic, kind)
-                } else {
-                    is_whole && rules.is_idempotent(subject, &topic, kind)
-                }
-            })
-        }
-        Ok((Performative::Disposition(_), _)) => is_all,
-        _ => true,
     }
 }

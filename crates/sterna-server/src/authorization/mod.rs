@@ -91,6 +91,8 @@ struct Lists {
     limits: Box<[(Users, Arc<Limit>)]>,
     /// Whether a rule asks from where clients speak.
     look_at_origins: bool,
+    /// Whether a rule asks for the addresses of clients.
+    look_at_addresses: bool,
     /// Whether a rule asks for more of a message than its topic.
     look_at_messages: bool,
     /// Whether a rule asks for early data.
@@ -132,6 +134,7 @@ impl Rules {
                 })
                 .collect(),
             look_at_origins: config.rules.iter().any(Rule::looks_at_origins),
+            look_at_addresses: config.rules.iter().any(|rule| !rule.addresses.is_empty()),
             look_at_messages: config.rules.iter().any(Rule::looks_at_messages),
             look_at_early_data: config.rules.iter().any(|rule| rule.early_data.is_some()),
             has_questions: config.rules.iter().any(|rule| rule.effect == Effect::Ask),
@@ -228,6 +231,12 @@ impl Rules {
     #[must_use]
     pub fn look_at_origins(&self) -> bool {
         self.lists.look_at_origins
+    }
+
+    /// Whether a rule asks for the addresses of clients.
+    #[must_use]
+    pub fn look_at_addresses(&self) -> bool {
+        self.lists.look_at_addresses
     }
 
     /// Whether a rule asks for more of a message than its topic.

@@ -253,6 +253,11 @@ impl Checker {
         lock(&self.shared.remembered).has(users, user, password)
     }
 
+    /// Compares a password with the one of its user that was found right before; `None` where that is not known.
+    pub(crate) fn compare(&self, users: &Users, user: &str, password: &[u8]) -> Option<bool> {
+        lock(&self.shared.remembered).compare(users, user, password)
+    }
+
     /// Checks a password, in its turn.
     ///
     /// # Errors

@@ -187,17 +187,31 @@ impl Guesses {
         {
             return Standing::Slowed;
         }
-        let free = limits.free_failures_per_user;
-        let is_guessed_at = free > 0
-            && self
-                .for_subject
-                .get(&id)
-                .is_some_and(|failures| failures.at(limits, free, now_ms) > u64::from(free) * 1000);
+        let is_guessed_at = self.is_guessed_at(limits, subject, now_ms);
         match (is_known, is_guessed_at) {
             (true, _) => Standing::Known,
             (false, true) => Standing::Suspect,
             (false, false) => Standing::Unknown,
         }
+    }
+
+    /// Whether a subject is being guessed at, from whatever addresses.
+    pub(crate) fn is_guessed_at(
+        &self,
+        limits: &Guessing,
+        subject: Subject<'_>,
+        now_ms: u64,
+    ) -> bool {
+        let (free, id) = (limits.free_failures_per_user, self.id(subject));
+        let failures = self.for_subject.get(&id).filter(|_| free > 0);
+        failures.is_some_and(|failures| failures.at(limits, free, now_ms) > u64::from(free) * 1000)
+    }
+
+    /// Counts wrong credentials whose sender has not shown that it is at its address: against the subject alone.
+    pub(crate) fn note_unproved(&mut self, limits: &Guessing, subject: Subject<'_>, now_ms: u64) {
+        let id = self.id(subject);
+        let failures = self.for_subject.entry(id, limits.maximum_entries);
+        failures.add(limits, limits.free_failures_per_user, now_ms);
     }
 
     /// Wrong credentials of an address that are not forgotten.

@@ -289,15 +289,18 @@ impl Remembered {
 
     /// Whether the password was found right, by the record that the user has now.
     pub(super) fn has(&self, users: &Users, user: &str, password: &[u8]) -> bool {
+        self.compare(users, user, password) == Some(true)
+    }
+
+    /// Compares a password with the one of its user that is remembered; `None` where none is.
+    pub(super) fn compare(&self, users: &Users, user: &str, password: &[u8]) -> Option<bool> {
         if self.young.is_empty() && self.old.is_empty() {
-            return false;
+            return None;
         }
-        let Some((place, digest)) = self.entry(users, user, password) else {
-            return false;
-        };
-        let known = self.young.get(&place).or_else(|| self.old.get(&place));
+        let (place, digest) = self.entry(users, user, password)?;
+        let known = self.young.get(&place).or_else(|| self.old.get(&place))?;
         // Two digests by a secret key: the time of their comparison tells nothing of use.
-        known == Some(&digest)
+        Some(*known == digest)
     }
 
     /// Remembers a password that was found right: one for each user, and at most `most`.

@@ -81,12 +81,7 @@ impl Admission {
             connect.client_id.to_owned()
         };
         let asked_s = connect.session_expiry_s();
-        let most_s = if connect.version.is_v5() {
-            limits.maximum_session_expiry_s
-        } else {
-            limits.legacy_session_expiry_s
-        };
-        let expiry_s = asked_s.min(most_s);
+        let expiry_s = Self::expiry_s(connect, limits);
         let will = match &connect.will {
             None => None,
             Some(will) => Some(convert_will(will, limits, now_ms)?),
@@ -109,6 +104,18 @@ impl Admission {
                 .any(|property| property == DATAGRAMS_PROPERTY),
             authentication_data: None,
         })
+    }
+}
+
+impl Admission {
+    /// The Session Expiry Interval that a CONNECT is granted, in seconds.
+    pub(super) fn expiry_s(connect: &Connect<'_>, limits: &Mqtt) -> u32 {
+        let most_s = if connect.version.is_v5() {
+            limits.maximum_session_expiry_s
+        } else {
+            limits.legacy_session_expiry_s
+        };
+        connect.session_expiry_s().min(most_s)
     }
 }
 

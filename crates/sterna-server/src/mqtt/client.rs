@@ -57,6 +57,10 @@ pub(crate) struct Client {
     pub(super) promises: Promises<Acknowledgement>,
     /// Whether its session outlives the connection, so that another node may have taken it over.
     pub(super) is_bound: bool,
+    /// Whether its session was there before the connection.
+    pub(super) is_resumed: bool,
+    /// Whether its login is counted when its address is known.
+    pub(super) owes_login: bool,
     /// Whether [`pace`](Self::pace) has the client not read.
     pub(super) is_paced: bool,
     pub(super) sips: Sips,

@@ -23,10 +23,34 @@ use crate::config::{ActionName, Protocol};
 use crate::context::Context;
 use crate::door::TooManyConnections;
 use crate::identity::{Identity, Outcome, Refusal};
-use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, judge};
+use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge};
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::session;
+
+/// The claim of a CONNECT about its client.
+///
+/// # Errors
+/// Why that cannot be looked at.
+pub(super) fn claim_of<'a>(connect: &Connect<'a>) -> Result<Claim<'a>, &'static str> {
+    let properties = &connect.properties;
+    Ok(
+        match (
+            properties.authentication_method(),
+            connect.user_name,
+            connect.password,
+        ) {
+            (None, None, None) => Claim::Nothing,
+            (None, Some(user), password) => Claim::Password(user, password.unwrap_or_default()),
+            (None, None, Some(password)) => Claim::Password("", password),
+            (Some(method), _, None) => {
+                Claim::Exchange(method, properties.authentication_data().unwrap_or_default())
+            }
+            // Each proof that is shown must hold, and one that nobody looks at would not.
+            (Some(_), _, Some(_)) => return Err("a password beside an authentication method"),
+        },
+    )
+}
 
 impl Door {
     pub(super) fn connect(
@@ -44,23 +68,9 @@ impl Door {
         };
         client.name = admission.client_id.as_str().into();
         client.is_named = !admission.assigned;
-        let claim = match (
-            connect.properties.authentication_method(),
-            connect.user_name,
-            connect.password,
-        ) {
-            (None, None, None) => Claim::Nothing,
-            (None, Some(user), password) => Claim::Password(user, password.unwrap_or_default()),
-            (None, None, Some(password)) => Claim::Password("", password),
-            (Some(method), _, None) => {
-                let first = connect.properties.authentication_data().unwrap_or_default();
-                Claim::Exchange(method, first)
-            }
-            // Each proof that is shown must hold, and one that nobody looks at would not.
-            (Some(_), _, Some(_)) => {
-                let detail = "a password beside an authentication method";
-                return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
-            }
+        let claim = match claim_of(connect) {
+            Ok(claim) => claim,
+            Err(detail) => return self.refuse(cx, client, ReasonCode::NotAuthorized, detail),
         };
         match judge(cx, client.id, 0, claim) {
             Verdict::Known(identity)
@@ -325,7 +335,19 @@ impl Door {
         if let Err(refusal) = check_ban(cx, client.id, &identity, name) {
             return self.refuse_claim(cx, client, identity.user(), refusal);
         }
+        client.owes_login = is_unproved(cx, client.id);
         self.admit_asked(cx, client, admission, identity);
+    }
+
+    /// Counts the login of a client that was let in before its address was known.
+    pub(super) fn count_login(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        if !std::mem::take(&mut client.owes_login) || matches!(client.state, State::Ended) {
+            return;
+        }
+        let name = client.is_named.then_some(&*client.name);
+        if let Err(refusal) = check_ban(cx, client.id, &client.identity, name) {
+            self.send_away(cx, client, ReasonCode::Banned, refusal.detail());
+        }
     }
 
     /// The same for a client that no ban keeps out, and that may have waited for the webhook.
@@ -482,6 +504,7 @@ impl Door {
         admission: Box<Admission>,
     ) {
         client.state = State::Opened(session);
+        client.is_resumed = present;
         cx.note_origin(client.id, session);
         let token = if present { cx.broker.token() } else { token };
         let welcome = Acknowledgement::ConnAck(session, present, admission);

@@ -95,15 +95,26 @@ impl Door {
     /// Ends a connection whose client would not get in any more.
     pub(super) fn unwanted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let detail = "the users have changed";
+        self.send_away(cx, client, ReasonCode::NotAuthorized, detail);
+    }
+
+    /// Ends a connection that may not have been let in by now.
+    pub(super) fn send_away(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        reason: ReasonCode,
+        detail: &str,
+    ) {
         if matches!(client.state, State::Live(_)) {
-            return self.turn_away(cx, client, ReasonCode::NotAuthorized, detail);
+            return self.turn_away(cx, client, reason, detail);
         }
-        log_end(cx.net, client, ReasonCode::NotAuthorized.name(), detail);
+        log_end(cx.net, client, reason.name(), detail);
         let refuse = Refuse {
             reason_string: Some(detail),
             ..Refuse::default()
         };
-        (client.engine).refuse(ReasonCode::NotAuthorized, &refuse, &mut self.out);
+        (client.engine).refuse(reason, &refuse, &mut self.out);
         Self::lost(cx, client);
     }
 

@@ -1,7 +1,7 @@
 //! The front door of MQTT: between the engine's words and the broker's.
 //!
 //! `connect.rs` decides which clients get in. `publish.rs` and `subscribe.rs` carry requests to the broker.
-//! `deliver.rs` carries messages to the client. `acknowledge.rs` sends answers whose effects are kept. `end.rs`
+//! `deliver.rs` carries messages to the client. `early.rs` says which packets need not wait for the handshake. `acknowledge.rs` sends answers whose effects are kept. `end.rs`
 //! ends connections.
 
 mod acknowledge;
@@ -11,6 +11,7 @@ mod ask;
 mod client;
 mod connect;
 mod deliver;
+mod early;
 mod end;
 mod publish;
 mod received;
@@ -21,16 +22,15 @@ mod view;
 use std::sync::Arc;
 
 use sterna_broker::{ConsumerId, SessionKey};
-use sterna_mqtt::packet::Publish;
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
-    DecodeError, Frame, Framer, Lane, Packet, PacketType, QoS, ReasonCode, Scope, Violation,
+    DecodeError, Frame, Framer, Lane, PacketType, QoS, ReasonCode, Scope, Violation,
 };
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 use thin_vec::ThinVec;
 
-use crate::authorization::{KnownTopics, MessageKind};
-use crate::config::{EarlyData, Protocol};
+use crate::authorization::KnownTopics;
+use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::{
     self, Asking, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
@@ -99,6 +99,8 @@ impl Service for Mqtt {
             parked: false,
             promises: Promises::default(),
             is_bound: false,
+            is_resumed: false,
+            owes_login: false,
             is_paced: false,
             sips: Sips::begun(now_ms),
             beginning_bytes: cx.policy.early_bytes,
@@ -291,6 +293,7 @@ impl Door {
                 door.service.repetitions.confirmed((cx.shard, client.id));
             }
             client.early = Early::Over;
+            door.count_login(cx, client);
         });
     }
 
@@ -326,7 +329,7 @@ impl Door {
                     if again.is_some() {
                         asked = Asked::Decided(true);
                     } else if client.early == Early::Allowed
-                        && !Self::may_be_early(cx, client, &frame)
+                        && !early::may_be_early(cx, client, &frame)
                     {
                         hold_early(cx, &mut client.early, Protocol::Mqtt);
                     } else {
@@ -426,58 +429,6 @@ impl Door {
         }
     }
 
-    /// Whether a packet may be handled although it can be a replay.
-    fn may_be_early(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
-        let rules = &cx.policy.rules;
-        let kind =
-            |publish: &Publish<'_>| MessageKind::new(publish.qos as u8, publish.retain, true);
-        match cx.policy.listener(client.listener).early_data {
-            EarlyData::All if !rules.look_at_early_data() => return true,
-            EarlyData::All => {
-                if frame.packet_type() != Some(PacketType::Publish) {
-                    return true;
-                }
-                let packet = Packet::decode(frame, client.engine.version());
-                // A topic that an alias stands for is known to the engine alone.
-                return matches!(packet, Ok(Packet::Publish(publish))
-                    if !publish.topic.is_empty()
-                        && rules.may_publish(client.subject(cx), publish.topic, kind(&publish)));
-            }
-            EarlyData::Off => return false,
-            EarlyData::Idempotent => {}
-        }
-        match frame.packet_type() {
-            Some(
-                PacketType::Connect
-                | PacketType::Subscribe
-                | PacketType::Unsubscribe
-                | PacketType::PingReq,
-            ) => true,
-            Some(PacketType::Publish) => match Packet::decode(frame, client.engine.version()) {
-                Ok(Packet::Publish(publish)) => match publish.packet_id {
-                    None => rules.is_idempotent(client.subject(cx), publish.topic, kind(&publish)),
-                    // A topic that an alias stands for is known to the engine alone.
-                    Some(_) if publish.topic.is_empty() => false,
-                    // Nobody comes back under a name that the broker has made up.
-                    Some(_) if !client.is_named || client.session().is_none() => false,
-                    Some(_)
-                        if rules.look_at_early_data()
-                            && !(rules).may_publish(
-                                client.subject(cx),
-                                publish.topic,
-                                kind(&publish),
-                            ) =>
-                    {
-                        false
-                    }
-                    Some(_) => true,
-                },
-                _ => false,
-            },
-            _ => false,
-        }
-    }
-
     /// Handles a datagram: one PUBLISH of QoS 0 and nothing else.
     fn feed_datagram(&mut self, cx: &mut Context<'_>, client: &mut Client, bytes: &[u8]) {
         const LANE: Lane = Lane::DATAGRAMS;
@@ -491,7 +442,7 @@ impl Door {
             Ok(Some(frame))
                 if input.is_empty() && frame.first_byte() & !RETAIN == PUBLISH_AT_MOST_ONCE =>
             {
-                if client.early == Early::Allowed && !Self::may_be_early(cx, client, &frame) {
+                if client.early == Early::Allowed && !early::may_be_early(cx, client, &frame) {
                     hold_early(cx, &mut client.early, Protocol::Mqtt);
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }

@@ -211,6 +211,119 @@ fn early_data_does_what_the_policy_allows() {
     }
 }
 
+/// A flight that was held back, whose client has come by another connection since: nothing is taken from it.
+#[test]
+fn a_flight_that_was_held_back_takes_no_link() {
+    let durable = || Source {
+        durable: sterna_amqp::messaging::TerminusDurability::Configuration,
+        expiry_policy: sterna_amqp::messaging::TerminusExpiryPolicy::Never,
+        ..Source::new("a")
+    };
+    for (is_attached, source, is_closed) in [
+        (false, durable(), true),
+        (true, durable(), false),
+        (true, Source::new("a"), true),
+    ] {
+        let mut broker = Broker::with(&early_config(EarlyData::Idempotent), 1);
+        let mut own = quic(&mut broker, "c");
+        let session = own.begin(&mut broker);
+        let link = own.receiver(&mut broker, session, "l", source.clone(), 10);
+        if !is_attached {
+            own.engine.detach(link, false, None, &mut own.out).unwrap();
+            own.turn(&mut broker);
+            broker.cut(own.peer);
+        }
+        let late = broker.open_speaking(b"amqp", 0, TransportKind::Quic, Vec::new());
+        broker.is_early = true;
+        let mut out = crate::client::Lanes::default();
+        let options = sterna_amqp::connection::ClientOptions {
+            open: sterna_amqp::performatives::Open::new("c"),
+            mechanism: None,
+            pipelined: true,
+        };
+        let limits = sterna_amqp::Limits::default();
+        let mut engine = sterna_amqp::Connection::client(options, &limits, 0, &mut out);
+        let session = engine.begin(sterna_amqp::Lane(4), &mut out).unwrap();
+        let attach = sterna_amqp::link::AttachOptions {
+            source: Some(source.clone()),
+            ..Default::default()
+        };
+        let role = sterna_amqp::performatives::Role::Receiver;
+        let link = engine
+            .attach(session, "l", role, &attach, &mut out)
+            .unwrap();
+        engine.detach(link, is_closed, None, &mut out).unwrap();
+        for lane in [0, 4] {
+            use sterna_amqp::LaneWriter as _;
+            let bytes = out.buffer(sterna_amqp::Lane(lane)).split();
+            broker.send_on(late, StreamId(lane), &bytes);
+        }
+        broker.is_early = false;
+        let mqtt = broker.client(Version::V5, "publisher");
+        broker.publish(mqtt, Version::V5, "a", "m", QoS::AtLeastOnce);
+        broker.cut(late);
+        if !is_attached {
+            own = quic(&mut broker, "c");
+            let session = own.begin(&mut broker);
+            own.receiver(&mut broker, session, "l", source, 10);
+        }
+        own.turn(&mut broker);
+        assert_eq!(
+            own.accept_all(&mut broker),
+            ["m"],
+            "{is_attached} {is_closed}"
+        );
+    }
+}
+
+/// The same with a link on which the client sends.
+#[test]
+fn a_flight_that_was_held_back_steals_no_link() {
+    let mut broker = Broker::with(&early_config(EarlyData::Idempotent), 1);
+    let mut own = quic(&mut broker, "c");
+    let session = own.begin(&mut broker);
+    let sender = own.sender(&mut broker, session, "a");
+    broker.is_early = true;
+    let mut late = quic(&mut broker, "c");
+    let session = late
+        .engine
+        .begin(sterna_amqp::Lane(4), &mut late.out)
+        .unwrap();
+    let attach = sterna_amqp::link::AttachOptions {
+        target: Some(sterna_amqp::messaging::TargetArchetype::Target(
+            sterna_amqp::messaging::Target::new("a"),
+        )),
+        ..Default::default()
+    };
+    let role = sterna_amqp::performatives::Role::Sender;
+    late.engine
+        .attach(session, "a", role, &attach, &mut late.out)
+        .unwrap();
+    late.turn(&mut broker);
+    broker.is_early = false;
+    let mqtt = broker.client(Version::V5, "subscriber");
+    broker.subscribe(mqtt, Version::V5, "#", QoS::AtMostOnce);
+    own.send(&mut broker, sender, 1, "m");
+    assert_eq!(broker.told(mqtt, Version::V5), ["PUBLISH0 a=m"]);
+}
+
+/// Where a rule asks for addresses, nothing is done before a client has shown where it is.
+#[test]
+fn nothing_is_judged_by_an_address_that_nobody_has_proved() {
+    for policy in [EarlyData::Idempotent, EarlyData::All] {
+        let mut config = early_config(policy);
+        config.authorization.rules[0].addresses = vec!["127.0.0.0/8".parse().expect("a prefix")];
+        let mut broker = Broker::with(&config, 1);
+        broker.is_early = true;
+        let mut client = quic(&mut broker, "c");
+        assert!(!client.is_open, "{policy:?}");
+        broker.is_early = false;
+        broker.confirm(client.peer);
+        client.turn(&mut broker);
+        assert!(client.is_open, "{policy:?}");
+    }
+}
+
 /// Section 15.
 #[test]
 fn the_open_announces_the_credit_that_is_given() {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use sterna_h3::{Content, Features};
 use sterna_mqtt::{QoS, Version};
 use sterna_net::TransportKind;
-use sterna_server::config::{Config, EarlyData, HttpAuthentication, HttpEarlyDataRefusal};
+use sterna_server::config::{Config, EarlyData, HttpAuthentication, HttpEarlyDataRefusal, Rule};
 
 use crate::fixture::Broker;
 use crate::h3_client::{Client, Order};
@@ -344,6 +344,50 @@ fn early_data_may_do_what_may_come_twice() {
         .collect();
     assert_eq!(statuses, [204, 404, 204, 204, 204, 201, 404]);
     assert_eq!(broker.told(subscriber, V5), ["PUBLISH1 b="]);
+}
+
+/// A GET of a session takes it from the response before, and acknowledges; an acknowledgement could be late.
+#[test]
+fn a_flight_that_was_held_back_takes_no_session() {
+    let key = [("idempotency-key", "k")];
+    let resumed = [("last-event-id", "n/1")];
+    for (method, path, fields) in [
+        ("GET", "/v1/topics/a?session=n&wait=0s", &[][..]),
+        ("GET", "/v1/topics/a?wait=0s", &resumed),
+        ("GET", "/v1/topics?filter=$share/g/a&wait=0s", &[]),
+        ("POST", "/v1/sessions/n/ack", &key),
+        ("DELETE", "/v1/sessions/n", &key),
+    ] {
+        let mut broker = Broker::with(&idempotent(), 1);
+        let mut client = early_client(&mut broker);
+        let number = client.request(&mut broker, method, path, fields, b"{\"id\":1}");
+        assert_eq!(client.response(number).status, 0, "{method} {path}");
+        broker.confirm(client.peer);
+        client.turn(&mut broker);
+        assert_ne!(client.response(number).status, 0, "{method} {path}");
+    }
+}
+
+/// Where a rule asks for addresses, no request is answered before its client has shown where it is.
+#[test]
+fn no_request_is_judged_by_an_address_that_nobody_has_proved() {
+    let mut config = idempotent();
+    config.authorization.rules.push(Rule {
+        topics: vec!["#".to_owned()],
+        addresses: vec!["127.0.0.0/8".parse().expect("a prefix")],
+        ..Rule::default()
+    });
+    let mut broker = Broker::with(&config, 1);
+    let subscriber = broker.client(V5, "s");
+    broker.subscribe(subscriber, V5, "#", QoS::AtLeastOnce);
+    let mut client = early_client(&mut broker);
+    let fields = [("idempotency-key", "k")];
+    let number = client.request(&mut broker, "POST", "/v1/topics/a", &fields, b"x");
+    assert_eq!(client.response(number).status, 0);
+    broker.confirm(client.peer);
+    client.turn(&mut broker);
+    assert_eq!(client.response(number).status, 204);
+    assert_eq!(broker.told(subscriber, V5), ["PUBLISH1 a=x"]);
 }
 
 #[test]

@@ -241,6 +241,8 @@ fn early_data_that_waits_for_the_webhook_is_not_done() {
         "[[authorization.rule]]\neffect = 'ask'\nactions = ['publish']\ntopics = ['yes/#']\n",
     );
     let mut broker = Broker::with(&config, 1);
+    // The webhook is told addresses, and asked about those that are proved.
+    broker.has_token = true;
     let watcher = broker.client(V5, "watcher");
     broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
     let mut flight = encode(V5, &Packet::Connect(plain(V5, "x"))).to_vec();
@@ -266,7 +268,11 @@ fn early_data_that_waits_for_the_webhook_is_not_done() {
     broker.await_verdicts();
     assert_eq!(broker.told(watcher, V5), [""; 0]);
 
+    broker.has_token = false;
+    let asked = hook.asked().len();
     let peer = early(&mut broker);
+    broker.await_verdicts();
+    assert_eq!(hook.asked().len(), asked);
     broker.confirm(peer);
     let heard = told(&mut broker, peer).join(" ");
     assert!(heard.contains("PUBACK 7 Success"), "{heard}");

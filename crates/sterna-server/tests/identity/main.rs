@@ -5,6 +5,7 @@
 #[path = "../amqp/client.rs"]
 mod amqp_client;
 mod bans;
+mod early;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod guessing;

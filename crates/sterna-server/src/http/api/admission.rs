@@ -1,6 +1,7 @@
 //! The admission of requests, by sender, resource and time. Every request passes through here.
 
 use sterna_http::{Content, ExchangeId, Head, Request, Responses};
+use sterna_mqtt::topic;
 
 use super::answer::{Trouble, fail, respond};
 use super::ask;
@@ -15,7 +16,7 @@ use super::topics::has_etag;
 use super::{Api, log_refusal};
 use crate::audit::Login;
 use crate::authorization::Rules;
-use crate::config::{EarlyData, HttpEarlyDataRefusal, Protocol};
+use crate::config::{EarlyData, Http, HttpEarlyDataRefusal, Protocol};
 use crate::context::Context;
 use crate::door::TooManyConnections;
 use crate::http::fields::Fields;
@@ -59,6 +60,20 @@ fn asks_last(target: &Target<'_>, head: &Head) -> bool {
     head.method() == "GET" && target.parameters().any(is_last)
 }
 
+/// The decision about a request in early data that may not be answered at once.
+fn too_early<'a>(
+    http: &Http,
+    target: Target<'a>,
+) -> Result<Option<(Target<'a>, Admitted)>, Trouble> {
+    match http.early_data_refusal {
+        HttpEarlyDataRefusal::Wait => Ok(Some((target, Admitted::Later(Until::Confirmed)))),
+        HttpEarlyDataRefusal::Status => {
+            let detail = "the request came in early data and may be a replay";
+            Err(Trouble::new(Kind::TooEarly, detail))
+        }
+    }
+}
+
 /// Whether a resource has the method of a request.
 fn has_method(resource: &Resource, head: &Head) -> bool {
     if asks_session(head) {
@@ -69,14 +84,31 @@ fn has_method(resource: &Resource, head: &Head) -> bool {
         .any(|method| method == head.method())
 }
 
-/// Whether a request may be answered although it may be a replay (RFC 8470, section 4). A key makes a second one
-/// harmless, but rules that ask for early data may forbid the first.
-fn is_replay_safe(head: &Head, rules: &Rules) -> bool {
+/// Whether a request may be answered although it may be a replay, or may have been held back (RFC 8470, section 4).
+/// A key makes a second message harmless, but rules that ask for early data may forbid the first.
+fn is_replay_safe(target: &Target<'_>, head: &Head, rules: &Rules) -> bool {
     match head.method() {
-        "GET" | "HEAD" | "OPTIONS" => true,
-        "POST" => head.field("idempotency-key").is_some() && !rules.look_at_early_data(),
+        "GET" => !takes_messages(target, head),
+        "HEAD" | "OPTIONS" => true,
+        "POST" => {
+            matches!(target.resource, Resource::Topic(_))
+                && head.field("idempotency-key").is_some()
+                && !rules.look_at_early_data()
+        }
         _ => false,
     }
+}
+
+/// Whether a GET goes on with a session, which takes it from the response before and may acknowledge messages, or takes
+/// messages from other readers.
+fn takes_messages(target: &Target<'_>, head: &Head) -> bool {
+    let is_shared = |filter: &str| topic::is_shared(filter);
+    head.field("last-event-id").is_some()
+        || matches!(&target.resource, Resource::Topic(filter) if is_shared(filter))
+        || target.parameters().any(|parameter| {
+            matches!(parameter, Ok((name, value))
+                if name == "session" || (name == "filter" && is_shared(&value)))
+        })
 }
 
 impl Api {
@@ -256,7 +288,7 @@ impl Api {
                 .open_resource(cx, out, request, reader, &target)
                 .map(|()| None);
         }
-        if !is_replay_safe(head, &cx.policy.rules) {
+        if !is_replay_safe(&target, head, &cx.policy.rules) {
             if head.field("early-data").is_some_and(|value| value == b"1") {
                 let detail = "what forwarded the request has it from early data";
                 return Err(Trouble::new(Kind::TooEarly, detail));
@@ -265,16 +297,11 @@ impl Api {
             let is_all =
                 listener.early_data == EarlyData::All && !cx.policy.rules.look_at_early_data();
             if request.early && !is_all {
-                return match http.early_data_refusal {
-                    HttpEarlyDataRefusal::Wait => {
-                        Ok(Some((target, Admitted::Later(Until::Confirmed))))
-                    }
-                    HttpEarlyDataRefusal::Status => {
-                        let detail = "the request came in early data and may be a replay";
-                        Err(Trouble::new(Kind::TooEarly, detail))
-                    }
-                };
+                return too_early(http, target);
             }
+        }
+        if request.early && super::credentials::wait_for_proof(cx, peer.connection, head) {
+            return too_early(http, target);
         }
         if request.early && listener.early_data == EarlyData::Off {
             return Ok(Some((target, Admitted::Later(Until::Confirmed))));

@@ -124,6 +124,29 @@ pub(crate) fn claimed_user(head: &Head) -> Option<String> {
     (!user.is_empty()).then(|| user.to_owned())
 }
 
+/// Whether a request waits until its client has shown that it is at its address: see [`judge::waits_for_proof`].
+pub(super) fn wait_for_proof(cx: &Context<'_>, connection: ConnectionId, head: &Head) -> bool {
+    let mut fields = Vec::new();
+    head.each_field("authorization", |value| fields.push(value));
+    let waits = |claim| judge::waits_for_proof(cx, connection, claim);
+    let value = match &*fields {
+        [] => return waits(Claim::Nothing),
+        [value] => std::str::from_utf8(value).unwrap_or_default().trim(),
+        _ => "",
+    };
+    let (scheme, value) = value.split_once(' ').unwrap_or_default();
+    let value = value.trim_start();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return waits(Claim::Token(value.as_bytes()));
+    }
+    let decoded = STANDARD.decode(value).unwrap_or_default();
+    match parts(&decoded).filter(|_| scheme.eq_ignore_ascii_case("basic")) {
+        Some((user, password)) => waits(Claim::Password(user, password)),
+        // It is refused.
+        None => judge::is_unproved(cx, connection),
+    }
+}
+
 impl Credentials {
     /// Judges a request. A verdict that takes longer comes by a letter of this number.
     pub(crate) fn judge(
