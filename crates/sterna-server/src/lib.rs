@@ -44,6 +44,7 @@ mod mapping;
 mod memory;
 pub mod metrics;
 mod mqtt;
+mod open_files;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod pace;

@@ -29,6 +29,7 @@ use crate::mail::{Letters, Mail};
 use crate::memory::{self, Memory, Watch};
 use crate::metrics::Sources;
 use crate::mqtt::Repetitions;
+use crate::open_files;
 use crate::policy::{self, Policy};
 use crate::reload::{InForce, Live, Prepared, locked, tell_all, warn_of};
 use crate::seats::Seats;
@@ -143,7 +144,8 @@ impl Server {
             .collect();
 
         let count = usize::from(config.shard_count());
-        let bound = sterna_net::bind::<Mail>(&shard_config(config), &listeners, count)
+        let connections = open_files::connections_per_shard(&config.network, count);
+        let bound = sterna_net::bind::<Mail>(&shard_config(config, connections), &listeners, count)
             .map_err(|e| format!("cannot listen: {e}"))?;
         let ports: Vec<u16> = (bound[0].addresses().iter())
             .map(SocketAddr::port)
@@ -538,10 +540,10 @@ fn transport(
     }
 }
 
-fn shard_config(config: &Config) -> ShardConfig {
+fn shard_config(config: &Config, connections: usize) -> ShardConfig {
     let network = &config.network;
     ShardConfig {
-        connections: network.maximum_connections as usize,
+        connections,
         connections_per_address: network.maximum_connections_per_address as usize,
         half_open: network.maximum_half_open as usize,
         half_open_per_address: network.maximum_half_open_per_address as usize,

@@ -4,7 +4,8 @@
 mod process;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -276,6 +277,55 @@ fn what_was_acknowledged_survives_kills_and_stops() {
         assert_eq!(new, [format!("one {round}"), format!("two {round}")]);
         assert!(again.iter().all(|text| text.starts_with("one")), "{came:?}");
     }
+}
+
+/// Clients over TCP take as many open files as they like, and the log still gets its next files.
+#[test]
+fn connections_leave_open_files_to_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("sterna.toml");
+    fs::write(&config, "[store]\nsegment_bytes = 1048576\n").unwrap();
+    let mut command = Command::new("sh");
+    let program = sterna();
+    (command.args(["-c", "ulimit -n 128; exec \"$0\" \"$@\""])).arg(program.get_program());
+    let arguments = ["--config", config.to_str().unwrap(), "--shards", "1"];
+    let listen = ["--listen", "mqtt://127.0.0.1:0"];
+    let broker = Served::run(command, folder.path(), &[&arguments[..], &listen[..]].concat());
+    let address = broker.url(0).trim_start_matches("mqtt://");
+    assert_eq!(Shell(broker.url(0)).receive("1", "1"), [""; 0]);
+    let (mut publisher, is_taken) = connect(address, "publisher");
+    assert!(is_taken);
+    let idle: Vec<_> = (0..150)
+        .map(|number| connect(address, &format!("idle-{number}")))
+        .collect();
+    let taken = idle.iter().filter(|(_, is_taken)| *is_taken).count();
+    // Half of the files, but for the publisher and a client that may not be gone yet.
+    assert!((62..=63).contains(&taken), "{taken}");
+    for number in 1..=40_u8 {
+        let mut publish = vec![0x32, 0xaa, 0x8d, 0x06, 0, 6];
+        publish.extend_from_slice(b"kept/1");
+        publish.extend_from_slice(&[0, number]);
+        publish.resize(publish.len() + 100_000, b'x');
+        publisher.write_all(&publish).unwrap();
+        let mut answer = [0; 4];
+        publisher.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [0x40, 2, 0, number]);
+    }
+}
+
+/// A client of MQTT 3.1.1, and whether the broker has taken it.
+fn connect(address: &str, name: &str) -> (TcpStream, bool) {
+    let mut client = TcpStream::connect(address).unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    let mut packet = vec![0x10, 12 + name.len() as u8];
+    packet.extend_from_slice(b"\0\x04MQTT\x04\x02\0\0\0");
+    packet.push(name.len() as u8);
+    packet.extend_from_slice(name.as_bytes());
+    let mut answer = [0; 4];
+    let is_taken = client.write_all(&packet).is_ok() && client.read_exact(&mut answer).is_ok();
+    (client, is_taken && answer == [0x20, 2, 0, 0])
 }
 
 /// A store whose records are damaged is not taken for an empty one.

@@ -26,6 +26,8 @@ pub struct Network {
     pub maximum_connections: u32,
     /// Connections from one address (IPv6: from one /64), over all listeners, transports and shards.
     pub maximum_connections_per_address: u32,
+    /// Open files that connections over TCP leave to the store and everything else.
+    pub reserved_files: u32,
     /// Bytes queued towards one client at which its queue is no longer drained.
     pub high_watermark_bytes: u32,
     /// Time that a closing connection may take to send queued bytes, in milliseconds.
@@ -48,6 +50,7 @@ impl Default for Network {
             maximum_half_open_per_address: 5_000,
             maximum_connections: 1_000_000,
             maximum_connections_per_address: 10_000,
+            reserved_files: 256,
             high_watermark_bytes: 256 << 10,
             linger_ms: 3_000,
             drain_notice_ms: 0,
