@@ -452,7 +452,7 @@ mod tests {
                 ..highest.clone()
             },
             Cursor {
-                failed: vec![unsettled(beyond)],
+                failed: vec![unsettled(beyond)].into(),
                 ..highest
             },
         ] {
