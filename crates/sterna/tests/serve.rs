@@ -290,7 +290,11 @@ fn connections_leave_open_files_to_the_store() {
     (command.args(["-c", "ulimit -n 128; exec \"$0\" \"$@\""])).arg(program.get_program());
     let arguments = ["--config", config.to_str().unwrap(), "--shards", "1"];
     let listen = ["--listen", "mqtt://127.0.0.1:0"];
-    let broker = Served::run(command, folder.path(), &[&arguments[..], &listen[..]].concat());
+    let broker = Served::run(
+        command,
+        folder.path(),
+        &[&arguments[..], &listen[..]].concat(),
+    );
     let address = broker.url(0).trim_start_matches("mqtt://");
     assert_eq!(Shell(broker.url(0)).receive("1", "1"), [""; 0]);
     let (mut publisher, is_taken) = connect(address, "publisher");

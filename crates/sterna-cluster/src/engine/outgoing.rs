@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sterna_broker::{
-    Change, Destination, Encoded, EncodedPart, Message, NodeSet, Outbound,
-    Outgoing, PeerGate, Recipients,
+    Change, Destination, Encoded, EncodedPart, Message, NodeSet, Outbound, Outgoing, PeerGate,
+    Recipients,
 };
 
 use super::{Core, lanes, log, regions, retained};
