@@ -58,7 +58,7 @@ impl Outcome {
         self.cuts == cuts
             && acknowledged > least
             && delivered > 4 * least
-            && self.rewritten_segments > least / 4
+            && self.rewritten_segments > least / 12
             && counts.iter().all(is_used)
     }
 
