@@ -491,7 +491,7 @@ fn a_rewritten_file_whose_end_is_missing_is_told_and_stays() {
     let content = store.disk.content(&name).unwrap();
     let mut store = store.reopen();
     checkpoint(&mut store);
-    tell(&mut store, told(vec![needs_of(&["rare/+"], 600)]));
+    tell(&mut store, told(vec![needs_of(&["rare/+"], 400)]));
     store.pass(2_000);
     assert_eq!(store.disk.content(&name).unwrap(), content);
     let disk: Arc<dyn Disk> = Arc::new(store.disk.clone());
