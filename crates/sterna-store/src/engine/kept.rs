@@ -95,7 +95,7 @@ impl Needed {
     }
 }
 
-/// What topics need, each once.
+/// Needs of topics, each once.
 #[derive(Debug)]
 struct Shares {
     /// With the number of topics that need this. The first is nothing.

@@ -181,7 +181,7 @@ impl Maintenance {
                 let before = self.removal_put_off;
                 self.removal_put_off = reason.map(|_| PutOff::after(before, now_ms));
             }
-            // What a rewritten segment stands for goes before anything else is rewritten.
+            // Nothing else is rewritten before the files are gone that a rewritten segment stands for.
             let may_rewrite = checkpoint == Checkpoint::WhenDue && !self.rewriter.is_unfinished();
             if may_rewrite {
                 let applied = self.applied_before;

@@ -125,7 +125,7 @@ enum Wanted {
 impl Wanted {
     /// Asks the filters about each topic of a segment, once for all its messages.
     fn of(index: &dyn Index, filters: &[Box<str>]) -> Self {
-        // It does not know all messages. Who reads the segment through tells what is damaged.
+        // It does not know all messages. A reader of the whole segment tells what is damaged.
         if index.has_damage() {
             return Self::Many;
         }
