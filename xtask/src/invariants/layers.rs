@@ -47,6 +47,7 @@ const LAYERS: &[&str] = &[
     "reload",
     "file_watch",
     "directory_watch",
+    "open_files",
     "server",
     "lib",
 ];
