@@ -309,32 +309,49 @@ func earlyAtOnce(t *Step) {
 	watcher.empty("the message again")
 }
 
-// idempotentOnly: where early data may do what is idempotent, CONNECT and a message of QoS 1 are done at once and one of
-// QoS 0, whose repetition nobody would know, waits for the handshake.
+// idempotentOnly: where early data may do what is idempotent, a new name's CONNECT and its message of QoS 1 are done at
+// once. A message of QoS 0, whose repetition nobody would know, waits for the handshake; so does a CONNECT that would
+// take a connection's session over.
 func idempotentOnly(t *Step) {
 	at := t.broker.Idempotent
 	if at == nil {
 		panic(missing("the broker has no QUIC listener for idempotent early data"))
 	}
-	ticket := t.ticket(at)
 	watcher := t.watched(t.topic("t"))
-	before := t.client("a")
-	nat := t.nat(at, 0)
-	nat.hold()
-	client, err := t.dial(Options{tickets: using(ticket), early: true, at: nat.address()})
-	must(err, "the QUIC connection")
-	client.hello(Connect{ID: t.id("a")})
+	// held sends early what the broker answers when the NAT lets it.
+	held := func(name string) (*Client, *Nat) {
+		nat := t.nat(at, 0)
+		ticket := t.ticket(at)
+		nat.hold()
+		client, err := t.dial(Options{tickets: using(ticket), early: true, at: nat.address()})
+		must(err, "the QUIC connection")
+		client.hello(Connect{ID: t.id(name)})
+		return client, nat
+	}
+	welcomed := func(client *Client) {
+		client.welcome()
+		client.control.acknowledged(1, 1)
+		expect(client.confirmed().Used0RTT, "early data was refused")
+	}
+
+	client, nat := held("a")
 	client.control.write(t.dialect.Publish(Message{Topic: t.topic("t"), Payload: []byte("early"), QoS: 1}, 1))
 	client.control.write(t.dialect.Publish(Message{Topic: t.topic("t"), Payload: []byte("late"), QoS: 0}, 0))
-	// The CONNECT of the same name is done: it took the session over.
-	before.over()
 	expect(string(watcher.delivered().Payload) == "early", "another message")
 	watcher.empty("a message of QoS 0 before the handshake was complete")
 	nat.release()
-	client.welcome()
-	client.control.acknowledged(1, 1)
-	expect(client.confirmed().Used0RTT, "early data was refused")
+	welcomed(client)
 	expect(string(watcher.delivered().Payload) == "late", "another message")
+	watcher.empty("the message again")
+
+	second, nat := held("a")
+	second.control.write(t.dialect.Publish(Message{Topic: t.topic("t"), Payload: []byte("taken"), QoS: 1}, 1))
+	watcher.empty("a session was taken over before the handshake was complete")
+	client.control.ping()
+	nat.release()
+	welcomed(second)
+	client.over()
+	expect(string(watcher.delivered().Payload) == "taken", "another message")
 	watcher.empty("the message again")
 }
 

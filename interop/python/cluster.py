@@ -45,6 +45,7 @@ class Reader:
     """A client that gathers what it receives."""
 
     def __init__(self, node: Node, protocol: str, topic: str, *options: str):
+        self.node = node
         before = node.figure("sterna_subscriptions")
         self.process = subprocess.Popen(
             [STERNA, "sub", node.url(protocol), "-t", topic, *options],
@@ -73,8 +74,12 @@ class Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Ends it, and waits until its node has seen that: the next reader is known by one subscription more."""
+        made = self.node.figure("sterna_subscriptions") if self.process.poll() is None else 0
         self.process.kill()
         self.process.wait()
+        if made > 0:
+            wait_until("the subscription is gone", lambda: self.node.figure("sterna_subscriptions") < made)
 
 
 def publish(node: Node, protocol: str, topic: str, payload: str, *options: str) -> subprocess.CompletedProcess:
