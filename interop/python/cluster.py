@@ -184,7 +184,7 @@ def another_form(cluster: Cluster) -> None:
     go on."""
     first, second, _ = cluster.nodes
     words = {each["node"]: each["told"]["wire"] for each in status(first)["nodes"]}
-    if set(words.values()) != {"1-3"}:
+    if set(words.values()) != {"1-4"}:
         raise Failure(f"they state {words}")
     with socket.create_connection(("127.0.0.1", cluster.servers[0])) as nats:
         # Later than all: incarnations are numbers of a stream that begins at a time in microseconds.

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::message::{InvalidMessage, Message};
+use crate::message::{InvalidMessage, Message, MessageDecoder, MessageEncoder};
 use crate::peers::{NodeSet, Outgoing};
 use crate::records::Fields;
 
@@ -21,7 +21,8 @@ pub struct Recipients {
 /// Bytes in front of a turn's messages that are left for the head of what brings them to other nodes.
 pub const HEAD_ROOM_BYTES: usize = 16;
 
-/// Messages of a turn for other nodes, in their order. Each is as a store keeps it, with its length in front.
+/// Messages of a turn for other nodes, in their order. Each is as a store keeps it or brief, with its length in front. The
+/// first of each part is whole.
 #[derive(Debug, Default)]
 pub struct Encoded {
     /// Room for a head, then the records; nothing at all where there is no message.
@@ -29,6 +30,8 @@ pub struct Encoded {
     /// Of each part, where it ends in the memory.
     parts: Vec<(EncodedPart, usize)>,
     charge: u64,
+    encoder: MessageEncoder,
+    has_brief: bool,
 }
 
 /// Messages that follow each other and have the same recipients.
@@ -49,21 +52,30 @@ impl Encoded {
         }
     }
 
-    /// Appends a message, which is charged with some bytes.
+    /// Appends a message, which is charged with some bytes. Its record may be brief where `may_be_brief`.
     #[inline]
-    pub fn push(&mut self, message: &Message, recipients: Recipients, charge: u64) {
+    pub fn push(
+        &mut self,
+        message: &Message,
+        recipients: Recipients,
+        charge: u64,
+        may_be_brief: bool,
+    ) {
         if self.memory.is_empty() {
             self.memory.resize(HEAD_ROOM_BYTES, 0);
         }
-        message.encode_sized(&mut self.memory);
+        let last = self.parts.last_mut();
+        let last = last.filter(|(last, _)| last.recipients == recipients);
+        let may_be_brief = may_be_brief && last.is_some();
+        self.has_brief |= (self.encoder).push(&mut self.memory, message, may_be_brief);
         self.charge += charge;
         let end = self.memory.len();
-        match self.parts.last_mut() {
-            Some((last, last_end)) if last.recipients == recipients => {
+        match last {
+            Some((last, last_end)) => {
                 last.messages += 1;
                 *last_end = end;
             }
-            _ => {
+            None => {
                 let messages = 1;
                 let part = EncodedPart {
                     recipients,
@@ -78,6 +90,12 @@ impl Encoded {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.parts.is_empty()
+    }
+
+    /// Whether one of the records is brief.
+    #[must_use]
+    pub const fn has_brief(&self) -> bool {
+        self.has_brief
     }
 
     /// Bytes that they are charged with in a [`PeerGate`](crate::PeerGate).
@@ -134,12 +152,13 @@ impl Encoded {
 #[inline]
 pub fn messages_of(records: &[u8]) -> impl Iterator<Item = Result<Message, InvalidMessage>> {
     let mut fields = Fields::new(records);
+    let mut decoder = MessageDecoder::default();
     std::iter::from_fn(move || {
         if fields.rest().is_empty() {
             return None;
         }
         let record = fields.bytes().ok_or(InvalidMessage);
-        let message = record.and_then(|record| Message::decode(Bytes::copy_from_slice(record)));
+        let message = record.and_then(|record| decoder.message(record));
         if message.is_err() {
             fields = Fields::new(&[]);
         }
@@ -189,7 +208,7 @@ mod tests {
         assert!(encoded.is_empty());
         assert_eq!((encoded.record_bytes(), encoded.only_part()), (0, None));
         for (topic, node) in [("a", 1), ("b", 1), ("c", 2), ("d", 1)] {
-            encoded.push(&message(topic), to(node), 7);
+            encoded.push(&message(topic), to(node), 7, false);
         }
         let parts: Vec<_> = (encoded.parts())
             .map(|(part, records)| (part.recipients, part.messages, topics(records)))
@@ -210,7 +229,7 @@ mod tests {
         let turn = || {
             let mut encoded = Encoded::with_room(100);
             for topic in ["a", "b"] {
-                encoded.push(&message(topic), to(1), 7);
+                encoded.push(&message(topic), to(1), 7, false);
             }
             encoded
         };
@@ -228,7 +247,7 @@ mod tests {
             assert_eq!(is_same, bytes <= HEAD_ROOM_BYTES, "{bytes}");
         }
         let mut small = Encoded::with_room(100_000);
-        small.push(&message("a"), to(1), 7);
+        small.push(&message("a"), to(1), 7, false);
         let bytes = small.into_bytes(b"head");
         let memory = bytes.try_into_mut().expect("nobody shares it");
         assert!(memory.capacity() < 200, "memory that nothing is in");

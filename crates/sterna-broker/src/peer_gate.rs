@@ -21,6 +21,7 @@ pub struct PeerGate {
     logs_together: AtomicBool,
     has_groups: AtomicBool,
     has_queues: AtomicBool,
+    read_brief: AtomicBool,
     full: AtomicU64,
     whole: AtomicU64,
 }
@@ -44,6 +45,7 @@ impl PeerGate {
             logs_together: AtomicBool::new(false),
             has_groups: AtomicBool::new(false),
             has_queues: AtomicBool::new(false),
+            read_brief: AtomicBool::new(false),
             full: AtomicU64::new(0),
             whole: AtomicU64::new(0),
         }
@@ -150,6 +152,15 @@ impl PeerGate {
 
     pub(crate) fn has_queues(&self) -> bool {
         self.has_queues.load(Ordering::Relaxed)
+    }
+
+    /// Says whether all nodes read brief records of messages; all are whole until then.
+    pub fn set_read_brief(&self, read_brief: bool) {
+        self.read_brief.store(read_brief, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read_brief(&self) -> bool {
+        self.read_brief.load(Ordering::Relaxed)
     }
 
     /// Says for which nodes no more can wait: messages of QoS 1 and 2 that one of them wants are refused.

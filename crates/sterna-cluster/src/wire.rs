@@ -3,13 +3,13 @@
 //! A batch is one byte of version, then *runs*. A run begins with the number of the shard that published it. From
 //! version 2 on, the kind of its records follows. Then come the number of bytes that follow, and the records, each
 //! with its length in front. Numbers have seven bits a byte, the lowest first. A record is [`Message::encode`]'s
-//! form, the same that a store keeps. `docs/cluster.md` has it as a table.
+//! form, the same that a store keeps. From version 4 on it may be brief. Brief records stay behind the whole one that
+//! they need. `docs/cluster.md` has it as a table.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use sterna_broker::{Encoded, HEAD_ROOM_BYTES, Message};
+use sterna_broker::{Encoded, HEAD_ROOM_BYTES, Message, MessageDecoder, MessageEncoder, is_brief};
 
 /// Versions of the wire form, from one to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub struct Versions {
 /// The versions that this node reads, and can write.
 pub const READS: Versions = Versions {
     lowest: 1,
-    highest: 3,
+    highest: 4,
 };
 
 /// The first version whose nodes find messages of several topics in one entry of the log.
@@ -34,6 +34,9 @@ pub const GROUPS: u8 = 2;
 
 /// The first version that has letters about queues.
 pub const QUEUES: u8 = 3;
+
+/// The first version that has brief records of messages.
+pub const BRIEF: u8 = 4;
 
 impl Versions {
     /// Whether one is among them.
@@ -73,6 +76,9 @@ pub const RECORD_OVERHEAD_BYTES: usize = 96;
 
 /// Bytes that a batch of one run may take beside its records.
 pub const BATCH_OVERHEAD_BYTES: usize = 16;
+
+/// The most messages of a run that there is room for before one is read.
+const FORESEEN_MESSAGES: usize = 1_024;
 
 /// The most bytes of a number.
 const NUMBER_BYTES: usize = 10;
@@ -157,31 +163,31 @@ pub struct EncodedRun {
     kind: Kind,
     records: Vec<u8>,
     messages: usize,
+    encoder: MessageEncoder,
+    has_brief: bool,
 }
 
 impl EncodedRun {
     /// A run of a shard without messages.
     #[must_use]
-    pub const fn new(shard: u16) -> Self {
+    pub fn new(shard: u16) -> Self {
         Self::of(shard, Kind::Messages)
     }
 
     /// A run of a shard without records. A batch with it needs the version [`Kind::since`].
     #[must_use]
-    pub const fn of(shard: u16, kind: Kind) -> Self {
+    pub fn of(shard: u16, kind: Kind) -> Self {
         Self {
             shard,
             kind,
-            records: Vec::new(),
-            messages: 0,
+            ..Self::default()
         }
     }
 
-    /// Appends a message.
-    pub fn push(&mut self, message: &Arc<Message>, scratch: &mut Vec<u8>) {
-        scratch.clear();
-        message.encode(scratch);
-        self.push_record(scratch);
+    /// Appends a message. Its record may be brief where `may_be_brief`: [`BRIEF`] is needed then.
+    pub fn push(&mut self, message: &Message, may_be_brief: bool) {
+        self.has_brief |= self.encoder.push(&mut self.records, message, may_be_brief);
+        self.messages += 1;
     }
 
     /// The kind of its records.
@@ -192,40 +198,56 @@ impl EncodedRun {
 
     /// Appends a message, or a letter, that is encoded already.
     pub fn push_record(&mut self, record: &[u8]) {
+        self.encoder.begin_anew();
         put_number(&mut self.records, record.len() as u64);
         self.records.extend_from_slice(record);
         self.messages += 1;
     }
 
-    /// Appends some messages' records, each with its length in front, if the run then takes at most `most_bytes` in a
-    /// batch. False where it takes none of them.
-    pub fn push_all(&mut self, records: &[u8], messages: usize, most_bytes: usize) -> bool {
-        let fits = self.bytes() + records.len() <= most_bytes;
+    /// Appends some messages' records, each with its length in front and the first of them whole, if the run then takes
+    /// at most `most_bytes` in a batch. False where it takes none of them.
+    pub fn push_all(&mut self, records: Records<'_>, most_bytes: usize) -> bool {
+        let fits = self.bytes() + records.bytes.len() <= most_bytes;
         if fits {
-            self.records.extend_from_slice(records);
-            self.messages += messages;
+            self.extend(records.bytes, records.count, records.has_brief);
         }
         fits
     }
 
-    /// Appends records, each with its length in front, as far as the run then takes `most_bytes` in a batch. At least one,
-    /// where it has none. Returns those that are left.
-    pub fn push_fitting<'a>(&mut self, records: &'a [u8], most_bytes: usize) -> &'a [u8] {
+    /// As [`push_all`](Self::push_all), as far as they fit. At least one whole record with its brief ones, where the run
+    /// has none. Returns those that are left.
+    pub fn push_fitting<'a>(&mut self, records: Records<'a>, most_bytes: usize) -> Records<'a> {
         let room = most_bytes.saturating_sub(self.bytes());
-        let is_empty = self.records.is_empty();
-        let (bytes, count) = leading(records, |end, count| {
-            end <= room || (is_empty && count == 1)
+        let mut must_fit = self.records.is_empty();
+        let (bytes, count) = leading(records.bytes, |end, _| {
+            let fits = end <= room || must_fit;
+            must_fit = false;
+            fits
         });
-        let (fitting, rest) = records.split_at(bytes);
-        self.records.extend_from_slice(fitting);
-        self.messages += count;
-        rest
+        let (fitting, rest) = records.bytes.split_at(bytes);
+        self.extend(fitting, count, records.has_brief);
+        Records {
+            bytes: rest,
+            count: records.count.saturating_sub(count),
+            ..records
+        }
     }
 
-    /// Its records, each with its length in front.
+    fn extend(&mut self, records: &[u8], count: usize, has_brief: bool) {
+        self.encoder.begin_anew();
+        self.records.extend_from_slice(records);
+        self.messages += count;
+        self.has_brief |= has_brief;
+    }
+
+    /// Its records.
     #[must_use]
-    pub fn records(&self) -> &[u8] {
-        &self.records
+    pub fn as_records(&self) -> Records<'_> {
+        Records {
+            bytes: &self.records,
+            count: self.messages,
+            has_brief: self.has_brief,
+        }
     }
 
     /// Number of its messages.
@@ -241,10 +263,24 @@ impl EncodedRun {
     }
 }
 
-/// The batch of some runs, in a version that is one of [`READS`].
+/// Records of messages that follow each other, each with its length in front.
+#[derive(Clone, Copy, Debug)]
+pub struct Records<'a> {
+    /// The records.
+    pub bytes: &'a [u8],
+    /// Number of messages.
+    pub count: usize,
+    /// Whether one of them may be brief.
+    pub has_brief: bool,
+}
+
+/// The batch of some runs, in a version that is one of [`READS`]. It is [`BRIEF`] at least where a record is brief: all nodes
+/// read that when the record was made.
 #[must_use]
 pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
     let bytes: usize = runs.clone().into_iter().map(EncodedRun::bytes).sum();
+    let has_brief = runs.clone().into_iter().any(|run| run.has_brief);
+    let version = with_brief(version, has_brief);
     let mut out = Vec::with_capacity(1 + bytes);
     out.push(version);
     for run in runs {
@@ -254,10 +290,11 @@ pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + C
     Bytes::from(out)
 }
 
-/// The batch of a shard's turn, in a version that is one of [`READS`]. The turn's memory becomes the batch, without a
-/// copy. Recipients of parts count for nothing.
+/// As [`batch`], of a shard's turn. The turn's memory becomes the batch, without a copy. Recipients of parts count for
+/// nothing.
 #[must_use]
 pub fn batch_of_turn(version: u8, shard: u16, turn: Encoded) -> Bytes {
+    let version = with_brief(version, turn.has_brief());
     let mut head = Vec::with_capacity(HEAD_ROOM_BYTES);
     head.push(version);
     let bytes = turn.record_bytes();
@@ -269,6 +306,14 @@ pub fn batch_of_turn(version: u8, shard: u16, turn: Encoded) -> Bytes {
 #[must_use]
 pub const fn bytes_of_turn(turn: &Encoded) -> usize {
     turn.record_bytes() + BATCH_OVERHEAD_BYTES
+}
+
+const fn with_brief(version: u8, has_brief: bool) -> u8 {
+    if has_brief && version < BRIEF {
+        BRIEF
+    } else {
+        version
+    }
 }
 
 /// Appends all of a run that is in front of its records.
@@ -344,12 +389,16 @@ pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
             messages: Vec::new(),
             letters: Vec::new(),
         };
+        if section.kind == Kind::Messages {
+            run.messages.reserve(section.count.min(FORESEEN_MESSAGES));
+        }
+        let mut decoder = MessageDecoder::default();
         for _ in 0..section.count {
             let start = reader.at;
             let bytes = reader.len()?;
             let record = reader.slice(bytes)?;
             if section.kind == Kind::Messages {
-                let message = Message::decode(Bytes::copy_from_slice(record));
+                let message = decoder.message(record);
                 (run.messages).push(message.map_err(|_| WireError::Malformed(start))?);
             } else {
                 run.letters.push(record.to_vec());
@@ -372,24 +421,42 @@ pub fn records(records: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The first of some records, each with its length in front, as long as one is taken. `takes` gets where it ends, and its
-/// number, from 1 on. Returns where they end, and how many they are.
+/// The first of some messages' records, each with its length in front, as long as they are taken. A whole one is taken with
+/// the brief ones behind it. `takes` gets where these end, and how many records end there. Returns both of the last that it
+/// takes.
 pub fn leading(records: &[u8], mut takes: impl FnMut(usize, usize) -> bool) -> (usize, usize) {
     let mut reader = Reader {
         batch: records,
         at: 0,
     };
     let (mut end, mut count) = (0, 0);
-    while end < records.len() {
+    let mut met = 0;
+    while reader.at < records.len() {
         let next = reader.len().and_then(|bytes| reader.slice(bytes));
         // Bytes that are no record belong to none, and stay together.
-        let at = next.map_or(records.len(), |_| reader.at);
-        if !takes(at, count + 1) {
+        if next.is_err() {
+            reader.at = records.len();
+        }
+        met += 1;
+        if begins_brief(&records[reader.at..]) {
+            continue;
+        }
+        if !takes(reader.at, met) {
             break;
         }
-        (end, count) = (at, count + 1);
+        (end, count) = (reader.at, met);
     }
     (end, count)
+}
+
+/// Whether the first of some records is brief.
+fn begins_brief(records: &[u8]) -> bool {
+    let mut reader = Reader {
+        batch: records,
+        at: 0,
+    };
+    let first = reader.len().and_then(|bytes| reader.slice(bytes));
+    first.is_ok_and(is_brief)
 }
 
 struct Reader<'a> {
@@ -454,6 +521,8 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use sterna_broker::{MessageHeader, NodeSet, Origin, Qos, Recipients, messages_of};
 
     use super::*;
@@ -478,12 +547,11 @@ mod tests {
             (300, vec![]),
             (7, vec![message(40)]),
         ];
-        let mut scratch = Vec::new();
         let encoded: Vec<EncodedRun> = (runs.iter())
             .map(|(shard, messages)| {
                 let mut run = EncodedRun::new(*shard);
                 for message in messages {
-                    run.push(message, &mut scratch);
+                    run.push(message, false);
                 }
                 run
             })
@@ -541,8 +609,8 @@ mod tests {
                 at_most_once: NodeSet::EMPTY,
             };
             recipients.at_most_once.insert(3);
-            turn.push(&message, recipients, 1);
-            run.push(&message, &mut Vec::new());
+            turn.push(&message, recipients, 1, false);
+            run.push(&message, false);
         }
         (turn, run)
     }
@@ -572,12 +640,17 @@ mod tests {
         let (_, run) = turn(4, &[1, 2]);
         let mut other = EncodedRun::new(4);
         let whole = run.bytes();
-        assert!(!other.push_all(run.records(), 2, whole - 1));
-        assert_eq!((other.messages(), other.records()), (0, &[][..]));
-        assert!(other.push_all(run.records(), 2, whole));
-        assert_eq!((other.messages(), other.records()), (2, run.records()));
-        assert!(!other.push_all(run.records(), 2, whole + run.records().len() - 1));
-        assert!(other.push_all(run.records(), 2, whole + run.records().len()));
+        let records = run.as_records();
+        let bytes = records.bytes.len();
+        assert!(!other.push_all(records, whole - 1));
+        assert_eq!((other.messages(), other.as_records().bytes), (0, &[][..]));
+        assert!(other.push_all(records, whole));
+        assert_eq!(
+            (other.messages(), other.as_records().bytes),
+            (2, records.bytes)
+        );
+        assert!(!other.push_all(records, whole + bytes - 1));
+        assert!(other.push_all(records, whole + bytes));
         assert_eq!(other.messages(), 4);
     }
 
@@ -608,17 +681,104 @@ mod tests {
     #[test]
     fn leading_records_end_where_no_more_is_taken() {
         let mut run = EncodedRun::new(4);
-        for record in [&b"a"[..], b"bc", b"def"] {
+        for record in [&[1_u8][..], &[2, 2], &[3, 3, 3]] {
             run.push_record(record);
         }
-        let all = run.records();
+        let all = run.as_records().bytes;
         assert_eq!(leading(all, |_, count| count <= 2), (5, 2));
         assert_eq!(leading(all, |end, _| end <= 4), (2, 1));
         assert_eq!(leading(all, |_, _| true), (9, 3));
         assert_eq!(leading(all, |_, _| false), (0, 0));
         assert_eq!(leading(&[], |_, _| true), (0, 0));
-        assert_eq!(leading(&[1, b'a', 9], |_, _| true), (3, 2), "no record");
-        assert_eq!(records(&[1, b'a', 9]).count(), 1);
+        assert_eq!(leading(&[1, 1, 9], |_, _| true), (3, 2), "no record");
+        assert_eq!(records(&[1, 1, 9]).count(), 1);
+    }
+
+    /// Messages of one publisher to one topic, and then to another.
+    fn alike(count: usize) -> Vec<Message> {
+        let one = |number: usize| {
+            let header = MessageHeader {
+                published_ms: 1_790_000_000_000 + number as u64,
+                ..MessageHeader::default()
+            };
+            let topic = if number < count {
+                "plant/a/temperature"
+            } else {
+                "b"
+            };
+            let message = Message::copy(topic, &[], &[number as u8; 20], header);
+            message.expect("it fits").with_origin(Origin(7))
+        };
+        (0..2 * count).map(one).collect()
+    }
+
+    #[test]
+    fn brief_records_stay_behind_their_whole_one_and_need_their_version() {
+        let messages = alike(100);
+        let (mut whole, mut brief) = (EncodedRun::new(1), EncodedRun::new(1));
+        for message in &messages {
+            whole.push(message, false);
+            brief.push(message, true);
+        }
+        let saved = whole.bytes() - brief.bytes();
+        assert!(saved > 200 * 20, "{saved} bytes less");
+        assert_eq!(batch(QUEUES, [&whole])[0], QUEUES);
+        assert_eq!(batch(QUEUES, [&brief])[0], BRIEF);
+        let same = |one: &Message, other: &Message| {
+            (one.topic(), one.payload(), one.published_ms())
+                == (other.topic(), other.payload(), other.published_ms())
+        };
+        let is_all = |found: &[Message]| {
+            found.len() == messages.len() && found.iter().zip(&messages).all(|(a, b)| same(a, b))
+        };
+        // However they are cut, each piece is read by itself.
+        for most in [1, 700, 1_000, 100_000] {
+            let (mut rest, mut pieces) = (brief.as_records(), Vec::new());
+            while !rest.bytes.is_empty() {
+                let mut piece = EncodedRun::new(1);
+                rest = piece.push_fitting(rest, most);
+                pieces.push(piece);
+            }
+            assert_eq!(pieces.iter().map(EncodedRun::messages).sum::<usize>(), 200);
+            let found: Vec<Message> = (pieces.iter())
+                .flat_map(|piece| read(&batch(1, [piece])).expect("it is one"))
+                .flat_map(|run| run.messages)
+                .collect();
+            assert!(is_all(&found), "{most}");
+        }
+        // A run goes on behind records that it took.
+        let mut joined = EncodedRun::new(1);
+        assert!(joined.push_all(whole.as_records(), usize::MAX));
+        for message in &messages {
+            joined.push(message, true);
+        }
+        let found: Vec<_> = messages_of(joined.as_records().bytes)
+            .collect::<Result<_, _>>()
+            .expect("valid");
+        assert!(is_all(&found[..200]) && is_all(&found[200..]));
+    }
+
+    #[test]
+    fn a_brief_record_without_a_whole_one_is_refused() {
+        let messages = alike(2);
+        let mut run = EncodedRun::new(1);
+        run.push(&messages[0], true);
+        let first = run.as_records().bytes.len();
+        run.push(&messages[1], true);
+        let mut alone = EncodedRun::new(1);
+        let brief = Records {
+            bytes: &run.as_records().bytes[first..],
+            count: 1,
+            has_brief: true,
+        };
+        assert!(alone.push_all(brief, usize::MAX));
+        assert!(read(&batch(BRIEF, [&run])).is_ok());
+        assert_eq!(
+            read(&batch(BRIEF, [&alone])).unwrap_err(),
+            WireError::Malformed(4)
+        );
+        // Neither is it the first of a run behind another.
+        assert!(read(&batch(BRIEF, [&run, &alone])).is_err());
     }
 
     #[test]
@@ -643,7 +803,7 @@ mod tests {
         other[2] = 2;
         assert_eq!(read(&other).unwrap_err(), WireError::Malformed(1));
         let mut run = EncodedRun::new(4);
-        run.push(&message(3), &mut Vec::new());
+        run.push(&message(3), false);
         for version in [1, GROUPS] {
             let runs = read(&batch(version, [&run])).expect("it is one");
             assert_eq!((runs[0].shard, runs[0].messages.len()), (4, 1), "{version}");
@@ -652,11 +812,10 @@ mod tests {
 
     #[test]
     fn a_message_costs_what_is_foreseen() {
-        let mut scratch = Vec::new();
         for number in [0, 1, 40, 5_000] {
             let message = message(number);
             let mut run = EncodedRun::new(u16::MAX);
-            run.push(&message, &mut scratch);
+            run.push(&message, false);
             let foreseen = message.body_bytes() + RECORD_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES;
             assert!(batch(READS.highest, [&run]).len() <= foreseen);
         }

@@ -5,6 +5,11 @@
 //! length of the native form has its format in front, in one byte. Then come the publisher (8 bytes, the lowest
 //! first), and the parts themselves. A payload that lies in the native form is not repeated: its start there is the
 //! last of the integers.
+//!
+//! Between nodes a record may be brief. It has the topic and the publisher of the last record before it that is whole, and
+//! the time since that one's publication.
+
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -17,6 +22,14 @@ const EXPIRES: u8 = 8;
 const NATIVE: u8 = 16;
 /// The payload is a part of the native form.
 const PAYLOAD_IN_NATIVE: u8 = 32;
+/// The record is brief.
+const BRIEF: u8 = 64;
+
+/// The most brief records behind a whole one. They stay together, and so they are to be few.
+const MOST_BRIEF: u8 = 31;
+
+/// The most bytes of a message's body whose record may be brief.
+const MOST_BRIEF_BYTES: usize = 256;
 
 /// The most bytes of a stored form in front of its parts: flags, six integers, the native form's format, the publisher.
 const HEAD_BYTES: usize = 1 + 2 * 10 + 5 * 5 + 1 + 8;
@@ -63,19 +76,12 @@ impl Record<'_> {
 impl Message {
     /// Appends the message's stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.record().append(out);
+        self.record(None).append(out);
     }
 
-    /// Appends the message's stored form, with its length in front.
+    /// The record; brief where it is behind a whole one of this time that has its topic and publisher.
     #[inline]
-    pub(crate) fn encode_sized(&self, out: &mut Vec<u8>) {
-        let record = self.record();
-        put_number(out, record.bytes() as u64);
-        record.append(out);
-    }
-
-    #[inline]
-    fn record(&self) -> Record<'_> {
+    fn record(&self, whole_ms: Option<u64>) -> Record<'_> {
         let native = self.native();
         let start_in_native = native.and_then(|(_, native)| {
             let start = self.payload_start.checked_sub(self.native_start)? as usize;
@@ -94,6 +100,7 @@ impl Message {
         } else {
             0
         };
+        flags |= if whole_ms.is_some() { BRIEF } else { 0 };
         let payload = if start_in_native.is_none() {
             self.payload()
         } else {
@@ -106,11 +113,14 @@ impl Message {
             parts: [self.topic_bytes(), self.properties(), payload, native_form],
         };
         record.put(&[flags]);
-        record.put_number(self.published_ms);
+        record.put_number(self.published_ms - whole_ms.unwrap_or(0));
         if let Some(expires_at_ms) = self.expires_at_ms() {
             record.put_number(expires_at_ms.saturating_sub(self.published_ms));
         }
-        record.put_number(u64::from(self.topic_len));
+        match whole_ms {
+            Some(_) => record.parts[0] = &[],
+            None => record.put_number(u64::from(self.topic_len)),
+        }
         record.put_number(u64::from(self.properties_len));
         record.put_number(u64::from(self.payload_len));
         if let Some((format, native)) = native {
@@ -120,7 +130,9 @@ impl Message {
         if let Some(start) = start_in_native {
             record.put_number(start as u64);
         }
-        record.put(&self.origin.0.to_le_bytes());
+        if whole_ms.is_none() {
+            record.put(&self.origin.0.to_le_bytes());
+        }
         record
     }
 
@@ -130,8 +142,112 @@ impl Message {
     /// [`InvalidMessage`] where the bytes are not a stored form.
     #[inline]
     pub fn decode(record: Bytes) -> Result<Self, InvalidMessage> {
-        let parts = parts(&record).ok_or(InvalidMessage)?;
+        if is_brief(&record) {
+            return Err(InvalidMessage);
+        }
+        let parts = parts(&record, None).ok_or(InvalidMessage)?;
         parts.message(record)
+    }
+}
+
+/// Whether a record is brief: it is not read without the whole one before it.
+#[must_use]
+pub fn is_brief(record: &[u8]) -> bool {
+    record.first().is_some_and(|flags| flags & BRIEF != 0)
+}
+
+/// Encodes messages into one piece of memory, each with its length in front.
+#[derive(Clone, Default, Debug)]
+pub struct MessageEncoder {
+    /// The last whole record: where its topic is in the memory, the publisher, and the time.
+    topic: Range<usize>,
+    origin: Origin,
+    published_ms: u64,
+    /// Number of brief records that may follow.
+    left: u8,
+}
+
+impl MessageEncoder {
+    /// The next record is whole.
+    pub const fn begin_anew(&mut self) {
+        self.left = 0;
+    }
+
+    /// Appends the record of a message, which may be brief where `may_be_brief`. Returns whether it is. The memory has
+    /// all that was appended before, where it was.
+    #[inline]
+    pub fn push(&mut self, memory: &mut Vec<u8>, message: &Message, may_be_brief: bool) -> bool {
+        let is_brief = may_be_brief && self.has_whole_of(memory, message);
+        let record = message.record(is_brief.then_some(self.published_ms));
+        put_number(memory, record.bytes() as u64);
+        record.append(memory);
+        if is_brief {
+            self.left -= 1;
+            return true;
+        }
+        let parts: usize = record.parts.iter().map(|part| part.len()).sum();
+        let topic = memory.len() - parts;
+        *self = Self {
+            topic: topic..topic + record.parts[0].len(),
+            origin: message.origin,
+            published_ms: message.published_ms,
+            left: MOST_BRIEF,
+        };
+        false
+    }
+
+    /// Whether the last whole record has what a brief one of the message lacks.
+    #[inline]
+    fn has_whole_of(&self, memory: &[u8], message: &Message) -> bool {
+        self.left > 0
+            && message.body_bytes() <= MOST_BRIEF_BYTES
+            && message.origin == self.origin
+            && message.published_ms >= self.published_ms
+            && memory.get(self.topic.clone()) == Some(message.topic_bytes())
+    }
+}
+
+/// Decodes records that follow each other.
+#[derive(Clone, Default, Debug)]
+pub struct MessageDecoder<'a> {
+    whole: Option<Whole<'a>>,
+}
+
+/// What brief records lack.
+#[derive(Clone, Copy, Debug)]
+struct Whole<'a> {
+    topic: &'a [u8],
+    origin: Origin,
+    published_ms: u64,
+}
+
+impl<'a> MessageDecoder<'a> {
+    /// The message of the next record. It shares no memory with it.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] where the bytes are no record, or are brief without a whole one before them.
+    #[inline]
+    pub fn message(&mut self, record: &'a [u8]) -> Result<Message, InvalidMessage> {
+        if !is_brief(record) {
+            let parts = parts(record, None).ok_or(InvalidMessage)?;
+            let topic = (record.get(parts.start..))
+                .and_then(|rest| rest.get(..parts.topic))
+                .ok_or(InvalidMessage)?;
+            self.whole = Some(Whole {
+                topic,
+                origin: parts.origin,
+                published_ms: parts.header.published_ms,
+            });
+            return parts.message(Bytes::copy_from_slice(record));
+        }
+        let whole = self.whole.ok_or(InvalidMessage)?;
+        let mut parts = parts(record, Some(whole)).ok_or(InvalidMessage)?;
+        let rest = &record[parts.start..];
+        let mut body = Vec::with_capacity(whole.topic.len() + rest.len());
+        body.extend_from_slice(whole.topic);
+        body.extend_from_slice(rest);
+        parts.start = 0;
+        parts.message(Bytes::from(body))
     }
 }
 
@@ -147,18 +263,24 @@ struct Parts {
     start: usize,
 }
 
+/// The parts of a record; of a brief one behind `whole`.
 #[inline]
-fn parts(record: &[u8]) -> Option<Parts> {
+fn parts(record: &[u8], whole: Option<Whole<'_>>) -> Option<Parts> {
     let mut fields = Fields::new(record);
     let flags = fields.byte()?;
     let len = |fields: &mut Fields<'_>| usize::try_from(fields.number()?).ok();
-    let published_ms = fields.number()?;
+    let since_ms = whole.map_or(0, |whole| whole.published_ms);
+    let published_ms = since_ms.saturating_add(fields.number()?);
     let expires_at_ms = if flags & EXPIRES == 0 {
         None
     } else {
         Some(published_ms.saturating_add(fields.number()?))
     };
-    let (topic, properties, payload) = (len(&mut fields)?, len(&mut fields)?, len(&mut fields)?);
+    let topic = match whole {
+        Some(whole) => whole.topic.len(),
+        None => len(&mut fields)?,
+    };
+    let (properties, payload) = (len(&mut fields)?, len(&mut fields)?);
     let native = if flags & NATIVE == 0 {
         None
     } else {
@@ -172,7 +294,10 @@ fn parts(record: &[u8]) -> Option<Parts> {
     } else {
         Some(len(&mut fields)?)
     };
-    let origin = fields.slice(8)?;
+    let origin = match whole {
+        Some(whole) => whole.origin,
+        None => Origin(u64::from_le_bytes(fields.slice(8)?.try_into().ok()?)),
+    };
     Some(Parts {
         header: MessageHeader {
             qos: Qos::from_u8(flags & QOS)?,
@@ -180,7 +305,7 @@ fn parts(record: &[u8]) -> Option<Parts> {
             published_ms,
             expires_at_ms,
         },
-        origin: Origin(u64::from_le_bytes(origin.try_into().ok()?)),
+        origin,
         topic,
         properties,
         payload,
@@ -230,6 +355,8 @@ impl Parts {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::records::put_bytes;
 
@@ -294,7 +421,7 @@ mod tests {
         messages.extend(samples());
         for message in messages {
             let (mut sized, mut expected) = (vec![9], vec![9]);
-            message.encode_sized(&mut sized);
+            MessageEncoder::default().push(&mut sized, &message, true);
             put_bytes(&mut expected, &encoded(&message));
             assert_eq!(sized, expected);
         }
@@ -309,6 +436,91 @@ mod tests {
             }
             record.push(0);
             assert!(Message::decode(Bytes::from(record)).is_err());
+        }
+    }
+
+    /// The records in a piece of memory.
+    fn split(memory: &[u8]) -> Vec<&[u8]> {
+        let mut fields = Fields::new(memory);
+        let mut records = Vec::new();
+        while !fields.rest().is_empty() {
+            records.push(fields.bytes().expect("a length and as many bytes"));
+        }
+        records
+    }
+
+    /// A message of few kinds, so that neighbours are often alike.
+    fn few_kinds() -> impl Strategy<Value = Message> {
+        let header = (0_u8..3, any::<bool>(), 0_u64..4, prop::option::of(0_u64..9)).prop_map(
+            |(qos, retain, published_ms, expires_at_ms)| MessageHeader {
+                qos: Qos::from_u8(qos).expect("a level"),
+                retain,
+                published_ms,
+                expires_at_ms: expires_at_ms.map(|after_ms| published_ms + after_ms),
+            },
+        );
+        let topic = prop::sample::select(vec!["a", "a/b", ""]);
+        let payload = prop::sample::select(vec![0, 1, 40, 240, 300]);
+        let plain =
+            (topic, payload, header, 0_u64..2).prop_map(|(topic, payload, header, origin)| {
+                let message = Message::copy(topic, &[1, 1], &vec![7; payload], header);
+                message.expect("it fits").with_origin(Origin(origin))
+            });
+        prop_oneof![9 => plain, 1 => (0..3_usize).prop_map(|sample| samples().swap_remove(sample))]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_back_from_records_behind_each_other(
+            messages in prop::collection::vec((few_kinds(), prop::bool::weighted(0.9)), 1..80),
+        ) {
+            let (mut encoder, mut memory) = (MessageEncoder::default(), vec![9]);
+            let mut brief = Vec::new();
+            for (message, may_be_brief) in &messages {
+                brief.push(encoder.push(&mut memory, message, *may_be_brief));
+            }
+            let records = split(&memory[1..]);
+            prop_assert_eq!(records.len(), messages.len());
+            let mut decoder = MessageDecoder::default();
+            let mut whole = None::<&Message>;
+            let mut since_whole = 0;
+            for ((record, is_brief), (message, may_be_brief)) in records.into_iter().zip(brief).zip(&messages) {
+                prop_assert_eq!(super::is_brief(record), is_brief);
+                let found = decoder.message(record).expect("it is one");
+                same(message, &found);
+                if is_brief {
+                    since_whole += 1;
+                    prop_assert!(*may_be_brief && since_whole <= MOST_BRIEF);
+                    prop_assert!(Message::decode(Bytes::copy_from_slice(record)).is_err());
+                    prop_assert!(record.len() < encoded(message).len());
+                    continue;
+                }
+                let (Some(before), true) = (whole.replace(message), *may_be_brief) else {
+                    since_whole = 0;
+                    continue;
+                };
+                let is_alike = before.topic() == message.topic()
+                    && before.origin() == message.origin()
+                    && before.published_ms() <= message.published_ms();
+                prop_assert!(!is_alike || since_whole == MOST_BRIEF || message.body_bytes() > MOST_BRIEF_BYTES);
+                since_whole = 0;
+            }
+        }
+
+        #[test]
+        fn no_bytes_behind_a_whole_record_make_a_decoder_panic(record in prop::collection::vec(any::<u8>(), 0..40)) {
+            let whole = samples().remove(0);
+            let (mut encoder, mut memory) = (MessageEncoder::default(), Vec::new());
+            encoder.push(&mut memory, &whole, true);
+            let mut decoder = MessageDecoder::default();
+            decoder.message(split(&memory)[0]).expect("it is one");
+            let mut brief = record;
+            if let Some(flags) = brief.first_mut() {
+                *flags |= BRIEF;
+            }
+            if let Ok(message) = decoder.message(&brief) {
+                prop_assert_eq!((message.topic(), message.origin()), (whole.topic(), whole.origin()));
+            }
         }
     }
 

@@ -117,6 +117,38 @@ fn interest(node: &mut Cluster) -> Vec<(String, Interest)> {
 }
 
 #[test]
+fn messages_for_other_nodes_are_brief_when_all_nodes_read_that() {
+    let (mut node, gate) = node();
+    want(&mut node, "x/#", wanted(&[1, 2], &[2]));
+    let mut bytes = Vec::new();
+    for read_brief in [false, true, false] {
+        gate.set_read_brief(read_brief);
+        let levels = [
+            Qos::AtMostOnce,
+            Qos::AtMostOnce,
+            Qos::AtLeastOnce,
+            Qos::AtLeastOnce,
+        ];
+        for level in levels {
+            publish(&mut node, 0, "x/y", level, false);
+        }
+        let outbound = node.broker(0).take_outgoing().expect("four messages");
+        assert_eq!(outbound.encoded.has_brief(), read_brief);
+        // Each part is read by itself.
+        let parts: Vec<usize> = (outbound.encoded.parts())
+            .map(|(_, records)| messages_of(records).map(|one| one.expect("valid")).count())
+            .collect();
+        assert_eq!(parts, [2, 2]);
+        bytes.push(outbound.encoded.record_bytes());
+    }
+    // The second of each part has no topic and no publisher.
+    assert_eq!(
+        (bytes[0], bytes[0] - bytes[1] >= 2 * (3 + 8)),
+        (bytes[2], true)
+    );
+}
+
+#[test]
 fn other_nodes_are_told_of_filters_and_not_of_clients() {
     let (mut node, _) = node();
     let (a, b) = (node.open(0, "a"), node.open(1, "b"));

@@ -127,7 +127,10 @@ impl Core {
     /// reader that keeps up with its publishers. So where its queue is half full, the next slice comes later.
     async fn deliver(&self, pace: &mut Pace, mut run: Run) {
         while !run.records.is_empty() {
-            let (bytes, count) = wire::leading(&run.records, |_, count| count <= SLICE);
+            let mut is_first = true;
+            let (bytes, count) = wire::leading(&run.records, |_, count| {
+                std::mem::take(&mut is_first) || count <= SLICE
+            });
             let slice = Run {
                 records: run.records.split_to(bytes),
                 subject: Arc::clone(&run.subject),

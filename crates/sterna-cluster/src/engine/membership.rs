@@ -346,6 +346,7 @@ impl Core {
         status.filters.set(table.filters() as u64);
         (self.gate).set_has_groups(table.version() >= wire::GROUPS);
         (self.gate).set_has_queues(table.version() >= wire::QUEUES);
+        (self.gate).set_read_brief(table.version() >= wire::BRIEF);
         drop(table);
         if !events.is_empty() {
             self.look_at_gate();

@@ -15,7 +15,7 @@ use super::{Core, lanes, log, regions, retained};
 use crate::commits::Part;
 use crate::port::FromShard;
 use crate::table::OUTSIDE;
-use crate::wire::{self, EncodedRun};
+use crate::wire::{self, EncodedRun, Records};
 
 /// Gives the room of a turn back when nothing of it waits any more.
 #[derive(Debug)]
@@ -35,17 +35,17 @@ impl Drop for Charge {
 struct Runs(Vec<EncodedRun>);
 
 impl Runs {
-    /// Appends records of some messages, each with its length in front.
-    fn push(&mut self, shard: u16, mut records: &[u8], messages: usize, most_bytes: usize) {
+    /// Appends records of some messages.
+    fn push(&mut self, shard: u16, mut records: Records<'_>, most_bytes: usize) {
         let last = self.0.last_mut();
-        if last.is_some_and(|last| last.push_all(records, messages, most_bytes)) {
+        if last.is_some_and(|last| last.push_all(records, most_bytes)) {
             return;
         }
-        while !records.is_empty() {
+        while !records.bytes.is_empty() {
             if let Some(last) = self.0.last_mut() {
                 records = last.push_fitting(records, most_bytes);
             }
-            if !records.is_empty() {
+            if !records.bytes.is_empty() {
                 self.0.push(EncodedRun::new(shard));
             }
         }
@@ -120,20 +120,25 @@ impl ByNode {
             self.batch = Some((nodes, payload, part.messages));
             return;
         }
-        for (part, records) in turn.parts() {
-            self.push(part.recipients, records, part.messages);
+        for (part, bytes) in turn.parts() {
+            let records = Records {
+                bytes,
+                count: part.messages,
+                has_brief: turn.has_brief(),
+            };
+            self.push(part.recipients, records);
         }
     }
 
-    /// Takes records of some messages, each with its length in front.
-    fn push(&mut self, recipients: Recipients, records: &[u8], messages: usize) {
+    /// Takes records of some messages.
+    fn push(&mut self, recipients: Recipients, records: Records<'_>) {
         for (runs, nodes) in [
             (&mut self.live, recipients.at_most_once),
             (&mut self.sure, recipients.acknowledged),
         ] {
             for node in nodes.without(self.outside).iter() {
                 let runs = runs.entry(node).or_default();
-                runs.push(self.shard, records, messages, self.most_bytes);
+                runs.push(self.shard, records, self.most_bytes);
             }
         }
     }
@@ -238,7 +243,7 @@ impl Core {
             bytes: encoded.bytes() + outgoing.iter().map(Outgoing::bytes).sum::<u64>(),
         });
         let part = self.commits.borrow_mut()[shard].open(shard, token);
-        let (mut scratch, number) = (Vec::new(), shard as u16);
+        let number = shard as u16;
         let has_outside = self.has_outside();
         let mut outside = NodeSet::EMPTY;
         if has_outside {
@@ -280,8 +285,8 @@ impl Core {
             match destination {
                 Destination::Nodes(recipients) => {
                     let mut one = EncodedRun::new(number);
-                    one.push(&message, &mut scratch);
-                    by_node.push(recipients, one.records(), one.messages());
+                    one.push(&message, false);
+                    by_node.push(recipients, one.as_records());
                 }
                 Destination::Log { once, following } => {
                     if settles.is_some() {
@@ -476,7 +481,7 @@ mod tests {
             let topic = format!("{name}{number}");
             let payload = vec![7; payload_bytes];
             let message = Message::copy(&topic, &[], &payload, MessageHeader::default());
-            turn.push(&message.expect("it fits"), *recipients, 1);
+            turn.push(&message.expect("it fits"), *recipients, 1, false);
         }
         turn
     }
@@ -586,12 +591,17 @@ mod tests {
         for bytes in [400, 400, 400, 5_000, 10] {
             let mut one = EncodedRun::new(3);
             one.push_record(&vec![0; bytes]);
-            records.extend_from_slice(one.records());
+            records.extend_from_slice(one.as_records().bytes);
         }
         // Wherever turns end: a run goes on with the next one's.
         let (first, rest) = records.split_at(402);
-        runs.push(3, first, 1, 1_000);
-        runs.push(3, rest, 4, 1_000);
+        let records = |bytes, count| Records {
+            bytes,
+            count,
+            has_brief: false,
+        };
+        runs.push(3, records(first, 1), 1_000);
+        runs.push(3, records(rest, 4), 1_000);
         let messages: Vec<usize> = runs.0.iter().map(EncodedRun::messages).collect();
         assert_eq!(messages, [2, 1, 1, 1]);
         assert_eq!(in_one_batch(&runs.0, 1_000), 1);

@@ -136,7 +136,7 @@ impl Core {
         let writes = wanted.into_iter().map(|(waiting, expected)| {
             let message = &waiting.message;
             let mut run = EncodedRun::new(waiting.shard);
-            run.push(message, &mut Vec::new());
+            run.push(message, false);
             let own = format!("{}.{}", self.settings.node, self.incarnation.get());
             let mut publish = PublishMessage::build().payload(self.batch([&run]));
             if let Some(expected) = expected {
@@ -516,7 +516,7 @@ mod tests {
             };
             let message = Message::copy("t", &[], payload, header).expect("a message");
             let mut run = EncodedRun::new(0);
-            run.push(&Arc::new(message), &mut Vec::new());
+            run.push(&message, false);
             wire::batch(wire::READS.lowest, [&run])
         };
         assert!(clears(&entry(b"")) && clears(b""));

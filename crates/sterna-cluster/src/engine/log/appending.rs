@@ -13,7 +13,7 @@ use crate::engine::sessions::key_of;
 use crate::engine::{Core, retained};
 use crate::owners::Key;
 use crate::tail;
-use crate::wire::EncodedRun;
+use crate::wire::{self, EncodedRun};
 
 /// Messages of one topic on their way into the log.
 struct Entry {
@@ -122,7 +122,8 @@ impl Core {
         let mut waiting = self.log.waiting.borrow_mut();
         let (mut entries, mut records) = (Vec::<Entry>::new(), Vec::new());
         let mut topics = HashMap::<Box<str>, Option<usize>>::new();
-        let mut scratch = Vec::new();
+        let may_be_brief = self.table.borrow().version() >= wire::BRIEF;
+        let mut last = None::<usize>;
         while let Some(item) = waiting.pop_front() {
             let one = match item {
                 Item::Message(one) => one,
@@ -141,7 +142,14 @@ impl Core {
                 break;
             }
             // Records hold for messages before them, and come after those of this turn.
-            let known = topics.get(one.message.topic()).copied();
+            let same = last.filter(|&at| {
+                let before = entries[at].messages.last();
+                before.is_some_and(|before| before.message.topic() == one.message.topic())
+            });
+            let known = same.map_or_else(
+                || topics.get(one.message.topic()).copied(),
+                |at| Some(Some(at)),
+            );
             let room = |at: usize| {
                 let entry = &entries[at];
                 entry.messages.len() < MOST_IN_ENTRY
@@ -178,7 +186,8 @@ impl Core {
                     at
                 }
             };
-            entries[at].run.push(&one.message, &mut scratch);
+            last = one.once.is_none().then_some(at);
+            entries[at].run.push(&one.message, may_be_brief);
             entries[at].messages.push(one);
         }
         (entries, records)
@@ -193,8 +202,8 @@ impl Core {
             run: EncodedRun::new(first.shard),
             messages: Vec::with_capacity(1 + first.following),
         };
-        let (mut scratch, mut left) = (Vec::new(), first.following);
-        entry.run.push(&first.message, &mut scratch);
+        let mut left = first.following;
+        entry.run.push(&first.message, false);
         entry.messages.push(first);
         // One shard has handed them over in one go.
         while left > 0
@@ -202,7 +211,7 @@ impl Core {
             && let Some(Item::Message(next)) = waiting.pop_front()
         {
             left -= 1;
-            entry.run.push(&next.message, &mut scratch);
+            entry.run.push(&next.message, false);
             entry.messages.push(next);
         }
         entry

@@ -157,11 +157,12 @@ impl Core {
     fn messages_of(&self, sequence: u64, payload: &[u8]) -> Vec<(u64, Message)> {
         match wire::read(payload) {
             Ok(runs) => {
+                let count = runs.iter().map(|run| run.messages.len()).sum::<usize>();
+                let mut found = Vec::with_capacity(count.min(MOST_IN_ENTRY));
                 let messages = runs.into_iter().flat_map(|run| run.messages);
                 let messages = messages.enumerate().take(MOST_IN_ENTRY);
-                messages
-                    .map(|(place, message)| (position(sequence, place), message))
-                    .collect()
+                found.extend(messages.map(|(place, message)| (position(sequence, place), message)));
+                found
             }
             Err(error) => {
                 self.cannot_read("entry of the log", sequence, error);

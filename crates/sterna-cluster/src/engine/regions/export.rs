@@ -80,7 +80,6 @@ impl Core {
     fn next_exports(&self, serial: &mut u64) -> Vec<Entry> {
         let mut waiting = self.regions.waiting.borrow_mut();
         let (mut entries, mut topics) = (Vec::<Entry>::new(), HashMap::<Box<str>, usize>::new());
-        let mut scratch = Vec::new();
         while let Some(one) = waiting.pop_front() {
             let topic = one.message.topic();
             let at = match topics.get(topic).copied() {
@@ -106,7 +105,7 @@ impl Core {
                     entries.len() - 1
                 }
             };
-            entries[at].run.push(&one.message, &mut scratch);
+            entries[at].run.push(&one.message, false);
             entries[at].messages.push(one);
         }
         entries
