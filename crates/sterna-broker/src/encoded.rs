@@ -70,20 +70,17 @@ impl Encoded {
         self.has_brief |= (self.encoder).push(&mut self.memory, message, may_be_brief);
         self.charge += charge;
         let end = self.memory.len();
-        match last {
-            Some((last, last_end)) => {
-                last.messages += 1;
-                *last_end = end;
-            }
-            None => {
-                let messages = 1;
-                let part = EncodedPart {
-                    recipients,
-                    messages,
-                };
-                self.parts.push((part, end));
-            }
+        if let Some((last, last_end)) = last {
+            last.messages += 1;
+            *last_end = end;
+            return;
         }
+        let messages = 1;
+        let part = EncodedPart {
+            recipients,
+            messages,
+        };
+        self.parts.push((part, end));
     }
 
     /// Whether there is none.

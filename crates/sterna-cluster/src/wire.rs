@@ -421,8 +421,9 @@ pub fn records(records: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The first of some messages' records, each with its length in front, as long as they are taken. A whole one is taken with
-/// the brief ones behind it. `takes` gets where these end, and how many records end there. Returns both of the last that it
+/// The first of some messages' records, each with its length in front, as long as they are taken.
+///
+/// A whole one is taken with the brief ones behind it. `takes` gets where these end, and how many records end there. Returns both of the last that it
 /// takes.
 pub fn leading(records: &[u8], mut takes: impl FnMut(usize, usize) -> bool) -> (usize, usize) {
     let mut reader = Reader {

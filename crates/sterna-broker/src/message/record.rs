@@ -213,7 +213,7 @@ pub struct MessageDecoder<'a> {
     whole: Option<Whole<'a>>,
 }
 
-/// What brief records lack.
+/// Fields that brief records lack.
 #[derive(Clone, Copy, Debug)]
 struct Whole<'a> {
     topic: &'a [u8],
