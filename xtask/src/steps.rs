@@ -10,7 +10,7 @@ use crate::workspace::{Workspace, on_path};
 use crate::{Failure, Verdict, deny, fuzz, interop, package, spec, test_programs};
 
 /// Time of each fuzz target here.
-const FUZZ_SECONDS: u64 = 8;
+const FUZZ_SECONDS: u64 = 5;
 
 /// The workspaces of the repository: the code, and the parts with a build of their own.
 const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "interop/rust/Cargo.toml"];
