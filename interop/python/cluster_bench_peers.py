@@ -139,7 +139,7 @@ class Rmqtt(Peer):
     name = "RMQTT"
 
     def __init__(self, folder: Path):
-        self.ports, calls, rafts = free_ports(COUNT), free_ports(COUNT), free_ports(COUNT)
+        self.ports, calls, rafts, pages = (free_ports(COUNT) for _ in range(4))
         self.programs = []
 
         def addresses(ports: list[int]) -> list[str]:
@@ -153,11 +153,15 @@ class Rmqtt(Peer):
                 f'plugins.dir = "{own}"\nplugins.default_startups = ["rmqtt-cluster-raft"]\n'
                 f'listener.tcp.external.enable = true\nlistener.tcp.external.addr = "127.0.0.1:{self.ports[number - 1]}"\n'
                 "listener.tcp.external.allow_anonymous = true\n"
+                # With its defaults of 16 and 1,000 it drops messages of these publishers.
+                "listener.tcp.external.max_inflight = 1000\nlistener.tcp.external.max_mqueue_len = 100000\n"
             )
             (own / "rmqtt-cluster-raft.toml").write_text(
                 f"node_grpc_addrs = {addresses(calls)}\nraft_peer_addrs = {addresses(rafts)}\n"
-                f'laddr = "127.0.0.1:{rafts[number - 1]}"\n'
+                # Without a word about it, each node that finds no other begins a cluster of its own.
+                f'laddr = "127.0.0.1:{rafts[number - 1]}"\nleader_id = 1\n'
             )
+            (own / "rmqtt-http-api.toml").write_text(f'http_laddr = "127.0.0.1:{pages[number - 1]}"\n')
             self.programs.append(Program(["rmqttd", "-f", str(own / "rmqtt.toml")], own / "log"))
 
     @staticmethod
