@@ -20,7 +20,7 @@ const SENTENCES: [&str; 5] = [
     "no server of NATS is connected",
     "NATS refuses this node's user, password or credentials: see [cluster]",
     "TLS with NATS fails: see cluster.ca and cluster.certificate",
-    "no server of NATS can be reached, or TLS with each fails: see cluster.ca and cluster.certificate",
+    "no server of cluster.nats can be reached, or it has TLS, and TLS with each fails: see cluster.ca and cluster.certificate",
     "the host of a server of NATS is not known: see cluster.nats",
 ];
 const AUTHORIZATION: u8 = 1;

@@ -258,8 +258,8 @@ fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<&'static 
         }
         Ok(kept) => info!(
             target: AUDIT,
-            unchanged = kept.join(", "),
-            "configuration and certificates reloaded; a restart is needed for what is unchanged"
+            waiting = kept.join(", "),
+            "configuration and certificates reloaded; changes of some sections wait for a restart"
         ),
         Err(problem) => {
             error!(target: AUDIT, %problem, "reload refused; the old configuration stays in force");

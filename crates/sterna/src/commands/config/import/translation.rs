@@ -191,11 +191,15 @@ impl Translation {
             "message_size_limit" => match line.number() {
                 Some(0) => Some(()),
                 number => number.map(|number| {
+                    let bytes = number.saturating_add(PACKET_OVERHEAD_BYTES);
                     report.note(
                         line,
-                        "the limit is that of packets, mqtt.maximum_packet_bytes",
+                        &format!(
+                            "the limit is that of packets, mqtt.maximum_packet_bytes = {bytes}: \
+                             {PACKET_OVERHEAD_BYTES} more, for topic and properties"
+                        ),
                     );
-                    set_packet_bytes(config, number.saturating_add(PACKET_OVERHEAD_BYTES));
+                    set_packet_bytes(config, bytes);
                 }),
             },
             "max_keepalive" => (line.number())
