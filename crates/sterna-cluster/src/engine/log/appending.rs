@@ -123,7 +123,6 @@ impl Core {
         let (mut entries, mut records) = (Vec::<Entry>::new(), Vec::new());
         let mut topics = HashMap::<Box<str>, Option<usize>>::new();
         let may_be_brief = self.table.borrow().version() >= wire::BRIEF;
-        let mut last = None::<usize>;
         while let Some(item) = waiting.pop_front() {
             let one = match item {
                 Item::Message(one) => one,
@@ -142,14 +141,7 @@ impl Core {
                 break;
             }
             // Records hold for messages before them, and come after those of this turn.
-            let same = last.filter(|&at| {
-                let before = entries[at].messages.last();
-                before.is_some_and(|before| before.message.topic() == one.message.topic())
-            });
-            let known = same.map_or_else(
-                || topics.get(one.message.topic()).copied(),
-                |at| Some(Some(at)),
-            );
+            let known = topics.get(one.message.topic()).copied();
             let room = |at: usize| {
                 let entry = &entries[at];
                 entry.messages.len() < MOST_IN_ENTRY
@@ -186,7 +178,6 @@ impl Core {
                     at
                 }
             };
-            last = one.once.is_none().then_some(at);
             entries[at].run.push(&one.message, may_be_brief);
             entries[at].messages.push(one);
         }
