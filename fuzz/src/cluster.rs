@@ -63,9 +63,7 @@ pub fn batch(bytes: &[u8]) {
         }
         let mut found = Vec::new();
         while !rest.is_empty() {
-            let mut is_first = true;
-            let (end, _) =
-                wire::leading(rest, |_, count| std::mem::take(&mut is_first) || count <= 3);
+            let (end, _) = wire::leading(rest, true, |_, count| count <= 3);
             found.extend(messages_of(&rest[..end]).map_while(Result::ok));
             rest = &rest[end..];
         }

@@ -218,12 +218,8 @@ impl EncodedRun {
     /// has none. Returns those that are left.
     pub fn push_fitting<'a>(&mut self, records: Records<'a>, most_bytes: usize) -> Records<'a> {
         let room = most_bytes.saturating_sub(self.bytes());
-        let mut must_fit = self.records.is_empty();
-        let (bytes, count) = leading(records.bytes, |end, _| {
-            let fits = end <= room || must_fit;
-            must_fit = false;
-            fits
-        });
+        let is_empty = self.records.is_empty();
+        let (bytes, count) = leading(records.bytes, is_empty, |end, _| end <= room);
         let (fitting, rest) = records.bytes.split_at(bytes);
         self.extend(fitting, count, records.has_brief);
         Records {
@@ -423,9 +419,13 @@ pub fn records(records: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The first of some messages' records, each with its length in front, as long as they are taken.
 ///
-/// A whole one is taken with the brief ones behind it. `takes` gets where these end, and how many records end there. Returns both of the last that it
-/// takes.
-pub fn leading(records: &[u8], mut takes: impl FnMut(usize, usize) -> bool) -> (usize, usize) {
+/// A whole one is taken with the brief ones behind it. `takes` gets where these end, and how many records end there.
+/// Where `takes_first`, it is not asked about the first. Returns both of the last that is taken.
+pub fn leading(
+    records: &[u8],
+    takes_first: bool,
+    takes: impl Fn(usize, usize) -> bool,
+) -> (usize, usize) {
     let mut reader = Reader {
         batch: records,
         at: 0,
@@ -442,7 +442,8 @@ pub fn leading(records: &[u8], mut takes: impl FnMut(usize, usize) -> bool) -> (
         if begins_brief(&records[reader.at..]) {
             continue;
         }
-        if !takes(reader.at, met) {
+        let is_taken = (takes_first && end == 0) || takes(reader.at, met);
+        if !is_taken {
             break;
         }
         (end, count) = (reader.at, met);
@@ -686,12 +687,12 @@ mod tests {
             run.push_record(record);
         }
         let all = run.as_records().bytes;
-        assert_eq!(leading(all, |_, count| count <= 2), (5, 2));
-        assert_eq!(leading(all, |end, _| end <= 4), (2, 1));
-        assert_eq!(leading(all, |_, _| true), (9, 3));
-        assert_eq!(leading(all, |_, _| false), (0, 0));
-        assert_eq!(leading(&[], |_, _| true), (0, 0));
-        assert_eq!(leading(&[1, 1, 9], |_, _| true), (3, 2), "no record");
+        assert_eq!(leading(all, false, |_, count| count <= 2), (5, 2));
+        assert_eq!(leading(all, false, |end, _| end <= 4), (2, 1));
+        assert_eq!(leading(all, false, |_, _| true), (9, 3));
+        assert_eq!(leading(all, false, |_, _| false), (0, 0));
+        assert_eq!(leading(&[], false, |_, _| true), (0, 0));
+        assert_eq!(leading(&[1, 1, 9], false, |_, _| true), (3, 2), "no record");
         assert_eq!(records(&[1, 1, 9]).count(), 1);
     }
 

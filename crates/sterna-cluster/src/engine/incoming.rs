@@ -127,10 +127,8 @@ impl Core {
     /// reader that keeps up with its publishers. So where its queue is half full, the next slice comes later.
     async fn deliver(&self, pace: &mut Pace, mut run: Run) {
         while !run.records.is_empty() {
-            let mut is_first = true;
-            let (bytes, count) = wire::leading(&run.records, |_, count| {
-                std::mem::take(&mut is_first) || count <= SLICE
-            });
+            // The first goes whatever is behind it, so that a slice has some.
+            let (bytes, count) = wire::leading(&run.records, true, |_, count| count <= SLICE);
             let slice = Run {
                 records: run.records.split_to(bytes),
                 subject: Arc::clone(&run.subject),
