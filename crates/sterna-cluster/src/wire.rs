@@ -6,6 +6,7 @@
 //! form, the same that a store keeps. From version 4 on it may be brief. Brief records stay behind the whole one that
 //! they need. `docs/cluster.md` has it as a table.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -188,6 +189,22 @@ impl EncodedRun {
     pub fn push(&mut self, message: &Message, may_be_brief: bool) {
         self.has_brief |= self.encoder.push(&mut self.records, message, may_be_brief);
         self.messages += 1;
+    }
+
+    /// The run as nodes of a version read it. `messages` are those that were pushed to it.
+    pub fn for_version<'a>(
+        &self,
+        version: u8,
+        messages: impl IntoIterator<Item = &'a Message>,
+    ) -> Cow<'_, Self> {
+        if version >= BRIEF || !self.has_brief {
+            return Cow::Borrowed(self);
+        }
+        let mut whole = Self::of(self.shard, self.kind);
+        for message in messages {
+            whole.push(message, false);
+        }
+        Cow::Owned(whole)
     }
 
     /// The kind of its records.
@@ -726,6 +743,12 @@ mod tests {
         assert!(saved > 200 * 20, "{saved} bytes less");
         assert_eq!(batch(QUEUES, [&whole])[0], QUEUES);
         assert_eq!(batch(QUEUES, [&brief])[0], BRIEF);
+        // A node that does not read it has joined since.
+        for (version, expected) in [(QUEUES, &whole), (BRIEF, &brief)] {
+            let run = brief.for_version(version, &messages);
+            assert_eq!(batch(version, [&*run]), batch(version, [expected]));
+            assert_eq!(batch(version, [&*run])[0], version);
+        }
         let same = |one: &Message, other: &Message| {
             (one.topic(), one.payload(), one.published_ms())
                 == (other.topic(), other.payload(), other.published_ms())

@@ -423,7 +423,7 @@ impl Core {
         matches!(tokio::time::timeout(limit, sent).await, Ok(Ok(())))
     }
 
-    /// A batch in the highest version that all nodes read.
+    /// A batch in the highest version that all nodes read; in a higher one where its records were made for that.
     pub(super) fn batch<'a>(
         &self,
         runs: impl IntoIterator<Item = &'a EncodedRun> + Clone,

@@ -221,7 +221,10 @@ impl Core {
             self.has_left(entry);
         }
         let writes = entries.into_iter().map(|entry| {
-            let payload = self.batch([&entry.run]);
+            // All nodes read the log, also one that has joined while the entry was waiting.
+            let version = self.table.borrow().version();
+            let messages = entry.messages.iter().map(|one| &*one.message);
+            let payload = wire::batch(version, [&*entry.run.for_version(version, messages)]);
             let bytes = payload.len();
             let mut publish = (PublishMessage::build().payload(payload)).message_id(&entry.id);
             // A message that settles a record has a name, and so it is alone.
