@@ -202,9 +202,8 @@ impl World {
         let waiting = |message: &&Message| {
             let is_first = || {
                 // A PUBREL waits until no PUBLISH with its identifier is to be sent again, or waits for PUBREC.
-                !(self.messages.iter()).any(|other| {
-                    other.id == message.id && other.is_old && other.stage == Stage::Published
-                })
+                !(self.messages.iter())
+                    .any(|other| other.id == message.id && other.stage == Stage::Published)
             };
             message.lane.is_none()
                 && (self.counting == Counting::Session
@@ -226,9 +225,11 @@ impl World {
         let message = self.messages[at].clone();
         let free: Vec<u64> = (self.lanes().into_iter())
             .filter(|&lane| {
+                // An answer of a lost unidirectional stream may still be on its way, on control.
                 let is_home = message.last_lane != 0 || Lane(lane).reply().is_control();
-                self.counting == Counting::Session
-                    || (is_home && self.is_free(number, message.id, lane))
+                is_home
+                    && (self.counting == Counting::Session
+                        || self.is_free(number, message.id, lane))
             })
             .collect();
         let Some(lane) = choose(&free, lane) else {
@@ -273,7 +274,11 @@ impl World {
             Up::Release(id) => {
                 let released = self.session.release(of, id);
                 if let Some((received, was_acknowledged)) = released {
-                    assert!(was_acknowledged, "PUBREL before PUBREC");
+                    assert!(
+                        was_acknowledged,
+                        "PUBREL before PUBREC\n{}",
+                        self.log.join("\n")
+                    );
                     let ReceivedId {
                         packet_id,
                         lane,
