@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use thin_vec::ThinVec;
 
 /// A transport connection of one shard.
 ///
@@ -100,7 +101,7 @@ pub struct ConnectionInfo {
     ///
     /// For a raw public key (RFC 7250) the one entry is that key (SubjectPublicKeyInfo). A resumed
     /// peer has the chain of the connection that received the ticket.
-    pub peer_certificates: Vec<Box<[u8]>>,
+    pub peer_certificates: ThinVec<Box<[u8]>>,
 }
 
 /// A client whose certificate was refused. Its handshake failed, and it has no connection.

@@ -248,7 +248,7 @@ impl Fixture {
                 protocol: protocol.into(),
                 peer: SocketAddr::from(([127, 0, 0, 1], 4000 + slot as u16)),
                 is_peer_proved: true,
-                peer_certificates: Vec::new(),
+                peer_certificates: [].into(),
             },
         );
         self.shard.opened(&mut self.wire, connection);

@@ -23,6 +23,7 @@ use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
 use rustls::HandshakeKind;
 use rustls::quic::{KeyChange, PacketKeySet, Secrets, ServerConnection, Version};
 use rustls::server::StoresServerSessions;
+use thin_vec::ThinVec;
 
 use super::SetupError;
 use super::path_memory::{self, Noted};
@@ -119,7 +120,7 @@ pub(super) struct Negotiated {
     /// The application protocol (ALPN).
     pub(super) protocol: Box<[u8]>,
     /// The peer's certificates in DER, end-entity first.
-    pub(super) certificates: Vec<Box<[u8]>>,
+    pub(super) certificates: ThinVec<Box<[u8]>>,
     /// Whether an earlier session was resumed.
     pub(super) resumed: bool,
     /// Whether there are keys for early data.

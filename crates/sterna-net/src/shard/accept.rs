@@ -3,10 +3,11 @@
 use std::io;
 
 use mio::{Interest, Registry};
+use thin_vec::ThinVec;
 
 use super::Shard;
 use super::admission::Throttle;
-use super::connection::{Connection, Phase};
+use super::connection::{Client, Connection, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
 use crate::bind::{Listener, ListenerKind};
@@ -216,13 +217,13 @@ fn admit(
     {
         return Err(NotAdmitted::Limit(RefusedConnection::NotBalancer));
     }
-    let place = if is_balancer {
-        None
+    let client = if is_balancer {
+        Client::Unnamed(ThinVec::new())
     } else {
         let place = core.peers.enter(peer.ip());
-        Some(place.ok_or(NotAdmitted::Limit(RefusedConnection::ConnectionsPerAddress))?)
+        Client::Named(place.ok_or(NotAdmitted::Limit(RefusedConnection::ConnectionsPerAddress))?)
     };
-    let address = place.is_some().then_some(peer.ip());
+    let address = (!is_balancer).then_some(peer.ip());
     let count = core.connections.len();
     if plain && count >= core.config.connections {
         return Err(NotAdmitted::Limit(RefusedConnection::Connections));
@@ -238,9 +239,9 @@ fn admit(
         protocol: Box::default(),
         peer,
         is_peer_proved: true,
-        peer_certificates: Vec::new(),
+        peer_certificates: ThinVec::new(),
     };
-    let mut connection = Connection::new(socket, info, place);
+    let mut connection = Connection::new(socket, info, client);
     if let Some(config) = &kind.tls {
         match tls::TlsSession::new(std::sync::Arc::clone(config)) {
             Ok(session) => connection.tls = Some(Box::new(session)),
@@ -253,9 +254,6 @@ fn admit(
     if let Some(config) = &kind.websocket {
         let session = websocket::WebSocketSession::new(std::sync::Arc::clone(config));
         connection.websocket = Some(Box::new(session));
-    }
-    if is_balancer {
-        connection.header = Some(Box::default());
     }
     if plain {
         connection.phase = Phase::Open;

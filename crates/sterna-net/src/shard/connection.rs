@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Write};
 use std::net::IpAddr;
 
 use mio::net::TcpStream;
+use thin_vec::ThinVec;
 
 use crate::outbox::{Outbox, Pool};
 use crate::peers::Place;
@@ -71,14 +72,20 @@ pub(super) enum Pushed {
     Enough,
 }
 
+/// The client at the other end, or behind a balancer there.
+#[derive(Debug)]
+pub(super) enum Client {
+    /// It has one of its address's places.
+    Named(#[expect(dead_code, reason = "dropping it gives it back")] Place),
+    /// The balancer's header has yet to name it: the part that was received.
+    Unnamed(ThinVec<u8>),
+}
+
 /// See the module's description.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
 pub(super) struct Connection {
-    /// One of its address's; `None` while a balancer's client is not known.
-    pub(super) place: Option<Place>,
-    /// The received part of a balancer's header, until that is complete.
-    pub(super) header: Option<Box<PartialHeader>>,
+    pub(super) client: Client,
     pub(super) socket: TcpStream,
     pub(super) info: ConnectionInfo,
     pub(super) phase: Phase,
@@ -116,12 +123,6 @@ pub(super) struct Connection {
     weighed_bytes: u32,
 }
 
-/// The received part of a balancer's header.
-#[derive(Debug, Default)]
-pub(super) struct PartialHeader {
-    pub(super) bytes: Vec<u8>,
-}
-
 /// End of a connection.
 #[derive(Debug)]
 pub(super) struct ConnectionEnd {
@@ -145,10 +146,9 @@ impl ConnectionEnd {
 }
 
 impl Connection {
-    pub(super) fn new(socket: TcpStream, info: ConnectionInfo, place: Option<Place>) -> Self {
+    pub(super) fn new(socket: TcpStream, info: ConnectionInfo, client: Client) -> Self {
         Self {
-            place,
-            header: None,
+            client,
             socket,
             info,
             phase: Phase::Handshake,
@@ -187,14 +187,19 @@ impl Connection {
         self.weighed_bytes = weight_bytes;
     }
 
+    /// Whether a balancer's header is not complete.
+    pub(super) const fn awaits_header(&self) -> bool {
+        matches!(self.client, Client::Unnamed(_))
+    }
+
     /// Whether a balancer's header has begun and is not complete.
     pub(super) fn has_part_of_header(&self) -> bool {
-        (self.header.as_ref()).is_some_and(|header| !header.bytes.is_empty())
+        matches!(&self.client, Client::Unnamed(part) if !part.is_empty())
     }
 
     /// The address under which its handshake counts; `None` while that is not known.
     pub(super) fn half_open_address(&self) -> Option<IpAddr> {
-        self.place.as_ref().map(|_| self.info.peer.ip())
+        (!self.awaits_header()).then(|| self.info.peer.ip())
     }
 
     /// Whether the handler may queue bytes.
@@ -469,9 +474,12 @@ fn write(mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<Option<us
 #[cfg(test)]
 mod tests {
     use super::Connection;
+    use crate::table::slot_bytes;
 
     #[test]
     fn an_idle_connection_is_small() {
-        assert!(size_of::<Connection>() <= 184);
+        // With debug assertions, sockets of mio remember their selector.
+        let of_mio = if cfg!(debug_assertions) { 8 } else { 0 };
+        assert_eq!(slot_bytes::<Connection>(), 160 + of_mio);
     }
 }

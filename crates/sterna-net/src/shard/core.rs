@@ -396,7 +396,7 @@ impl Connection {
 /// Whether a deadline of this kind still has a meaning.
 fn concerns(kind: Kind, connection: &Connection) -> bool {
     match kind {
-        Kind::Header => connection.phase == Phase::Handshake && connection.header.is_some(),
+        Kind::Header => connection.phase == Phase::Handshake && connection.awaits_header(),
         Kind::Handshake => connection.phase == Phase::Handshake,
         Kind::Closing => connection.phase == Phase::Closing,
         Kind::Lingering => connection.phase == Phase::Lingering,

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use super::Shard;
-use super::connection::{Connection, Hangup, Phase};
+use super::connection::{Client, Connection, Hangup, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
 use crate::contain::contain;
@@ -80,7 +80,7 @@ impl<H: Handler> Shard<H> {
             return;
         }
         let mut end = PARTIAL_ROOM + count;
-        if connection.header.is_some() {
+        if connection.awaits_header() {
             let Some(header_bytes) = self.take_header(id, count) else {
                 return;
             };
@@ -108,12 +108,14 @@ impl<H: Handler> Shard<H> {
     fn take_header(&mut self, id: ConnectionId, count: usize) -> Option<usize> {
         let maximum_bytes = self.core.config.proxy_header_bytes;
         let connection = self.core.connections.get_mut(id)?;
-        let partial = connection.header.as_deref_mut()?;
-        let before = partial.bytes.len();
+        let Client::Unnamed(partial) = &mut connection.client else {
+            return None;
+        };
+        let before = partial.len();
         let room = (maximum_bytes + 1).saturating_sub(before).min(count);
         let read = &self.scratch.read[PARTIAL_ROOM..PARTIAL_ROOM + room];
-        partial.bytes.extend_from_slice(read);
-        let header = match proxy_header::read(&partial.bytes, maximum_bytes) {
+        partial.extend_from_slice(read);
+        let header = match proxy_header::read(partial, maximum_bytes) {
             Ok(Some(header)) => header,
             Ok(None) => return None,
             Err(detail) => {
@@ -134,8 +136,7 @@ impl<H: Handler> Shard<H> {
         match admitted {
             Ok(place) => {
                 connection.info.peer = peer;
-                connection.place = Some(place);
-                connection.header = None;
+                connection.client = Client::Named(place);
                 let is_plain = connection.tls.is_none() && connection.websocket.is_none();
                 tracing::debug!(?id, %peer, %balancer, "a balancer connects for a client");
                 if is_plain {

@@ -78,7 +78,7 @@ impl<H: Handler> Simulation<H> {
                 protocol: options.protocol.into(),
                 peer,
                 is_peer_proved: !options.early,
-                peer_certificates: options.certificates,
+                peer_certificates: options.certificates.into(),
             },
             streams: BTreeMap::new(),
             confirmed: !options.early,

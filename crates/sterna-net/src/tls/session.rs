@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{Error, HandshakeKind, ServerConfig};
+use thin_vec::ThinVec;
 
 use crate::outbox::Pool;
 
@@ -78,7 +79,7 @@ impl TlsSession {
     }
 
     /// The client's certificates, end-entity first.
-    pub(crate) fn peer_certificates(&self) -> Vec<Box<[u8]>> {
+    pub(crate) fn peer_certificates(&self) -> ThinVec<Box<[u8]>> {
         let chain = self.tls.peer_certificates().unwrap_or_default();
         chain.iter().map(|der| der.as_ref().into()).collect()
     }
