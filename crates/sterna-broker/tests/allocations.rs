@@ -178,7 +178,7 @@ fn idle_sessions() {
     let with_keys = allocated_bytes() - before - size_of_val(sessions.as_slice());
     let per_session = with_keys / SESSIONS;
     println!("{per_session} bytes an idle session");
-    assert!(per_session < 350, "{per_session} bytes");
+    assert!(per_session < 320, "{per_session} bytes");
     let before = allocated_bytes();
     for (session, name) in sessions.iter().zip(&names) {
         subscribe(
