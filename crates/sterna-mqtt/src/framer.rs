@@ -166,31 +166,30 @@ impl Framer {
         input: &mut &'i [u8],
         max_packet_bytes: usize,
     ) -> Result<Option<Frame<'a>>, DecodeError> {
-        if let None | Some(Partial::Assembled(_)) = self.partial.as_deref() {
-            // The common case: the packet lies whole in the input.
-            let header = match parse_header(input, max_packet_bytes) {
-                Ok(header) => header,
-                Err(error) => return Err(self.fail(error)),
-            };
-            if let Header::Complete {
-                header_bytes,
-                remaining_bytes,
-            } = header
-                && let Some(body) = input.get(header_bytes..header_bytes + remaining_bytes)
-            {
-                self.partial = None;
-                let first = input[0];
-                *input = &input[header_bytes + remaining_bytes..];
-                return Ok(Some(Frame {
-                    first,
-                    body,
-                    shared: None,
-                }));
-            }
-            self.partial = None;
-            if input.is_empty() {
-                return Ok(None);
-            }
+        if self.partial.is_some() && !self.release() {
+            return self.assemble(input, max_packet_bytes);
+        }
+        // The common case: the packet lies whole in the input.
+        let header = match parse_header(input, max_packet_bytes) {
+            Ok(header) => header,
+            Err(error) => return Err(self.fail(error)),
+        };
+        if let Header::Complete {
+            header_bytes,
+            remaining_bytes,
+        } = header
+            && let Some(body) = input.get(header_bytes..header_bytes + remaining_bytes)
+        {
+            let first = input[0];
+            *input = &input[header_bytes + remaining_bytes..];
+            return Ok(Some(Frame {
+                first,
+                body,
+                shared: None,
+            }));
+        }
+        if input.is_empty() {
+            return Ok(None);
         }
         self.assemble(input, max_packet_bytes)
     }
@@ -214,6 +213,16 @@ impl Framer {
             Some(Partial::Assembled(bytes)) => bytes.len(),
             None | Some(Partial::Header { .. } | Partial::Failed(_)) => 0,
         }
+    }
+
+    /// Drops a packet that was handed out; false where there is none.
+    #[cold]
+    fn release(&mut self) -> bool {
+        let is_done = matches!(self.partial.as_deref(), Some(Partial::Assembled(_)));
+        if is_done {
+            self.partial = None;
+        }
+        is_done
     }
 
     #[cold]
