@@ -101,17 +101,16 @@ impl<'a> Frame<'a> {
 ///
 /// A packet that lies whole in the input is borrowed from it. Only a partial packet is buffered.
 /// The buffer grows with the bytes that arrive, never by the claimed length. The call after the
-/// packet releases it. An idle framer holds no heap memory.
+/// packet releases it. An idle framer is one pointer, and holds no heap memory.
 #[derive(Debug, Default)]
 pub struct Framer {
-    state: State,
+    /// `None` between packets.
+    partial: Option<Box<Partial>>,
 }
 
-#[derive(Debug, Default)]
-enum State {
-    /// Between packets.
-    #[default]
-    Empty,
+/// A packet that does not lie whole in the input.
+#[derive(Debug)]
+enum Partial {
     /// Within the fixed header: the bytes so far.
     Header { bytes: [u8; 5], len: u8 },
     /// Within the body: the bytes so far.
@@ -124,6 +123,15 @@ enum State {
     Assembled(Bytes),
     /// The bytes could not be cut; the rest of the lane cannot be either.
     Failed(DecodeError),
+}
+
+impl Default for Partial {
+    fn default() -> Self {
+        Self::Header {
+            bytes: [0; 5],
+            len: 0,
+        }
+    }
 }
 
 /// Content of the start of a packet.
@@ -158,33 +166,30 @@ impl Framer {
         input: &mut &'i [u8],
         max_packet_bytes: usize,
     ) -> Result<Option<Frame<'a>>, DecodeError> {
-        if let State::Empty | State::Assembled(_) = self.state {
-            // The common case: the packet lies whole in the input.
-            let header = match parse_header(input, max_packet_bytes) {
-                Ok(header) => header,
-                Err(error) => return Err(self.fail(error)),
-            };
-            if let Header::Complete {
-                header_bytes,
-                remaining_bytes,
-            } = header
-                && let Some(body) = input.get(header_bytes..header_bytes + remaining_bytes)
-            {
-                if let State::Assembled(_) = self.state {
-                    self.state = State::Empty;
-                }
-                let first = input[0];
-                *input = &input[header_bytes + remaining_bytes..];
-                return Ok(Some(Frame {
-                    first,
-                    body,
-                    shared: None,
-                }));
-            }
-            self.state = State::Empty;
-            if input.is_empty() {
-                return Ok(None);
-            }
+        if self.partial.is_some() && !self.release() {
+            return self.assemble(input, max_packet_bytes);
+        }
+        // The common case: the packet lies whole in the input.
+        let header = match parse_header(input, max_packet_bytes) {
+            Ok(header) => header,
+            Err(error) => return Err(self.fail(error)),
+        };
+        if let Header::Complete {
+            header_bytes,
+            remaining_bytes,
+        } = header
+            && let Some(body) = input.get(header_bytes..header_bytes + remaining_bytes)
+        {
+            let first = input[0];
+            *input = &input[header_bytes + remaining_bytes..];
+            return Ok(Some(Frame {
+                first,
+                body,
+                shared: None,
+            }));
+        }
+        if input.is_empty() {
+            return Ok(None);
         }
         self.assemble(input, max_packet_bytes)
     }
@@ -192,27 +197,37 @@ impl Framer {
     /// First byte of the packet of which only a part has arrived, if there is one. A server looks
     /// at it to refuse a packet before it is complete.
     #[must_use]
-    pub const fn partial(&self) -> Option<u8> {
-        match &self.state {
-            State::Header { bytes, .. } => Some(bytes[0]),
-            State::Body { first, .. } => Some(*first),
-            State::Empty | State::Assembled(_) | State::Failed(_) => None,
+    pub fn partial(&self) -> Option<u8> {
+        match self.partial.as_deref()? {
+            Partial::Header { bytes, .. } => Some(bytes[0]),
+            Partial::Body { first, .. } => Some(*first),
+            Partial::Assembled(_) | Partial::Failed(_) => None,
         }
     }
 
-    /// Bytes of heap memory that the framer holds now.
+    /// Bytes of the buffer for a packet's body that the framer holds now.
     #[must_use]
-    pub const fn buffered_bytes(&self) -> usize {
-        match &self.state {
-            State::Body { body, .. } => body.capacity(),
-            State::Assembled(bytes) => bytes.len(),
-            State::Empty | State::Header { .. } | State::Failed(_) => 0,
+    pub fn buffered_bytes(&self) -> usize {
+        match self.partial.as_deref() {
+            Some(Partial::Body { body, .. }) => body.capacity(),
+            Some(Partial::Assembled(bytes)) => bytes.len(),
+            None | Some(Partial::Header { .. } | Partial::Failed(_)) => 0,
         }
+    }
+
+    /// Drops a packet that was handed out; false where there is none.
+    #[cold]
+    fn release(&mut self) -> bool {
+        let is_done = matches!(self.partial.as_deref(), Some(Partial::Assembled(_)));
+        if is_done {
+            self.partial = None;
+        }
+        is_done
     }
 
     #[cold]
     fn fail(&mut self, error: DecodeError) -> DecodeError {
-        self.state = State::Failed(error);
+        self.partial = Some(Box::new(Partial::Failed(error)));
         error
     }
 
@@ -222,15 +237,10 @@ impl Framer {
         input: &mut &[u8],
         max_packet_bytes: usize,
     ) -> Result<Option<Frame<'a>>, DecodeError> {
+        let partial = &mut **self.partial.get_or_insert_default();
         loop {
-            match &mut self.state {
-                State::Empty | State::Assembled(_) => {
-                    self.state = State::Header {
-                        bytes: [0; 5],
-                        len: 0,
-                    };
-                }
-                State::Header { bytes, len } => {
+            match partial {
+                Partial::Header { bytes, len } => {
                     // The header is completed byte by byte so that nothing of the body is taken.
                     let Some((&byte, rest)) = input.split_first() else {
                         return Ok(None);
@@ -240,21 +250,25 @@ impl Framer {
                     *len += 1;
                     let header = match parse_header(&bytes[..usize::from(*len)], max_packet_bytes) {
                         Ok(header) => header,
-                        Err(error) => return Err(self.fail(error)),
+                        Err(error) => {
+                            *partial = Partial::Failed(error);
+                            return Err(error);
+                        }
                     };
                     if let Header::Complete {
                         remaining_bytes, ..
                     } = header
                     {
-                        self.state = State::Body {
+                        *partial = Partial::Body {
                             first: bytes[0],
                             remaining_bytes: remaining_bytes as u32,
                             body: Vec::new(),
                         };
                     }
                 }
-                State::Failed(error) => return Err(*error),
-                State::Body {
+                Partial::Failed(error) => return Err(*error),
+                Partial::Assembled(_) => *partial = Partial::default(),
+                Partial::Body {
                     first,
                     remaining_bytes,
                     body,
@@ -271,9 +285,8 @@ impl Framer {
                         return Ok(None);
                     }
                     let first = *first;
-                    let body = Bytes::from(mem::take(body));
-                    self.state = State::Assembled(body);
-                    let State::Assembled(body) = &self.state else {
+                    *partial = Partial::Assembled(Bytes::from(mem::take(body)));
+                    let Partial::Assembled(body) = partial else {
                         return Ok(None);
                     };
                     return Ok(Some(Frame {

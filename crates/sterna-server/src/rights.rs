@@ -109,7 +109,9 @@ impl Policy {
         if !self.still_trusts(info) {
             return false;
         }
-        if let Some(grant) = identity.grant() {
+        if let Some(grant) = identity.grant()
+            && !grant.is_of_file()
+        {
             return self.issuer.stands_by(grant) || self.webhook.stands_by(grant);
         }
         let certificate = info.and_then(|info| info.peer_certificates.first());

@@ -38,7 +38,8 @@ pub struct Connection {
     pub(super) unacknowledged_qos1: u32,
     /// When the last packet arrived; before CONNECT, when the connection began.
     pub(super) last_received_ms: u64,
-    pub(super) authentication_method: Option<Box<str>>,
+    /// A thin pointer, because few clients name a method.
+    pub(super) authentication_method: Option<Box<Box<str>>>,
     /// `None` until the client sets the first.
     pub(super) incoming_aliases: Option<Box<IncomingAliases>>,
     pub(super) outgoing_aliases: Option<Box<OutgoingAliases>>,
@@ -140,7 +141,9 @@ impl Connection {
     /// The authentication method that the client named in its CONNECT.
     #[must_use]
     pub fn authentication_method(&self) -> Option<&str> {
-        self.authentication_method.as_deref()
+        self.authentication_method
+            .as_deref()
+            .map(|method| &**method)
     }
 
     /// The Keep Alive time in force, in seconds; 0 if it is off.
@@ -463,7 +466,7 @@ impl Connection {
                 Property::RequestProblemInformation(v) => self.wants_problem_information = v,
                 Property::RequestResponseInformation(v) => self.wants_response_information = v,
                 Property::AuthenticationMethod(v) => {
-                    self.authentication_method = Some(Box::from(v));
+                    self.authentication_method = Some(Box::new(Box::from(v)));
                 }
                 _ => {}
             }

@@ -11,22 +11,27 @@ use crate::mail::Mail;
 /// Most questions for one packet or request. The rules refuse an action that is not asked about.
 const MAXIMUM_QUESTIONS: u8 = 64;
 
-/// The question to the webhook under way, and the number of questions since an action was last let through.
+/// The questions to the webhook since an action was last let through; `None` if there was none.
 #[derive(Debug, Default)]
-pub(crate) struct Asking {
-    ticket: Option<Box<WebhookTicket>>,
-    questions: u8,
+pub(crate) struct Asking(Option<Box<Questions>>);
+
+#[derive(Debug, Default)]
+struct Questions {
+    /// The question under way.
+    ticket: Option<WebhookTicket>,
+    /// How many there were.
+    asked: u8,
 }
 
 impl Asking {
     /// Whether an answer is awaited.
-    pub(crate) const fn is_waiting(&self) -> bool {
-        self.ticket.is_some()
+    pub(crate) fn is_waiting(&self) -> bool {
+        (self.0.as_ref()).is_some_and(|questions| questions.ticket.is_some())
     }
 
     /// The answer has come; false if none was awaited.
     pub(crate) fn answered(&mut self) -> bool {
-        self.ticket.take().is_some()
+        (self.0.as_mut()).is_some_and(|questions| questions.ticket.take().is_some())
     }
 
     /// Whether an action has to wait: a rule asks, and there is no recent answer. `kind` is that of a message
@@ -41,7 +46,8 @@ impl Asking {
         (topic, kind): (&str, MessageKind),
     ) -> bool {
         let asks = cx.policy.rules.asks(subject, action, topic, kind);
-        if !asks || self.questions >= MAXIMUM_QUESTIONS {
+        let asked = self.0.as_ref().map_or(0, |questions| questions.asked);
+        if !asks || asked >= MAXIMUM_QUESTIONS {
             return false;
         }
         let Some(post) = cx.outbox.postbox(cx.shard) else {
@@ -63,9 +69,10 @@ impl Asking {
                 outcome: Ok(None),
             });
         });
-        self.questions += 1;
+        let questions = self.0.get_or_insert_default();
+        questions.asked += 1;
         match ticket {
-            Ok(ticket) => self.ticket = Some(Box::new(ticket)),
+            Ok(ticket) => questions.ticket = Some(ticket),
             Err(refusal) => {
                 let peer = cx.net.info(connection).map(|info| info.peer);
                 tracing::info!(
@@ -78,11 +85,11 @@ impl Asking {
                 );
             }
         }
-        self.ticket.is_some()
+        questions.ticket.is_some()
     }
 
     /// An action was let through.
-    pub(crate) const fn passed(&mut self) {
-        self.questions = 0;
+    pub(crate) fn passed(&mut self) {
+        self.0 = None;
     }
 }

@@ -1,4 +1,4 @@
-//! The framers that cut the bytes of each stream of a connection.
+//! The streams of a connection: the framers that cut their bytes, and which of them are mute.
 
 use sterna_net::StreamId;
 use thin_vec::ThinVec;
@@ -7,7 +7,16 @@ use thin_vec::ThinVec;
 #[derive(Debug, Default)]
 pub(crate) struct Framers<F> {
     control: F,
-    others: ThinVec<(StreamId, F)>,
+    others: ThinVec<Stream<F>>,
+}
+
+/// A stream beside the control stream.
+#[derive(Debug)]
+struct Stream<F> {
+    id: StreamId,
+    framer: F,
+    /// Whether the client reads it no more.
+    is_mute: bool,
 }
 
 impl<F: Default> Framers<F> {
@@ -16,10 +25,14 @@ impl<F: Default> Framers<F> {
         if stream == StreamId::FIRST {
             return std::mem::take(&mut self.control);
         }
-        if let Some((_, framer)) = self.others.iter_mut().find(|(id, _)| *id == stream) {
-            return std::mem::take(framer);
+        if let Some(known) = self.find_mut(stream) {
+            return std::mem::take(&mut known.framer);
         }
-        self.others.push((stream, F::default()));
+        self.others.push(Stream {
+            id: stream,
+            framer: F::default(),
+            is_mute: false,
+        });
         F::default()
     }
 
@@ -27,24 +40,44 @@ impl<F: Default> Framers<F> {
     pub(crate) fn put_back(&mut self, stream: StreamId, framer: F) {
         if stream == StreamId::FIRST {
             self.control = framer;
-        } else if let Some((_, place)) = self.others.iter_mut().find(|(id, _)| *id == stream) {
-            *place = framer;
+        } else if let Some(known) = self.find_mut(stream) {
+            known.framer = framer;
         }
     }
 
     /// All framers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &F> {
-        let others = self.others.iter().map(|(_, framer)| framer);
+        let others = self.others.iter().map(|stream| &stream.framer);
         std::iter::once(&self.control).chain(others)
     }
 
     /// Whether a stream beside the control stream is known.
     pub(crate) fn has(&self, stream: StreamId) -> bool {
-        self.others.iter().any(|(id, _)| *id == stream)
+        self.find(stream).is_some()
+    }
+
+    /// Notes that the client reads a stream no more, if that is known.
+    pub(crate) fn mute(&mut self, stream: StreamId) {
+        if let Some(known) = self.find_mut(stream) {
+            known.is_mute = true;
+        }
+    }
+
+    /// Whether a stream is known that the client reads no more.
+    pub(crate) fn is_mute(&self, stream: StreamId) -> bool {
+        self.find(stream).is_some_and(|known| known.is_mute)
     }
 
     /// Forgets a stream beside the control stream.
     pub(crate) fn forget(&mut self, stream: StreamId) {
-        self.others.retain(|(id, _)| *id != stream);
+        self.others.retain(|known| known.id != stream);
+    }
+
+    fn find(&self, stream: StreamId) -> Option<&Stream<F>> {
+        self.others.iter().find(|known| known.id == stream)
+    }
+
+    fn find_mut(&mut self, stream: StreamId) -> Option<&mut Stream<F>> {
+        self.others.iter_mut().find(|known| known.id == stream)
     }
 }

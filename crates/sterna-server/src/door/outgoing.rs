@@ -66,15 +66,15 @@ impl StepOutput {
                 .sum::<usize>()
     }
 
-    /// Hands everything over. Output for one of the `mute` streams goes on the control stream.
+    /// Hands everything over. Output for a stream that `is_mute` goes on the control stream.
     pub(crate) fn flush(
         &mut self,
         net: &mut dyn Network,
         connection: ConnectionId,
-        mute: &[StreamId],
+        is_mute: impl Fn(StreamId) -> bool,
     ) {
         for (stream, buffer) in &mut self.lanes {
-            if mute.contains(stream) {
+            if is_mute(*stream) {
                 self.control.extend_from_slice(&buffer.split());
             }
         }

@@ -10,7 +10,7 @@ use crate::config;
 /// Client identifiers that one client may be given.
 const MAXIMUM_CLIENT_IDS: usize = 64;
 
-/// The grant of a signed token or of the webhook.
+/// The grant of a token or of the webhook.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// Until when, in milliseconds since the Unix epoch; `None` for ever.
@@ -24,6 +24,8 @@ pub(crate) struct Grant {
 /// Why it was given, which has to stay so.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Basis {
+    /// A token of the file, which gives nothing but time.
+    File,
     /// The key that has signed the token, and the settings by which it was accepted.
     Jwt(KeyId, Arc<config::Jwt>),
     /// The URL that was asked.
@@ -53,6 +55,16 @@ impl Grant {
         })
     }
 
+    /// Gives until a time in milliseconds since the Unix epoch, as a token of the file does.
+    pub(super) const fn until(until_ms: u64) -> Self {
+        Self {
+            until_ms: Some(until_ms),
+            client_ids: None,
+            standing: None,
+            basis: Basis::File,
+        }
+    }
+
     /// When it ends, in milliseconds since the Unix epoch; `None` for never.
     pub(crate) const fn until_ms(&self) -> Option<u64> {
         self.until_ms
@@ -66,6 +78,11 @@ impl Grant {
     /// Whether the webhook has given it.
     pub(crate) const fn is_of_webhook(&self) -> bool {
         matches!(self.basis, Basis::Webhook(_))
+    }
+
+    /// Whether a token of the file has given it.
+    pub(crate) const fn is_of_file(&self) -> bool {
+        matches!(self.basis, Basis::File)
     }
 
     pub(super) const fn basis(&self) -> &Basis {

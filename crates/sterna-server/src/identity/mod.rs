@@ -14,7 +14,6 @@ mod trust;
 mod users;
 mod webhook;
 
-use std::num::NonZero;
 use std::sync::Arc;
 
 pub(crate) use certificate::{Holder, common_name};
@@ -45,9 +44,7 @@ pub(crate) type Outcome = Result<Option<Identity>, Refusal>;
 pub struct Identity {
     user: Option<Arc<str>>,
     proof: Proof,
-    /// When a token of the file ends, in milliseconds since the Unix epoch.
-    until_ms: Option<NonZero<u64>>,
-    /// The grant of a signed token or of the webhook, beside the name.
+    /// The grant of a token or of the webhook, beside the name; `None` where a token of the file never ends.
     grant: Option<Arc<Grant>>,
     /// Groups and rules of the client; where clients can have them, an empty standing if it has
     /// none.
@@ -98,7 +95,6 @@ impl Identity {
         Self {
             user: Some(user.into()),
             proof,
-            until_ms: None,
             grant: None,
             standing: None,
         }
@@ -106,9 +102,8 @@ impl Identity {
 
     /// The same client until a time in milliseconds since the Unix epoch; `None` for ever.
     pub(crate) fn until(self, until_ms: Option<u64>) -> Self {
-        let until_ms =
-            until_ms.map(|until_ms| NonZero::new(until_ms).unwrap_or(NonZero::<u64>::MIN));
-        Self { until_ms, ..self }
+        let grant = until_ms.map(|until_ms| Arc::new(Grant::until(until_ms)));
+        Self { grant, ..self }
     }
 
     /// The user of this name, as far as a token gives.
@@ -134,7 +129,6 @@ impl Identity {
         Self {
             user: None,
             proof,
-            until_ms: None,
             grant: None,
             standing: None,
         }
@@ -158,15 +152,14 @@ impl Identity {
         self.proof
     }
 
-    /// The grant of a signed token or of the webhook, beside the name.
+    /// The grant of a token or of the webhook, beside the name.
     pub(crate) fn grant(&self) -> Option<&Grant> {
         self.grant.as_deref()
     }
 
     /// When it ends, in milliseconds since the Unix epoch; `None` for never.
     pub(crate) fn until_ms(&self) -> Option<u64> {
-        let until_ms = self.until_ms.map(NonZero::get);
-        until_ms.or_else(|| self.grant.as_deref()?.until_ms())
+        self.grant.as_deref()?.until_ms()
     }
 
     /// Groups and rules, where a token or the webhook has given any.

@@ -106,7 +106,8 @@ impl Door {
             }
             Acknowledgement::Finish(stream) => {
                 // Written answers go before the end of the stream.
-                self.out.flush(cx.net, client.id, &client.mute);
+                let is_mute = |stream| client.framers.is_mute(stream);
+                self.out.flush(cx.net, client.id, is_mute);
                 if stream.is_bidirectional() {
                     cx.net.finish(client.id, stream);
                 }

@@ -63,7 +63,7 @@ impl Door {
         let keep_alive_s = listener.server_keep_alive_s;
         let now_ms = cx.now_ms;
         let admission = match Admission::new(connect, &cx.policy.mqtt, keep_alive_s, now_ms) {
-            Ok(admission) => Box::new(admission),
+            Ok(admission) => admission,
             Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
         };
         client.name = admission.client_id.as_str().into();
@@ -88,7 +88,7 @@ impl Door {
                 self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
             }
             Verdict::Pending(pending) => {
-                client.state = State::Password(admission, Box::new(pending));
+                client.state = State::Password(Box::new((admission, pending)));
             }
             Verdict::Challenge(exchange, _)
                 if connect
@@ -98,7 +98,7 @@ impl Door {
                 self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
             }
             Verdict::Challenge(exchange, challenge) => {
-                client.state = State::Exchange(admission, exchange);
+                client.state = State::Exchange(Box::new((admission, *exchange)));
                 client.engine.auth(
                     ReasonCode::ContinueAuthentication,
                     Some(challenge.as_bytes()),
@@ -124,13 +124,14 @@ impl Door {
                 ACTION => {
                     client.asking.answered();
                     match std::mem::replace(&mut client.state, State::New) {
-                        State::Asking(admission, identity) => {
+                        State::Asking(asking) => {
+                            let (admission, identity) = *asking;
                             let name = (!admission.assigned).then_some(&*admission.client_id);
                             if is_banned(cx, client.id, &identity, name) {
                                 let banned = Refusal::Banned;
                                 return door.refuse_claim(cx, client, identity.user(), banned);
                             }
-                            door.admit_asked(cx, client, admission, *identity);
+                            door.admit_asked(cx, client, admission, identity);
                         }
                         other => client.state = other,
                     }
@@ -140,7 +141,8 @@ impl Door {
                 _ => {}
             }
             match std::mem::replace(&mut client.state, State::New) {
-                State::Password(admission, pending) => {
+                State::Password(password) => {
+                    let (admission, pending) = *password;
                     let claimed = pending.claimed();
                     match pending.decided(&cx.policy.users, &cx.policy.webhook, outcome) {
                         Ok(identity) => door.admit(cx, client, admission, identity),
@@ -160,11 +162,10 @@ impl Door {
         if matches!(client.state, State::Live(_)) {
             return self.reauthenticate(cx, client, auth.reason, data);
         }
-        if let State::Exchange(mut admission, exchange) =
-            std::mem::replace(&mut client.state, State::New)
-        {
+        if let State::Exchange(begun) = std::mem::replace(&mut client.state, State::New) {
+            let (mut admission, exchange) = *begun;
             let user = exchange.user().to_owned();
-            match finish(cx, client.id, *exchange, data) {
+            match finish(cx, client.id, exchange, data) {
                 Ok((identity, last)) => {
                     admission.authentication_data = Some(last);
                     self.admit(cx, client, admission, identity);
@@ -328,7 +329,7 @@ impl Door {
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
-        admission: Box<Admission>,
+        admission: Admission,
         identity: Identity,
     ) {
         let name = (!admission.assigned).then_some(&*admission.client_id);
@@ -355,7 +356,7 @@ impl Door {
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
-        mut admission: Box<Admission>,
+        mut admission: Admission,
         identity: Identity,
     ) {
         if !admission.assigned
@@ -376,9 +377,10 @@ impl Door {
             let about = (will.message.topic(), MessageKind::of(&will.message));
             let letter = (client.id, ACTION);
             if (client.asking).must_wait(cx, letter, subject, ActionName::Publish, about) {
-                client.state = State::Asking(admission, Box::new(identity));
+                client.state = State::Asking(Box::new((admission, identity)));
                 return;
             }
+            client.asking.passed();
         }
         if cx.memory.stage() >= Stage::RefuseNewcomers {
             let detail = "memory is short";
@@ -431,7 +433,9 @@ impl Door {
             Ok(Opened::Ready { session, present }) => {
                 self.welcome(cx, client, session, (present, token), admission);
             }
-            Ok(Opened::Pending { session }) => client.state = State::Opening(session, admission),
+            Ok(Opened::Pending { session }) => {
+                client.state = State::Opening(Box::new((session, admission)));
+            }
             Err(OpenError::InvalidWillTopic) => {
                 self.refuse(cx, client, ReasonCode::TopicNameInvalid, "the will's topic");
             }
@@ -481,7 +485,8 @@ impl Door {
             cx,
             connection(consumer),
             |door, cx, client| match std::mem::replace(&mut client.state, State::New) {
-                State::Opening(awaited, admission) if awaited == session => {
+                State::Opening(opening) if opening.0 == session => {
+                    let (_, admission) = *opening;
                     // A new session that ends with its connection builds on nothing: in a cluster its client is
                     // let in without NATS, whatever else waits for that.
                     let builds_on = present || client.is_bound || cx.fence.is_none();
@@ -501,13 +506,13 @@ impl Door {
         client: &mut Client,
         session: SessionKey,
         (present, token): (bool, u64),
-        admission: Box<Admission>,
+        admission: Admission,
     ) {
         client.state = State::Opened(session);
         client.is_resumed = present;
         cx.note_origin(client.id, session);
         let token = if present { cx.broker.token() } else { token };
-        let welcome = Acknowledgement::ConnAck(session, present, admission);
+        let welcome = Acknowledgement::ConnAck(session, present, Box::new(admission));
         let mut unsettled = cx.broker.unacknowledged(session).into_iter();
         if unsettled.any(|entry| matches!(entry, Unacknowledged::HandedOver { .. })) {
             // PUBREL follows at once.

@@ -64,9 +64,12 @@ impl Door {
         let state = std::mem::replace(&mut client.state, State::Ended);
         client.held = ThinVec::new();
         client.promises.clear();
-        if let State::Live(session) | State::Opening(session, _) | State::Opened(session) = state {
-            cx.broker.close(cx.now_ms, session, close);
-        }
+        let session = match state {
+            State::Opening(opening) => opening.0,
+            State::Opened(session) | State::Live(session) => session,
+            _ => return,
+        };
+        cx.broker.close(cx.now_ms, session, close);
     }
 
     /// Ends a connection for a reason of the broker's own, with a line for the operator.
@@ -208,9 +211,7 @@ impl Door {
                 }
                 Self::lane_gone(cx, client, stream);
             } else {
-                if client.framers.has(stream) {
-                    client.mute.push(stream);
-                }
+                client.framers.mute(stream);
                 door.send_again(cx, client, Lane(stream.0));
             }
         });
@@ -234,7 +235,6 @@ impl Door {
     /// Forgets a data stream. The session's state does not depend on it.
     pub(super) fn lane_gone(cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
         client.framers.forget(stream);
-        client.mute.retain(|id| *id != stream);
         let session = client
             .session()
             .and_then(|session| session::mqtt_mut(cx.broker, session));

@@ -84,7 +84,6 @@ impl Service for Mqtt {
             state: State::New,
             listener: info.listener,
             framers: Framers::default(),
-            mute: ThinVec::new(),
             held: ThinVec::new(),
             early: Early::Over,
             datagrams: false,
@@ -112,7 +111,8 @@ impl Service for Mqtt {
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         door.release(cx, client);
         client.pace(cx, door.stopping);
-        door.out.flush(cx.net, client.id, &client.mute);
+        let is_mute = |stream| client.framers.is_mute(stream);
+        door.out.flush(cx.net, client.id, is_mute);
         if matches!(client.state, State::Ended) {
             cx.net.close(client.id, 0);
         }

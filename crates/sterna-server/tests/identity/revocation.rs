@@ -1,4 +1,4 @@
-//! Certificates that are revoked, and authorities that are removed, under live connections.
+//! Certificates that are revoked, and authorities and users that are removed, under live connections.
 
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use sterna_server::Policy;
 use sterna_server::config::Config;
 
 use crate::fixture::Broker;
+use crate::h3_client::Client as H3Client;
 use crate::table::{SHOWN, TRANSPORTS};
 use crate::world::{DOORS, Door, Entered, Quiet, Shown, carries, enter, guarded, operator, takes};
 
@@ -227,4 +228,28 @@ fn a_user_that_is_removed_between_its_login_and_its_open_is_out() {
     std::fs::write(&tokens, "").expect("written");
     reload(&mut broker, &config);
     assert!(broker.is_closed(removed) && !broker.is_closed(stays));
+}
+
+/// A token of the file that ends some day is no other than one that never ends, as long as the files have its user.
+#[test]
+fn responses_by_a_token_of_the_file_stay_as_long_as_its_user() {
+    let (directory, config) = guarded(|_| {});
+    let mut broker = Broker::with(&config, 1);
+    let mut http = H3Client::connect(&mut broker);
+    let [forever, some_day] = ["Bearer ann-token", "Bearer bob-token"].map(|token| {
+        let fields = [("authorization", token), ("accept", "text/event-stream")];
+        http.request(&mut broker, "GET", "/v1/topics/free/x", &fields, b"")
+    });
+    let mut reload_and_look = |ends: bool| {
+        reload(&mut broker, &config);
+        http.turn(&mut broker);
+        for response in [forever, some_day].map(|id| http.response(id)) {
+            assert_eq!((response.status, response.is_complete), (200, ends));
+        }
+    };
+    reload_and_look(false);
+    for file in ["passwords", "tokens"] {
+        std::fs::write(directory.path().join(file), "").expect("a file");
+    }
+    reload_and_look(true);
 }

@@ -183,7 +183,7 @@ impl Webhook {
             Basis::Webhook(url) => {
                 (self.authentication.as_ref()).is_some_and(|own| own.url == *url)
             }
-            Basis::Jwt(..) => false,
+            Basis::File | Basis::Jwt(..) => false,
         }
     }
 
