@@ -128,7 +128,7 @@ impl Row {
 /// Figures of Sterna that no workload gives.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Restart {
-    /// Resident bytes that a session adds which is away and has one filter.
+    /// Resident bytes that a session adds which is away and has one filter, beyond the store's caches.
     pub(super) session_bytes: Option<f64>,
     pub(super) sessions: u32,
     pub(super) messages: u64,
@@ -247,7 +247,7 @@ pub(super) fn goals(rows: &[Row], restart: &Restart, payload_bytes: usize) -> Ve
             "times",
         ),
         Goal::at_most(
-            "memory of a session that is away, one filter".to_owned(),
+            "resident memory that a session adds which is away, one filter".to_owned(),
             400.0,
             restart.session_bytes,
             "bytes",

@@ -10,6 +10,8 @@ mod options;
 
 use std::fs;
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -28,6 +30,9 @@ const PEER_SESSIONS_S: &str = "20";
 const SESSIONS_S: &str = "600";
 /// A run in which nothing was acknowledged is repeated with this many times its length.
 const LONGER: f64 = 5.0;
+/// Memory that has not fallen for this long falls no more.
+const SETTLED_AFTER_S: u32 = 15;
+const SETTLED_AT_MOST_S: u32 = 90;
 /// Messages of one of ten publishers under way, for a subscriber that is behind.
 const BEHIND_WINDOW: &str = "1000";
 /// Sessions that sleep through messages, and return.
@@ -36,6 +41,31 @@ const SLEEPERS: u64 = 2;
 const OWN_MESSAGES: u64 = 1_000;
 /// Messages that it sleeps through.
 const SLEPT_MESSAGES: u64 = 1_000_000;
+
+/// Resident bytes of a broker that does nothing, when they fall no more. Its allocator gives pages back some ten
+/// seconds after a start.
+fn settled_bytes(pid: u32) -> Result<f64, Failure> {
+    let mut least = f64::MAX;
+    let mut quiet_s = 0;
+    for _ in 0..SETTLED_AT_MOST_S {
+        thread::sleep(Duration::from_secs(1));
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let kib = (status.lines())
+            .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))
+            .and_then(|kib| kib.parse::<f64>().ok())
+            .ok_or_else(|| Failure(format!("process {pid} has no resident memory")))?;
+        quiet_s = if kib * 1024.0 < 0.99 * least {
+            0
+        } else {
+            quiet_s + 1
+        };
+        least = least.min(kib * 1024.0);
+        if quiet_s >= SETTLED_AFTER_S {
+            break;
+        }
+    }
+    Ok(least)
+}
 
 /// Measures and prints the tables; the verdict is whether all goals with a figure were met.
 pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
@@ -235,32 +265,73 @@ impl Bench<'_> {
             Workload::ManyAway | Workload::OwnAway => all,
         };
         if row.sessions > 0 && is_new {
-            let limit = if subject.is_sterna() {
-                SESSIONS_S
-            } else {
-                PEER_SESSIONS_S
-            };
-            let count = row.sessions.to_string();
-            let mut arguments = vec!["sessions", "-n", &count, "--seconds", limit];
-            arguments.extend(["--at-once", "64", "--client-prefix", "away"]);
-            if workload == Workload::OwnAway {
-                arguments.push("--own-filters");
-            }
-            let line = self.generate(&broker, &arguments)?;
-            let made = line["sessions"].as_u64().unwrap_or(0);
-            row.sessions = u32::try_from(made).unwrap_or(u32::MAX);
-            if subject.is_sterna() && workload == Workload::ManyAway {
-                self.restart.session_bytes = line["bytes_held"].as_f64();
-            }
-            if subject.is_sterna() {
-                // The checkpoint of all these sessions' records would fall into the time in which messages
-                // are measured.
-                broker.stop()?;
-                subject.compact(&folder)?;
-                return subject.start(&folder, self.place());
-            }
+            return self.make_sessions(broker, subject, workload, row);
         }
         Ok(broker)
+    }
+
+    /// Makes the sessions of a workload that are to be away. Afterwards all records of Sterna's are in their file: the
+    /// checkpoint of all these sessions would fall into the time in which messages are measured.
+    fn make_sessions(
+        &mut self,
+        mut broker: Running,
+        subject: &Subject,
+        workload: Workload,
+        row: &mut Row,
+    ) -> Result<Running, Failure> {
+        if !subject.is_sterna() {
+            row.sessions = self.make_some(&broker, workload, (0, row.sessions), PEER_SESSIONS_S)?;
+            return Ok(broker);
+        }
+        // Caches of the store are full after the first half, so the second shows what sessions add.
+        let half = row.sessions / 2;
+        let measures = workload == Workload::ManyAway && self.restart.session_bytes.is_none();
+        let mut resident = Vec::new();
+        let mut made = 0;
+        for count in [half, row.sessions - half] {
+            made += self.make_some(&broker, workload, (made, count), SESSIONS_S)?;
+            broker.stop()?;
+            let folder = self.folder(subject, workload);
+            subject.compact(&folder)?;
+            broker = subject.start(&folder, self.place())?;
+            if measures {
+                resident.push(settled_bytes(broker.pid)?);
+            }
+        }
+        if let [first, all] = resident[..]
+            && half > 0
+        {
+            self.restart.session_bytes = Some((all - first) / f64::from(made - half));
+        }
+        row.sessions = made;
+        Ok(broker)
+    }
+
+    /// Makes this number of sessions from this one on, and returns how many were made.
+    fn make_some(
+        &mut self,
+        broker: &Running,
+        workload: Workload,
+        (first, count): (u32, u32),
+        limit: &str,
+    ) -> Result<u32, Failure> {
+        let (first, count) = (first.to_string(), count.to_string());
+        let mut arguments = vec![
+            "sessions",
+            "-n",
+            &count,
+            "--first",
+            &first,
+            "--seconds",
+            limit,
+        ];
+        arguments.extend(["--at-once", "64", "--client-prefix", "away"]);
+        if workload == Workload::OwnAway {
+            arguments.push("--own-filters");
+        }
+        let line = self.generate(broker, &arguments)?;
+        let made = line["sessions"].as_u64().unwrap_or(0);
+        Ok(u32::try_from(made).unwrap_or(u32::MAX))
     }
 
     /// One run; a longer one where the broker has acknowledged nothing in the first.
