@@ -25,6 +25,8 @@ FOLDER = Path(os.environ["STERNA_BUILD"]) / "compose"
 # What this runner does. A key that it does not know is a failure, so that nothing stays untried in silence.
 KNOWN = {"image", "command", "environment", "volumes", "networks", "ports", "depends_on", "restart", "tmpfs", "ulimits",
          "stop_grace_period"}
+# How long a command may take.
+RUN_S = 60
 USER = ["-u", "ann", "-P", "try-it"]
 
 
@@ -102,7 +104,10 @@ class Service:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess:
         command = ["ip", "netns", "exec", self.name, STERNA, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        try:
+            return subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise Failure(f"{self.name}: {arguments[0]} did not end within {RUN_S} s: {self.log()[-2000:]}") from error
 
 
 def runs(services: dict[str, Service]) -> None:
@@ -118,9 +123,10 @@ def runs(services: dict[str, Service]) -> None:
         return done.returncode == 0 and done.stdout.count('"state":"ready"') == len(nodes)
 
     try:
-        wait_until("all nodes are ready", ready, 60)
+        wait_until("all nodes are ready", ready, 120)
     except TimeoutError as error:
-        raise Failure(f"{error}: {nodes[0].run('cluster', 'status', *USER)}, {nodes[0].log()[-2000:]}") from error
+        logs = "; ".join(f"{service.name}: {service.log()[-1000:]}" for service in services.values())
+        raise Failure(f"{error}: {nodes[0].run('cluster', 'status', *USER)}, {logs}") from error
 
 
 def crosses(services: dict[str, Service]) -> None:
