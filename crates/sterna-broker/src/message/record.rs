@@ -27,6 +27,8 @@ const BRIEF: u8 = 64;
 
 /// The most brief records behind a whole one. They stay together, and so they are to be few.
 const MOST_BRIEF: u8 = 31;
+/// Bytes of topic, properties and payload of a whole record that brief ones may follow.
+const MOST_LEADING_BYTES: usize = 1024;
 
 /// The most bytes of a message's body whose record may be brief.
 const MOST_BRIEF_BYTES: usize = 256;
@@ -191,7 +193,12 @@ impl MessageEncoder {
             topic: topic..topic + record.parts[0].len(),
             origin: message.origin,
             published_ms: message.published_ms,
-            left: MOST_BRIEF,
+            // A group goes as a whole, so a large one leads none: together they might not fit a message of NATS.
+            left: if parts <= MOST_LEADING_BYTES {
+                MOST_BRIEF
+            } else {
+                0
+            },
         };
         false
     }
