@@ -476,6 +476,24 @@ mod tests {
         prop_oneof![9 => plain, 1 => (0..3_usize).prop_map(|sample| samples().swap_remove(sample))]
     }
 
+    /// A group goes as a whole, and might go beyond the largest message of NATS.
+    #[test]
+    fn a_large_record_leads_no_brief_ones() {
+        let header = MessageHeader {
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            published_ms: 1,
+            expires_at_ms: None,
+        };
+        let message =
+            |bytes: usize| Message::copy("a/b", &[], &vec![7; bytes], header).expect("it fits");
+        for (leading_bytes, is_brief) in [(100, true), (MOST_LEADING_BYTES, false)] {
+            let (mut encoder, mut memory) = (MessageEncoder::default(), Vec::new());
+            encoder.push(&mut memory, &message(leading_bytes), true);
+            assert_eq!(encoder.push(&mut memory, &message(1), true), is_brief);
+        }
+    }
+
     proptest! {
         #[test]
         fn messages_come_back_from_records_behind_each_other(
