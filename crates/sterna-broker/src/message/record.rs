@@ -27,7 +27,8 @@ const BRIEF: u8 = 64;
 
 /// The most brief records behind a whole one. They stay together, and so they are to be few.
 const MOST_BRIEF: u8 = 31;
-/// Bytes of topic, properties and payload of a whole record that brief ones may follow.
+/// The most bytes of a message's body whose record brief ones may follow. A group goes as a whole, and behind a large one
+/// it might not fit a message of NATS.
 const MOST_LEADING_BYTES: usize = 1024;
 
 /// The most bytes of a message's body whose record may be brief.
@@ -158,6 +159,15 @@ pub fn is_brief(record: &[u8]) -> bool {
     record.first().is_some_and(|flags| flags & BRIEF != 0)
 }
 
+/// Number of brief records that may follow the whole one of a message whose body has this number of bytes.
+const fn most_brief_behind(body_bytes: usize) -> u8 {
+    if body_bytes <= MOST_LEADING_BYTES {
+        MOST_BRIEF
+    } else {
+        0
+    }
+}
+
 /// Encodes messages into one piece of memory, each with its length in front.
 #[derive(Clone, Default, Debug)]
 pub struct MessageEncoder {
@@ -193,12 +203,7 @@ impl MessageEncoder {
             topic: topic..topic + record.parts[0].len(),
             origin: message.origin,
             published_ms: message.published_ms,
-            // A group goes as a whole, so a large one leads none: together they might not fit a message of NATS.
-            left: if parts <= MOST_LEADING_BYTES {
-                MOST_BRIEF
-            } else {
-                0
-            },
+            left: most_brief_behind(parts),
         };
         false
     }
@@ -226,13 +231,16 @@ struct Whole<'a> {
     topic: &'a [u8],
     origin: Origin,
     published_ms: u64,
+    /// Number of brief records that may follow.
+    left: u8,
 }
 
 impl<'a> MessageDecoder<'a> {
     /// The message of the next record. It shares no memory with it.
     ///
     /// # Errors
-    /// [`InvalidMessage`] where the bytes are no record, or are brief without a whole one before them.
+    /// [`InvalidMessage`] where the bytes are no record, or are brief without a whole one before them. So it is where brief
+    /// ones are more or larger than an encoder makes them: each takes memory for the topic, too.
     #[inline]
     pub fn message(&mut self, record: &'a [u8]) -> Result<Message, InvalidMessage> {
         if !is_brief(record) {
@@ -244,13 +252,19 @@ impl<'a> MessageDecoder<'a> {
                 topic,
                 origin: parts.origin,
                 published_ms: parts.header.published_ms,
+                left: most_brief_behind(record.len() - parts.start),
             });
             return parts.message(Bytes::copy_from_slice(record));
         }
-        let whole = self.whole.ok_or(InvalidMessage)?;
-        let mut parts = parts(record, Some(whole)).ok_or(InvalidMessage)?;
+        let whole = self.whole.as_mut().ok_or(InvalidMessage)?;
+        let mut parts = parts(record, Some(*whole)).ok_or(InvalidMessage)?;
         let rest = &record[parts.start..];
-        let mut body = Vec::with_capacity(whole.topic.len() + rest.len());
+        let body_bytes = whole.topic.len() + rest.len();
+        if whole.left == 0 || body_bytes > MOST_BRIEF_BYTES {
+            return Err(InvalidMessage);
+        }
+        whole.left -= 1;
+        let mut body = Vec::with_capacity(body_bytes);
         body.extend_from_slice(whole.topic);
         body.extend_from_slice(rest);
         parts.start = 0;
@@ -476,22 +490,53 @@ mod tests {
         prop_oneof![9 => plain, 1 => (0..3_usize).prop_map(|sample| samples().swap_remove(sample))]
     }
 
-    /// A group goes as a whole, and might go beyond the largest message of NATS.
-    #[test]
-    fn a_large_record_leads_no_brief_ones() {
+    fn with_payload(bytes: usize) -> Message {
         let header = MessageHeader {
             qos: Qos::AtLeastOnce,
             retain: false,
             published_ms: 1,
             expires_at_ms: None,
         };
-        let message =
-            |bytes: usize| Message::copy("a/b", &[], &vec![7; bytes], header).expect("it fits");
+        Message::copy("a/b", &[], &vec![7; bytes], header).expect("it fits")
+    }
+
+    #[test]
+    fn a_large_record_leads_no_brief_ones() {
         for (leading_bytes, is_brief) in [(100, true), (MOST_LEADING_BYTES, false)] {
             let (mut encoder, mut memory) = (MessageEncoder::default(), Vec::new());
-            encoder.push(&mut memory, &message(leading_bytes), true);
-            assert_eq!(encoder.push(&mut memory, &message(1), true), is_brief);
+            encoder.push(&mut memory, &with_payload(leading_bytes), true);
+            assert_eq!(encoder.push(&mut memory, &with_payload(1), true), is_brief);
         }
+    }
+
+    #[test]
+    fn brief_records_beyond_the_limits_of_an_encoder_are_refused() {
+        let (mut encoder, mut memory) = (MessageEncoder::default(), Vec::new());
+        for message in [1, 1].map(with_payload) {
+            encoder.push(&mut memory, &message, true);
+        }
+        let records = split(&memory);
+        let (whole, brief) = (records[0], records[1]);
+        let mut decoder = MessageDecoder::default();
+        decoder.message(whole).expect("it is one");
+        for _ in 0..MOST_BRIEF {
+            decoder.message(brief).expect("it is one");
+        }
+        assert!(decoder.message(brief).is_err());
+        decoder.message(whole).expect("it is one");
+        decoder.message(brief).expect("a new group has begun");
+
+        let large = with_payload(MOST_LEADING_BYTES);
+        let large = encoded(&large);
+        decoder.message(&large).expect("it is one");
+        assert!(decoder.message(brief).is_err());
+
+        decoder.message(whole).expect("it is one");
+        let mut long = Vec::new();
+        with_payload(MOST_BRIEF_BYTES)
+            .record(Some(1))
+            .append(&mut long);
+        assert!(decoder.message(&long).is_err());
     }
 
     proptest! {
