@@ -123,7 +123,7 @@ def runs(services: dict[str, Service]) -> None:
         return done.returncode == 0 and done.stdout.count('"state":"ready"') == len(nodes)
 
     try:
-        wait_until("all nodes are ready", ready, 120)
+        wait_until("all nodes are ready", ready, 60)
     except TimeoutError as error:
         logs = "; ".join(f"{service.name}: {service.log()[-1000:]}" for service in services.values())
         raise Failure(f"{error}: {nodes[0].run('cluster', 'status', *USER)}, {logs}") from error
