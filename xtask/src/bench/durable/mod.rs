@@ -284,11 +284,14 @@ impl Bench<'_> {
             return Ok(broker);
         }
         // Caches of the store are full after the first half, so the second shows what sessions add.
-        let half = row.sessions / 2;
         let measures = workload == Workload::ManyAway && self.restart.session_bytes.is_none();
+        let half = if measures { row.sessions / 2 } else { 0 };
         let mut resident = Vec::new();
         let mut made = 0;
         for count in [half, row.sessions - half] {
+            if count == 0 {
+                continue;
+            }
             made += self.make_some(&broker, workload, (made, count), SESSIONS_S)?;
             broker.stop()?;
             let folder = self.folder(subject, workload);
@@ -298,9 +301,7 @@ impl Bench<'_> {
                 resident.push(settled_bytes(broker.pid)?);
             }
         }
-        if let [first, all] = resident[..]
-            && half > 0
-        {
+        if let [first, all] = resident[..] {
             self.restart.session_bytes = Some((all - first) / f64::from(made - half));
         }
         row.sessions = made;
