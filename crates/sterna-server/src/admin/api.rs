@@ -330,7 +330,7 @@ impl Desk<'_, '_> {
                         "log_bytes": usage.log_bytes,
                         "written_bytes": usage.written_bytes,
                         "unwritten_bytes": usage.unwritten_bytes,
-                        "unsynced_appends": usage.unsynced_appends,
+                        "unsynced_frames": usage.unsynced_frames,
                         "failures": usage.failures,
                         "is_full": usage.is_full,
                         "damaged_places": usage.damaged_places,

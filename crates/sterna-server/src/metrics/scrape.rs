@@ -637,9 +637,9 @@ impl Scrape {
                 usage.unwritten_bytes,
             ),
             (
-                "sterna_store_unsynced_appends",
-                "Appends that are written and not synced",
-                usage.unsynced_appends,
+                "sterna_store_unsynced_frames",
+                "Frames that are written and not synced",
+                usage.unsynced_frames,
             ),
             (
                 "sterna_store_full",

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use sterna_broker::{LogNeeds, NeedsLimits};
 
+use super::inbox::Inbox;
 use super::read::{Answer, Reader, Request};
 use super::records::Records;
 use super::shared::{HandleState, Progress, Shared};
-use crate::log::frame::{Draft, Header};
+use crate::log::frame::Draft;
 use crate::settings::Durability;
 
 /// Segments that the log may have, the one that is written included, before readers that get nothing are to make
@@ -20,7 +21,7 @@ pub(super) const ROOMY_SEGMENTS: usize = 4;
 pub struct Appended {
     /// Position of its first message, or of the next message of anybody where it has none.
     pub first: u64,
-    /// Number of the append: 1 more than that of the append before, by whichever handle.
+    /// Number of its frame. The next append, by whichever handle, has the same number or the next.
     pub sequence: u64,
 }
 
@@ -60,7 +61,8 @@ impl Handle {
         self.shared.inbox().next_position
     }
 
-    /// Appends a frame. It reaches the writer at the latest with the next [`flush`](Self::flush).
+    /// Appends a frame. It reaches the writer at the latest with the next [`flush`](Self::flush). A frame of one message
+    /// may become a part of the frame before, where that has its topic and is not yet written.
     ///
     /// # Errors
     /// [`Full`] where its messages find no room; then nothing is appended. A frame without messages is
@@ -76,34 +78,17 @@ impl Handle {
         position: Option<u64>,
     ) -> Result<Appended, Full> {
         let shared = &*self.shared;
-        let body = draft.body();
-        let body_checksum = shared.seal.checksum(body);
+        let checksum = Inbox::checksum_of_long(draft.body(), shared.seal);
         let mut inbox = shared.inbox();
         if draft.messages() > 0 {
             let waiting = shared.unwritten_bytes(&inbox);
             let most = shared.settings.maximum_unwritten_bytes;
-            if shared.is_full() || (waiting > 0 && waiting + body.len() > most) {
+            if shared.is_full() || (waiting > 0 && waiting + draft.body().len() > most) {
                 return Err(Full);
             }
         }
-        inbox.next_position = inbox.next_position.max(position.unwrap_or(0));
-        let appended = Appended {
-            first: inbox.next_position,
-            sequence: inbox.next_sequence,
-        };
-        let unsynced = appended.sequence - shared.progress().synced;
-        let header = Header {
-            body_bytes: body.len() as u32,
-            sequence: appended.sequence,
-            first_position: appended.first,
-            // The frames that are not synced are in memory: there are never 4 billion of them.
-            unsynced: u32::try_from(unsynced).unwrap_or(u32::MAX),
-            body_checksum,
-        };
-        inbox.next_sequence += 1;
-        inbox.next_position += u64::from(draft.messages());
-        inbox.frames.extend_from_slice(&header.encode(shared.seal));
-        inbox.frames.extend_from_slice(body);
+        let synced = shared.progress().synced;
+        let appended = inbox.append(draft, position, (checksum, shared.seal), synced);
         drop(inbox);
         self.unflushed = true;
         Ok(appended)

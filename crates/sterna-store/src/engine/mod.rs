@@ -7,6 +7,7 @@
 
 pub(crate) mod changes;
 mod handle;
+mod inbox;
 pub(crate) mod kept;
 mod maintenance;
 mod read;

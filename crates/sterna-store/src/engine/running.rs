@@ -173,7 +173,7 @@ fn write(mut writer: Writer, shared: &Shared, begin: Instant) -> bool {
             continue;
         }
         inbox.writer_sleeps = true;
-        let woken = |inbox: &mut super::shared::Inbox| inbox.writer_sleeps && !inbox.closing;
+        let woken = |inbox: &mut super::inbox::Inbox| inbox.writer_sleeps && !inbox.closing;
         match step {
             Step::At(at_ms) => {
                 let wait = Duration::from_millis(at_ms.saturating_sub(now_ms(begin)));

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::changes::Changes;
+use super::inbox::Inbox;
 use super::read::{Answer, Request};
 use super::usage::{RewriteCounts, WriterCounts};
 use crate::disk::Disk;
@@ -46,19 +47,6 @@ pub struct Progress {
     pub written: u64,
     /// Appends up to this number are on the disk.
     pub synced: u64,
-}
-
-/// Frames that were appended and not yet taken by the writer.
-#[derive(Debug)]
-pub(crate) struct Inbox {
-    /// Frames, one after the other.
-    pub(crate) frames: Vec<u8>,
-    pub(crate) next_sequence: u64,
-    pub(crate) next_position: u64,
-    /// The writer waits to be woken.
-    pub(crate) writer_sleeps: bool,
-    /// The engine ends: these frames are still written.
-    pub(crate) closing: bool,
 }
 
 /// The engine's side of one handle.
@@ -236,13 +224,7 @@ pub(crate) struct Start {
 
 impl Shared {
     pub(crate) fn new(disk: Arc<dyn Disk>, settings: Settings, start: Start) -> Self {
-        let inbox = Inbox {
-            frames: Vec::new(),
-            next_sequence: start.last_sequence + 1,
-            next_position: start.next_position,
-            writer_sleeps: false,
-            closing: false,
-        };
+        let inbox = Inbox::new(start.last_sequence + 1, start.next_position);
         let pending = Pending {
             changes: start.changes,
             through: start.last_sequence,
@@ -287,7 +269,7 @@ impl Shared {
 
     /// Bytes that were appended and are not written yet.
     pub(crate) fn unwritten_bytes(&self, inbox: &Inbox) -> usize {
-        inbox.frames.len() + self.in_hand.load(Ordering::Relaxed) as usize
+        inbox.bytes() + self.in_hand.load(Ordering::Relaxed) as usize
     }
 
     pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {

@@ -35,8 +35,8 @@ pub struct Usage {
     /// About the memory that appends, changes of records before their checkpoint, pages of the records'
     /// file, and rewriting take, in bytes.
     pub memory_bytes: u64,
-    /// Appends that are written and not synced.
-    pub unsynced_appends: u64,
+    /// Frames that are written and not synced.
+    pub unsynced_frames: u64,
     /// Steps of the writer that a write or a sync ended with an error.
     pub failures: u64,
     /// Whether messages are refused for want of room.
@@ -118,7 +118,7 @@ impl UsageReader {
         let counts = &shared.writer_counts;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let progress = shared.progress();
-        let waiting_bytes = shared.inbox().frames.len() as u64;
+        let waiting_bytes = shared.inbox().bytes() as u64;
         let unwritten_bytes = waiting_bytes + count(&shared.in_hand);
         Usage {
             memory_bytes: unwritten_bytes + self.records_bytes() + count(&shared.rewrite_bytes),
@@ -126,7 +126,7 @@ impl UsageReader {
             log_bytes: shared.log_bytes(),
             written_bytes: shared.written_bytes(),
             unwritten_bytes,
-            unsynced_appends: progress.written.saturating_sub(progress.synced),
+            unsynced_frames: progress.written.saturating_sub(progress.synced),
             failures: count(&counts.failures),
             is_full: shared.is_full(),
             damaged_places: shared.damage().len() as u64,

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::shared::{Inbox, Pending, Progress, Shared};
+use super::inbox::Inbox;
+use super::shared::{Pending, Progress, Shared};
 use crate::disk::{DiskFile, UNFINISHED, remove_if_there};
 use crate::log::frame::{HEADER_BYTES, Item, items, u32_at, u64_at};
 use crate::log::index::{IndexBuilder, Posting};
@@ -162,7 +163,7 @@ impl Writer {
     /// Whether everything that was appended is on the disk and published.
     pub(crate) fn is_done(&self) -> bool {
         self.batch.is_empty()
-            && self.shared.inbox().frames.is_empty()
+            && self.shared.inbox().is_empty()
             && self.progress.synced == self.progress.written
             && self.published == self.progress
     }
@@ -179,7 +180,7 @@ impl Writer {
         let wants_sync = self.shared.sync_wanted() > self.progress.synced
             && self.progress.synced < self.progress.written;
         let waits = self.retry_at_ms.is_some() || self.write_at_ms.is_some();
-        !waits && (!inbox.frames.is_empty() || wants_sync)
+        !waits && (!inbox.is_empty() || wants_sync)
     }
 
     /// There is nothing to write: until when.
@@ -217,7 +218,7 @@ impl Writer {
         self.batch.clear();
         self.batch_done = 0;
         let mut inbox = self.shared.inbox();
-        std::mem::swap(&mut self.batch, &mut inbox.frames);
+        inbox.take(&mut self.batch);
         let in_hand = self.batch.len() as u64;
         self.shared.in_hand.store(in_hand, Ordering::Relaxed);
     }
@@ -283,7 +284,7 @@ impl Writer {
     fn prepare(&mut self) {
         if self.active.is_none() && !std::mem::replace(&mut self.is_prepared, true) {
             let inbox = self.shared.inbox();
-            let (is_idle, position) = (inbox.frames.is_empty(), inbox.next_position);
+            let (is_idle, position) = (inbox.is_empty(), inbox.next_position);
             drop(inbox);
             if is_idle && let Err(error) = self.begin_segment_at(position, 0) {
                 tracing::debug!("store: a segment cannot be made yet: {error}");

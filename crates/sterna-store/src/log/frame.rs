@@ -30,12 +30,17 @@
 //! frame around it is damaged.
 
 use std::fmt;
+use std::ops::Range;
 
 /// Bytes of a frame before its body.
 pub(crate) const HEADER_BYTES: usize = 36;
 
 /// The largest body: lengths have 32 bits, and the sum with the header shall fit as well.
 pub(crate) const MAX_BODY_BYTES: usize = u32::MAX as usize - HEADER_BYTES;
+
+/// The largest frame that messages share which were appended one by one. It is a sector of most disks: damage costs
+/// whole frames.
+pub(crate) const MOST_SHARED_BYTES: usize = 512;
 
 /// Bytes of an item before its first field.
 const FIELD_START: usize = 5;
@@ -78,6 +83,11 @@ impl Seal {
 
     pub(crate) fn checksum(self, bytes: &[u8]) -> u32 {
         crc32c::crc32c_append(self.seed, bytes)
+    }
+
+    /// The checksum of bytes that have `before` so far, with more behind them.
+    pub(crate) fn checksum_with(before: u32, more: &[u8]) -> u32 {
+        crc32c::crc32c_append(before, more)
     }
 }
 
@@ -229,6 +239,8 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 pub struct Draft {
     body: Vec<u8>,
     messages: u32,
+    /// The topic of its one message, in the body, while there is nothing else.
+    lone_topic: Range<usize>,
 }
 
 /// A message, key or value is longer than its length can say.
@@ -251,6 +263,7 @@ impl Draft {
         self.body.clear();
         self.body.shrink_to(KEPT_BYTES);
         self.messages = 0;
+        self.lone_topic = 0..0;
     }
 
     /// Adds a message; `write` appends its content. The topic is written once, if the content has it near
@@ -272,13 +285,16 @@ impl Draft {
         self.body.extend_from_slice(&topic_bytes);
         let content_at = self.body.len();
         write(&mut self.body);
-        if let Some(at) = position_near_start(&self.body[content_at..], topic.as_bytes()) {
-            self.body[start + FIELD_START] = at;
-        } else {
-            let head = [&topic_bytes, topic.as_bytes()].concat();
-            self.body[start] = MESSAGE;
-            self.body.splice(start + FIELD_START..content_at, head);
-        }
+        let topic_at =
+            if let Some(at) = position_near_start(&self.body[content_at..], topic.as_bytes()) {
+                self.body[start + FIELD_START] = at;
+                content_at + usize::from(at)
+            } else {
+                let head = [&topic_bytes, topic.as_bytes()].concat();
+                self.body[start] = MESSAGE;
+                self.body.splice(start + FIELD_START..content_at, head);
+                start + FIELD_START + topic_bytes.len()
+            };
         if self.body.len() > MAX_BODY_BYTES {
             self.body.truncate(start);
             return Err(TooLong);
@@ -286,6 +302,11 @@ impl Draft {
         let length = (self.body.len() - start - FIELD_START) as u32;
         self.body[start + 1..start + FIELD_START].copy_from_slice(&length.to_le_bytes());
         self.messages += 1;
+        self.lone_topic = if start == 0 {
+            topic_at..topic_at + topic.len()
+        } else {
+            0..0
+        };
         Ok(())
     }
 
@@ -298,6 +319,7 @@ impl Draft {
         if bytes > MAX_BODY_BYTES - self.body.len() {
             return Err(TooLong);
         }
+        self.lone_topic = 0..0;
         self.body.push(if value.is_some() { PUT } else { REMOVE });
         for field in std::iter::once(key).chain(value) {
             self.body
@@ -321,6 +343,11 @@ impl Draft {
 
     pub(crate) fn body(&self) -> &[u8] {
         &self.body
+    }
+
+    /// The place of the topic in the body, where that is one message and nothing else.
+    pub(crate) fn lone_topic(&self) -> Option<Range<usize>> {
+        (!self.lone_topic.is_empty()).then(|| self.lone_topic.clone())
     }
 }
 

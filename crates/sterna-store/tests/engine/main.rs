@@ -9,6 +9,7 @@ mod held;
 mod interrupted;
 mod reads;
 mod rewrite;
+mod shared_frames;
 mod threads;
 
 use std::sync::Arc;

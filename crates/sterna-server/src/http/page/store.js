@@ -66,7 +66,7 @@ export class Store {
             ["log", `${bytes(store.log_bytes)} in ${count(store.segments)} segment${store.segments === 1 ? "" : "s"}`],
             ["written", bytes(store.written_bytes)],
             ["not written yet", bytes(store.unwritten_bytes)],
-            ["appends not synced", count(store.unsynced_appends)],
+            ["frames not synced", count(store.unsynced_frames)],
             ["syncs", count(store.syncs)],
             ["mean time of a sync", each],
             ["failures", count(store.failures)],
