@@ -157,12 +157,17 @@ impl Subject {
     pub(super) fn start(&self, folder: &Path, place: Place) -> Result<Running, Failure> {
         fs::create_dir_all(folder)?;
         match self.kind {
-            Kind::Sterna => self.start_sterna(folder, place),
+            Kind::Sterna => self.start_sterna(folder, place, ""),
             Kind::Mosquitto => self.start_mosquitto(folder, place),
             Kind::Nats => self.start_nats(folder, place),
             Kind::RabbitMq => self.start_rabbitmq(folder, place),
             Kind::Artemis => self.start_artemis(folder, place),
         }
+    }
+
+    /// Starts Sterna without memory for pages of its records' file.
+    pub(super) fn start_uncached(&self, folder: &Path, place: Place) -> Result<Running, Failure> {
+        self.start_sterna(folder, place, "records_cache_bytes = 0\n")
     }
 
     /// Has Sterna, which does not run, bring all records into their file.
@@ -175,7 +180,12 @@ impl Subject {
         Ok(())
     }
 
-    fn start_sterna(&self, folder: &Path, place: Place) -> Result<Running, Failure> {
+    fn start_sterna(
+        &self,
+        folder: &Path,
+        place: Place,
+        store_settings: &str,
+    ) -> Result<Running, Failure> {
         let ready_file = folder.join("ready.json");
         if ready_file.exists() {
             fs::remove_file(&ready_file)?;
@@ -187,7 +197,7 @@ impl Subject {
         };
         let file = folder.join("sterna.toml");
         let configuration = format!(
-            "[store]\ndurability = \"{durability}\"\n\n\
+            "[store]\ndurability = \"{durability}\"\n{store_settings}\n\
              [broker]\nmaximum_sessions = 20000000\nmaximum_queued_messages = {MOST_QUEUED}\n"
         );
         write(&file, &configuration)?;

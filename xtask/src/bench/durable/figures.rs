@@ -128,7 +128,7 @@ impl Row {
 /// Figures of Sterna that no workload gives.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Restart {
-    /// Resident bytes that a session adds which is away and has one filter, beyond the store's caches.
+    /// Resident bytes that a session adds which is away and has one filter, without the store's cache of records.
     pub(super) session_bytes: Option<f64>,
     pub(super) sessions: u32,
     pub(super) messages: u64,
