@@ -139,3 +139,32 @@ fn rules_that_are_not_the_files_have_no_line() {
         "allowed: no rule matches, and authorization.default_allow = true\n"
     );
 }
+
+/// A user that no password stands for is told: the name may be mistyped.
+#[test]
+fn a_user_without_a_password_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let passwords = folder.path().join("passwords");
+    let mut adding = sterna();
+    adding.args(["passwd", "--create", "--batch"]);
+    adding.arg(&passwords).args(["ann", "pump house"]);
+    let added = adding.output().unwrap();
+    let explained = |user: &str, text: &str| {
+        let file = folder.path().join("sterna.toml");
+        std::fs::write(&file, text).unwrap();
+        let output = (sterna().args(["acl", "explain", "--config"]).arg(&file))
+            .args(["--user", user, "publish", "a"])
+            .output()
+            .unwrap();
+        stdout(&output).to_owned()
+    };
+    assert_eq!(code(&added), 0, "{}", stderr(&added));
+    let file = passwords.display();
+    let text = format!("[authentication]\npassword_file = '{file}'\n");
+    assert!(!explained("ann", &text).contains("password"));
+    let noted = explained("anne", &text);
+    let note = format!("`anne` has no password in {file}");
+    assert!(noted.contains(&note), "{noted}");
+    // Without a file there is nothing to compare with.
+    assert!(!explained("anne", "").contains("no password"));
+}

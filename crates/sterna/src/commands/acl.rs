@@ -1,12 +1,14 @@
 //! `sterna acl`: what the rules of a configuration decide, and by which rule.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use sterna_auth::PasswordFile;
 use sterna_server::authorization::{
     Decision, MessageKind, Origin, Reading, Reason, Rules, Subject, check_topic,
 };
@@ -208,7 +210,24 @@ fn explain(args: &Explain) -> Result<(String, bool), String> {
             "it also depends on {open}, which you did not give: this is the best case for the client"
         );
     }
+    if let Some(note) = without_password(args, &config) {
+        let _ = writeln!(text, "{note}");
+    }
     Ok((text, decision.reading != Reading::Refused))
+}
+
+/// A note on a user that the password file does not have. The rules decide about any name.
+fn without_password(args: &Explain, config: &Config) -> Option<String> {
+    let user = args.user.as_deref()?;
+    let file = config.authentication.password_file.as_deref()?;
+    let text = fs::read_to_string(file).ok()?;
+    let known = PasswordFile::parse(&text).ok()?.get(user).is_some();
+    let file = file.display();
+    (!known).then(|| {
+        format!(
+            "`{user}` has no password in {file}: only a token, a certificate or a service can be it"
+        )
+    })
 }
 
 /// Whether some rule asks for something.
@@ -224,7 +243,7 @@ struct Places {
 
 impl Places {
     fn of(path: Option<&Path>, config: &Config) -> Self {
-        let text = path.and_then(|path| std::fs::read_to_string(path).ok());
+        let text = path.and_then(|path| fs::read_to_string(path).ok());
         let text = text.unwrap_or_default();
         let file = path.map(|path| path.display().to_string());
         let of_file = config::parse("", &text).ok();
