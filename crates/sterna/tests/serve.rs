@@ -153,6 +153,10 @@ fn an_emptied_or_unreadable_configuration_changes_nothing() {
         ),
         (Some("[[listener]\n"), "sterna.toml"),
         (
+            Some("[authentication]\nanonymus = true\n"),
+            "line 2, column 1; unknown field `anonymus`",
+        ),
+        (
             Some("[authentication]\npassword_file = '/nowhere'\n"),
             "/nowhere",
         ),

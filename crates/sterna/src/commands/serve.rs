@@ -241,6 +241,17 @@ fn listen(mut signals: Signals, orders: Option<Receiver<OrderLetter>>, tell: Sen
     }
 }
 
+/// A fault of a configuration in one line, without the picture of its place.
+fn in_one_line(fault: &str) -> String {
+    let is_of_picture = |line: &&str| {
+        let behind_number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        behind_number.trim_start().starts_with('|')
+    };
+    let lines = fault.lines().map(str::trim);
+    let words = lines.filter(|line| !line.is_empty() && !is_of_picture(line));
+    words.collect::<Vec<_>>().join("; ")
+}
+
 /// Reads configuration and certificates again. Returns the sections that changed and need a restart.
 fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<&'static str>, String> {
     let read = match &args.source.config {
@@ -249,7 +260,8 @@ fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<&'static 
             "{}: it was not empty when the broker started, and now it is",
             path.display()
         )),
-        _ => args.configuration().map_err(|error| error.to_string()),
+        // For the log, and an answer of the admin API.
+        _ => (args.configuration()).map_err(|error| in_one_line(&error.to_string())),
     };
     let reloaded = read.and_then(|configuration| server.reload(&configuration));
     match &reloaded {
