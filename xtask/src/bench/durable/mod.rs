@@ -20,6 +20,7 @@ use crate::workspace::{Workspace, on_path};
 use crate::{Failure, Verdict};
 
 use super::broker::Place;
+use super::table::median;
 use brokers::{Durability, Running, Subject, subjects};
 use figures::{Goal, Restart, Row, Run, Workload, goals, render, render_goals, render_restart};
 use options::Options;
@@ -33,6 +34,9 @@ const LONGER: f64 = 5.0;
 /// Memory that has not fallen for this long falls no more.
 const SETTLED_AFTER_S: u32 = 15;
 const SETTLED_AT_MOST_S: u32 = 90;
+/// Turns that one session away and many have each, and the length of one in seconds.
+const PAIRS_OF_TURNS: usize = 16;
+const TURN_S: f64 = 0.4;
 /// Messages of one of ten publishers under way, for a subscriber that is behind.
 const BEHIND_WINDOW: &str = "1000";
 /// Sessions that sleep through messages, and return.
@@ -222,6 +226,13 @@ impl Bench<'_> {
                 }
             }
         }
+        if subject.is_sterna() && subject.durability == Durability::Interval {
+            progress.busy(&format!(
+                "{doing}, one away and many in turns",
+                doing = subject.name
+            ));
+            self.restart.many_by_one = self.many_by_one(&started)?;
+        }
         for (broker, row) in started {
             // Settings of the same data follow: an orderly end, so that nothing is to be repaired.
             if let Some(broker) = broker.filter(|_| subject.is_sterna()) {
@@ -242,6 +253,32 @@ impl Bench<'_> {
             self.rows.push(row);
         }
         Ok(())
+    }
+
+    /// CPU of a message for many sessions away by that for one. A machine's speed changes within seconds: so both have
+    /// short turns, one after the other, and each is first as often as the other.
+    fn many_by_one(&mut self, started: &[(Option<Running>, Row)]) -> Result<Option<f64>, Failure> {
+        let of = |workload| {
+            let mut all = started.iter();
+            let (broker, row) = all.find(|(_, row)| row.workload == workload)?;
+            Some((broker.as_ref()?, row))
+        };
+        let Some(both) = of(Workload::OneAway).zip(of(Workload::ManyAway)) else {
+            return Ok(None);
+        };
+        let both = [both.0, both.1];
+        let mut ratios = Vec::new();
+        for turn in 0..PAIRS_OF_TURNS {
+            let mut cpu_us = [None, None];
+            for at in [turn % 2, 1 - turn % 2] {
+                let (broker, row) = both[at];
+                cpu_us[at] = self.load_for(TURN_S, broker, row)?.map(|run| run.cpu_us());
+            }
+            if let [Some(one), Some(many)] = cpu_us {
+                ratios.push(many / one);
+            }
+        }
+        Ok(median(ratios.into_iter()))
     }
 
     /// Starts the broker of a workload, and makes the sessions that are to be away.
