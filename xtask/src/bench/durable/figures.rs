@@ -128,7 +128,7 @@ impl Row {
 /// Figures of Sterna that no workload gives.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Restart {
-    /// CPU of a message for many sessions away by that for one, in short turns.
+    /// CPU of a message for many sessions away by that for one, at the same time.
     pub(super) many_by_one: Option<f64>,
     /// Resident bytes that a session adds which is away and has one filter, without the store's cache of records.
     pub(super) session_bytes: Option<f64>,

@@ -10,6 +10,7 @@ mod options;
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -34,9 +35,9 @@ const LONGER: f64 = 5.0;
 /// Memory that has not fallen for this long falls no more.
 const SETTLED_AFTER_S: u32 = 15;
 const SETTLED_AT_MOST_S: u32 = 90;
-/// Turns that one session away and many have each, and the length of one in seconds.
-const PAIRS_OF_TURNS: usize = 16;
-const TURN_S: f64 = 0.4;
+/// Runs in which one session away and many have their load together, and the length of one in seconds.
+const RUNS_TOGETHER: usize = 9;
+const TOGETHER_S: f64 = 2.0;
 /// Messages of one of ten publishers under way, for a subscriber that is behind.
 const BEHIND_WINDOW: &str = "1000";
 /// Sessions that sleep through messages, and return.
@@ -144,6 +145,12 @@ pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     Ok(is_ok)
 }
 
+/// Runs `sterna-lab bench`. Returns its arguments with what it printed.
+fn generated(mut command: Command, arguments: &[String]) -> Result<Value, Failure> {
+    let line = super::generator_line(&mut command)?;
+    Ok(json!({"arguments": arguments, "result": line}))
+}
+
 struct Bench<'a> {
     options: &'a Options,
     /// Where brokers have their data.
@@ -228,7 +235,7 @@ impl Bench<'_> {
         }
         if subject.is_sterna() && subject.durability == Durability::Interval {
             progress.busy(&format!(
-                "{doing}, one away and many in turns",
+                "{doing}, one away and many together",
                 doing = subject.name
             ));
             self.restart.many_by_one = self.many_by_one(&started)?;
@@ -255,26 +262,35 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// CPU of a message for many sessions away by that for one. A machine's speed changes within seconds: so both have
-    /// short turns, one after the other, and each is first as often as the other.
+    /// CPU of a message for many sessions away by that for one. A machine's speed changes within seconds: so both brokers
+    /// have their load at the same time, on the same core.
     fn many_by_one(&mut self, started: &[(Option<Running>, Row)]) -> Result<Option<f64>, Failure> {
         let of = |workload| {
             let mut all = started.iter();
             let (broker, row) = all.find(|(_, row)| row.workload == workload)?;
             Some((broker.as_ref()?, row))
         };
-        let Some(both) = of(Workload::OneAway).zip(of(Workload::ManyAway)) else {
+        let both = of(Workload::OneAway).zip(of(Workload::ManyAway));
+        let Some(both) = both.map(<[_; 2]>::from) else {
             return Ok(None);
         };
-        let both = [both.0, both.1];
         let mut ratios = Vec::new();
-        for turn in 0..PAIRS_OF_TURNS {
-            let mut cpu_us = [None, None];
-            for at in [turn % 2, 1 - turn % 2] {
-                let (broker, row) = both[at];
-                cpu_us[at] = self.load_for(TURN_S, broker, row)?.map(|run| run.cpu_us());
+        for _ in 0..RUNS_TOGETHER {
+            let lines = thread::scope(|scope| {
+                let loads = both.map(|(broker, row)| {
+                    let arguments = self.load_arguments(TOGETHER_S, row);
+                    let command = self.generator_of(broker, &arguments);
+                    scope.spawn(move || generated(command, &arguments))
+                });
+                loads.map(thread::ScopedJoinHandle::join)
+            });
+            let mut cpu_us = Vec::new();
+            for line in lines {
+                let line = line.map_err(|_| Failure::new("a load ended early"))??;
+                cpu_us.extend(Run::read(&line["result"]).map(|run| run.cpu_us()));
+                self.lines.push(line);
             }
-            if let [Some(one), Some(many)] = cpu_us {
+            if let [one, many] = cpu_us[..] {
                 ratios.push(many / one);
             }
         }
@@ -392,29 +408,45 @@ impl Bench<'_> {
         broker: &Running,
         row: &Row,
     ) -> Result<Option<Run>, Failure> {
-        let seconds = seconds.to_string();
-        let warm_up = (self.options.seconds / 3.0).min(1.0).to_string();
-        let payload = self.options.payload.to_string();
-        let window = self.options.window.to_string();
-        let own = row.sessions.to_string();
-        let mut arguments = match row.workload {
-            Workload::OnePresent => vec!["fan-in", "-n", "10", "--durable", "-w", &window],
-            Workload::OneBehind => vec!["fan-in", "-n", "10", "--durable", "-w", BEHIND_WINDOW],
-            // A message has a thousand deliveries.
-            Workload::ManyPresent => vec!["fan-out", "-n", "1000", "--durable", "-w", "16"],
-            Workload::OneAway | Workload::ManyAway => vec!["publish", "-n", "10", "-w", &window],
-            Workload::OwnAway => {
-                vec!["publish", "-n", "10", "-w", &window, "--own-topics", &own]
-            }
-        };
-        arguments.extend(["-q", "1", "--payload", &payload]);
-        arguments.extend(["--seconds", &seconds, "--warm-up", &warm_up]);
+        let arguments = self.load_arguments(seconds, row);
         let line = self.generate(broker, &arguments)?;
         Ok(Run::read(&line))
     }
 
+    fn load_arguments(&self, seconds: f64, row: &Row) -> Vec<String> {
+        let warm_up = (self.options.seconds / 3.0).min(1.0);
+        let (payload, window) = (self.options.payload, self.options.window);
+        let own = row.sessions;
+        let load = match row.workload {
+            Workload::OnePresent => format!("fan-in -n 10 --durable -w {window}"),
+            Workload::OneBehind => format!("fan-in -n 10 --durable -w {BEHIND_WINDOW}"),
+            // A message has a thousand deliveries.
+            Workload::ManyPresent => "fan-out -n 1000 --durable -w 16".to_owned(),
+            Workload::OneAway | Workload::ManyAway => format!("publish -n 10 -w {window}"),
+            Workload::OwnAway => format!("publish -n 10 -w {window} --own-topics {own}"),
+        };
+        let all =
+            format!("{load} -q 1 --payload {payload} --seconds {seconds} --warm-up {warm_up}");
+        all.split(' ').map(str::to_owned).collect()
+    }
+
     /// Runs `sterna-lab bench`, and keeps what it printed.
-    fn generate(&mut self, broker: &Running, arguments: &[&str]) -> Result<Value, Failure> {
+    fn generate(
+        &mut self,
+        broker: &Running,
+        arguments: &[impl AsRef<str>],
+    ) -> Result<Value, Failure> {
+        let arguments: Vec<String> = (arguments.iter())
+            .map(|argument| argument.as_ref().to_owned())
+            .collect();
+        let command = self.generator_of(broker, &arguments);
+        let line = generated(command, &arguments)?;
+        let result = line["result"].clone();
+        self.lines.push(line);
+        Ok(result)
+    }
+
+    fn generator_of(&self, broker: &Running, arguments: &[String]) -> Command {
         let place = Place {
             core: self.options.generator_core,
             realtime: false,
@@ -422,10 +454,7 @@ impl Bench<'_> {
         let mut command = place.command(&self.generator);
         command.arg("bench").args(arguments).arg(&broker.url);
         command.args(["--json", "--pid", &broker.pid.to_string()]);
-        let line = super::generator_line(&mut command)?;
-        self.lines
-            .push(json!({"arguments": arguments, "result": line}));
-        Ok(line)
+        command
     }
 
     /// Many sessions and messages, a kill, a restart, and sessions that return.
