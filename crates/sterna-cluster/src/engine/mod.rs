@@ -17,6 +17,8 @@ mod kept;
 mod lanes;
 mod log;
 mod membership;
+#[cfg(test)]
+mod offline;
 mod outgoing;
 mod questions;
 pub(crate) mod refusals;

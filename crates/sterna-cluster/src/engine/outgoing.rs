@@ -58,7 +58,7 @@ const OWN_BATCH_BYTES: usize = 4_096;
 
 /// Messages for a node that are sent without an answer.
 #[derive(Debug)]
-enum Live {
+pub(super) enum Live {
     /// They go into a batch, with what is beside them.
     Run(EncodedRun),
     /// They are a batch.
@@ -75,7 +75,7 @@ impl Live {
 }
 
 /// Messages of several turns for all nodes, of each in their order.
-type LiveByNode = BTreeMap<usize, Vec<Live>>;
+pub(super) type LiveByNode = BTreeMap<usize, Vec<Live>>;
 
 /// The recipients and number of a turn's messages, where its memory becomes a batch. `None` where it does not: an
 /// acknowledgement waits, recipients differ, or it is too small or too large.
@@ -226,7 +226,7 @@ impl Core {
     }
 
     /// Sorts what a shard had for other nodes in one turn.
-    fn sort(
+    pub(super) fn sort(
         &self,
         shard: usize,
         outbound: Outbound,
