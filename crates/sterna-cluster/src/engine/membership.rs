@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use sterna_broker::Interest;
+use sterna_broker::{Interest, PeerGate};
 
 use super::streams::NODES;
 use super::{Core, Ended, Retry};
@@ -333,6 +333,11 @@ impl Core {
                 }
             }
         }
+        // A shard that is told of a node writes what the node reads.
+        let gates = gates_of(table.version());
+        for (_, shut) in gates.iter().filter(|(is_open, _)| !is_open) {
+            shut(&self.gate, false);
+        }
         loop {
             let changes = table.take_changes(CHANGES);
             if changes.is_empty() {
@@ -344,17 +349,100 @@ impl Core {
         status.nodes_here.set(table.count(Presence::Here) as u64);
         status.nodes_away.set(table.count(Presence::Away) as u64);
         status.filters.set(table.filters() as u64);
-        (self.gate).set_has_groups(table.version() >= wire::GROUPS);
-        (self.gate).set_has_queues(table.version() >= wire::QUEUES);
-        (self.gate).set_read_brief(table.version() >= wire::BRIEF);
         drop(table);
+        for (is_open, set) in gates {
+            set(&self.gate, is_open);
+        }
         if !events.is_empty() {
             self.look_at_gate();
         }
     }
 }
 
+/// Opens or shuts one of the gates that depend on what all nodes read.
+type SetGate = fn(&PeerGate, bool);
+
+/// These gates, and whether each is open where all nodes read a version.
+const fn gates_of(version: u8) -> [(bool, SetGate); 4] {
+    [
+        (version >= wire::TOGETHER, PeerGate::set_logs_together),
+        (version >= wire::GROUPS, PeerGate::set_has_groups),
+        (version >= wire::QUEUES, PeerGate::set_has_queues),
+        (version >= wire::BRIEF, PeerGate::set_read_brief),
+    ]
+}
+
 /// Where a node enters. The place of what it writes there is the incarnation of its process.
 pub(super) fn join_of(node: &str) -> String {
     format!("node.{node}.join")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::engine::offline;
+    use crate::port::Shards;
+    use crate::settings::Settings;
+
+    /// Whether brief records are written, and messages go into the log together.
+    type Gates = (bool, bool);
+
+    fn gates(gate: &PeerGate) -> Gates {
+        (gate.read_brief(), gate.logs_together())
+    }
+
+    /// A shard that notes how the gates are when it is told what other nodes want.
+    #[derive(Debug)]
+    struct Noting {
+        gate: Arc<PeerGate>,
+        told: Arc<Mutex<Vec<Gates>>>,
+    }
+
+    impl Shards for Noting {
+        fn post(&mut self, _: usize, letter: ToShard) {
+            if matches!(letter, ToShard::Wanted(_)) {
+                let mut told = self.told.lock().expect("one thread");
+                told.push(gates(&self.gate));
+            }
+        }
+
+        fn backlog(&self, _: usize) -> usize {
+            0
+        }
+    }
+
+    /// A node comes, says what it reads, is an older one after a restart, and leaves.
+    #[tokio::test]
+    async fn gates_are_shut_before_shards_are_told_of_a_node_and_opened_after() {
+        let told = Arc::<Mutex<Vec<Gates>>>::default();
+        let noting = |gate| Noting {
+            gate,
+            told: Arc::clone(&told),
+        };
+        let core = offline::core(Settings::sample(None), noting).await;
+        core.tell_changes();
+        let (none, all, together) = ((false, false), (true, true), (false, true));
+        assert_eq!(gates(&core.gate), all);
+        let wants = |incarnation: u64| {
+            let line = format!("1 {incarnation} 2 x");
+            core.read_entry("sterna.c.node.b.want.x", line.as_bytes());
+            core.tell_changes();
+        };
+        let says = |word: &str| core.heard("sterna.c.alive.b", word.as_bytes());
+        let steps: [(&dyn Fn(), Option<Gates>, Gates); 5] = [
+            (&|| wants(5), Some(none), none),
+            (&|| says("1 5 here 1-4"), Some(none), all),
+            (&|| wants(6), Some(none), none),
+            (&|| says("1 6 here 1-3"), None, together),
+            (&|| says("1 6 leaving 1-3"), Some(together), all),
+        ];
+        for (at, (step, before, after)) in steps.into_iter().enumerate() {
+            step();
+            let told = std::mem::take(&mut *told.lock().expect("one thread"));
+            assert_eq!(told, Vec::from_iter(before), "step {at}");
+            assert_eq!(gates(&core.gate), after, "step {at}");
+        }
+    }
 }
