@@ -124,7 +124,7 @@ impl ByNode {
             let records = Records {
                 bytes,
                 count: part.messages,
-                has_brief: turn.has_brief(),
+                has_brief: part.has_brief,
             };
             self.push(part.recipients, records);
         }
@@ -535,6 +535,29 @@ mod tests {
             assert_eq!(topics, "a0 a1 a2");
             let memory = payload.as_ptr_range();
             assert!(memory.contains(&records.expect("a part")));
+        }
+    }
+
+    /// The shard was told of a node in the midst of its turn, and that node reads no brief records.
+    #[test]
+    fn brief_records_for_other_nodes_leave_a_nodes_batch_in_its_version() {
+        let message = Message::copy("a/b", &[], &[7; 20], MessageHeader::default());
+        let message = message.expect("it fits");
+        let mut mixed = Encoded::default();
+        for (recipients, may_be_brief) in [(to(&[1], &[]), true), (to(&[1, 2], &[]), false)] {
+            for _ in 0..2 {
+                mixed.push(&message, recipients, 1, may_be_brief);
+            }
+        }
+        let mut by_node = ByNode::new(3, MOST_BYTES, NodeSet::EMPTY);
+        by_node.take(wire::QUEUES, mixed);
+        let mut live = LiveByNode::new();
+        assert_eq!(by_node.sort_into(&mut live).count(), 0);
+        for (node, expected) in [(1, wire::BRIEF), (2, wire::QUEUES)] {
+            let waiting = live.get(&node).expect("some");
+            let batch = next_batch(wire::QUEUES, MOST_BYTES, waiting);
+            let (payload, ..) = batch.expect("it is one");
+            assert_eq!(payload[0], expected, "node {node}");
         }
     }
 
