@@ -12,7 +12,7 @@ use super::streams::NODES;
 use super::{Core, Ended, Retry};
 use crate::owners::{WriteError, incarnation_in};
 use crate::port::ToShard;
-use crate::table::{Event, Presence};
+use crate::table::{Event, Presence, Table};
 use crate::wire::{self, Versions};
 
 /// Filters that one letter to the first shard has at most.
@@ -43,14 +43,14 @@ impl Core {
     /// Says again and again that this node is there, and looks who was not heard of.
     pub(super) async fn beat(self: Rc<Self>) {
         let beat = Duration::from_millis((self.settings.lease_ms / 4).max(50));
-        let mut was_connected = true;
+        let mut was_connected = false;
         let mut last_ms = self.now_ms();
         loop {
             let is_connected = self.status.is_connected();
-            // A node that was cut off, or stood still, has heard nobody meanwhile.
+            // A node that has just joined, was cut off, or stood still, has heard nobody before.
             let stood_still = self.now_ms() - last_ms > self.settings.lease_ms / 2;
             if (is_connected && !was_connected) || stood_still {
-                self.table.borrow_mut().reconnected(self.now_ms());
+                self.table.borrow_mut().begins_to_hear(self.now_ms());
             }
             was_connected = is_connected;
             last_ms = self.now_ms();
@@ -334,7 +334,7 @@ impl Core {
             }
         }
         // A shard that is told of a node writes what the node reads.
-        let gates = gates_of(table.version());
+        let gates = gates_of(&table);
         for (_, shut) in gates.iter().filter(|(is_open, _)| !is_open) {
             shut(&self.gate, false);
         }
@@ -362,13 +362,14 @@ impl Core {
 /// Opens or shuts one of the gates that depend on what all nodes read.
 type SetGate = fn(&PeerGate, bool);
 
-/// These gates, and whether each is open where all nodes read a version.
-const fn gates_of(version: u8) -> [(bool, SetGate); 4] {
+/// These gates, and whether each is open. Brief records wait until all nodes were heard, which costs bytes alone. By the
+/// others clients are refused, or their transactions done in parts: these go by the nodes that are known.
+fn gates_of(table: &Table) -> [(bool, SetGate); 4] {
     [
-        (version >= wire::TOGETHER, PeerGate::set_logs_together),
-        (version >= wire::GROUPS, PeerGate::set_has_groups),
-        (version >= wire::QUEUES, PeerGate::set_has_queues),
-        (version >= wire::BRIEF, PeerGate::set_read_brief),
+        (table.all_read(wire::TOGETHER), PeerGate::set_logs_together),
+        (table.all_read(wire::GROUPS), PeerGate::set_has_groups),
+        (table.all_read(wire::QUEUES), PeerGate::set_has_queues),
+        (table.version() >= wire::BRIEF, PeerGate::set_read_brief),
     ]
 }
 
@@ -422,8 +423,11 @@ mod tests {
             told: Arc::clone(&told),
         };
         let core = offline::core(Settings::sample(None), noting).await;
-        core.tell_changes();
         let (none, all, together) = ((false, false), (true, true), (false, true));
+        core.tell_changes();
+        assert_eq!(gates(&core.gate), together, "it has heard nobody yet");
+        offline::has_heard_all(&core);
+        core.tell_changes();
         assert_eq!(gates(&core.gate), all);
         let wants = |incarnation: u64| {
             let line = format!("1 {incarnation} 2 x");

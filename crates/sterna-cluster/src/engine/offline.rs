@@ -36,3 +36,10 @@ pub(super) async fn core<S: Shards + 'static>(
     let client = connecting.connect("127.0.0.1:1").await;
     engine.core(client.expect("it connects later"), shards, Arc::default())
 }
+
+/// Has the node know of all others, which are none.
+pub(super) fn has_heard_all(core: &Core) {
+    let mut table = core.table.borrow_mut();
+    table.begins_to_hear(0);
+    table.look(core.settings.lease_ms);
+}

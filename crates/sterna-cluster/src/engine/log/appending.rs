@@ -349,6 +349,7 @@ mod tests {
             ..Settings::sample(None)
         };
         let core = offline::core(settings, |_| Silent).await;
+        offline::has_heard_all(&core);
         let topic = "plant/line/machine/temperature";
         let header = MessageHeader::default();
         let message = Message::copy(topic, &[], &[7; 20], header).expect("it fits");
