@@ -277,6 +277,20 @@ impl Core {
         format!("{FORM} {incarnation} {level} {filter}")
     }
 
+    /// The gates that depend on what all nodes read, and whether each is open. Brief records wait until all nodes were
+    /// heard, which costs bytes alone. By the others clients are refused, or their transactions done in parts: these go by
+    /// the nodes that are known.
+    fn gates(&self, table: &Table) -> [(bool, SetGate); 4] {
+        let has_room = self.batch_bytes() >= wire::BRIEF_BATCH_BYTES;
+        let may_be_brief = table.version() >= wire::BRIEF && has_room;
+        [
+            (table.all_read(wire::TOGETHER), PeerGate::set_logs_together),
+            (table.all_read(wire::GROUPS), PeerGate::set_has_groups),
+            (table.all_read(wire::QUEUES), PeerGate::set_has_queues),
+            (may_be_brief, PeerGate::set_read_brief),
+        ]
+    }
+
     /// Tells the shards what has changed, and the log who came and went.
     pub(super) fn tell_changes(&self) {
         let mut table = self.table.borrow_mut();
@@ -334,7 +348,7 @@ impl Core {
             }
         }
         // A shard that is told of a node writes what the node reads.
-        let gates = gates_of(&table);
+        let gates = self.gates(&table);
         for (_, shut) in gates.iter().filter(|(is_open, _)| !is_open) {
             shut(&self.gate, false);
         }
@@ -361,17 +375,6 @@ impl Core {
 
 /// Opens or shuts one of the gates that depend on what all nodes read.
 type SetGate = fn(&PeerGate, bool);
-
-/// These gates, and whether each is open. Brief records wait until all nodes were heard, which costs bytes alone. By the
-/// others clients are refused, or their transactions done in parts: these go by the nodes that are known.
-fn gates_of(table: &Table) -> [(bool, SetGate); 4] {
-    [
-        (table.all_read(wire::TOGETHER), PeerGate::set_logs_together),
-        (table.all_read(wire::GROUPS), PeerGate::set_has_groups),
-        (table.all_read(wire::QUEUES), PeerGate::set_has_queues),
-        (table.version() >= wire::BRIEF, PeerGate::set_read_brief),
-    ]
-}
 
 /// Where a node enters. The place of what it writes there is the incarnation of its process.
 pub(super) fn join_of(node: &str) -> String {
@@ -447,6 +450,21 @@ mod tests {
             let told = std::mem::take(&mut *told.lock().expect("one thread"));
             assert_eq!(told, Vec::from_iter(before), "step {at}");
             assert_eq!(gates(&core.gate), after, "step {at}");
+        }
+    }
+    /// A whole record and the brief ones behind it are never apart.
+    #[tokio::test]
+    async fn no_record_is_brief_where_a_batch_may_not_have_all_that_stay_together() {
+        for (batch_bytes, may_be_brief) in [(1_000, false), (10_000, false), (12_000, true)] {
+            let settings = Settings {
+                batch_bytes,
+                ..Settings::sample(None)
+            };
+            let core = offline::core(settings, |_| offline::Silent).await;
+            offline::has_heard_all(&core);
+            core.tell_changes();
+            let expected = (may_be_brief, true);
+            assert_eq!(gates(&core.gate), expected, "{batch_bytes}");
         }
     }
 }
