@@ -393,6 +393,9 @@ mod tests {
     /// Whether brief records are written, and messages go into the log together.
     type Gates = (bool, bool);
 
+    /// An event, and the gates when shards are told of it, if they are, and after that.
+    type Step<'a> = (&'a dyn Fn(), Option<Gates>, Gates);
+
     fn gates(gate: &PeerGate) -> Gates {
         (gate.read_brief(), gate.logs_together())
     }
@@ -438,7 +441,7 @@ mod tests {
             core.tell_changes();
         };
         let says = |word: &str| core.heard("sterna.c.alive.b", word.as_bytes());
-        let steps: [(&dyn Fn(), Option<Gates>, Gates); 5] = [
+        let steps: [Step<'_>; 5] = [
             (&|| wants(5), Some(none), none),
             (&|| says("1 5 here 1-4"), Some(none), all),
             (&|| wants(6), Some(none), none),
