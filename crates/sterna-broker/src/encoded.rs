@@ -31,7 +31,6 @@ pub struct Encoded {
     parts: Vec<(EncodedPart, usize)>,
     charge: u64,
     encoder: MessageEncoder,
-    has_brief: bool,
 }
 
 /// Messages that follow each other and have the same recipients.
@@ -41,6 +40,8 @@ pub struct EncodedPart {
     pub recipients: Recipients,
     /// Number of messages.
     pub messages: usize,
+    /// Whether one of the records is brief.
+    pub has_brief: bool,
 }
 
 impl Encoded {
@@ -67,18 +68,19 @@ impl Encoded {
         let last = self.parts.last_mut();
         let last = last.filter(|(last, _)| last.recipients == recipients);
         let may_be_brief = may_be_brief && last.is_some();
-        self.has_brief |= (self.encoder).push(&mut self.memory, message, may_be_brief);
+        let is_brief = (self.encoder).push(&mut self.memory, message, may_be_brief);
         self.charge += charge;
         let end = self.memory.len();
         if let Some((last, last_end)) = last {
             last.messages += 1;
+            last.has_brief |= is_brief;
             *last_end = end;
             return;
         }
-        let messages = 1;
         let part = EncodedPart {
             recipients,
-            messages,
+            messages: 1,
+            has_brief: is_brief,
         };
         self.parts.push((part, end));
     }
@@ -91,8 +93,8 @@ impl Encoded {
 
     /// Whether one of the records is brief.
     #[must_use]
-    pub const fn has_brief(&self) -> bool {
-        self.has_brief
+    pub fn has_brief(&self) -> bool {
+        self.parts.iter().any(|(part, _)| part.has_brief)
     }
 
     /// Bytes that they are charged with in a [`PeerGate`](crate::PeerGate).

@@ -141,8 +141,8 @@ pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{
-    InvalidMessage, Message, MessageDecoder, MessageEncoder, MessageHeader, NativeFormat, Origin,
-    Qos, is_brief,
+    InvalidMessage, MOST_GROUP_BYTES, Message, MessageDecoder, MessageEncoder, MessageHeader,
+    NativeFormat, Origin, Qos, is_brief,
 };
 pub use needs::{LogNeeds, NeededFilter, NeedsLimits, ReaderNeeds};
 pub use owned::{ClaimRefusal, Ownership, Testator, delayed_will, is_will_delayed};

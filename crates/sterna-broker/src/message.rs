@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-pub use record::{MessageDecoder, MessageEncoder, is_brief};
+pub use record::{MOST_GROUP_BYTES, MessageDecoder, MessageEncoder, is_brief};
 
 /// How hard the broker tries to deliver (MQTT 5.0, section 4.3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -128,10 +128,16 @@ impl PeerGate {
         (self.logs_together).store(logs_together, Ordering::Relaxed);
     }
 
+    /// Whether all nodes find messages in the log that were appended together.
+    #[must_use]
+    pub fn logs_together(&self) -> bool {
+        self.logs_together.load(Ordering::Relaxed)
+    }
+
     /// Whether some messages can go into the log as one.
     pub(crate) fn takes_together(&self, messages: &[Message]) -> bool {
         let bytes: u64 = messages.iter().map(charge).sum();
-        self.logs_together.load(Ordering::Relaxed)
+        self.logs_together()
             && (2..=MOST_TOGETHER).contains(&messages.len())
             && bytes <= self.largest_body_bytes()
     }
@@ -159,7 +165,9 @@ impl PeerGate {
         self.read_brief.store(read_brief, Ordering::Relaxed);
     }
 
-    pub(crate) fn read_brief(&self) -> bool {
+    /// Whether all nodes read brief records of messages.
+    #[must_use]
+    pub fn read_brief(&self) -> bool {
         self.read_brief.load(Ordering::Relaxed)
     }
 

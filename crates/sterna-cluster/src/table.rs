@@ -112,6 +112,10 @@ pub struct Table {
     /// Filters for which the nodes that want them may have changed.
     changed: HashSet<Arc<str>>,
     events: Vec<Event>,
+    /// Since when this node hears others; `None` before it has joined.
+    hears_since_ms: Option<u64>,
+    /// Whether each node that lives has said a word since.
+    has_heard_all: bool,
 }
 
 impl Table {
@@ -132,6 +136,8 @@ impl Table {
             exported: HashSet::new(),
             changed: HashSet::new(),
             events: Vec::new(),
+            hears_since_ms: None,
+            has_heard_all: false,
         }
     }
 
@@ -204,9 +210,24 @@ impl Table {
     }
 
     /// The highest version of the wire form that all nodes which may get something read. It is the lowest while one
-    /// of them has not said which versions it reads.
+    /// of them has not said which versions it reads. So it is for half a lease after this node has begun to hear: of a
+    /// node without readers nothing is known before its first word.
     #[must_use]
     pub fn version(&self) -> u8 {
+        if self.has_heard_all {
+            self.common_version()
+        } else {
+            self.reads.lowest
+        }
+    }
+
+    /// Whether all nodes that are known and may get something read a version. False while one of them has not said it.
+    #[must_use]
+    pub fn all_read(&self, version: u8) -> bool {
+        version <= self.common_version()
+    }
+
+    fn common_version(&self) -> u8 {
         let peers = self.peers.values();
         let waited_for = peers.filter(|peer| peer.presence != Presence::Gone);
         let each = waited_for.map(|peer| {
@@ -361,6 +382,9 @@ impl Table {
     /// Looks at the time. Not to be called while this node is itself cut off: it would take all others for
     /// gone.
     pub fn look(&mut self, now_ms: u64) {
+        // Nodes say a word four times in a lease.
+        let hears_for_ms = (self.hears_since_ms).map(|since_ms| now_ms.saturating_sub(since_ms));
+        self.has_heard_all = hears_for_ms.is_some_and(|for_ms| for_ms >= self.lease_ms / 2);
         let overdue: Vec<(Arc<str>, Presence)> = self
             .peers
             .iter()
@@ -381,8 +405,10 @@ impl Table {
         }
     }
 
-    /// This node was cut off and is not any more: silence counts from now on.
-    pub fn reconnected(&mut self, now_ms: u64) {
+    /// This node hears others from now on: it has joined, or was cut off. Silence counts from now on.
+    pub fn begins_to_hear(&mut self, now_ms: u64) {
+        self.hears_since_ms = Some(now_ms);
+        self.has_heard_all = false;
         for peer in self.peers.values_mut() {
             peer.heard_ms = now_ms;
         }

@@ -10,7 +10,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
-use sterna_broker::{Encoded, HEAD_ROOM_BYTES, Message, MessageDecoder, MessageEncoder, is_brief};
+use sterna_broker::{
+    Encoded, HEAD_ROOM_BYTES, MOST_GROUP_BYTES, Message, MessageDecoder, MessageEncoder, is_brief,
+};
 
 /// Versions of the wire form, from one to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +79,9 @@ pub const RECORD_OVERHEAD_BYTES: usize = 96;
 
 /// Bytes that a batch of one run may take beside its records.
 pub const BATCH_OVERHEAD_BYTES: usize = 16;
+
+/// The fewest bytes that a batch has to be allowed where records may be brief. Those that stay together do not fit smaller ones.
+pub const BRIEF_BATCH_BYTES: usize = BATCH_OVERHEAD_BYTES + MOST_GROUP_BYTES;
 
 /// The most messages of a run that there is room for before one is read.
 const FORESEEN_MESSAGES: usize = 1_024;

@@ -34,6 +34,14 @@ const MOST_LEADING_BYTES: usize = 1024;
 /// The most bytes of a message's body whose record may be brief.
 const MOST_BRIEF_BYTES: usize = 256;
 
+/// The most bytes of a whole record and the brief ones behind it, each with its length in front.
+pub const MOST_GROUP_BYTES: usize = MOST_LEADING_BYTES
+    + MOST_BRIEF as usize * MOST_BRIEF_BYTES
+    + (1 + MOST_BRIEF as usize) * (HEAD_BYTES + LENGTH_BYTES);
+
+/// The most bytes of a record's length.
+const LENGTH_BYTES: usize = 5;
+
 /// The most bytes of a stored form in front of its parts: flags, six integers, the native form's format, the publisher.
 const HEAD_BYTES: usize = 1 + 2 * 10 + 5 * 5 + 1 + 8;
 
@@ -498,6 +506,17 @@ mod tests {
             expires_at_ms: None,
         };
         Message::copy("a/b", &[], &vec![7; bytes], header).expect("it fits")
+    }
+
+    #[test]
+    fn records_that_stay_together_have_few_bytes() {
+        let (mut encoder, mut memory) = (MessageEncoder::default(), Vec::new());
+        encoder.push(&mut memory, &with_payload(MOST_LEADING_BYTES - 3), true);
+        let brief = with_payload(MOST_BRIEF_BYTES - 3);
+        while encoder.push(&mut memory, &brief, true) {
+            assert!(memory.len() <= MOST_GROUP_BYTES);
+        }
+        assert_eq!(split(&memory).len(), 2 + usize::from(MOST_BRIEF));
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use sterna_broker::Interest;
+use sterna_broker::{Interest, PeerGate};
 
 use super::streams::NODES;
 use super::{Core, Ended, Retry};
 use crate::owners::{WriteError, incarnation_in};
 use crate::port::ToShard;
-use crate::table::{Event, Presence};
+use crate::table::{Event, Presence, Table};
 use crate::wire::{self, Versions};
 
 /// Filters that one letter to the first shard has at most.
@@ -43,14 +43,14 @@ impl Core {
     /// Says again and again that this node is there, and looks who was not heard of.
     pub(super) async fn beat(self: Rc<Self>) {
         let beat = Duration::from_millis((self.settings.lease_ms / 4).max(50));
-        let mut was_connected = true;
+        let mut was_connected = false;
         let mut last_ms = self.now_ms();
         loop {
             let is_connected = self.status.is_connected();
-            // A node that was cut off, or stood still, has heard nobody meanwhile.
+            // A node that has just joined, was cut off, or stood still, has heard nobody before.
             let stood_still = self.now_ms() - last_ms > self.settings.lease_ms / 2;
             if (is_connected && !was_connected) || stood_still {
-                self.table.borrow_mut().reconnected(self.now_ms());
+                self.table.borrow_mut().begins_to_hear(self.now_ms());
             }
             was_connected = is_connected;
             last_ms = self.now_ms();
@@ -277,6 +277,20 @@ impl Core {
         format!("{FORM} {incarnation} {level} {filter}")
     }
 
+    /// The gates that depend on what all nodes read, and whether each is open. Brief records wait until all nodes were
+    /// heard, which costs bytes alone. By the others clients are refused, or their transactions done in parts: these go by
+    /// the nodes that are known.
+    fn gates(&self, table: &Table) -> [(bool, SetGate); 4] {
+        let has_room = self.batch_bytes() >= wire::BRIEF_BATCH_BYTES;
+        let may_be_brief = table.version() >= wire::BRIEF && has_room;
+        [
+            (table.all_read(wire::TOGETHER), PeerGate::set_logs_together),
+            (table.all_read(wire::GROUPS), PeerGate::set_has_groups),
+            (table.all_read(wire::QUEUES), PeerGate::set_has_queues),
+            (may_be_brief, PeerGate::set_read_brief),
+        ]
+    }
+
     /// Tells the shards what has changed, and the log who came and went.
     pub(super) fn tell_changes(&self) {
         let mut table = self.table.borrow_mut();
@@ -333,6 +347,11 @@ impl Core {
                 }
             }
         }
+        // A shard that is told of a node writes what the node reads.
+        let gates = self.gates(&table);
+        for (_, shut) in gates.iter().filter(|(is_open, _)| !is_open) {
+            shut(&self.gate, false);
+        }
         loop {
             let changes = table.take_changes(CHANGES);
             if changes.is_empty() {
@@ -344,17 +363,111 @@ impl Core {
         status.nodes_here.set(table.count(Presence::Here) as u64);
         status.nodes_away.set(table.count(Presence::Away) as u64);
         status.filters.set(table.filters() as u64);
-        (self.gate).set_has_groups(table.version() >= wire::GROUPS);
-        (self.gate).set_has_queues(table.version() >= wire::QUEUES);
-        (self.gate).set_read_brief(table.version() >= wire::BRIEF);
         drop(table);
+        for (is_open, set) in gates {
+            set(&self.gate, is_open);
+        }
         if !events.is_empty() {
             self.look_at_gate();
         }
     }
 }
 
+/// Opens or shuts one of the gates that depend on what all nodes read.
+type SetGate = fn(&PeerGate, bool);
+
 /// Where a node enters. The place of what it writes there is the incarnation of its process.
 pub(super) fn join_of(node: &str) -> String {
     format!("node.{node}.join")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::engine::offline;
+    use crate::port::Shards;
+    use crate::settings::Settings;
+
+    /// Whether brief records are written, and messages go into the log together.
+    type Gates = (bool, bool);
+
+    /// An event, and the gates when shards are told of it, if they are, and after that.
+    type Step<'a> = (&'a dyn Fn(), Option<Gates>, Gates);
+
+    fn gates(gate: &PeerGate) -> Gates {
+        (gate.read_brief(), gate.logs_together())
+    }
+
+    /// A shard that notes how the gates are when it is told what other nodes want.
+    #[derive(Debug)]
+    struct Noting {
+        gate: Arc<PeerGate>,
+        told: Arc<Mutex<Vec<Gates>>>,
+    }
+
+    impl Shards for Noting {
+        fn post(&mut self, _: usize, letter: ToShard) {
+            if matches!(letter, ToShard::Wanted(_)) {
+                let mut told = self.told.lock().expect("one thread");
+                told.push(gates(&self.gate));
+            }
+        }
+
+        fn backlog(&self, _: usize) -> usize {
+            0
+        }
+    }
+
+    /// A node comes, says what it reads, is an older one after a restart, and leaves.
+    #[tokio::test]
+    async fn gates_are_shut_before_shards_are_told_of_a_node_and_opened_after() {
+        let told = Arc::<Mutex<Vec<Gates>>>::default();
+        let noting = |gate| Noting {
+            gate,
+            told: Arc::clone(&told),
+        };
+        let core = offline::core(Settings::sample(None), noting).await;
+        let (none, all, together) = ((false, false), (true, true), (false, true));
+        core.tell_changes();
+        assert_eq!(gates(&core.gate), together, "it has heard nobody yet");
+        offline::has_heard_all(&core);
+        core.tell_changes();
+        assert_eq!(gates(&core.gate), all);
+        let wants = |incarnation: u64| {
+            let line = format!("1 {incarnation} 2 x");
+            core.read_entry("sterna.c.node.b.want.x", line.as_bytes());
+            core.tell_changes();
+        };
+        let says = |word: &str| core.heard("sterna.c.alive.b", word.as_bytes());
+        let steps: [Step<'_>; 5] = [
+            (&|| wants(5), Some(none), none),
+            (&|| says("1 5 here 1-4"), Some(none), all),
+            (&|| wants(6), Some(none), none),
+            (&|| says("1 6 here 1-3"), None, together),
+            (&|| says("1 6 leaving 1-3"), Some(together), all),
+        ];
+        for (at, (step, before, after)) in steps.into_iter().enumerate() {
+            step();
+            let told = std::mem::take(&mut *told.lock().expect("one thread"));
+            assert_eq!(told, Vec::from_iter(before), "step {at}");
+            assert_eq!(gates(&core.gate), after, "step {at}");
+        }
+    }
+    /// A whole record and the brief ones behind it are never apart.
+    #[tokio::test]
+    async fn no_record_is_brief_where_a_batch_may_not_have_all_that_stay_together() {
+        for (batch_bytes, may_be_brief) in [(1_000, false), (10_000, false), (12_000, true)] {
+            let settings = Settings {
+                batch_bytes,
+                ..Settings::sample(None)
+            };
+            let core = offline::core(settings, |_| offline::Silent).await;
+            offline::has_heard_all(&core);
+            core.tell_changes();
+            let expected = (may_be_brief, true);
+            assert_eq!(gates(&core.gate), expected, "{batch_bytes}");
+        }
+    }
 }

@@ -17,6 +17,8 @@ mod kept;
 mod lanes;
 mod log;
 mod membership;
+#[cfg(test)]
+mod offline;
 mod outgoing;
 mod questions;
 pub(crate) mod refusals;
@@ -452,8 +454,6 @@ impl Core {
 
     /// Opens or shuts the gate as the state of NATS demands.
     fn look_at_gate(&self) {
-        let version = self.table.borrow().version();
-        self.gate.set_logs_together(version >= wire::TOGETHER);
         let (now_ms, patience_ms) = (self.now_ms(), self.settings.patience_ms);
         match (self.gating).look(now_ms, patience_ms, &self.status, &self.gate) {
             Some(gating::Turn::Opened) => {

@@ -58,7 +58,7 @@ const OWN_BATCH_BYTES: usize = 4_096;
 
 /// Messages for a node that are sent without an answer.
 #[derive(Debug)]
-enum Live {
+pub(super) enum Live {
     /// They go into a batch, with what is beside them.
     Run(EncodedRun),
     /// They are a batch.
@@ -75,7 +75,7 @@ impl Live {
 }
 
 /// Messages of several turns for all nodes, of each in their order.
-type LiveByNode = BTreeMap<usize, Vec<Live>>;
+pub(super) type LiveByNode = BTreeMap<usize, Vec<Live>>;
 
 /// The recipients and number of a turn's messages, where its memory becomes a batch. `None` where it does not: an
 /// acknowledgement waits, recipients differ, or it is too small or too large.
@@ -124,7 +124,7 @@ impl ByNode {
             let records = Records {
                 bytes,
                 count: part.messages,
-                has_brief: turn.has_brief(),
+                has_brief: part.has_brief,
             };
             self.push(part.recipients, records);
         }
@@ -226,7 +226,7 @@ impl Core {
     }
 
     /// Sorts what a shard had for other nodes in one turn.
-    fn sort(
+    pub(super) fn sort(
         &self,
         shard: usize,
         outbound: Outbound,
@@ -535,6 +535,29 @@ mod tests {
             assert_eq!(topics, "a0 a1 a2");
             let memory = payload.as_ptr_range();
             assert!(memory.contains(&records.expect("a part")));
+        }
+    }
+
+    /// The shard was told of a node in the midst of its turn, and that node reads no brief records.
+    #[test]
+    fn brief_records_for_other_nodes_leave_a_nodes_batch_in_its_version() {
+        let message = Message::copy("a/b", &[], &[7; 20], MessageHeader::default());
+        let message = message.expect("it fits");
+        let mut mixed = Encoded::default();
+        for (recipients, may_be_brief) in [(to(&[1], &[]), true), (to(&[1, 2], &[]), false)] {
+            for _ in 0..2 {
+                mixed.push(&message, recipients, 1, may_be_brief);
+            }
+        }
+        let mut by_node = ByNode::new(3, MOST_BYTES, NodeSet::EMPTY);
+        by_node.take(wire::QUEUES, mixed);
+        let mut live = LiveByNode::new();
+        assert_eq!(by_node.sort_into(&mut live).count(), 0);
+        for (node, expected) in [(1, wire::BRIEF), (2, wire::QUEUES)] {
+            let waiting = live.get(&node).expect("some");
+            let batch = next_batch(wire::QUEUES, MOST_BYTES, waiting);
+            let (payload, ..) = batch.expect("it is one");
+            assert_eq!(payload[0], expected, "node {node}");
         }
     }
 

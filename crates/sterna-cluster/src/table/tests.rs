@@ -10,10 +10,40 @@ fn reads(text: &str) -> Versions {
     Versions::parse(text).expect("versions")
 }
 
+/// A table that has heard all nodes that live.
+fn hearing(own_name: &str, reads: Versions) -> Table {
+    let mut table = Table::new(own_name, 4_000, 60_000, reads);
+    table.begins_to_hear(0);
+    table.look(2_000);
+    table
+}
+
+/// A node that has just started, or was cut off, knows nobody that has no readers.
+#[test]
+fn nobody_writes_what_a_node_may_not_read_that_was_not_heard() {
+    let mut table = Table::new("c", 4_000, 60_000, reads("1-3"));
+    table.look(100_000);
+    assert_eq!(table.version(), 1, "it hears nobody");
+    assert!(table.all_read(3), "and knows nobody");
+    for begun_ms in [200_000, 300_000] {
+        table.begins_to_hear(begun_ms);
+        table.look(begun_ms + 1_999);
+        assert_eq!(table.version(), 1, "a node says its word each second");
+        table.look(begun_ms + 2_000);
+        assert_eq!(table.version(), 3, "it is alone");
+    }
+    table.begins_to_hear(400_000);
+    table.heard(400_000, "a", 1, false, reads("1-2"));
+    assert_eq!((table.version(), table.all_read(3)), (1, false));
+    assert!(table.all_read(2));
+    table.look(402_000);
+    assert_eq!(table.version(), 2);
+}
+
 /// An upgrade, node by node, from nodes that read 1 to nodes that read 1 to 3, while one node is away.
 #[test]
 fn all_write_the_highest_version_that_all_read() {
-    let mut table = Table::new("c", 4_000, 60_000, reads("1-3"));
+    let mut table = hearing("c", reads("1-3"));
     assert_eq!(table.version(), 3, "it is alone");
     table.wants(0, "a", 1, "x", Interest::Acknowledged);
     assert_eq!(table.version(), 1, "nobody knows yet what that node reads");
@@ -41,7 +71,7 @@ fn all_write_the_highest_version_that_all_read() {
 
 #[test]
 fn who_reads_nothing_of_the_others_takes_no_part() {
-    let mut first = Table::new("a", 4_000, 60_000, reads("1-2"));
+    let mut first = hearing("a", reads("1-2"));
     first.set_own_incarnation(5);
     let newer = reads("3-4");
     for _ in 0..2 {
@@ -214,7 +244,7 @@ fn who_leaves_is_gone_at_once() {
 fn a_node_that_was_cut_off_takes_nobody_for_gone() {
     let mut table = table();
     table.heard(0, "b", 5, false, reads("1"));
-    table.reconnected(100_000);
+    table.begins_to_hear(100_000);
     table.look(100_000);
     assert_eq!(table.count(Presence::Here), 1);
     table.look(104_000);
@@ -285,7 +315,7 @@ fn changes_are_taken_in_portions() {
 /// A start reads what NATS has of nodes that are gone for good.
 #[test]
 fn a_node_that_is_gone_for_good_holds_nobody_back() {
-    let mut table = Table::new("a", 4_000, 60_000, reads("1-3"));
+    let mut table = hearing("a", reads("1-3"));
     table.wants(0, "old", 1, "x", Interest::Acknowledged);
     table.wants(0, "old", 1, "y", Interest::Durable);
     assert_eq!(table.version(), 1, "it may be there");

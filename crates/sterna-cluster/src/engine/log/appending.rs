@@ -21,7 +21,33 @@ struct Entry {
     /// By what NATS knows it again.
     id: String,
     run: EncodedRun,
+    /// Bytes of the run's records, at most, where all of them are whole.
+    whole_bytes: usize,
     messages: Vec<Waiting>,
+}
+
+impl Entry {
+    fn new(subject: String, id: String, shard: u16) -> Self {
+        Self {
+            subject,
+            id,
+            run: EncodedRun::new(shard),
+            whole_bytes: 0,
+            messages: Vec::new(),
+        }
+    }
+
+    /// Whether a message may be added. A node that reads no brief records may come while the entry waits: it is to fit
+    /// with whole ones, too.
+    fn has_room(&self, message: &Message, most_bytes: usize) -> bool {
+        self.messages.len() < MOST_IN_ENTRY && self.whole_bytes + message.body_bytes() < most_bytes
+    }
+
+    fn push(&mut self, one: Waiting, may_be_brief: bool) {
+        self.run.push(&one.message, may_be_brief);
+        self.whole_bytes += one.message.body_bytes() + wire::RECORD_OVERHEAD_BYTES;
+        self.messages.push(one);
+    }
 }
 
 /// Items that do not get into the log: turns with messages for it, and sessions with records of these turns.
@@ -142,13 +168,9 @@ impl Core {
             }
             // Records hold for messages before them, and come after those of this turn.
             let known = topics.get(one.message.topic()).copied();
-            let room = |at: usize| {
-                let entry = &entries[at];
-                entry.messages.len() < MOST_IN_ENTRY
-                    && entry.run.bytes() + one.message.body_bytes() < self.batch_bytes()
-            };
+            let has_room = |at: usize| entries[at].has_room(&one.message, self.batch_bytes());
             let at = match known {
-                Some(Some(at)) if one.once.is_none() && room(at) => at,
+                Some(Some(at)) if one.once.is_none() && has_room(at) => at,
                 Some(_) => {
                     waiting.push_front(Item::Message(one));
                     break;
@@ -165,12 +187,8 @@ impl Core {
                         |once| name_of(once, &one.message),
                     );
                     let place = retained::place(one.message.topic());
-                    entries.push(Entry {
-                        subject: self.settings.subject(&format!("log.{place}")),
-                        id,
-                        run: EncodedRun::new(one.shard),
-                        messages: Vec::new(),
-                    });
+                    let subject = self.settings.subject(&format!("log.{place}"));
+                    entries.push(Entry::new(subject, id, one.shard));
                     let at = entries.len() - 1;
                     // A message with a name of its own is alone in its entry.
                     let open = one.once.is_none().then_some(at);
@@ -178,8 +196,7 @@ impl Core {
                     at
                 }
             };
-            entries[at].run.push(&one.message, may_be_brief);
-            entries[at].messages.push(one);
+            entries[at].push(one, may_be_brief);
         }
         (entries, records)
     }
@@ -187,23 +204,18 @@ impl Core {
     /// The entry of messages that were published together: the first of them, and those that follow it.
     fn entry_together(&self, first: Waiting, waiting: &mut VecDeque<Item>, serial: u64) -> Entry {
         let own = (&self.settings.node, self.incarnation.get());
-        let mut entry = Entry {
-            subject: self.settings.subject(&format!("log.{TOGETHER}")),
-            id: format!("{}.{}.log.{serial}", own.0, own.1),
-            run: EncodedRun::new(first.shard),
-            messages: Vec::with_capacity(1 + first.following),
-        };
+        let subject = self.settings.subject(&format!("log.{TOGETHER}"));
+        let id = format!("{}.{}.log.{serial}", own.0, own.1);
+        let mut entry = Entry::new(subject, id, first.shard);
         let mut left = first.following;
-        entry.run.push(&first.message, false);
-        entry.messages.push(first);
+        entry.push(first, false);
         // One shard has handed them over in one go.
         while left > 0
             && matches!(waiting.front(), Some(Item::Message(_)))
             && let Some(Item::Message(next)) = waiting.pop_front()
         {
             left -= 1;
-            entry.run.push(&next.message, false);
-            entry.messages.push(next);
+            entry.push(next, false);
         }
         entry
     }
@@ -290,10 +302,15 @@ fn name_of(once: Once, message: &Message) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sterna_broker::Change;
+    use std::sync::Arc;
+
+    use sterna_broker::{Change, Encoded, MessageHeader, Outbound, Outgoing};
 
     use super::*;
     use crate::commits::Commits;
+    use crate::engine::offline::{self, Silent};
+    use crate::engine::outgoing::LiveByNode;
+    use crate::settings::Settings;
 
     #[test]
     fn records_overtake_messages_of_other_turns_and_not_each_other() {
@@ -323,5 +340,47 @@ mod tests {
             "its records are still to come"
         );
         assert!(stuck.lets_pass(&mark("b")));
+    }
+    /// A node that reads no brief records may come while an entry waits.
+    #[tokio::test]
+    async fn an_entry_fits_where_its_records_are_whole() {
+        let settings = Settings {
+            batch_bytes: 20_000,
+            ..Settings::sample(None)
+        };
+        let core = offline::core(settings, |_| Silent).await;
+        offline::has_heard_all(&core);
+        let topic = "plant/line/machine/temperature";
+        let header = MessageHeader::default();
+        let message = Message::copy(topic, &[], &[7; 20], header).expect("it fits");
+        let message = Arc::new(message);
+        let outgoing = (0..2_000).map(|_| Outgoing {
+            message: Arc::clone(&message),
+            destination: Destination::Log {
+                once: None,
+                following: 0,
+            },
+            settles: None,
+        });
+        let turn = Outbound {
+            token: 1,
+            encoded: Encoded::default(),
+            outgoing: outgoing.collect(),
+        };
+        core.sort(0, turn, Vec::new(), &mut LiveByNode::new());
+        let (mut serial, mut messages) = (0, 0);
+        while messages < 2_000 {
+            let (entries, _) = core.next_entries(&mut serial);
+            assert_eq!(entries.len(), 1, "all are of one topic");
+            let entry = &entries[0];
+            messages += entry.messages.len();
+            let all = entry.messages.iter().map(|one| &*one.message);
+            let whole = entry.run.for_version(wire::QUEUES, all);
+            let payload = wire::batch(wire::QUEUES, [&*whole]);
+            let brief = wire::batch(wire::BRIEF, [&entry.run]);
+            assert!(brief.len() < payload.len(), "the test is of brief records");
+            let room = core.batch_bytes() + wire::RECORD_OVERHEAD_BYTES;
+            assert!(payload.len() <= room, "{} bytes", payload.len());
+        }
     }
 }
