@@ -69,7 +69,8 @@ pub struct Change {
 pub struct Appended {
     /// Position of the first message; a new log starts with 1.
     pub first: u64,
-    /// Number of the append. Each is higher than all before it, also those of other shards.
+    /// Number of the append. None is lower than one before it, also of other shards. Those that are kept as one have the
+    /// same.
     pub token: u64,
 }
 

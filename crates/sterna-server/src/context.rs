@@ -116,10 +116,10 @@ impl Context<'_> {
 
     /// Does something, and tells the append that it has made, beside its result; 0 for none.
     pub(crate) fn appended<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> (R, u64) {
-        let before = self.broker.token();
+        let before = self.broker.appends();
         let result = work(self);
-        let after = self.broker.token();
-        (result, if after == before { 0 } else { after })
+        let is_made = self.broker.appends() != before;
+        (result, if is_made { self.broker.token() } else { 0 })
     }
 }
 

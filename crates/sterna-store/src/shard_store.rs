@@ -11,7 +11,7 @@ use crate::engine::{Answer, Handle, Request};
 use crate::log::frame::Draft;
 use crate::settings::Durability;
 
-/// A shard's handle on an open store, as the broker knows it. A token is the number of an append.
+/// A shard's handle on an open store, as the broker knows it. A token is the number of a frame.
 #[derive(Debug)]
 pub struct ShardStore {
     handle: Handle,

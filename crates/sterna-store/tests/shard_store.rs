@@ -5,8 +5,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sterna_broker::{Change, Committed, Frame, Message, MessageHeader, ReadRequest, Store as _};
-use sterna_store::disk::RealDisk;
+use sterna_broker::{
+    Broker, Change, Committed, ConsumerId, Directory, Frame, Limits, Message, MessageHeader,
+    OpenSession, Opened, Publication, Qos, ReadRequest, ShardId, Store as _, SubscribeOptions,
+};
+use sterna_store::disk::{RealDisk, SimulatedDisk};
 use sterna_store::{Engine, Running, Settings, ShardStore};
 
 fn open(folder: &std::path::Path) -> Running {
@@ -97,4 +100,61 @@ fn messages_and_records_go_through_the_engine() {
     let mut records = Vec::new();
     store.load(&mut |key, value| records.push((key.to_vec(), value.to_vec())));
     assert_eq!(records, [(b"key".to_vec(), b"value".to_vec())]);
+}
+
+/// Messages that share a frame share its token. Each publication says that one waits for it: its acknowledgement would
+/// go out at once otherwise, before anything is written.
+#[test]
+fn each_publication_that_shares_a_frame_has_its_token() {
+    const NOW_MS: u64 = 1_000;
+    let settings = Settings {
+        minimum_free_bytes: 0,
+        ..Settings::default()
+    };
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let engine = Engine::open_with_identity(disk, settings, [7; 16]).unwrap();
+    let store = ShardStore::new(engine.handle(Box::new(|| {})), Arc::default());
+    let directory = Directory::new(1, Limits::default(), 7);
+    let mut broker: Broker<()> = Broker::new(ShardId(0), directory, Box::new(store));
+    broker.restore(NOW_MS);
+    let request = OpenSession {
+        client_id: "reader",
+        user: None,
+        clean_start: false,
+        expiry_s: 1_000,
+        consumer: ConsumerId(1),
+        will: None,
+        on_demand: false,
+        selector: None,
+    };
+    let Opened::Ready { session, .. } = broker.open(NOW_MS, request).unwrap() else {
+        panic!("it is open");
+    };
+    let options = SubscribeOptions {
+        qos: Qos::AtLeastOnce,
+        ..SubscribeOptions::default()
+    };
+    broker.subscribe(NOW_MS, session, "a", options).unwrap();
+    let message = |number: u8| {
+        let header = MessageHeader {
+            qos: Qos::AtLeastOnce,
+            ..MessageHeader::default()
+        };
+        Message::copy("a", &[], &[number; 20], header).unwrap()
+    };
+    let mut tokens = Vec::new();
+    for number in 0..4 {
+        let appends = broker.appends();
+        let routed = if number < 2 {
+            let message = message(number);
+            let origin = None;
+            broker.publish(NOW_MS, Publication { origin, message })
+        } else {
+            broker.publish_together(NOW_MS, vec![message(number)])
+        };
+        assert_eq!(broker.appends(), appends + 1);
+        assert!(routed.token > broker.committed().written, "{number}");
+        tokens.push(routed.token);
+    }
+    assert_eq!(tokens[0], tokens[3], "the test is of a shared frame");
 }

@@ -28,12 +28,43 @@ pub(super) enum NextName {
     Given(Once, Option<Settles>),
 }
 
+/// The last append of a shard.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct LastAppend {
+    /// See [`Broker::token`].
+    pub(super) token: u64,
+    /// See [`Broker::appends`].
+    count: u64,
+}
+
+impl LastAppend {
+    /// An append was made, which may have the token of the one before.
+    const fn made(&mut self, token: u64) {
+        self.token = token;
+        self.count += 1;
+    }
+
+    /// Something was handed to the cluster, unless the token is that of something before.
+    pub(super) const fn handed_over(&mut self, token: u64) {
+        if token > self.token {
+            self.made(token);
+        }
+    }
+}
+
 impl<P: DoorState> Broker<P> {
     /// The token of this shard's last append; zero where there was none. Everything that the broker was told before
     /// is kept as soon as [`committed`](Self::committed) has come so far.
     #[must_use]
     pub const fn token(&self) -> u64 {
-        self.token
+        self.last_append.token
+    }
+
+    /// The number of appends that this shard has made. Two of them may have one token, so only this tells whether there
+    /// was one.
+    #[must_use]
+    pub const fn appends(&self) -> u64 {
+        self.last_append.count
     }
 
     /// The position in the log that the next message gets, or a later one.
@@ -77,7 +108,7 @@ impl<P: DoorState> Broker<P> {
             debug_assert!(messages.is_empty(), "messages come by in the cluster's log");
             let token = peers.keep(&mut queues.changes);
             queues.changes.shrink_to(SPARE_CHANGES);
-            self.token = self.token.max(token);
+            self.last_append.handed_over(token);
             return Ok(Appended { first: 0, token });
         }
         let frame = Frame {
@@ -89,7 +120,7 @@ impl<P: DoorState> Broker<P> {
                 queues.changes.clear();
                 // A crowd that leaves at once writes many cursors.
                 queues.changes.shrink_to(SPARE_CHANGES);
-                self.token = appended.token;
+                self.last_append.made(appended.token);
                 Ok(appended)
             }
             Err(full) => {

@@ -379,7 +379,7 @@ impl<P: DoorState> Broker<P> {
         self.surveys.done = Some(Surveyed {
             lowest: survey.lowest,
             needs,
-            token: self.token,
+            token: self.token(),
         });
         let interval_ms = self.queues.limits.survey_interval_ms;
         let pause_ms = if self.passing.end_survey() {

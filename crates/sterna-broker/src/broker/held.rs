@@ -107,7 +107,7 @@ impl<P: DoorState> Broker<P> {
         let held_until = session.reader.as_ref()?.held_until;
         if is_unclaimed && session.is_stored {
             self.claim(slot);
-            return Some(self.token).filter(|&token| !self.is_kept(token));
+            return Some(self.token()).filter(|&token| !self.is_kept(token));
         }
         if !self.is_kept(held_until) {
             return Some(held_until);

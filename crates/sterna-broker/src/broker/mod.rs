@@ -57,7 +57,7 @@ use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Change, Store};
 use crate::watch::RoadWatcher;
-use append::NextName;
+use append::{LastAppend, NextName};
 use branches::Far;
 use cursors::Surveys;
 use held::Held;
@@ -91,8 +91,7 @@ pub struct Broker<P> {
     unsummed: u32,
     /// Cursors of restored shared subscriptions whose members are yet to come.
     orphans: FxHashMap<Box<str>, GroupRecord>,
-    /// See [`token`](Self::token).
-    token: u64,
+    last_append: LastAppend,
     held: Held,
     /// Changes of records that are appended with the next message, or not at all.
     companions: Vec<Change>,
@@ -159,7 +158,7 @@ impl<P: DoorState> Broker<P> {
             gauge: directory.gauge(shard.0),
             unsummed: 0,
             orphans: FxHashMap::default(),
-            token: 0,
+            last_append: LastAppend::default(),
             held: Held::default(),
             companions: Vec::new(),
             next_name: None,

@@ -239,7 +239,7 @@ impl<P: DoorState> Broker<P> {
                 token = token.max(peers.retain_all());
             }
             token = token.max(peers.keep(&mut self.companions));
-            self.token = self.token.max(token);
+            self.last_append.handed_over(token);
         }
         Routed {
             matched,

@@ -56,7 +56,7 @@ impl<P: DoorState> Broker<P> {
         }
         self.queues.counters.received_messages += 1;
         self.queues.counters.received_bytes += message.payload().len() as u64;
-        let before = self.token;
+        let before = self.appends();
         let mut routed = match self.cluster_refuses(now_ms, message) {
             Some(why) => self.refuse(message, why),
             // Where it lies: it is moved once, to where it is shared.
@@ -65,8 +65,8 @@ impl<P: DoorState> Broker<P> {
         self.companions.clear();
         self.next_name = None;
         self.finish(now_ms);
-        if self.token != before {
-            routed.token = self.token;
+        if self.appends() != before {
+            routed.token = self.token();
         }
         routed
     }
@@ -90,7 +90,7 @@ impl<P: DoorState> Broker<P> {
     /// queue has no room for its part, or the store has none. A message whose topic is not a topic name, or that
     /// cannot be retained, counts as routed. [`Routed::matched`] is the sum.
     pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
-        let before = self.token;
+        let before = self.appends();
         let (is_shut, is_full) = (self.peers.as_ref()).map_or((false, false), |peers| {
             (!peers.gate.is_open(), peers.gate.is_log_full())
         });
@@ -121,8 +121,8 @@ impl<P: DoorState> Broker<P> {
         self.companions.clear();
         self.next_name = None;
         self.finish(now_ms);
-        if self.token != before {
-            routed.token = self.token;
+        if self.appends() != before {
+            routed.token = self.token();
         }
         routed
     }
@@ -510,7 +510,7 @@ impl<P: DoorState> Broker<P> {
                 sending.encode(message.as_ref(), matches.peers)
             };
             if let Some(token) = encoded {
-                self.token = self.token.max(token);
+                self.last_append.handed_over(token);
                 if matches.total == 0 {
                     return routed;
                 }
@@ -521,7 +521,7 @@ impl<P: DoorState> Broker<P> {
         if let Some(peers) = peers {
             // The acknowledgement waits for the last of a publication's tokens.
             let token = peers.publish(&message, retention, matches.peers);
-            self.token = self.token.max(token);
+            self.last_append.handed_over(token);
         }
         for (shard, targets) in &matches.remote {
             let parcel = Parcel {

@@ -156,7 +156,7 @@ impl<P: DoorState> Broker<P> {
         };
         let (session, record) = (root.session, root.record().encode());
         self.keep(session, RootRecord::KEY, &record);
-        let token = self.token;
+        let token = self.token();
         if let Some(root) = self.roots.get_mut(group) {
             root.token = token;
         }
