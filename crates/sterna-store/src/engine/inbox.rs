@@ -32,6 +32,11 @@ struct SharedFrame {
     header: Header,
 }
 
+/// How far a frame is from the last one on the disk. The frames between are in memory: there are never 4 billion of them.
+fn unsynced(sequence: u64, synced: u64) -> u32 {
+    u32::try_from(sequence - synced).unwrap_or(u32::MAX)
+}
+
 impl Inbox {
     pub(crate) fn new(next_sequence: u64, next_position: u64) -> Self {
         Self {
@@ -74,7 +79,7 @@ impl Inbox {
         synced: u64,
     ) -> Appended {
         if position.is_none()
-            && let Some(appended) = self.join(draft, seal)
+            && let Some(appended) = self.join(draft, synced, seal)
         {
             return appended;
         }
@@ -84,8 +89,7 @@ impl Inbox {
             body_bytes: body.len() as u32,
             sequence: self.next_sequence,
             first_position: self.next_position,
-            // The frames that are not synced are in memory: there are never 4 billion of them.
-            unsynced: u32::try_from(self.next_sequence - synced).unwrap_or(u32::MAX),
+            unsynced: unsynced(self.next_sequence, synced),
             body_checksum: checksum.unwrap_or_else(|| seal.checksum(body)),
         };
         let start = self.frames.len();
@@ -106,7 +110,7 @@ impl Inbox {
     }
 
     /// Has the one message of a draft join the last frame, if that has its topic and room for it.
-    fn join(&mut self, draft: &Draft, seal: Seal) -> Option<Appended> {
+    fn join(&mut self, draft: &Draft, synced: u64, seal: Seal) -> Option<Appended> {
         let shared = self.shared.as_mut()?;
         let body = draft.body();
         let frame_bytes = self.frames.len() - shared.start + body.len();
@@ -115,6 +119,7 @@ impl Inbox {
         {
             return None;
         }
+        shared.header.unsynced = unsynced(shared.header.sequence, synced);
         shared.header.body_bytes += body.len() as u32;
         shared.header.body_checksum = Seal::checksum_with(shared.header.body_checksum, body);
         self.frames.extend_from_slice(body);
@@ -125,5 +130,32 @@ impl Inbox {
             first,
             sequence: shared.header.sequence,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sync may pass while a frame waits for the writer.
+    #[test]
+    fn a_shared_frame_tells_what_was_on_the_disk_at_its_last_append() {
+        let seal = Seal::of([7; 16]);
+        let mut inbox = Inbox::new(8, 1);
+        let mut draft = Draft::default();
+        draft
+            .message("a", |out| out.extend_from_slice(b"a 1"))
+            .expect("it fits");
+        let appended = [3, 5].map(|synced| inbox.append(&draft, None, (None, seal), synced));
+        assert_eq!(appended.map(|one| one.sequence), [8, 8]);
+        let mut frames = Vec::new();
+        inbox.take(&mut frames);
+        let header = Header::decode(&frames, seal).expect("it is a frame");
+        assert_eq!((header.synced(), header.first_position), (5, 1));
+        assert!(crate::log::frame::is_sound(
+            &header,
+            &frames[HEADER_BYTES..],
+            seal
+        ));
     }
 }

@@ -155,6 +155,30 @@ impl Shares {
     }
 }
 
+/// A frame that has a needed message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct NeededFrame {
+    /// Where it begins.
+    pub(crate) offset: u64,
+    /// The positions from the first message that is needed to the last.
+    pub(crate) positions: Range<u64>,
+}
+
+impl NeededFrame {
+    const fn of(posting: Posting) -> Self {
+        Self {
+            offset: posting.offset,
+            positions: posting.position..posting.position + 1,
+        }
+    }
+
+    /// Another of its messages is needed.
+    fn take(&mut self, position: u64) {
+        self.positions.start = self.positions.start.min(position);
+        self.positions.end = self.positions.end.max(position + 1);
+    }
+}
+
 /// The part of a segment that readers need.
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -252,7 +276,7 @@ impl Kept {
         needed.map(|(topic, &place)| (topic, &*self.shares.all[place as usize].0))
     }
 
-    /// Number of messages that are needed.
+    /// Number of messages that stay: in each frame those from the first that is needed to the last.
     pub(crate) fn messages(&self, index: &IndexFile, positions: &Range<u64>) -> u64 {
         let mut messages = 0;
         let mut postings = Vec::new();
@@ -263,31 +287,49 @@ impl Kept {
             }
             postings.clear();
             index.postings_of(topic, &mut postings);
-            let found = postings.iter();
-            let found = found.filter(|posting| self.has(needed, posting.position));
-            messages += found.count() as u64;
+            let frames = postings.chunk_by(|one, next| one.offset == next.offset);
+            let is_needed = |posting: &Posting| self.has(needed, posting.position);
+            messages += frames
+                .filter_map(|frame| {
+                    let first = frame.iter().position(is_needed)?;
+                    Some((frame.iter().rposition(is_needed)? - first + 1) as u64)
+                })
+                .sum::<u64>();
         }
         messages
     }
 
-    /// Where frames begin that have a needed message, in order. `None` where there is no room for the list.
-    pub(crate) fn offsets(&self, index: &IndexFile, room: &Room<'_>) -> Option<Vec<u64>> {
-        let mut offsets: Vec<u64> = Vec::new();
+    /// The frames that have a needed message, in order. `None` where there is no room for the list.
+    pub(crate) fn frames(&self, index: &IndexFile, room: &Room<'_>) -> Option<Vec<NeededFrame>> {
+        let mut frames: Vec<NeededFrame> = Vec::new();
         let mut postings = Vec::new();
         for (topic, needed) in self.needed() {
             postings.clear();
             index.postings_of(topic, &mut postings);
             let found = postings.iter();
             let found = found.filter(|posting| self.has(needed, posting.position));
-            offsets.extend(found.map(|posting| posting.offset));
-            if !room.has(self.memory_bytes() + offsets.capacity() * size_of::<u64>()) {
+            for posting in found {
+                match frames.last_mut() {
+                    Some(last) if last.offset == posting.offset => last.take(posting.position),
+                    _ => frames.push(NeededFrame::of(*posting)),
+                }
+            }
+            if !room.has(self.memory_bytes() + frames.capacity() * size_of::<NeededFrame>()) {
                 return None;
             }
         }
-        offsets.sort_unstable();
-        offsets.dedup();
-        offsets.shrink_to_fit();
-        Some(offsets)
+        frames.sort_unstable_by_key(|frame| frame.offset);
+        // A frame of several topics.
+        frames.dedup_by(|next, kept| {
+            let is_same = next.offset == kept.offset;
+            if is_same {
+                kept.take(next.positions.start);
+                kept.take(next.positions.end - 1);
+            }
+            is_same
+        });
+        frames.shrink_to_fit();
+        Some(frames)
     }
 
     /// About the memory that it takes, in bytes.
@@ -397,7 +439,9 @@ mod tests {
             let positions = 0..2 * TOPICS;
             let kept = Kept::of(&index, &positions, &needs, &room).unwrap();
             let expected = expected(&needs[0].needs.readers);
-            assert_eq!(kept.offsets(&index, &room).unwrap(), expected);
+            let frames = kept.frames(&index, &room).unwrap();
+            let offsets: Vec<u64> = frames.iter().map(|frame| frame.offset).collect();
+            assert_eq!(offsets, expected);
             assert_eq!(kept.messages(&index, &positions), expected.len() as u64);
             // A number for each topic, and a few lists.
             let most_bytes = index.topics() * 4 + 3 * 250 * 16 + 1_024;
@@ -420,7 +464,7 @@ mod tests {
         let of = |most_bytes| {
             let room = Room::new(most_bytes, &account);
             let kept = Kept::of(&index, &positions, &needs, &room);
-            kept.map(|kept| (kept.memory_bytes(), kept.offsets(&index, &room).is_some()))
+            kept.map(|kept| (kept.memory_bytes(), kept.frames(&index, &room).is_some()))
         };
         let (bytes, _) = of(usize::MAX).unwrap();
         assert!(bytes > 100 * TOPICS as usize);

@@ -376,8 +376,9 @@ impl Reader {
                 return Ok(false);
             }
             if checked.is_none_or(|(offset, _)| offset != posting.offset) {
-                let next = postings.get(index + 1).map_or(u64::MAX, |next| next.offset);
-                let is_close = next.saturating_sub(posting.offset) < TOGETHER_BYTES;
+                let mut behind = postings[index..].iter().map(|next| next.offset);
+                let next = behind.find(|offset| *offset != posting.offset);
+                let is_close = next.is_some_and(|next| next - posting.offset < TOGETHER_BYTES);
                 let found = window.frame(posting.offset, is_close, self.shared.seal)?;
                 if found.is_none() {
                     let reason = if window.has_unreadable {

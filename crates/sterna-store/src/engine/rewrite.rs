@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::handle::ROOMY_SEGMENTS;
-use super::kept::{Kept, Room};
+use super::kept::{Kept, NeededFrame, Room};
 use super::read::{TOGETHER_BYTES, Window, open_segment};
 use super::shared::{Damage, HandleNeeds, Shared};
 use super::writer::Step;
 use crate::disk::{DiskFile, UNFINISHED, remove_if_there};
-use crate::log::frame::{Draft, put_without_changes};
+use crate::log::frame::{Draft, put_messages};
 use crate::log::index::{Index as _, IndexBuilder};
 use crate::log::scan::Reason;
 use crate::log::segment::{
@@ -106,8 +106,8 @@ struct Job {
 struct Source {
     file: Arc<dyn DiskFile>,
     end: End,
-    /// Where the frames are that stay, in order.
-    offsets: Vec<u64>,
+    /// The frames that stay, in order.
+    frames: Vec<NeededFrame>,
     next: usize,
 }
 
@@ -140,11 +140,8 @@ fn frame_bytes(segment: &Segment) -> u64 {
 impl Job {
     /// About the memory that it takes, in bytes.
     fn memory_bytes(&self) -> usize {
-        let offsets = self
-            .source
-            .as_ref()
-            .map_or(0, |source| source.offsets.len());
-        offsets * size_of::<u64>() + self.frames.capacity() + self.index.memory_bytes()
+        let frames = self.source.as_ref().map_or(0, |source| source.frames.len());
+        frames * size_of::<NeededFrame>() + self.frames.capacity() + self.index.memory_bytes()
     }
 
     /// Copies about [`PART_BYTES`].
@@ -163,12 +160,11 @@ impl Job {
                     let room = Room::of(shared, &open.index);
                     let positions = positions(segment, end);
                     let kept = Kept::of(&open.index, &positions, &self.needs, &room);
-                    let Some(offsets) = kept.and_then(|kept| kept.offsets(&open.index, &room))
-                    else {
+                    let Some(frames) = kept.and_then(|kept| kept.frames(&open.index, &room)) else {
                         return Ok(Copied::Never);
                     };
                     none.insert(Source {
-                        offsets,
+                        frames,
                         file: open.file,
                         end,
                         next: 0,
@@ -176,13 +172,14 @@ impl Job {
                 }
             };
             let mut window = Window::new(&*source.file, source.end.offset);
-            while let Some(&offset) = source.offsets.get(source.next) {
+            while let Some(frame) = source.frames.get(source.next) {
+                let (offset, positions) = (frame.offset, frame.positions.clone());
                 if bytes + window.read_bytes >= PART_BYTES {
                     return Ok(Copied::Part(bytes + window.read_bytes));
                 }
                 source.next += 1;
-                let next = source.offsets.get(source.next).copied();
-                let is_close = next.is_some_and(|next| next - offset < TOGETHER_BYTES);
+                let next = source.frames.get(source.next);
+                let is_close = next.is_some_and(|next| next.offset - offset < TOGETHER_BYTES);
                 let Some(header) = window.frame(offset, is_close, shared.seal)? else {
                     if window.has_unreadable {
                         // That may pass.
@@ -200,14 +197,16 @@ impl Job {
                 };
                 let body = window.body(offset, &header);
                 let place = self.frames_at + self.frames.len() as u64;
-                put_without_changes(
+                let first_position = put_messages(
                     &mut self.frames,
                     &mut self.frame,
                     (&header, body),
+                    positions,
                     shared.seal,
                 )
                 .map_err(io::Error::other)?;
-                self.index.add_frame(place, header.first_position, body);
+                self.index
+                    .add_frame(place, first_position, self.frame.body());
                 bytes += header.frame_bytes();
                 if self.frames.len() >= WRITE_BYTES {
                     write_out(&*self.draft, &mut self.frames, &mut self.frames_at)?;

@@ -12,7 +12,7 @@ use crate::engine::kept::{Kept, Room};
 use crate::engine::records;
 use crate::engine::shared::HandleNeeds;
 use crate::error::OpenError;
-use crate::log::frame::{Draft, Seal, messages, put_without_changes};
+use crate::log::frame::{Draft, Seal, messages, put_messages};
 use crate::log::index::{IndexBuilder, IndexFile};
 use crate::log::recovery::{SegmentFile, Walk, Walked, open_segments, walk};
 use crate::log::segment::{FOLDER, SegmentHeader, index_name};
@@ -143,7 +143,7 @@ fn rewrite(
         let positions = header.first_position..end;
         index.and_then(|index| {
             let kept = Kept::of(&index, &positions, needs, &room)?;
-            kept.offsets(&index, &room)
+            kept.frames(&index, &room)
         })
     } else {
         None
@@ -155,14 +155,19 @@ fn rewrite(
     let mut bytes = header.encode().to_vec();
     let mut draft = Draft::default();
     let walked = walk(disk, alone, &wanted, &mut |_, offset, header, body| {
-        let is_kept = match &kept {
-            Some(offsets) => offsets.binary_search(&offset).is_ok(),
-            None => messages(body).next().is_some(),
+        let positions = match &kept {
+            Some(frames) => {
+                let found = frames.binary_search_by_key(&offset, |frame| frame.offset);
+                found.ok().map(|at| frames[at].positions.clone())
+            }
+            None => messages(body).next().map(|_| 0..u64::MAX),
         };
-        if !is_kept {
+        let Some(positions) = positions else {
             return Ok(());
-        }
-        put_without_changes(&mut bytes, &mut draft, (header, body), seal).map_err(io::Error::other)
+        };
+        put_messages(&mut bytes, &mut draft, (header, body), positions, seal)
+            .map(|_| ())
+            .map_err(io::Error::other)
     })?;
     if !is_sound(file, &walked, next) || bytes.len() as u64 >= file.length {
         return Ok(false);

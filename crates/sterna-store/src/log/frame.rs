@@ -351,29 +351,34 @@ impl Draft {
     }
 }
 
-/// Appends a frame to a buffer, without its changes of records. Its number, its place and its messages stay.
+/// Appends a frame to a buffer, without its changes of records, and with its messages of some positions alone. Its number
+/// stays. Returns the position of the first message, which the draft has afterwards with those behind it.
 ///
 /// # Errors
 /// When the frame becomes too long. Then the buffer is as before.
-pub(crate) fn put_without_changes(
+pub(crate) fn put_messages(
     out: &mut Vec<u8>,
     draft: &mut Draft,
     (header, body): (&Header, &[u8]),
+    positions: Range<u64>,
     seal: Seal,
-) -> Result<(), TooLong> {
+) -> Result<u64, TooLong> {
     draft.clear();
-    for (topic, content) in messages(body) {
-        draft.message(topic, |out| out.extend_from_slice(content))?;
+    for (position, (topic, content)) in (header.first_position..).zip(messages(body)) {
+        if positions.contains(&position) {
+            draft.message(topic, |out| out.extend_from_slice(content))?;
+        }
     }
     let body = draft.body();
     let header = Header {
+        first_position: header.first_position.max(positions.start),
         body_bytes: body.len() as u32,
         body_checksum: seal.checksum(body),
         ..*header
     };
     out.extend_from_slice(&header.encode(seal));
     out.extend_from_slice(body);
-    Ok(())
+    Ok(header.first_position)
 }
 
 /// Where a content has its topic, within the bytes that are looked at.

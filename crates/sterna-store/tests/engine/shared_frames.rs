@@ -1,8 +1,11 @@
 //! Messages of one topic that are appended one by one share a frame.
 
-use super::{Store, draft, log_files, settings};
-use sterna_store::Settings;
+use std::sync::Arc;
+
+use super::rewrite::{checkpoint, eager, log_bytes, tell, told};
+use super::{Store, draft, everything, log_files, needs_of, settings};
 use sterna_store::disk::SimulatedDisk;
+use sterna_store::{Request, Settings};
 
 /// The largest frame that messages share, in bytes.
 const MOST_BYTES: usize = 512;
@@ -119,4 +122,69 @@ fn damage_costs_one_shared_frame() {
         .filter(|number| !numbers.contains(number))
         .collect();
     assert_eq!(gone, (29..=35).collect::<Vec<_>>());
+}
+
+/// A delivery in ten of one topic is not settled. Of a frame those stay that are needed, and what is between them.
+#[test]
+fn shared_frames_are_rewritten_to_what_is_needed() {
+    let mut store = Store::open(&SimulatedDisk::new(7), &eager());
+    for number in 0..2_000 {
+        store.append(&[("a/b", &content("a/b", number))]).unwrap();
+        if number % 50 == 49 {
+            store.pass(1);
+        }
+    }
+    checkpoint(&mut store);
+    let before = log_bytes(&store.disk);
+    let rounds: Vec<_> = (0..3)
+        .map(|_| {
+            let mut needs = needs_of(&["a/b"], 1_000_000);
+            needs.single = (1..=2_000).step_by(10).collect();
+            let written = store.disk.written_bytes();
+            tell(&mut store, told(vec![needs]));
+            store.pass(200);
+            let written = store.disk.written_bytes() - written;
+            (log_bytes(&store.disk), written)
+        })
+        .collect();
+    assert!(rounds[0].0 * 3 < before, "{before}, {rounds:?}");
+    assert_eq!(rounds[2].1, 0, "nothing is copied again: {rounds:?}");
+    for _ in 0..2 {
+        let read = store.read(0).into_iter();
+        let read = read.filter(|message| message.position % 10 == 1);
+        let read: Vec<_> = read.map(|found| (found.position, found.content)).collect();
+        assert_eq!(read.len(), 200);
+        for (position, found) in read {
+            assert_eq!(found, content("a/b", position - 1));
+        }
+        store = store.reopen();
+        assert_eq!(store.engine.report().damage, []);
+    }
+}
+
+/// A few messages of a topic in one frame are no reason to read what is behind it.
+#[test]
+fn a_shared_frame_is_read_alone() {
+    let settings = Settings {
+        segment_bytes: 16 << 20,
+        ..settings()
+    };
+    let mut store = Store::open(&SimulatedDisk::new(7), &settings);
+    for number in 0..100 {
+        for _ in 0..5 {
+            store.append(&[("a/b", &content("a/b", number))]).unwrap();
+        }
+        for topic in ["x", "y"].repeat(10) {
+            store.append(&[(topic, &[b'.'; 5_000])]).unwrap();
+        }
+        store.pass(1);
+    }
+    let before = store.disk.read_bytes();
+    let request = Request {
+        filters: Arc::new(["a/b".into()]),
+        ..everything(0)
+    };
+    assert_eq!(store.handle.read_now(&request).messages.len(), 500);
+    let read = store.disk.read_bytes() - before;
+    assert!(read <= 100 * 2_048, "{read} bytes for a hundred frames");
 }
