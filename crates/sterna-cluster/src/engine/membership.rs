@@ -420,7 +420,7 @@ mod tests {
         }
     }
 
-    /// A node comes, says what it reads, is an older one after a restart, and leaves.
+    /// A node comes, says what it reads, is an older one after a restart, leaves, and does not come back.
     #[tokio::test]
     async fn gates_are_shut_before_shards_are_told_of_a_node_and_opened_after() {
         let told = Arc::<Mutex<Vec<Gates>>>::default();
@@ -441,12 +441,18 @@ mod tests {
             core.tell_changes();
         };
         let says = |word: &str| core.heard("sterna.c.alive.b", word.as_bytes());
-        let steps: [Step<'_>; 5] = [
+        let is_late = || {
+            let late_ms = core.now_ms() + core.settings.absence_ms;
+            core.table.borrow_mut().look(late_ms);
+            core.tell_changes();
+        };
+        let steps: [Step<'_>; 6] = [
             (&|| wants(5), Some(none), none),
             (&|| says("1 5 here 1-4"), Some(none), all),
             (&|| wants(6), Some(none), none),
             (&|| says("1 6 here 1-3"), None, together),
-            (&|| says("1 6 leaving 1-3"), Some(together), all),
+            (&|| says("1 6 leaving 1-3"), Some(together), together),
+            (&is_late, None, all),
         ];
         for (at, (step, before, after)) in steps.into_iter().enumerate() {
             step();
