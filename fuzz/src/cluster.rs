@@ -2,7 +2,7 @@
 
 use sterna_broker::{Message, group_of_letter, messages_of, rewritten_letter};
 use sterna_cluster::tail::Settled;
-use sterna_cluster::wire::{self, EncodedRun, Kind, READS};
+use sterna_cluster::wire::{self, EncodedRun, Kind};
 
 /// Parts of a letter that are looked at, so that a long one takes no longer.
 const MOST_PARTS: usize = 256;
@@ -73,8 +73,7 @@ pub fn batch(bytes: &[u8]) {
             for message in &all {
                 run.push(message, may_be_brief);
             }
-            let again =
-                wire::read(&wire::batch(READS.lowest, [&run])).expect("it was written here");
+            let again = wire::read(&wire::batch([&run])).expect("it was written here");
             expect_same(&again[0].messages, &all);
         }
     }

@@ -101,6 +101,8 @@ pub struct Table {
     absence_ms: u64,
     peers: HashMap<Arc<str>, Peer>,
     left_out: HashSet<Arc<str>>,
+    /// Nodes that have left within the absence, which may be restarts: when they said so, and what they read.
+    may_return: HashMap<Arc<str>, (u64, Versions)>,
     /// The versions that this node reads.
     reads: Versions,
     /// Nodes that read nothing which this one writes, and their incarnations.
@@ -130,6 +132,7 @@ impl Table {
             absence_ms: absence_ms.max(lease_ms),
             peers: HashMap::new(),
             left_out: HashSet::new(),
+            may_return: HashMap::new(),
             reads,
             unread: HashMap::new(),
             left: HashMap::new(),
@@ -188,8 +191,10 @@ impl Table {
         peer.is_swept &= is_leaving;
         peer.reads = Some(reads);
         let presence = if is_leaving {
+            self.may_return.insert(Arc::clone(&name), (now_ms, reads));
             Presence::Gone
         } else {
+            self.may_return.remove(&name);
             Presence::Here
         };
         self.turn(&name, presence);
@@ -209,9 +214,10 @@ impl Table {
         }
     }
 
-    /// The highest version of the wire form that all nodes which may get something read. It is the lowest while one
-    /// of them has not said which versions it reads. So it is for half a lease after this node has begun to hear: of a
-    /// node without readers nothing is known before its first word.
+    /// The highest version of the wire form that all nodes which may get something read. A node that has left counts for
+    /// the absence: it may be back, and then reads the log. It is the lowest while one of them has not said which
+    /// versions it reads. So it is for half a lease after this node has begun to hear: of a node without readers nothing
+    /// is known before its first word.
     #[must_use]
     pub fn version(&self) -> u8 {
         if self.has_heard_all {
@@ -230,9 +236,11 @@ impl Table {
     fn common_version(&self) -> u8 {
         let peers = self.peers.values();
         let waited_for = peers.filter(|peer| peer.presence != Presence::Gone);
-        let each = waited_for.map(|peer| {
-            let reads = peer.reads.and_then(|reads| self.reads.common(reads));
-            reads.map_or(self.reads.lowest, |common| common.highest)
+        let stated = waited_for.map(|peer| peer.reads);
+        let left = self.may_return.values().map(|(_, reads)| Some(*reads));
+        let each = stated.chain(left).map(|reads| {
+            let common = reads.and_then(|reads| self.reads.common(reads));
+            common.map_or(self.reads.lowest, |common| common.highest)
         });
         each.fold(self.reads.highest, u8::min)
     }
@@ -385,6 +393,8 @@ impl Table {
         // Nodes say a word four times in a lease.
         let hears_for_ms = (self.hears_since_ms).map(|since_ms| now_ms.saturating_sub(since_ms));
         self.has_heard_all = hears_for_ms.is_some_and(|for_ms| for_ms >= self.lease_ms / 2);
+        let absence_ms = self.absence_ms;
+        (self.may_return).retain(|_, (left_ms, _)| now_ms.saturating_sub(*left_ms) < absence_ms);
         let overdue: Vec<(Arc<str>, Presence)> = self
             .peers
             .iter()

@@ -23,7 +23,7 @@ pub struct Versions {
     pub highest: u8,
 }
 
-/// The versions that this node reads, and can write.
+/// The versions that this node reads, and can write. Whole messages have the lowest, also those that stay in streams.
 pub const READS: Versions = Versions {
     lowest: 1,
     highest: 4,
@@ -180,7 +180,7 @@ impl EncodedRun {
         Self::of(shard, Kind::Messages)
     }
 
-    /// A run of a shard without records. A batch with it needs the version [`Kind::since`].
+    /// A run of a shard without records. A batch with it has the version [`Kind::since`] at least.
     #[must_use]
     pub fn of(shard: u16, kind: Kind) -> Self {
         Self {
@@ -268,6 +268,15 @@ impl EncodedRun {
         }
     }
 
+    /// The lowest version that has what is in it.
+    const fn since(&self) -> u8 {
+        if self.has_brief {
+            BRIEF
+        } else {
+            self.kind.since()
+        }
+    }
+
     /// Number of its messages.
     #[must_use]
     pub const fn messages(&self) -> usize {
@@ -292,13 +301,17 @@ pub struct Records<'a> {
     pub has_brief: bool,
 }
 
-/// The batch of some runs, in a version that is one of [`READS`]. It is [`BRIEF`] at least where a record is brief: all nodes
-/// read that when the record was made.
+/// The batch of some runs, in the lowest version that has what is in them. An older program may read it one day: streams
+/// keep it.
 #[must_use]
-pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
+pub fn batch<'a>(runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
+    let since = runs.clone().into_iter().map(EncodedRun::since);
+    let version = since.fold(READS.lowest, u8::max);
+    batch_in(version, runs)
+}
+
+fn batch_in<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
     let bytes: usize = runs.clone().into_iter().map(EncodedRun::bytes).sum();
-    let has_brief = runs.clone().into_iter().any(|run| run.has_brief);
-    let version = with_brief(version, has_brief);
     let mut out = Vec::with_capacity(1 + bytes);
     out.push(version);
     for run in runs {
@@ -311,8 +324,12 @@ pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + C
 /// As [`batch`], of a shard's turn. The turn's memory becomes the batch, without a copy. Recipients of parts count for
 /// nothing.
 #[must_use]
-pub fn batch_of_turn(version: u8, shard: u16, turn: Encoded) -> Bytes {
-    let version = with_brief(version, turn.has_brief());
+pub fn batch_of_turn(shard: u16, turn: Encoded) -> Bytes {
+    let version = if turn.has_brief() {
+        BRIEF
+    } else {
+        Kind::Messages.since()
+    };
     let mut head = Vec::with_capacity(HEAD_ROOM_BYTES);
     head.push(version);
     let bytes = turn.record_bytes();
@@ -324,14 +341,6 @@ pub fn batch_of_turn(version: u8, shard: u16, turn: Encoded) -> Bytes {
 #[must_use]
 pub const fn bytes_of_turn(turn: &Encoded) -> usize {
     turn.record_bytes() + BATCH_OVERHEAD_BYTES
-}
-
-const fn with_brief(version: u8, has_brief: bool) -> u8 {
-    if has_brief && version < BRIEF {
-        BRIEF
-    } else {
-        version
-    }
 }
 
 /// Appends all of a run that is in front of its records.

@@ -23,7 +23,7 @@ use super::{Core, Retry};
 use crate::arrivals;
 use crate::commits::Part;
 use crate::table::Presence;
-use crate::wire::{self, EncodedRun, Kind};
+use crate::wire::{self, EncodedRun};
 
 /// Messages of one turn for one node.
 #[derive(Debug)]
@@ -147,11 +147,7 @@ impl Core {
             }
             serial += 1;
             let runs = parcels.iter().map(|parcel| &parcel.run);
-            let payload = match parcels[0].run.kind() {
-                Kind::Messages => self.batch(runs),
-                // They go to nodes that read them, whatever others do.
-                kind @ (Kind::Letters | Kind::QueueLetters) => wire::batch(kind.since(), runs),
-            };
+            let payload = wire::batch(runs);
             let messages = parcels.iter().map(|parcel| parcel.run.messages()).sum();
             let bytes = payload.len();
             let number = (self.incarnation.get(), serial);

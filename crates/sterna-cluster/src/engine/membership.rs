@@ -43,16 +43,18 @@ impl Core {
     /// Says again and again that this node is there, and looks who was not heard of.
     pub(super) async fn beat(self: Rc<Self>) {
         let beat = Duration::from_millis((self.settings.lease_ms / 4).max(50));
-        let mut was_connected = false;
+        let mut heard_by = None;
         let mut last_ms = self.now_ms();
         loop {
             let is_connected = self.status.is_connected();
             // A node that has just joined, was cut off, or stood still, has heard nobody before.
             let stood_still = self.now_ms() - last_ms > self.settings.lease_ms / 2;
-            if (is_connected && !was_connected) || stood_still {
+            // It may have been cut off and be back since the last beat: then its connection is another.
+            let way = is_connected.then(|| self.status.connects.get());
+            if (is_connected && way != heard_by) || stood_still {
                 self.table.borrow_mut().begins_to_hear(self.now_ms());
             }
-            was_connected = is_connected;
+            heard_by = way;
             last_ms = self.now_ms();
             if is_connected {
                 self.say("here").await;
@@ -383,7 +385,10 @@ pub(super) fn join_of(node: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::{Arc, Mutex};
+
+    use futures_util::FutureExt as _;
 
     use super::*;
     use crate::engine::offline;
@@ -420,7 +425,7 @@ mod tests {
         }
     }
 
-    /// A node comes, says what it reads, is an older one after a restart, and leaves.
+    /// A node comes, says what it reads, is an older one after a restart, leaves, and does not come back.
     #[tokio::test]
     async fn gates_are_shut_before_shards_are_told_of_a_node_and_opened_after() {
         let told = Arc::<Mutex<Vec<Gates>>>::default();
@@ -441,12 +446,18 @@ mod tests {
             core.tell_changes();
         };
         let says = |word: &str| core.heard("sterna.c.alive.b", word.as_bytes());
-        let steps: [Step<'_>; 5] = [
+        let is_late = || {
+            let late_ms = core.now_ms() + core.settings.absence_ms;
+            core.table.borrow_mut().look(late_ms);
+            core.tell_changes();
+        };
+        let steps: [Step<'_>; 6] = [
             (&|| wants(5), Some(none), none),
             (&|| says("1 5 here 1-4"), Some(none), all),
             (&|| wants(6), Some(none), none),
             (&|| says("1 6 here 1-3"), None, together),
-            (&|| says("1 6 leaving 1-3"), Some(together), all),
+            (&|| says("1 6 leaving 1-3"), Some(together), together),
+            (&is_late, None, all),
         ];
         for (at, (step, before, after)) in steps.into_iter().enumerate() {
             step();
@@ -455,6 +466,30 @@ mod tests {
             assert_eq!(gates(&core.gate), after, "step {at}");
         }
     }
+
+    /// Between two beats the way is lost, and is back.
+    #[tokio::test]
+    async fn a_node_that_was_cut_off_between_two_beats_has_heard_nobody() {
+        let settings = Settings {
+            lease_ms: 60_000,
+            ..Settings::sample(None)
+        };
+        let mut core = offline::core(settings, |_| offline::Silent).await;
+        // It has run for a lease.
+        core.started -= Duration::from_millis(core.settings.lease_ms);
+        let core = Rc::new(core);
+        core.status.way_is_back();
+        let mut beat = pin!(Rc::clone(&core).beat());
+        assert!(beat.as_mut().now_or_never().is_none());
+        offline::has_heard_all(&core);
+        assert_eq!(core.table.borrow().version(), wire::READS.highest);
+        core.status.way_is_lost();
+        core.status.way_is_back();
+        core.connected.notify_one();
+        assert!(beat.as_mut().now_or_never().is_none());
+        assert_eq!(core.table.borrow().version(), wire::READS.lowest);
+    }
+
     /// A whole record and the brief ones behind it are never apart.
     #[tokio::test]
     async fn no_record_is_brief_where_a_batch_may_not_have_all_that_stay_together() {

@@ -113,10 +113,10 @@ impl ByNode {
     }
 
     /// Takes what the turn has encoded, before all else of it.
-    fn take(&mut self, version: u8, turn: Encoded) {
+    fn take(&mut self, turn: Encoded) {
         if let Some(part) = own_batch(&turn, self.most_bytes) {
             let nodes = part.recipients.at_most_once;
-            let payload = wire::batch_of_turn(version, self.shard, turn);
+            let payload = wire::batch_of_turn(self.shard, turn);
             self.batch = Some((nodes, payload, part.messages));
             return;
         }
@@ -162,7 +162,7 @@ impl ByNode {
 }
 
 /// The next batch for a node, the number of its messages, and all behind it.
-fn next_batch(version: u8, most_bytes: usize, waiting: &[Live]) -> Option<(Bytes, usize, &[Live])> {
+fn next_batch(most_bytes: usize, waiting: &[Live]) -> Option<(Bytes, usize, &[Live])> {
     if let Live::Batch { payload, messages } = waiting.first()? {
         return Some((payload.clone(), *messages, &waiting[1..]));
     }
@@ -170,7 +170,7 @@ fn next_batch(version: u8, most_bytes: usize, waiting: &[Live]) -> Option<(Bytes
     let count = in_one_batch(runs.clone(), most_bytes);
     let runs = runs.take(count);
     let messages = runs.clone().map(EncodedRun::messages).sum();
-    Some((wire::batch(version, runs), messages, &waiting[count..]))
+    Some((wire::batch(runs), messages, &waiting[count..]))
 }
 
 impl Core {
@@ -250,7 +250,7 @@ impl Core {
             outside.insert(OUTSIDE);
         }
         let mut by_node = ByNode::new(number, self.batch_bytes(), outside);
-        by_node.take(self.table.borrow().version(), encoded);
+        by_node.take(encoded);
         let mut last_exported = None::<Arc<Message>>;
         for Outgoing {
             message,
@@ -395,11 +395,7 @@ impl Core {
         for (number, waiting) in live {
             let name = self.table.borrow().node(number).map(|(name, _)| name);
             let mut waiting = waiting.as_slice();
-            let next = |waiting| {
-                let version = self.table.borrow().version();
-                next_batch(version, self.batch_bytes(), waiting)
-            };
-            while let Some((payload, messages, rest)) = next(waiting) {
+            while let Some((payload, messages, rest)) = next_batch(self.batch_bytes(), waiting) {
                 waiting = rest;
                 let bytes = payload.len();
                 let is_sent = match &name {
@@ -421,14 +417,6 @@ impl Core {
         let subject = format!("to.{node}.{}", self.settings.node);
         let sent = (self.client).publish(self.settings.subject(&subject), payload);
         matches!(tokio::time::timeout(limit, sent).await, Ok(Ok(())))
-    }
-
-    /// A batch in the highest version that all nodes read; in a higher one where its records were made for that.
-    pub(super) fn batch<'a>(
-        &self,
-        runs: impl IntoIterator<Item = &'a EncodedRun> + Clone,
-    ) -> Bytes {
-        wire::batch(self.table.borrow().version(), runs)
     }
 
     pub(super) fn count_sent(&self, messages: usize, bytes: usize) {
@@ -490,8 +478,7 @@ mod tests {
     fn sent(live: &LiveByNode, node: usize) -> Vec<(String, Bytes)> {
         let mut batches = Vec::new();
         let mut waiting = live.get(&node).map_or(&[][..], Vec::as_slice);
-        let version = wire::READS.highest;
-        while let Some((payload, messages, rest)) = next_batch(version, MOST_BYTES, waiting) {
+        while let Some((payload, messages, rest)) = next_batch(MOST_BYTES, waiting) {
             waiting = rest;
             assert!(payload.len() <= MOST_BYTES);
             let runs = wire::read(&payload).expect("it is a batch");
@@ -513,7 +500,7 @@ mod tests {
         let (mut live, mut sure) = (LiveByNode::new(), Vec::new());
         for turn in turns {
             let mut by_node = ByNode::new(3, MOST_BYTES, outside);
-            by_node.take(wire::READS.highest, turn);
+            by_node.take(turn);
             let runs = by_node.sort_into(&mut live);
             sure.extend(runs.map(|(node, run)| (node, run.messages())));
         }
@@ -540,7 +527,7 @@ mod tests {
 
     /// The shard was told of a node in the midst of its turn, and that node reads no brief records.
     #[test]
-    fn brief_records_for_other_nodes_leave_a_nodes_batch_in_its_version() {
+    fn brief_records_for_other_nodes_leave_a_nodes_batch_as_it_reads_it() {
         let message = Message::copy("a/b", &[], &[7; 20], MessageHeader::default());
         let message = message.expect("it fits");
         let mut mixed = Encoded::default();
@@ -550,12 +537,12 @@ mod tests {
             }
         }
         let mut by_node = ByNode::new(3, MOST_BYTES, NodeSet::EMPTY);
-        by_node.take(wire::QUEUES, mixed);
+        by_node.take(mixed);
         let mut live = LiveByNode::new();
         assert_eq!(by_node.sort_into(&mut live).count(), 0);
-        for (node, expected) in [(1, wire::BRIEF), (2, wire::QUEUES)] {
+        for (node, expected) in [(1, wire::BRIEF), (2, wire::READS.lowest)] {
             let waiting = live.get(&node).expect("some");
-            let batch = next_batch(wire::QUEUES, MOST_BYTES, waiting);
+            let batch = next_batch(MOST_BYTES, waiting);
             let (payload, ..) = batch.expect("it is one");
             assert_eq!(payload[0], expected, "node {node}");
         }

@@ -138,7 +138,7 @@ impl Core {
             let mut run = EncodedRun::new(waiting.shard);
             run.push(message, false);
             let own = format!("{}.{}", self.settings.node, self.incarnation.get());
-            let mut publish = PublishMessage::build().payload(self.batch([&run]));
+            let mut publish = PublishMessage::build().payload(wire::batch([&run]));
             if let Some(expected) = expected {
                 // Nobody waits for it to come by.
                 publish = publish.expected_last_subject_sequence(expected);
@@ -517,7 +517,7 @@ mod tests {
             let message = Message::copy("t", &[], payload, header).expect("a message");
             let mut run = EncodedRun::new(0);
             run.push(&message, false);
-            wire::batch(wire::READS.lowest, [&run])
+            wire::batch([&run])
         };
         assert!(clears(&entry(b"")) && clears(b""));
         assert!(!clears(&entry(b"x")) && !clears(b"\xffanother form"));

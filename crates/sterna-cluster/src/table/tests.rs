@@ -59,14 +59,45 @@ fn all_write_the_highest_version_that_all_read() {
         "something waits for a node that is away"
     );
     table.heard(5_000, "b", 2, true, reads("1-2"));
-    assert_eq!(table.version(), 3, "nothing waits for a node that has left");
-    table.wants(5_000, "b", 8, "x", Interest::Acknowledged);
+    assert_eq!(table.version(), 2, "it may be a restart");
+    table.heard(64_999, "a", 7, false, reads("1-9"));
+    table.look(64_999);
+    assert_eq!(table.version(), 2, "the log is written for it, too");
+    table.look(65_000);
+    assert_eq!(table.version(), 3, "it has left for good");
+    table.wants(65_000, "b", 8, "x", Interest::Acknowledged);
     assert_eq!(table.version(), 3, "nothing waits for it yet");
-    table.heard(5_000, "b", 8, false, reads("1"));
+    table.heard(65_000, "b", 8, false, reads("1"));
     assert_eq!(table.version(), 1, "it is back, and an older one");
     let number = table.readers_of(2, Some("a"));
     assert_eq!((number.len(), table.readers_of(2, Some("b")).len()), (1, 0));
     assert_eq!(table.readers_of(2, None), number, "of all that read it");
+}
+
+/// Others have its sessions at once. It comes back for them, and then reads the log.
+#[test]
+fn a_node_that_restarts_as_an_older_one_holds_the_version_until_it_is_back() {
+    for sweeps_first in [true, false] {
+        let mut table = hearing("c", reads("1-3"));
+        table.heard(0, "b", 2, false, reads("1-2"));
+        if sweeps_first {
+            table.swept("b", 2);
+        }
+        table.heard(5_000, "b", 2, true, reads("1-2"));
+        table.swept("b", 2);
+        assert_eq!(table.presence("b"), None, "nothing else is left of it");
+        table.look(64_999);
+        assert_eq!((table.version(), table.all_read(3)), (2, false));
+        // The restart was an upgrade.
+        table.heard(64_999, "b", 7, false, reads("1-3"));
+        assert_eq!((table.version(), table.all_read(3)), (3, true));
+        // It leaves for good, and is not heard again.
+        table.heard(65_000, "b", 7, true, reads("1-2"));
+        table.heard(66_000, "b", 7, true, reads("1-2"));
+        assert_eq!(table.version(), 2);
+        table.look(126_000);
+        assert_eq!((table.version(), table.all_read(3)), (3, true));
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn sample() -> (Runs, Bytes) {
             run
         })
         .collect();
-    let batch = batch(READS.highest, &encoded);
+    let batch = batch(&encoded);
     assert!(
         batch.len() <= encoded.iter().map(EncodedRun::bytes).sum::<usize>() + 1,
         "bytes are foreseen"
@@ -79,7 +79,7 @@ fn a_batch_comes_back_whole() {
 }
 
 /// Messages of a turn, and the same as a run of a shard.
-fn turn(shard: u16, numbers: &[usize]) -> (Encoded, EncodedRun) {
+fn turn(shard: u16, numbers: &[usize], may_be_brief: bool) -> (Encoded, EncodedRun) {
     let (mut turn, mut run) = (Encoded::default(), EncodedRun::new(shard));
     for number in numbers {
         let message = message(*number);
@@ -88,23 +88,23 @@ fn turn(shard: u16, numbers: &[usize]) -> (Encoded, EncodedRun) {
             at_most_once: NodeSet::EMPTY,
         };
         recipients.at_most_once.insert(3);
-        turn.push(&message, recipients, 1, false);
-        run.push(&message, false);
+        turn.push(&message, recipients, 1, may_be_brief);
+        run.push(&message, may_be_brief);
     }
     (turn, run)
 }
 
 #[test]
 fn a_turn_becomes_the_same_batch_without_a_copy() {
-    for version in READS.lowest..=READS.highest {
+    for may_be_brief in [false, true] {
         for shard in [0, 127, 128, 300, u16::MAX] {
-            for numbers in [&[1][..], &[0, 1, 2], &[170, 3], &[5_000, 20_000]] {
-                let (turn, run) = turn(shard, numbers);
-                assert!(bytes_of_turn(&turn) > batch(version, [&run]).len());
+            for numbers in [&[1][..], &[0, 1, 2], &[1, 1], &[170, 3], &[5_000, 20_000]] {
+                let (turn, run) = turn(shard, numbers, may_be_brief);
+                assert!(bytes_of_turn(&turn) > batch([&run]).len());
                 let (_, records) = turn.parts().next().expect("it is one");
                 let records = records.as_ptr_range();
-                let payload = batch_of_turn(version, shard, turn);
-                assert_eq!(payload, batch(version, [&run]), "{version} {shard}");
+                let payload = batch_of_turn(shard, turn);
+                assert_eq!(payload, batch([&run]), "{may_be_brief} {shard}");
                 assert_eq!(payload.as_ptr_range().end, records.end, "a copy");
                 let sections = sections(&payload).expect("it is one");
                 assert_eq!(sections.len(), 1);
@@ -116,7 +116,7 @@ fn a_turn_becomes_the_same_batch_without_a_copy() {
 
 #[test]
 fn a_run_takes_records_as_a_whole_or_not_at_all() {
-    let (_, run) = turn(4, &[1, 2]);
+    let (_, run) = turn(4, &[1, 2], false);
     let mut other = EncodedRun::new(4);
     let whole = run.bytes();
     let records = run.as_records();
@@ -152,7 +152,7 @@ fn sections_have_records_as_they_are() {
 fn records_are_not_looked_into_before_they_are_read() {
     let mut run = EncodedRun::new(4);
     run.push_record(b"no message");
-    let batch = batch(1, [&run]);
+    let batch = batch([&run]);
     assert_eq!(sections(&batch).map(|all| all.len()), Ok(1));
     assert_eq!(read(&batch).unwrap_err(), WireError::Malformed(3));
 }
@@ -201,13 +201,10 @@ fn brief_records_stay_behind_their_whole_one_and_need_their_version() {
     }
     let saved = whole.bytes() - brief.bytes();
     assert!(saved > 200 * 20, "{saved} bytes less");
-    assert_eq!(batch(QUEUES, [&whole])[0], QUEUES);
-    assert_eq!(batch(QUEUES, [&brief])[0], BRIEF);
-    // A node that does not read it has joined since.
+    // A node that does not read brief records has joined since.
     for (version, expected) in [(QUEUES, &whole), (BRIEF, &brief)] {
         let run = brief.for_version(version, &messages);
-        assert_eq!(batch(version, [&*run]), batch(version, [expected]));
-        assert_eq!(batch(version, [&*run])[0], version);
+        assert_eq!(batch([&*run]), batch([expected]));
     }
     let same = |one: &Message, other: &Message| {
         (one.topic(), one.payload(), one.published_ms())
@@ -226,7 +223,7 @@ fn brief_records_stay_behind_their_whole_one_and_need_their_version() {
         }
         assert_eq!(pieces.iter().map(EncodedRun::messages).sum::<usize>(), 200);
         let found: Vec<Message> = (pieces.iter())
-            .flat_map(|piece| read(&batch(1, [piece])).expect("it is one"))
+            .flat_map(|piece| read(&batch([piece])).expect("it is one"))
             .flat_map(|run| run.messages)
             .collect();
         assert!(is_all(&found), "{most}");
@@ -243,6 +240,34 @@ fn brief_records_stay_behind_their_whole_one_and_need_their_version() {
     assert!(is_all(&found[..200]) && is_all(&found[200..]));
 }
 
+/// Streams have it still when a node returns to an older program.
+#[test]
+fn a_batch_has_the_lowest_version_that_has_what_is_in_it() {
+    let letters = |kind| {
+        let mut run = EncodedRun::of(4, kind);
+        run.push_record(b"one");
+        run
+    };
+    let (of_groups, of_queues) = (letters(Kind::Letters), letters(Kind::QueueLetters));
+    let (whole_turn, whole) = turn(4, &[1, 1], false);
+    let (brief_turn, brief) = turn(4, &[1, 1], true);
+    let cases: [(&[&EncodedRun], u8); 6] = [
+        (&[], 1),
+        (&[&whole], 1),
+        (&[&whole, &of_groups], GROUPS),
+        (&[&of_queues, &of_groups], QUEUES),
+        (&[&brief], BRIEF),
+        (&[&brief, &whole], BRIEF),
+    ];
+    for (runs, version) in cases {
+        let payload = batch(runs.iter().copied());
+        assert_eq!(payload[0], version);
+        assert_eq!(read(&payload).map(|found| found.len()), Ok(runs.len()));
+    }
+    assert_eq!(batch_of_turn(4, whole_turn)[0], 1);
+    assert_eq!(batch_of_turn(4, brief_turn)[0], BRIEF);
+}
+
 #[test]
 fn a_brief_record_without_a_whole_one_is_refused() {
     let messages = alike(2);
@@ -257,22 +282,19 @@ fn a_brief_record_without_a_whole_one_is_refused() {
         has_brief: true,
     };
     assert!(alone.push_all(brief, usize::MAX));
-    assert!(read(&batch(BRIEF, [&run])).is_ok());
-    assert_eq!(
-        read(&batch(BRIEF, [&alone])).unwrap_err(),
-        WireError::Malformed(4)
-    );
+    assert!(read(&batch([&run])).is_ok());
+    assert_eq!(read(&batch([&alone])).unwrap_err(), WireError::Malformed(4));
     // Neither is it the first of a run behind another.
-    assert!(read(&batch(BRIEF, [&run, &alone])).is_err());
+    assert!(read(&batch([&run, &alone])).is_err());
 }
 
 #[test]
 fn letters_about_queues_are_not_of_an_earlier_version() {
     let mut letters = EncodedRun::of(4, Kind::QueueLetters);
     letters.push_record(b"one");
-    let runs = read(&batch(QUEUES, [&letters])).expect("it is one");
+    let runs = read(&batch([&letters])).expect("it is one");
     assert_eq!(runs[0].letters, [b"one".to_vec()]);
-    let refused = read(&batch(GROUPS, [&letters])).unwrap_err();
+    let refused = read(&batch_in(GROUPS, [&letters])).unwrap_err();
     assert_eq!(refused, WireError::Malformed(1));
 }
 
@@ -281,17 +303,21 @@ fn letters_come_back_and_the_first_version_has_none() {
     let mut letters = EncodedRun::of(4, Kind::Letters);
     letters.push_record(b"one");
     letters.push_record(b"");
-    let runs = read(&batch(GROUPS, [&letters])).expect("it is one");
+    let runs = read(&batch([&letters])).expect("it is one");
     assert_eq!((runs[0].shard, runs[0].messages.len()), (4, 0));
     assert_eq!(runs[0].letters, [b"one".to_vec(), Vec::new()]);
-    let mut other = batch(GROUPS, [&letters]).to_vec();
+    let mut other = batch([&letters]).to_vec();
     other[2] = 2;
     assert_eq!(read(&other).unwrap_err(), WireError::Malformed(1));
-    let mut run = EncodedRun::new(4);
-    run.push(&message(3), false);
-    for version in [1, GROUPS] {
-        let runs = read(&batch(version, [&run])).expect("it is one");
-        assert_eq!((runs[0].shard, runs[0].messages.len()), (4, 1), "{version}");
+}
+
+/// Earlier programs wrote messages in each of them, and streams keep that.
+#[test]
+fn messages_are_read_in_each_version() {
+    let (_, run) = turn(4, &[1, 2], false);
+    for version in READS.lowest..=READS.highest {
+        let runs = read(&batch_in(version, [&run])).expect("it is one");
+        assert_eq!((runs[0].shard, runs[0].messages.len()), (4, 2), "{version}");
     }
 }
 
@@ -302,7 +328,7 @@ fn a_message_costs_what_is_foreseen() {
         let mut run = EncodedRun::new(u16::MAX);
         run.push(&message, false);
         let foreseen = message.body_bytes() + RECORD_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES;
-        assert!(batch(READS.highest, [&run]).len() <= foreseen);
+        assert!(batch_in(READS.highest, [&run]).len() <= foreseen);
     }
 }
 

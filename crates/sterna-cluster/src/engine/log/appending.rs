@@ -236,7 +236,7 @@ impl Core {
             // All nodes read the log, also one that has joined while the entry was waiting.
             let version = self.table.borrow().version();
             let messages = entry.messages.iter().map(|one| &*one.message);
-            let payload = wire::batch(version, [&*entry.run.for_version(version, messages)]);
+            let payload = wire::batch([&*entry.run.for_version(version, messages)]);
             let bytes = payload.len();
             let mut publish = (PublishMessage::build().payload(payload)).message_id(&entry.id);
             // A message that settles a record has a name, and so it is alone.
@@ -376,8 +376,8 @@ mod tests {
             messages += entry.messages.len();
             let all = entry.messages.iter().map(|one| &*one.message);
             let whole = entry.run.for_version(wire::QUEUES, all);
-            let payload = wire::batch(wire::QUEUES, [&*whole]);
-            let brief = wire::batch(wire::BRIEF, [&entry.run]);
+            let payload = wire::batch([&*whole]);
+            let brief = wire::batch([&entry.run]);
             assert!(brief.len() < payload.len(), "the test is of brief records");
             let room = core.batch_bytes() + wire::RECORD_OVERHEAD_BYTES;
             assert!(payload.len() <= room, "{} bytes", payload.len());

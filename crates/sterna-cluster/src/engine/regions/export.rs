@@ -131,7 +131,7 @@ impl Core {
     /// Appends entries and returns those that NATS does not have.
     async fn append_exports(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let writes = entries.into_iter().map(|entry| {
-            let payload = wire::batch(wire::READS.lowest, [&entry.run]);
+            let payload = wire::batch([&entry.run]);
             let bytes = payload.len();
             let mut publish = PublishMessage::build()
                 .payload(payload)
