@@ -87,16 +87,19 @@ fn client(name: &'static str, version: Version, part: Part) -> Box<dyn Actor> {
 
 /// Publishers and readers.
 pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
-    for (name, version, qos) in [
-        ("mqtt-1", Version::V5, QoS::AtLeastOnce),
-        ("mqtt-2", Version::V5, QoS::ExactlyOnce),
-        ("mqtt311-1", Version::V311, QoS::AtLeastOnce),
-        ("mqtt311-2", Version::V311, QoS::ExactlyOnce),
+    for (name, version, qos, topic) in [
+        ("mqtt-1", Version::V5, QoS::AtLeastOnce, "t/mqtt-1"),
+        ("mqtt-2", Version::V5, QoS::ExactlyOnce, "t/mqtt-2"),
+        ("mqtt311-1", Version::V311, QoS::AtLeastOnce, "t/mqtt311-1"),
+        ("mqtt311-2", Version::V311, QoS::ExactlyOnce, "t/mqtt311-2"),
+        // Their messages may share a frame of the log.
+        ("shares-1", Version::V5, QoS::AtLeastOnce, "t/shared"),
+        ("shares-2", Version::V311, QoS::AtLeastOnce, "t/shared"),
     ] {
         let publisher = ledger.publisher(name, sending(qos));
         let part = Part::Publishes {
             publisher,
-            topic: format!("t/{name}"),
+            topic: topic.to_owned(),
             qos,
             retain: false,
         };
