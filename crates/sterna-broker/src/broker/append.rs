@@ -32,7 +32,7 @@ pub(super) enum NextName {
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct LastAppend {
     /// See [`Broker::token`].
-    pub(super) token: u64,
+    token: u64,
     /// See [`Broker::appends`].
     count: u64,
 }

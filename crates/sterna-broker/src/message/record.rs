@@ -27,6 +27,7 @@ const BRIEF: u8 = 64;
 
 /// The most brief records behind a whole one. They stay together, and so they are to be few.
 const MOST_BRIEF: u8 = 31;
+
 /// The most bytes of a message's body whose record brief ones may follow. A group goes as a whole, and behind a large one
 /// it might not fit a message of NATS.
 const MOST_LEADING_BYTES: usize = 1024;

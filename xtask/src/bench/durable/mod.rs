@@ -234,10 +234,7 @@ impl Bench<'_> {
             }
         }
         if subject.is_sterna() && subject.durability == Durability::Interval {
-            progress.busy(&format!(
-                "{doing}, one away and many together",
-                doing = subject.name
-            ));
+            progress.busy(&format!("{}, one away and many together", subject.name));
             self.restart.many_by_one = self.many_by_one(&started)?;
         }
         for (broker, row) in started {

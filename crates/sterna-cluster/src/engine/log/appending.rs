@@ -341,6 +341,7 @@ mod tests {
         );
         assert!(stuck.lets_pass(&mark("b")));
     }
+
     /// A node that reads no brief records may come while an entry waits.
     #[tokio::test]
     async fn an_entry_fits_where_its_records_are_whole() {
