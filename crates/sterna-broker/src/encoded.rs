@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::message::{InvalidMessage, Message, MessageDecoder, MessageEncoder};
+use crate::message::{InvalidMessage, Message, MessageDecoder, MessageEncoder, MessageParts};
 use crate::peers::{NodeSet, Outgoing};
 use crate::records::Fields;
 
@@ -57,7 +57,7 @@ impl Encoded {
     #[inline]
     pub fn push(
         &mut self,
-        message: &Message,
+        message: MessageParts<'_>,
         recipients: Recipients,
         charge: u64,
         may_be_brief: bool,
@@ -68,7 +68,7 @@ impl Encoded {
         let last = self.parts.last_mut();
         let last = last.filter(|(last, _)| last.recipients == recipients);
         let may_be_brief = may_be_brief && last.is_some();
-        let is_brief = (self.encoder).push(&mut self.memory, message, may_be_brief);
+        let is_brief = (self.encoder).push_parts(&mut self.memory, message, may_be_brief);
         self.charge += charge;
         let end = self.memory.len();
         if let Some((last, last_end)) = last {
@@ -148,8 +148,15 @@ impl Encoded {
 
 /// The messages of an encoded part, up to the first that is not valid. They share no memory with it, so that one message
 /// that waits does not hold all others.
-#[inline]
 pub fn messages_of(records: &[u8]) -> impl Iterator<Item = Result<Message, InvalidMessage>> {
+    parts_of(records).map(|parts| parts?.to_message())
+}
+
+/// The same, where they lie.
+#[inline]
+pub(crate) fn parts_of(
+    records: &[u8],
+) -> impl Iterator<Item = Result<MessageParts<'_>, InvalidMessage>> {
     let mut fields = Fields::new(records);
     let mut decoder = MessageDecoder::default();
     std::iter::from_fn(move || {
@@ -157,11 +164,11 @@ pub fn messages_of(records: &[u8]) -> impl Iterator<Item = Result<Message, Inval
             return None;
         }
         let record = fields.bytes().ok_or(InvalidMessage);
-        let message = record.and_then(|record| decoder.message(record));
-        if message.is_err() {
+        let parts = record.and_then(|record| decoder.parts(record));
+        if parts.is_err() {
             fields = Fields::new(&[]);
         }
-        Some(message)
+        Some(parts)
     })
 }
 
@@ -207,7 +214,7 @@ mod tests {
         assert!(encoded.is_empty());
         assert_eq!((encoded.record_bytes(), encoded.only_part()), (0, None));
         for (topic, node) in [("a", 1), ("b", 1), ("c", 2), ("d", 1)] {
-            encoded.push(&message(topic), to(node), 7, false);
+            encoded.push(message(topic).parts(), to(node), 7, false);
         }
         let parts: Vec<_> = (encoded.parts())
             .map(|(part, records)| (part.recipients, part.messages, topics(records)))
@@ -228,7 +235,7 @@ mod tests {
         let turn = || {
             let mut encoded = Encoded::with_room(100);
             for topic in ["a", "b"] {
-                encoded.push(&message(topic), to(1), 7, false);
+                encoded.push(message(topic).parts(), to(1), 7, false);
             }
             encoded
         };
@@ -246,7 +253,7 @@ mod tests {
             assert_eq!(is_same, bytes <= HEAD_ROOM_BYTES, "{bytes}");
         }
         let mut small = Encoded::with_room(100_000);
-        small.push(&message("a"), to(1), 7, false);
+        small.push(message("a").parts(), to(1), 7, false);
         let bytes = small.into_bytes(b"head");
         let memory = bytes.try_into_mut().expect("nobody shares it");
         assert!(memory.capacity() < 200, "memory that nothing is in");

@@ -459,17 +459,17 @@ impl Index {
 
     /// The queues a message goes to; `None` where its topic is not a topic name.
     pub(crate) fn matches(&mut self, message: &Message, limits: &Limits) -> Option<&Matches> {
-        let place = self.look_up(message, limits)?;
+        let place = self.look_up(message.topic_bytes(), limits)?;
         Some(self.matches_at(place))
     }
 
-    /// Where [`matches_at`](Self::matches_at) finds the queues a message goes to. The place holds until another
-    /// message is looked up or routes change. `None` where the message's topic is not a topic name.
-    pub(crate) fn look_up(&mut self, message: &Message, limits: &Limits) -> Option<Answer> {
-        match self.cache.look_up(message.topic_bytes()) {
+    /// Where [`matches_at`](Self::matches_at) finds the queues that a topic's messages go to. The place holds until another
+    /// topic is looked up or routes change. `None` where it is not a topic name.
+    pub(crate) fn look_up(&mut self, topic: &[u8], limits: &Limits) -> Option<Answer> {
+        match self.cache.look_up(topic) {
             Lookup::Hit(place) => Some(Answer::Remembered(place)),
             Lookup::Miss { place, enter } => {
-                let topic = message.topic();
+                let topic = std::str::from_utf8(topic).unwrap_or_default();
                 if !is_topic(topic, limits) {
                     return None;
                 }

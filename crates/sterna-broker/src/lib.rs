@@ -142,7 +142,7 @@ pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{
     InvalidMessage, MOST_GROUP_BYTES, Message, MessageDecoder, MessageEncoder, MessageHeader,
-    NativeFormat, Origin, Qos, is_brief,
+    MessageParts, NativeFormat, Origin, Qos, is_brief,
 };
 pub use needs::{LogNeeds, NeededFilter, NeedsLimits, ReaderNeeds};
 pub use owned::{ClaimRefusal, Ownership, Testator, delayed_will, is_will_delayed};

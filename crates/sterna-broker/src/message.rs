@@ -1,5 +1,6 @@
 //! The application message: immutable, shared, one body.
 
+mod parts;
 mod record;
 
 use std::ops::Range;
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
+pub use parts::MessageParts;
 pub use record::{MOST_GROUP_BYTES, MessageDecoder, MessageEncoder, is_brief};
 
 /// How hard the broker tries to deliver (MQTT 5.0, section 4.3).
@@ -196,10 +198,21 @@ impl Message {
         payload: &[u8],
         header: MessageHeader,
     ) -> Result<Self, InvalidMessage> {
+        Self::of_parts(topic.as_bytes(), properties, payload, header)
+    }
+
+    /// As [`copy`](Self::copy), of a topic that is UTF-8.
+    #[inline]
+    fn of_parts(
+        topic: &[u8],
+        properties: &[u8],
+        payload: &[u8],
+        header: MessageHeader,
+    ) -> Result<Self, InvalidMessage> {
         let total_bytes = topic.len() + properties.len() + payload.len();
         // Capacity equal to length lets `Bytes` take the buffer without an allocation of its own.
         let mut body = Vec::with_capacity(total_bytes);
-        body.extend_from_slice(topic.as_bytes());
+        body.extend_from_slice(topic);
         // A call for nothing costs as much as one for a few bytes.
         if !properties.is_empty() {
             body.extend_from_slice(properties);

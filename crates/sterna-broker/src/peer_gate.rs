@@ -136,7 +136,8 @@ impl PeerGate {
 
     /// Whether some messages can go into the log as one.
     pub(crate) fn takes_together(&self, messages: &[Message]) -> bool {
-        let bytes: u64 = messages.iter().map(charge).sum();
+        let bodies = messages.iter().map(Message::body_bytes);
+        let bytes: u64 = bodies.map(charge).sum();
         self.logs_together()
             && (2..=MOST_TOGETHER).contains(&messages.len())
             && bytes <= self.largest_body_bytes()
@@ -207,7 +208,7 @@ impl PeerGate {
 
     /// Notes a message of another node that is on its way to a shard of this one.
     pub fn arrives(&self, message: &Message) {
-        self.arrive_encoded(charge(message));
+        self.arrive_encoded(charge(message.body_bytes()));
     }
 
     /// Notes some bytes of encoded messages of another node that are on their way to a shard of this one.
@@ -222,7 +223,7 @@ impl PeerGate {
     }
 
     pub(crate) fn has_arrived(&self, message: &Message) {
-        self.have_arrived_encoded(charge(message));
+        self.have_arrived_encoded(charge(message.body_bytes()));
     }
 
     pub(crate) fn have_arrived_encoded(&self, bytes: u64) {
@@ -244,7 +245,7 @@ impl PeerGate {
         self.largest_body_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_small(&self, message: &Message) -> bool {
-        message.body_bytes() as u64 <= self.largest_body_bytes()
+    pub(crate) fn is_small(&self, body_bytes: usize) -> bool {
+        body_bytes as u64 <= self.largest_body_bytes()
     }
 }

@@ -17,7 +17,7 @@ use crate::api::Retention;
 use crate::encoded::{Encoded, Outbound, Recipients};
 use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
-use crate::message::Message;
+use crate::message::{Message, MessageParts};
 use crate::owned::Owned;
 use crate::peer_gate::PeerGate;
 use crate::store::Change;
@@ -159,7 +159,7 @@ impl Outgoing {
     /// Bytes that it is charged with in a [`PeerGate`].
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        charge(&self.message)
+        charge(self.message.body_bytes())
     }
 }
 
@@ -235,16 +235,16 @@ pub enum FromPeer {
     Retain,
 }
 
-/// Bytes that a message is charged with in a [`PeerGate`].
+/// Bytes that a message with a body of some bytes is charged with in a [`PeerGate`].
 #[inline]
-pub(crate) fn charge(message: &Message) -> u64 {
-    message.body_bytes() as u64 + OVERHEAD_BYTES
+pub(crate) const fn charge(body_bytes: usize) -> u64 {
+    body_bytes as u64 + OVERHEAD_BYTES
 }
 
 /// Whether messages of a topic, or of what a filter matches, stay on their node.
 #[inline]
-pub(crate) fn stays(topic: &str) -> bool {
-    topic.starts_with('$')
+pub(crate) fn stays(topic: impl AsRef<[u8]>) -> bool {
+    topic.as_ref().starts_with(b"$")
 }
 
 /// The messages and records that a shard has for other nodes.
@@ -288,12 +288,12 @@ impl Peers {
 
     /// Whether a message that other nodes may have to have for sure cannot be taken.
     pub(crate) fn is_shut_for(&self, message: &Message) -> bool {
-        !self.is_from_peer && !self.takes(message)
+        !self.is_from_peer && !self.takes(message.body_bytes())
     }
 
     #[inline]
-    fn takes(&self, message: &Message) -> bool {
-        self.gate.is_open() && self.has_room() && self.gate.is_small(message)
+    fn takes(&self, body_bytes: usize) -> bool {
+        self.gate.is_open() && self.has_room() && self.gate.is_small(body_bytes)
     }
 
     fn has_room(&self) -> bool {
@@ -311,10 +311,11 @@ impl Peers {
     /// Puts a message aside for the nodes that want it. Returns the token by which its acknowledgement
     /// waits; 0 where that need not wait.
     pub(crate) fn send(&mut self, message: &Arc<Message>, wanted: Wanted) -> u64 {
-        if let Some(token) = self.encode(message, wanted) {
+        let parts = message.parts();
+        if let Some(token) = self.encode(parts, wanted) {
             return token;
         }
-        let Some(recipients) = self.recipients(message, wanted) else {
+        let Some(recipients) = self.recipients(&parts, wanted) else {
             return 0;
         };
         let waits = !recipients.acknowledged.is_empty();
@@ -323,14 +324,14 @@ impl Peers {
 
     /// As [`send`](Self::send), for nodes that take encoded messages. `None` where one of them does not: nothing is done.
     #[inline]
-    pub(crate) fn encode(&mut self, message: &Message, wanted: Wanted) -> Option<u64> {
+    pub(crate) fn encode(&mut self, message: MessageParts<'_>, wanted: Wanted) -> Option<u64> {
         if self.gate.whole().meets(wanted.nodes()) {
             return None;
         }
-        let Some(recipients) = self.recipients(message, wanted) else {
+        let Some(recipients) = self.recipients(&message, wanted) else {
             return Some(0);
         };
-        let charge = charge(message);
+        let charge = charge(message.body_bytes());
         self.charged += charge;
         if self.encoded.is_empty() {
             let foreseen = self.encoded_bytes + self.encoded_bytes / 4;
@@ -343,7 +344,7 @@ impl Peers {
 
     /// The nodes that a message goes to; `None` where it goes to none, and may be missed there.
     #[inline]
-    fn recipients(&self, message: &Message, wanted: Wanted) -> Option<Recipients> {
+    fn recipients(&self, message: &MessageParts<'_>, wanted: Wanted) -> Option<Recipients> {
         if self.is_from_peer {
             return None;
         }
@@ -353,7 +354,7 @@ impl Peers {
             NodeSet::EMPTY
         };
         let is_missed = if acknowledged.is_empty() {
-            wanted.any.is_empty() || !self.takes(message)
+            wanted.any.is_empty() || !self.takes(message.body_bytes())
         } else {
             // Messages that must arrive were let in before anything was done with them.
             false
@@ -370,12 +371,12 @@ impl Peers {
 
     /// Puts a retained message, or its end, aside for all nodes; as [`send`](Self::send).
     pub(crate) fn retain(&mut self, message: &Arc<Message>, destination: Destination) -> u64 {
-        if self.is_from_peer || stays(message.topic()) {
+        if self.is_from_peer || stays(message.topic_bytes()) {
             return 0;
         }
         // Retained messages of QoS 0 wait for the engine, too, as long as there is room: nodes would not
         // agree otherwise.
-        let has_room = self.has_room() && self.gate.is_small(message);
+        let has_room = self.has_room() && self.gate.is_small(message.body_bytes());
         if !message.qos().is_acknowledged() && !has_room {
             self.gate.count_dropped(1);
             return 0;
@@ -473,13 +474,13 @@ impl Peers {
 
     /// Puts a retained message aside that was with other nodes before.
     pub(crate) fn restore(&mut self, message: &Arc<Message>) {
-        if !stays(message.topic()) && self.gate.is_small(message) {
+        if !stays(message.topic_bytes()) && self.gate.is_small(message.body_bytes()) {
             self.push(message, Destination::Restored, false);
         }
     }
 
     fn push(&mut self, message: &Arc<Message>, destination: Destination, waits: bool) -> u64 {
-        self.charged += charge(message);
+        self.charged += charge(message.body_bytes());
         self.outgoing.push(Outgoing {
             message: Arc::clone(message),
             destination,
@@ -590,7 +591,7 @@ pub(crate) struct OwnInterest {
 impl OwnInterest {
     /// Notes that a reader of a filter has come or gone.
     pub(crate) fn note(&mut self, filter: &Arc<str>, acknowledged_has_come: bool) {
-        if stays(filter) {
+        if stays(&**filter) {
             return;
         }
         match self.changed.get_mut(filter) {

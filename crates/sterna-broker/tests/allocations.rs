@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use counting::{allocated_bytes, allocations};
 use sterna_broker::{
     Appended, Broker, Close, Committed, ConsumerId, Directory, Frame, Full, Limits, Message,
-    MessageHeader, NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Publication, Qos,
-    ReadAnswer, ReadRequest, SessionKey, ShardId, Store, SubscribeOptions,
+    MessageHeader, MessageParts, NEVER_EXPIRES_S, NoStore, NodeSet, OpenSession, Opened, Outcome,
+    PeerGate, Publication, Qos, ReadAnswer, ReadRequest, SessionKey, ShardId, Store,
+    SubscribeOptions, Wanted,
 };
 
 const NOW_MS: u64 = 1_000_000;
@@ -100,8 +101,39 @@ fn allocations_are_within_their_budget() {
     one_message_to_one_subscriber();
     one_message_to_a_thousand_subscribers();
     one_message_to_another_shard();
+    messages_that_nobody_here_wants();
     idle_sessions();
     messages_that_wait_in_the_log();
+}
+
+/// Messages that lie in their packets are not copied where nobody wants them, or only other nodes. What a turn has for other
+/// nodes is one piece of memory, and the list of who gets it.
+fn messages_that_nobody_here_wants() {
+    let broker = &mut brokers(1)[0];
+    let gate = Arc::new(PeerGate::new(1 << 30));
+    broker.join_cluster(Arc::clone(&gate));
+    gate.set_knows_wanted();
+    gate.set_open(true);
+    let mut any = NodeSet::EMPTY;
+    any.insert(1);
+    let wanted = Wanted {
+        any,
+        ..Wanted::NOBODY
+    };
+    broker.set_wanted(vec![(Arc::from("elsewhere"), wanted)]);
+    for (topic, nodes, of_a_turn) in [("nowhere", 0, 0), ("elsewhere", 1, 2)] {
+        let allocated = count(100, || {
+            for _ in 0..100 {
+                let header = MessageHeader::default();
+                let parts = MessageParts::new(topic, &[], &[7; 64], header);
+                let routed = broker.publish_parts(NOW_MS, None, parts);
+                assert_eq!(routed.map(|routed| routed.matched), Ok(nodes));
+            }
+            let outbound = broker.take_outgoing();
+            assert_eq!(outbound.is_some(), nodes > 0);
+        });
+        assert_eq!(allocated, 100 * of_a_turn, "{topic}");
+    }
 }
 
 /// The message's body and its shared count: two allocations, whatever the level; nothing else.

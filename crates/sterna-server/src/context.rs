@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Broker, Message, OpenError, OpenSession, Opened, Publication, Routed, SessionKey,
+    Broker, InvalidMessage, Message, MessageParts, OpenError, OpenSession, Opened, Publication,
+    Routed, SessionKey,
 };
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
@@ -89,6 +90,26 @@ impl Context<'_> {
             return self.broker.publish(now_ms, publication);
         }
         self.named(publisher, |broker| broker.publish(now_ms, publication))
+    }
+
+    /// The same for a message that lies in its packet.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] where its parts do not fit a message: nothing is published.
+    #[inline]
+    pub(crate) fn publish_parts(
+        &mut self,
+        publisher: &str,
+        origin: Option<SessionKey>,
+        parts: MessageParts<'_>,
+    ) -> Result<Routed, InvalidMessage> {
+        let now_ms = self.now_ms;
+        if !self.meters.watch.is_on() {
+            return self.broker.publish_parts(now_ms, origin, parts);
+        }
+        self.named(publisher, |broker| {
+            broker.publish_parts(now_ms, origin, parts)
+        })
     }
 
     /// Publishes messages together, or none of them; see [`publish`](Self::publish).

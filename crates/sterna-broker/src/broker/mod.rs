@@ -18,6 +18,7 @@ mod members;
 mod named;
 mod open;
 mod owned;
+mod parts;
 mod passing;
 mod peers;
 mod publish;

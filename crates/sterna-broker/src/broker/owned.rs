@@ -80,7 +80,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Whether a message cannot be in a record that other nodes keep.
     pub(super) fn is_too_large_for_peers(&self, message: &Message) -> bool {
-        (self.peers.as_ref()).is_some_and(|peers| !peers.gate.is_small(message))
+        (self.peers.as_ref()).is_some_and(|peers| !peers.gate.is_small(message.body_bytes()))
     }
 
     /// Whether another subscription would make what a session has more than other nodes can be brought. A quarter of
@@ -268,7 +268,7 @@ impl<P: DoorState> Broker<P> {
         if session.reader.is_some() {
             let wanted = (session.subscriptions.iter())
                 .filter(|(_, subscription)| subscription.flags.qos().is_acknowledged())
-                .filter(|(filter, subscription)| subscription.group == NIL && !stays(filter));
+                .filter(|(filter, subscription)| subscription.group == NIL && !stays(&**filter));
             let filters: Vec<Arc<str>> = wanted.map(|(filter, _)| Arc::clone(filter)).collect();
             self.edit_log(|log| {
                 for filter in filters {

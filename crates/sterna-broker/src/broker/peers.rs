@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Broker;
 use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
-use crate::encoded::{Outbound, messages_of};
+use crate::encoded::{Outbound, parts_of};
 use crate::message::{InvalidMessage, Message, MessageHeader, Qos};
 use crate::peer_gate::PeerGate;
 use crate::peers::{Destination, FromPeer, Interest, NodeSet, Once, Peers, Settles, Wanted, stays};
@@ -93,24 +93,27 @@ impl<P: DoorState> Broker<P> {
             return Ok(());
         };
         peers.gate.have_arrived_encoded(records.len() as u64);
-        for message in messages_of(records) {
-            let message = message?;
-            let what = if message.retain() {
-                FromPeer::Deliver
-            } else {
-                FromPeer::Publish
-            };
-            self.take_from_peer(now_ms, message, what);
+        for parts in parts_of(records) {
+            let parts = parts?;
+            self.set_from_peer(true);
+            let routed = self.spread_parts(now_ms, parts);
+            self.set_from_peer(false);
+            self.finish(now_ms);
+            routed?;
         }
         Ok(())
     }
 
+    /// Says whether what is routed came from another node.
     #[inline]
+    fn set_from_peer(&mut self, is_from_peer: bool) {
+        if let Some(peers) = &mut self.peers {
+            peers.is_from_peer = is_from_peer;
+        }
+    }
+
     fn take_from_peer(&mut self, now_ms: u64, message: Message, what: FromPeer) {
-        let Some(peers) = &mut self.peers else {
-            return;
-        };
-        peers.is_from_peer = true;
+        self.set_from_peer(true);
         match what {
             FromPeer::Publish => {
                 self.route(now_ms, message);
@@ -124,9 +127,7 @@ impl<P: DoorState> Broker<P> {
                 (self.directory).retain(&Arc::new(message), Admission::Limited);
             }
         }
-        if let Some(peers) = &mut self.peers {
-            peers.is_from_peer = false;
-        }
+        self.set_from_peer(false);
         self.finish(now_ms);
     }
 
@@ -134,7 +135,7 @@ impl<P: DoorState> Broker<P> {
     /// another node.
     pub(super) fn is_for_peers_log(&mut self, message: &Message) -> bool {
         let is_own = (self.peers.as_ref()).is_some_and(|peers| !peers.is_from_peer);
-        if !is_own || stays(message.topic()) {
+        if !is_own || stays(message.topic_bytes()) {
             return false;
         }
         if !message.qos().is_acknowledged() {
@@ -168,7 +169,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Whether one of some nodes is to have a message for sure.
     fn must_reach(&mut self, message: &Message, nodes: NodeSet) -> bool {
-        if !message.qos().is_acknowledged() || stays(message.topic()) {
+        if !message.qos().is_acknowledged() || stays(message.topic_bytes()) {
             return false;
         }
         self.catch_up();
@@ -187,7 +188,7 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn are_for_peers_log(&mut self, messages: &[Message]) -> bool {
         let takes = |message: &Message| {
             message.qos().is_acknowledged()
-                && !stays(message.topic())
+                && !stays(message.topic_bytes())
                 && (self.index.matches(message, &self.queues.limits)).is_some()
         };
         self.peers
@@ -259,13 +260,9 @@ impl<P: DoorState> Broker<P> {
         let length = directory.head();
         drop(appends);
         self.catch_up_to(length);
-        if let Some(peers) = &mut self.peers {
-            peers.is_from_peer = true;
-        }
+        self.set_from_peer(true);
         self.spread(now_ms, message, position, Retention::NotAsked, None);
-        if let Some(peers) = &mut self.peers {
-            peers.is_from_peer = false;
-        }
+        self.set_from_peer(false);
         self.finish(now_ms);
     }
 
@@ -299,7 +296,7 @@ impl<P: DoorState> Broker<P> {
         let Some(peers) = &self.peers else {
             return false;
         };
-        if !peers.is_shut_for(message) || stays(message.topic()) {
+        if !peers.is_shut_for(message) || stays(message.topic_bytes()) {
             return false;
         }
         let knows_wanted = peers.gate.knows_wanted();

@@ -26,7 +26,7 @@ const LARGE_BYTES: usize = 65_536;
 const PARCELS: usize = 8;
 
 /// The result of a message whose topic is not a topic name.
-const NO_TOPIC_NAME: Routed = Routed {
+pub(super) const NO_TOPIC_NAME: Routed = Routed {
     matched: 0,
     retention: Retention::InvalidTopic,
     refused: None,
@@ -57,11 +57,17 @@ impl<P: DoorState> Broker<P> {
         self.queues.counters.received_messages += 1;
         self.queues.counters.received_bytes += message.payload().len() as u64;
         let before = self.appends();
-        let mut routed = match self.cluster_refuses(now_ms, message) {
+        let routed = match self.cluster_refuses(now_ms, message) {
             Some(why) => self.refuse(message, why),
             // Where it lies: it is moved once, to where it is shared.
             None => self.route(now_ms, publication.message),
         };
+        self.published(now_ms, before, routed)
+    }
+
+    /// Ends a publication. `before` is the number of appends before it.
+    #[inline]
+    pub(super) fn published(&mut self, now_ms: u64, before: u64, mut routed: Routed) -> Routed {
         self.companions.clear();
         self.next_name = None;
         self.finish(now_ms);
@@ -99,7 +105,7 @@ impl<P: DoorState> Broker<P> {
         let refused = refusals.find_map(|message| self.queues_refuse(now_ms, message));
         // Their records would stay, also where nobody wants the messages.
         let lacks_room = !messages.is_empty() && !self.companions.is_empty() && self.lacks_room();
-        let mut routed = if let Some(why) = refused {
+        let routed = if let Some(why) = refused {
             self.refuse_all(&messages, why)
         } else if lacks_room {
             self.refuse_all(&messages, PublishRefusal::StoreFull)
@@ -118,13 +124,7 @@ impl<P: DoorState> Broker<P> {
             // No message was appended; what is kept with them is kept as a whole, too.
             self.append_changes();
         }
-        self.companions.clear();
-        self.next_name = None;
-        self.finish(now_ms);
-        if self.appends() != before {
-            routed.token = self.token();
-        }
-        routed
+        self.published(now_ms, before, routed)
     }
 
     fn route_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
@@ -239,7 +239,10 @@ impl<P: DoorState> Broker<P> {
         let is_plain = !message.retain();
         if is_plain {
             self.catch_up();
-            let Some(answer) = self.index.look_up(&message, &self.queues.limits) else {
+            let Some(answer) = self
+                .index
+                .look_up(message.topic_bytes(), &self.queues.limits)
+            else {
                 return NO_TOPIC_NAME;
             };
             let matches = self.index.matches_at(answer);
@@ -273,7 +276,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Counts a message that is to be routed, and gives it its time.
-    fn prepare(&mut self, now_ms: u64, message: &mut Message) {
+    pub(super) fn prepare(&mut self, now_ms: u64, message: &mut Message) {
         message.charge(&self.gauge);
         message.stamp(now_ms);
         self.unsummed += 1;
@@ -448,14 +451,14 @@ impl<P: DoorState> Broker<P> {
         reserved: Option<&[Arc<Fill>]>,
     ) -> Routed {
         let limits = &self.queues.limits;
-        let Some(answer) = self.index.look_up(message.as_ref(), limits) else {
+        let Some(answer) = (self.index).look_up(message.as_ref().topic_bytes(), limits) else {
             return NO_TOPIC_NAME;
         };
         self.spread_to(now_ms, answer, message, position, retention, reserved)
     }
 
     /// The same for a message that was just looked up in the index.
-    fn spread_to(
+    pub(super) fn spread_to(
         &mut self,
         now_ms: u64,
         answer: Answer,
@@ -507,7 +510,7 @@ impl<P: DoorState> Broker<P> {
             let encoded = if is_retained {
                 None
             } else {
-                sending.encode(message.as_ref(), matches.peers)
+                sending.encode(message.as_ref().parts(), matches.peers)
             };
             if let Some(token) = encoded {
                 self.last_append.handed_over(token);

@@ -46,9 +46,14 @@ impl FullQueues {
         self.count.store(known.len(), Ordering::Relaxed);
     }
 
+    /// Whether a queue may be full.
+    pub(super) fn is_some(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether a queue that takes messages of a topic is full.
     pub(super) fn is_for_full(&self, now_ms: u64, topic: &str) -> bool {
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if !self.is_some() {
             return false;
         }
         let mut known = locked(&self.known);

@@ -133,6 +133,11 @@ impl Directory {
         self.full_queues.set(filter, epoch, until_ms);
     }
 
+    /// Whether a queue of the cluster may be full.
+    pub(crate) fn has_full_queues(&self) -> bool {
+        self.full_queues.is_some()
+    }
+
     /// Whether a queue of the cluster that takes messages of a topic is full.
     pub(crate) fn is_queue_full(&self, now_ms: u64, topic: &str) -> bool {
         self.full_queues.is_for_full(now_ms, topic)

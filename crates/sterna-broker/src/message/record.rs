@@ -13,8 +13,12 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
-use crate::records::{Fields, put_number};
+use super::parts::NativeForm;
+use super::{
+    InvalidMessage, Level, Message, MessageHeader, MessageParts, NEVER_MS, NativeFormat, Origin,
+    Qos,
+};
+use crate::records::{Fields, number_bytes, put_number};
 
 const QOS: u8 = 3;
 const RETAIN: u8 = 4;
@@ -47,105 +51,134 @@ const LENGTH_BYTES: usize = 5;
 const HEAD_BYTES: usize = 1 + 2 * 10 + 5 * 5 + 1 + 8;
 
 /// A stored form before it is appended.
+#[derive(Clone, Copy)]
 struct Record<'a> {
-    head: [u8; HEAD_BYTES],
-    head_bytes: usize,
-    parts: [&'a [u8]; 4],
+    parts: MessageParts<'a>,
+    /// The time of the whole record that it is behind, where it is brief.
+    whole_ms: Option<u64>,
+}
+
+/// Where a stored form goes.
+trait Sink {
+    fn byte(&mut self, byte: u8);
+    fn number(&mut self, number: u64);
+    fn bytes(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    #[inline]
+    fn byte(&mut self, byte: u8) {
+        self.push(byte);
+    }
+
+    #[inline]
+    fn number(&mut self, number: u64) {
+        put_number(self, number);
+    }
+
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8]) {
+        // A call for nothing costs as much as one for a few bytes.
+        if !bytes.is_empty() {
+            self.extend_from_slice(bytes);
+        }
+    }
+}
+
+/// The number of bytes that were put.
+#[derive(Default)]
+struct Count(usize);
+
+impl Sink for Count {
+    #[inline]
+    fn byte(&mut self, _: u8) {
+        self.0 += 1;
+    }
+
+    #[inline]
+    fn number(&mut self, number: u64) {
+        self.0 += number_bytes(number);
+    }
+
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
 }
 
 impl Record<'_> {
     #[inline]
-    fn put(&mut self, bytes: &[u8]) {
-        let end = self.head_bytes + bytes.len();
-        self.head[self.head_bytes..end].copy_from_slice(bytes);
-        self.head_bytes = end;
-    }
-
-    #[inline]
-    fn put_number(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.put(&[number as u8 | 0x80]);
-            number >>= 7;
+    fn put(&self, out: &mut impl Sink) {
+        let parts = &self.parts;
+        let payload_start = parts.native.and_then(|native| native.payload_start);
+        let expires = parts.expires_at_ms != NEVER_MS;
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        out.byte(
+            parts.qos() as u8
+                | flag(parts.retain(), RETAIN)
+                | flag(expires, EXPIRES)
+                | flag(parts.native.is_some(), NATIVE)
+                | flag(payload_start.is_some(), PAYLOAD_IN_NATIVE)
+                | flag(self.whole_ms.is_some(), BRIEF),
+        );
+        out.number(parts.published_ms - self.whole_ms.unwrap_or(0));
+        if expires {
+            out.number(parts.expires_at_ms.saturating_sub(parts.published_ms));
         }
-        self.put(&[number as u8]);
+        if self.whole_ms.is_none() {
+            out.number(parts.topic.len() as u64);
+        }
+        out.number(parts.properties.len() as u64);
+        out.number(parts.payload.len() as u64);
+        if let Some(native) = parts.native {
+            out.byte(native.format as u8);
+            out.number(native.bytes.len() as u64);
+        }
+        if let Some(start) = payload_start {
+            out.number(start as u64);
+        }
+        if self.whole_ms.is_none() {
+            out.bytes(&parts.origin.0.to_le_bytes());
+            out.bytes(parts.topic);
+        }
+        out.bytes(parts.properties);
+        if payload_start.is_none() {
+            out.bytes(parts.payload);
+        }
+        if let Some(native) = parts.native {
+            out.bytes(native.bytes);
+        }
     }
 
-    #[inline]
-    fn bytes(&self) -> usize {
-        let parts = self.parts.iter().map(|part| part.len());
-        self.head_bytes + parts.sum::<usize>()
+    /// Bytes of a whole one behind its head.
+    fn bytes_behind_head(&self) -> usize {
+        let parts = &self.parts;
+        let payload = match parts.native {
+            Some(native) if native.payload_start.is_some() => native.bytes.len(),
+            Some(native) => parts.payload.len() + native.bytes.len(),
+            None => parts.payload.len(),
+        };
+        parts.topic.len() + parts.properties.len() + payload
     }
 
+    /// Appends it with its length in front.
     #[inline]
     fn append(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.head[..self.head_bytes]);
-        for part in self.parts.iter().filter(|part| !part.is_empty()) {
-            out.extend_from_slice(part);
-        }
+        let mut count = Count::default();
+        self.put(&mut count);
+        put_number(out, count.0 as u64);
+        self.put(out);
     }
 }
 
 impl Message {
     /// Appends the message's stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.record(None).append(out);
-    }
-
-    /// The record; brief where it is behind a whole one of this time that has its topic and publisher.
-    #[inline]
-    fn record(&self, whole_ms: Option<u64>) -> Record<'_> {
-        let native = self.native();
-        let start_in_native = native.and_then(|(_, native)| {
-            let start = self.payload_start.checked_sub(self.native_start)? as usize;
-            (start + self.payload_len as usize <= native.len()).then_some(start)
-        });
-        let mut flags = self.qos() as u8;
-        flags |= if self.retain() { RETAIN } else { 0 };
-        flags |= if self.expires_at_ms().is_some() {
-            EXPIRES
-        } else {
-            0
+        let record = Record {
+            parts: self.parts(),
+            whole_ms: None,
         };
-        flags |= if native.is_some() { NATIVE } else { 0 };
-        flags |= if start_in_native.is_some() {
-            PAYLOAD_IN_NATIVE
-        } else {
-            0
-        };
-        flags |= if whole_ms.is_some() { BRIEF } else { 0 };
-        let payload = if start_in_native.is_none() {
-            self.payload()
-        } else {
-            &[]
-        };
-        let native_form = native.map_or(&[][..], |(_, native)| native);
-        let mut record = Record {
-            head: [0; HEAD_BYTES],
-            head_bytes: 0,
-            parts: [self.topic_bytes(), self.properties(), payload, native_form],
-        };
-        record.put(&[flags]);
-        record.put_number(self.published_ms - whole_ms.unwrap_or(0));
-        if let Some(expires_at_ms) = self.expires_at_ms() {
-            record.put_number(expires_at_ms.saturating_sub(self.published_ms));
-        }
-        match whole_ms {
-            Some(_) => record.parts[0] = &[],
-            None => record.put_number(u64::from(self.topic_len)),
-        }
-        record.put_number(u64::from(self.properties_len));
-        record.put_number(u64::from(self.payload_len));
-        if let Some((format, native)) = native {
-            record.put(&[format as u8]);
-            record.put_number(native.len() as u64);
-        }
-        if let Some(start) = start_in_native {
-            record.put_number(start as u64);
-        }
-        if whole_ms.is_none() {
-            record.put(&self.origin.0.to_le_bytes());
-        }
-        record
+        record.put(out);
     }
 
     /// The message of a stored form, which becomes its body without a copy.
@@ -157,8 +190,20 @@ impl Message {
         if is_brief(&record) {
             return Err(InvalidMessage);
         }
-        let parts = parts(&record, None).ok_or(InvalidMessage)?;
-        parts.message(record)
+        let layout = layout(&record, None).ok_or(InvalidMessage)?;
+        let in_body = |part: Range<usize>| layout.start + part.start..layout.start + part.end;
+        let message = Self::from_body(
+            record,
+            in_body(layout.topic.clone()),
+            in_body(layout.properties.clone()),
+            in_body(layout.payload.clone()),
+            layout.header,
+        )?
+        .with_origin(layout.origin);
+        match layout.native {
+            Some((format, native)) => message.with_native(format, in_body(native)),
+            None => Ok(message),
+        }
     }
 }
 
@@ -198,33 +243,47 @@ impl MessageEncoder {
     /// all that was appended before, where it was.
     #[inline]
     pub fn push(&mut self, memory: &mut Vec<u8>, message: &Message, may_be_brief: bool) -> bool {
-        let is_brief = may_be_brief && self.has_whole_of(memory, message);
-        let record = message.record(is_brief.then_some(self.published_ms));
-        put_number(memory, record.bytes() as u64);
-        record.append(memory);
-        if is_brief {
+        self.push_parts(memory, message.parts(), may_be_brief)
+    }
+
+    /// As [`push`](Self::push), of a message's parts.
+    #[inline]
+    pub(crate) fn push_parts(
+        &mut self,
+        memory: &mut Vec<u8>,
+        parts: MessageParts<'_>,
+        may_be_brief: bool,
+    ) -> bool {
+        if may_be_brief && self.has_whole_of(memory, &parts) {
             self.left -= 1;
+            let whole_ms = Some(self.published_ms);
+            Record { parts, whole_ms }.append(memory);
             return true;
         }
-        let parts: usize = record.parts.iter().map(|part| part.len()).sum();
-        let topic = memory.len() - parts;
+        let record = Record {
+            parts,
+            whole_ms: None,
+        };
+        record.append(memory);
+        let bytes = record.bytes_behind_head();
+        let topic = memory.len() - bytes;
         *self = Self {
-            topic: topic..topic + record.parts[0].len(),
-            origin: message.origin,
-            published_ms: message.published_ms,
-            left: most_brief_behind(parts),
+            topic: topic..topic + parts.topic.len(),
+            origin: parts.origin,
+            published_ms: parts.published_ms,
+            left: most_brief_behind(bytes),
         };
         false
     }
 
     /// Whether the last whole record has what a brief one of the message lacks.
     #[inline]
-    fn has_whole_of(&self, memory: &[u8], message: &Message) -> bool {
+    fn has_whole_of(&self, memory: &[u8], parts: &MessageParts<'_>) -> bool {
         self.left > 0
-            && message.body_bytes() <= MOST_BRIEF_BYTES
-            && message.origin == self.origin
-            && message.published_ms >= self.published_ms
-            && memory.get(self.topic.clone()) == Some(message.topic_bytes())
+            && parts.body_bytes <= MOST_BRIEF_BYTES
+            && parts.origin == self.origin
+            && parts.published_ms >= self.published_ms
+            && memory.get(self.topic.clone()) == Some(parts.topic)
     }
 }
 
@@ -250,52 +309,60 @@ impl<'a> MessageDecoder<'a> {
     /// # Errors
     /// [`InvalidMessage`] where the bytes are no record, or are brief without a whole one before them. So it is where brief
     /// ones are more or larger than an encoder makes them: each takes memory for the topic, too.
-    #[inline]
     pub fn message(&mut self, record: &'a [u8]) -> Result<Message, InvalidMessage> {
+        self.parts(record)?.to_message()
+    }
+
+    /// As [`message`](Self::message), where the parts lie in the records.
+    #[inline]
+    pub(crate) fn parts(&mut self, record: &'a [u8]) -> Result<MessageParts<'a>, InvalidMessage> {
         if !is_brief(record) {
-            let parts = parts(record, None).ok_or(InvalidMessage)?;
-            let topic = (record.get(parts.start..))
-                .and_then(|rest| rest.get(..parts.topic))
-                .ok_or(InvalidMessage)?;
-            self.whole = Some(Whole {
-                topic,
-                origin: parts.origin,
-                published_ms: parts.header.published_ms,
-                left: most_brief_behind(record.len() - parts.start),
-            });
-            return parts.message(Bytes::copy_from_slice(record));
+            return self.whole(record);
         }
         let whole = self.whole.as_mut().ok_or(InvalidMessage)?;
-        let mut parts = parts(record, Some(*whole)).ok_or(InvalidMessage)?;
-        let rest = &record[parts.start..];
-        let body_bytes = whole.topic.len() + rest.len();
-        if whole.left == 0 || body_bytes > MOST_BRIEF_BYTES {
+        let layout = layout(record, Some(whole)).ok_or(InvalidMessage)?;
+        let parts = layout.parts(whole.topic, &record[layout.start..]);
+        if whole.left == 0 || parts.body_bytes > MOST_BRIEF_BYTES {
             return Err(InvalidMessage);
         }
         whole.left -= 1;
-        let mut body = Vec::with_capacity(body_bytes);
-        body.extend_from_slice(whole.topic);
-        body.extend_from_slice(rest);
-        parts.start = 0;
-        parts.message(Bytes::from(body))
+        Ok(parts)
+    }
+
+    fn whole(&mut self, record: &'a [u8]) -> Result<MessageParts<'a>, InvalidMessage> {
+        self.whole = None;
+        let layout = layout(record, None).ok_or(InvalidMessage)?;
+        let rest = &record[layout.start..];
+        let topic = &rest[layout.topic.clone()];
+        if std::str::from_utf8(topic).is_err() {
+            return Err(InvalidMessage);
+        }
+        self.whole = Some(Whole {
+            topic,
+            origin: layout.origin,
+            published_ms: layout.header.published_ms,
+            left: most_brief_behind(rest.len()),
+        });
+        Ok(layout.parts(topic, rest))
     }
 }
 
-struct Parts {
+/// A record: what its head says, and where its parts are behind that.
+struct Layout {
     header: MessageHeader,
     origin: Origin,
-    topic: usize,
-    properties: usize,
-    payload: usize,
-    native: Option<(NativeFormat, usize)>,
-    start_in_native: Option<usize>,
-    /// Where the topic begins.
+    /// Of a brief one: nothing.
+    topic: Range<usize>,
+    properties: Range<usize>,
+    payload: Range<usize>,
+    native: Option<(NativeFormat, Range<usize>)>,
+    /// Bytes of the head.
     start: usize,
 }
 
-/// The parts of a record; of a brief one behind `whole`.
+/// The layout of a record; of a brief one behind `whole`. All its parts lie in it, and nothing is behind them.
 #[inline]
-fn parts(record: &[u8], whole: Option<Whole<'_>>) -> Option<Parts> {
+fn layout(record: &[u8], whole: Option<&Whole<'_>>) -> Option<Layout> {
     let mut fields = Fields::new(record);
     let flags = fields.byte()?;
     let len = |fields: &mut Fields<'_>| usize::try_from(fields.number()?).ok();
@@ -307,7 +374,7 @@ fn parts(record: &[u8], whole: Option<Whole<'_>>) -> Option<Parts> {
         Some(published_ms.saturating_add(fields.number()?))
     };
     let topic = match whole {
-        Some(whole) => whole.topic.len(),
+        Some(_) => 0,
         None => len(&mut fields)?,
     };
     let (properties, payload) = (len(&mut fields)?, len(&mut fields)?);
@@ -328,7 +395,34 @@ fn parts(record: &[u8], whole: Option<Whole<'_>>) -> Option<Parts> {
         Some(whole) => whole.origin,
         None => Origin(u64::from_le_bytes(fields.slice(8)?.try_into().ok()?)),
     };
-    Some(Parts {
+    let properties = topic..topic.checked_add(properties)?;
+    let behind = properties.end;
+    let (payload, native) = match (native, start_in_native) {
+        (Some((format, native)), Some(start)) => {
+            let native = behind..behind.checked_add(native)?;
+            let start = behind.checked_add(start)?;
+            let payload = start..start.checked_add(payload)?;
+            if payload.end > native.end {
+                return None;
+            }
+            (payload, Some((format, native)))
+        }
+        (native, _) => {
+            let payload = behind..behind.checked_add(payload)?;
+            let native = match native {
+                Some((format, native)) => {
+                    Some((format, payload.end..payload.end.checked_add(native)?))
+                }
+                None => None,
+            };
+            (payload, native)
+        }
+    };
+    let end = native
+        .as_ref()
+        .map_or(payload.end, |(_, native)| native.end);
+    let is_all = end == fields.rest().len();
+    is_all.then_some(Layout {
         header: MessageHeader {
             qos: Qos::from_u8(flags & QOS)?,
             retain: flags & RETAIN != 0,
@@ -336,49 +430,35 @@ fn parts(record: &[u8], whole: Option<Whole<'_>>) -> Option<Parts> {
             expires_at_ms,
         },
         origin,
-        topic,
+        topic: 0..topic,
         properties,
         payload,
         native,
-        start_in_native,
         start: record.len() - fields.rest().len(),
     })
 }
 
-impl Parts {
+impl Layout {
+    /// The parts, of a topic that is UTF-8. `rest` is all of the record behind its head.
     #[inline]
-    fn message(self, record: Bytes) -> Result<Message, InvalidMessage> {
-        let add = |one: usize, other: usize| one.checked_add(other).ok_or(InvalidMessage);
-        let topic = self.start..add(self.start, self.topic)?;
-        let properties = topic.end..add(topic.end, self.properties)?;
-        let (payload, native) = match (self.native, self.start_in_native) {
-            (Some((_, native_len)), Some(start)) => {
-                let native = properties.end..add(properties.end, native_len)?;
-                let start = add(native.start, start)?;
-                let payload = start..add(start, self.payload)?;
-                if payload.end > native.end {
-                    return Err(InvalidMessage);
-                }
-                (payload, Some(native))
-            }
-            (native, _) => {
-                let payload = properties.end..add(properties.end, self.payload)?;
-                let native = match native {
-                    Some((_, native_len)) => Some(payload.end..add(payload.end, native_len)?),
-                    None => None,
-                };
-                (payload, native)
-            }
-        };
-        let end = native.as_ref().map_or(payload.end, |native| native.end);
-        if end != record.len() {
-            return Err(InvalidMessage);
-        }
-        let message = Message::from_body(record, topic, properties, payload, self.header)?
-            .with_origin(self.origin);
-        match (self.native, native) {
-            (Some((format, _)), Some(native)) => message.with_native(format, native),
-            _ => Ok(message),
+    fn parts<'a>(&self, topic: &'a [u8], rest: &'a [u8]) -> MessageParts<'a> {
+        let native = self.native.as_ref().map(|(format, native)| NativeForm {
+            format: *format,
+            bytes: &rest[native.clone()],
+            payload_start: (self.payload.start.checked_sub(native.start))
+                .filter(|_| self.payload.end <= native.end),
+        });
+        let body_bytes = topic.len() + rest.len() - self.topic.len();
+        MessageParts {
+            topic,
+            properties: &rest[self.properties.clone()],
+            payload: &rest[self.payload.clone()],
+            native,
+            published_ms: self.header.published_ms,
+            expires_at_ms: self.header.expires_at_ms.unwrap_or(NEVER_MS),
+            origin: self.origin,
+            level: Level::new(self.header.qos, self.header.retain),
+            body_bytes,
         }
     }
 }
@@ -552,10 +632,13 @@ mod tests {
         assert!(decoder.message(brief).is_err());
 
         decoder.message(whole).expect("it is one");
+        let long = with_payload(MOST_BRIEF_BYTES);
+        let record = Record {
+            parts: long.parts(),
+            whole_ms: Some(1),
+        };
         let mut long = Vec::new();
-        with_payload(MOST_BRIEF_BYTES)
-            .record(Some(1))
-            .append(&mut long);
+        record.put(&mut long);
         assert!(decoder.message(&long).is_err());
     }
 

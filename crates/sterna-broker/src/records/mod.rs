@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::message::Qos;
 use crate::route::RouteFlags;
 use crate::store::Change;
-pub(crate) use wire::{Fields, HIGHEST_PLACE, put_bytes, put_number};
+pub(crate) use wire::{Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_number};
 
 /// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,6 +14,13 @@ pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
+/// Bytes that [`put_number`] appends.
+#[inline]
+pub(crate) const fn number_bytes(number: u64) -> usize {
+    let bits = u64::BITS - (number | 1).leading_zeros();
+    bits.div_ceil(7) as usize
+}
+
 /// Appends bytes with their length in front.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_number(out, bytes.len() as u64);
@@ -111,6 +118,8 @@ mod tests {
             put_number(&mut out, number);
         }
         assert_eq!(out.len(), 1 + 1 + 1 + 2 + 2 + 3 + 5 + 10);
+        let bytes: usize = numbers.into_iter().map(number_bytes).sum();
+        assert_eq!(out.len(), bytes);
         let mut fields = Fields::new(&out);
         for number in numbers {
             assert_eq!(fields.number(), Some(number));

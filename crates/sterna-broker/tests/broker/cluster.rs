@@ -21,6 +21,8 @@ pub(crate) struct Cluster {
     mail: BTreeMap<(u16, u16), VecDeque<Mail<Protocol>>>,
     pub(crate) events: Vec<Event>,
     next_consumer: u64,
+    /// Number of messages that were sent.
+    sent: u64,
     /// What shards have told of whose sessions are, in a cluster of nodes.
     pub(crate) notes: Vec<Ownership>,
     /// Whether other nodes leave this one every session that it claims.
@@ -86,6 +88,7 @@ impl Cluster {
             mail: BTreeMap::new(),
             events: Vec::new(),
             next_consumer: 0,
+            sent: 0,
             notes: Vec::new(),
             is_granted: true,
         }
@@ -372,9 +375,15 @@ impl Cluster {
         message: Message,
     ) -> Routed {
         let now_ms = self.now_ms;
-        let routed = self
-            .broker(shard)
-            .publish(now_ms, Publication { origin, message });
+        self.sent += 1;
+        // It is the same whether a message lies in its packet or not.
+        let lies_in_packet = self.sent.is_multiple_of(2) && message.native().is_none();
+        let broker = self.broker(shard);
+        let routed = if lies_in_packet {
+            (broker.publish_parts(now_ms, origin, message.parts())).expect("it is a message")
+        } else {
+            broker.publish(now_ms, Publication { origin, message })
+        };
         self.collect(shard);
         routed
     }

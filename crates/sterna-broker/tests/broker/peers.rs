@@ -51,16 +51,7 @@ fn want(node: &mut Cluster, filter: &str, wanted: Wanted) {
 }
 
 fn publish(node: &mut Cluster, shard: u16, topic: &str, level: Qos, retain: bool) -> Routed {
-    let now_ms = node.now_ms;
-    let message = message(topic, "x", level, retain);
-    let routed = node.broker(shard).publish(
-        now_ms,
-        Publication {
-            origin: None,
-            message,
-        },
-    );
-    node.collect(shard);
+    let routed = node.send(shard, None, message(topic, "x", level, retain));
     node.run();
     routed
 }

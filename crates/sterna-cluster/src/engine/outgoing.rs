@@ -469,7 +469,7 @@ mod tests {
             let topic = format!("{name}{number}");
             let payload = vec![7; payload_bytes];
             let message = Message::copy(&topic, &[], &payload, MessageHeader::default());
-            turn.push(&message.expect("it fits"), *recipients, 1, false);
+            turn.push(message.expect("it fits").parts(), *recipients, 1, false);
         }
         turn
     }
@@ -533,7 +533,7 @@ mod tests {
         let mut mixed = Encoded::default();
         for (recipients, may_be_brief) in [(to(&[1], &[]), true), (to(&[1, 2], &[]), false)] {
             for _ in 0..2 {
-                mixed.push(&message, recipients, 1, may_be_brief);
+                mixed.push(message.parts(), recipients, 1, may_be_brief);
             }
         }
         let mut by_node = ByNode::new(3, MOST_BYTES, NodeSet::EMPTY);

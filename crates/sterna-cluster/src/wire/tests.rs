@@ -88,7 +88,7 @@ fn turn(shard: u16, numbers: &[usize], may_be_brief: bool) -> (Encoded, EncodedR
             at_most_once: NodeSet::EMPTY,
         };
         recipients.at_most_once.insert(3);
-        turn.push(&message, recipients, 1, may_be_brief);
+        turn.push(message.parts(), recipients, 1, may_be_brief);
         run.push(&message, may_be_brief);
     }
     (turn, run)

@@ -1,7 +1,7 @@
 //! The wishes of a CONNECT, kept while the client's admission is decided.
 
 use bytes::BytesMut;
-use sterna_broker::{Message, MessageHeader, Qos, Will};
+use sterna_broker::{InvalidMessage, MessageHeader, MessageParts, Qos, Will};
 use sterna_mqtt::packet::{Connect, Will as WillPacket};
 use sterna_mqtt::{PublishProperties, QoS, ReasonCode};
 
@@ -180,7 +180,16 @@ fn convert_will(
         published_ms: now_ms,
         expires_at_ms: None,
     };
-    let message = copy(will.topic, &will.properties, will.payload, header)?;
+    let message = in_parts(
+        will.topic,
+        &will.properties,
+        will.payload,
+        header,
+        |parts| {
+            let detail = "the message's parts do not fit";
+            (parts.to_message()).map_err(|InvalidMessage| (ReasonCode::TopicNameInvalid, detail))
+        },
+    )?;
     Ok(Will {
         message,
         delay_s: will.properties.will_delay_s(),
@@ -200,28 +209,22 @@ pub(super) fn has_more_user_properties(properties: &PublishProperties<'_>, most:
         && properties.user_properties().nth(most).is_some()
 }
 
-/// Makes a message of a packet's parts, leaving out the properties that end at this hop.
+/// Does something with a message that lies in its packet. Properties that end at this hop are left out.
 #[inline]
-pub(super) fn copy(
+pub(super) fn in_parts<R>(
     topic: &str,
     properties: &PublishProperties<'_>,
     payload: &[u8],
     header: MessageHeader,
-) -> Result<Message, (ReasonCode, &'static str)> {
+    work: impl FnOnce(MessageParts<'_>) -> R,
+) -> R {
     let forward = properties.forward();
-    let message = if let Some(contiguous) = forward.contiguous() {
-        Message::copy(topic, contiguous, payload, header)
-    } else {
-        let mut rest = BytesMut::with_capacity(forward.len());
-        forward.copy_to(&mut rest);
-        Message::copy(topic, &rest, payload, header)
-    };
-    message.map_err(|_| {
-        (
-            ReasonCode::TopicNameInvalid,
-            "the message's parts do not fit",
-        )
-    })
+    if let Some(contiguous) = forward.contiguous() {
+        return work(MessageParts::new(topic, contiguous, payload, header));
+    }
+    let mut rest = BytesMut::with_capacity(forward.len());
+    forward.copy_to(&mut rest);
+    work(MessageParts::new(topic, &rest, payload, header))
 }
 
 /// The broker's word for a QoS.

@@ -1,7 +1,8 @@
 //! PUBLISH from a client.
 
 use sterna_broker::{
-    Keeping, Message, MessageHeader, Publication, PublishRefusal, Retention, Routed, SessionKey,
+    InvalidMessage, Keeping, Message, MessageHeader, Publication, PublishRefusal, Retention,
+    Routed, SessionKey,
 };
 use sterna_mqtt::server::IncomingPublish;
 use sterna_mqtt::session::ReceivedId;
@@ -9,7 +10,7 @@ use sterna_mqtt::{Frame, Lane, Packet, PacketId, PacketType, QoS, ReasonCode};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
-use super::admission::{copy, has_more_user_properties, qos};
+use super::admission::{has_more_user_properties, in_parts, qos};
 use super::client::Client;
 use super::received::received_key;
 use super::repetitions::{Digest, Repetition};
@@ -64,24 +65,23 @@ impl Door {
         let reason = if !is_within || is_long {
             ReasonCode::QuotaExceeded
         } else if is_allowed {
-            let now_ms = cx.now_ms;
-            match message(frame, publish, now_ms) {
-                Err((reason, _)) => reason,
-                Ok(message) => {
-                    let routed = match self.repetition(cx, client, publish) {
-                        Repetition::Done(append) => {
-                            repeats = Some(append.max(keep_received(cx, session, publish)));
-                            Routed {
-                                matched: 1,
-                                ..Routed::default()
-                            }
-                        }
-                        Repetition::Unsure => Routed {
-                            refused: Some(PublishRefusal::ClusterAway),
-                            ..Routed::default()
-                        },
-                        Repetition::No => self.route(cx, client, session, publish, message),
-                    };
+            let routed = match self.repetition(cx, client, publish) {
+                Repetition::Done(append) => {
+                    repeats = Some(append.max(keep_received(cx, session, publish)));
+                    Ok(Routed {
+                        matched: 1,
+                        ..Routed::default()
+                    })
+                }
+                Repetition::Unsure => Ok(Routed {
+                    refused: Some(PublishRefusal::ClusterAway),
+                    ..Routed::default()
+                }),
+                Repetition::No => self.route(cx, client, session, frame, publish),
+            };
+            match routed {
+                Err(InvalidMessage) => ReasonCode::TopicNameInvalid,
+                Ok(routed) => {
                     token = routed.token;
                     refused = routed.refused;
                     if let Some(why @ (PublishRefusal::StoreFull | PublishRefusal::ClusterAway)) =
@@ -155,9 +155,11 @@ impl Door {
         cx: &mut Context<'_>,
         client: &Client,
         session: SessionKey,
+        frame: &Frame<'_>,
         publish: &IncomingPublish<'_>,
-        message: Message,
-    ) -> Routed {
+    ) -> Result<Routed, InvalidMessage> {
+        let header = header(publish, cx.now_ms);
+        let shared = shared(frame, publish, header).transpose()?;
         if let Some(received) = publish.received {
             // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
             let key = received_key(received);
@@ -166,7 +168,14 @@ impl Door {
         }
         // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
         let origin = Some(session);
-        let routed = cx.publish(&client.name, Publication { origin, message });
+        let routed = if let Some(message) = shared {
+            cx.publish(&client.name, Publication { origin, message })
+        } else {
+            let (topic, payload) = (&publish.topic, publish.payload);
+            in_parts(topic, &publish.properties, payload, header, |parts| {
+                cx.publish_parts(&client.name, origin, parts)
+            })?
+        };
         if client.early == Early::Allowed
             && let Some(packet_id) = publish.packet_id
         {
@@ -174,7 +183,7 @@ impl Door {
             let sender = (cx.shard, client.id);
             (self.service.repetitions).done_early(sender, digest, routed.token);
         }
-        routed
+        Ok(routed)
     }
 
     /// A client will not send a message again.
@@ -369,14 +378,8 @@ fn keep_received(cx: &mut Context<'_>, session: SessionKey, publish: &IncomingPu
     append
 }
 
-/// The broker's message. A packet that lay in the shard's read buffer is copied; one that was put together from
-/// pieces is shared.
-fn message(
-    frame: &Frame<'_>,
-    publish: &IncomingPublish<'_>,
-    now_ms: u64,
-) -> Result<Message, (ReasonCode, &'static str)> {
-    let header = MessageHeader {
+fn header(publish: &IncomingPublish<'_>, now_ms: u64) -> MessageHeader {
+    MessageHeader {
         qos: qos(publish.qos),
         retain: publish.retain,
         published_ms: now_ms,
@@ -384,22 +387,23 @@ fn message(
             .properties
             .message_expiry_s()
             .map(|seconds| now_ms + u64::from(seconds) * 1000),
-    };
-    if let Some(body) = frame.shared()
-        && publish.payload.len() >= sterna_net::SHARE_BYTES
-        && let Some(properties) = publish.properties.forward().contiguous()
-        && let Some(topic) = frame.range_of(publish.topic.as_bytes())
-        && let Some(payload) = frame.range_of(publish.payload)
-    {
-        let properties = frame.range_of(properties).unwrap_or(0..0);
-        return Message::from_body(body.clone(), topic, properties, payload, header).map_err(
-            |_| {
-                (
-                    ReasonCode::TopicNameInvalid,
-                    "the message's parts do not fit",
-                )
-            },
-        );
     }
-    copy(&publish.topic, &publish.properties, publish.payload, header)
+}
+
+/// A message that shares the memory of its packet. `None` where it is small, or the packet lies in the shard's read buffer.
+fn shared(
+    frame: &Frame<'_>,
+    publish: &IncomingPublish<'_>,
+    header: MessageHeader,
+) -> Option<Result<Message, InvalidMessage>> {
+    let body = frame.shared()?;
+    if publish.payload.len() < sterna_net::SHARE_BYTES {
+        return None;
+    }
+    let properties = publish.properties.forward().contiguous()?;
+    let topic = frame.range_of(publish.topic.as_bytes())?;
+    let payload = frame.range_of(publish.payload)?;
+    let properties = frame.range_of(properties).unwrap_or(0..0);
+    let message = Message::from_body(body.clone(), topic, properties, payload, header);
+    Some(message)
 }
