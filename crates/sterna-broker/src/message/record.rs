@@ -108,21 +108,25 @@ impl Sink for Count {
 
 impl Record<'_> {
     #[inline]
+    fn flags(&self) -> u8 {
+        let parts = &self.parts;
+        let has_payload = (parts.native).is_some_and(|native| native.payload_start.is_some());
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        parts.qos() as u8
+            | flag(parts.retain(), RETAIN)
+            | flag(parts.expires_at_ms != NEVER_MS, EXPIRES)
+            | flag(parts.native.is_some(), NATIVE)
+            | flag(has_payload, PAYLOAD_IN_NATIVE)
+            | flag(self.whole_ms.is_some(), BRIEF)
+    }
+
+    #[inline]
     fn put(&self, out: &mut impl Sink) {
         let parts = &self.parts;
         let payload_start = parts.native.and_then(|native| native.payload_start);
-        let expires = parts.expires_at_ms != NEVER_MS;
-        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-        out.byte(
-            parts.qos() as u8
-                | flag(parts.retain(), RETAIN)
-                | flag(expires, EXPIRES)
-                | flag(parts.native.is_some(), NATIVE)
-                | flag(payload_start.is_some(), PAYLOAD_IN_NATIVE)
-                | flag(self.whole_ms.is_some(), BRIEF),
-        );
+        out.byte(self.flags());
         out.number(parts.published_ms - self.whole_ms.unwrap_or(0));
-        if expires {
+        if parts.expires_at_ms != NEVER_MS {
             out.number(parts.expires_at_ms.saturating_sub(parts.published_ms));
         }
         if self.whole_ms.is_none() {
@@ -161,9 +165,28 @@ impl Record<'_> {
         parts.topic.len() + parts.properties.len() + payload
     }
 
+    /// The length and the head of most brief records: each number takes one byte. `None` of all others.
+    #[inline]
+    fn short_head(&self) -> Option<[u8; 5]> {
+        let parts = &self.parts;
+        let since_ms = parts.published_ms - self.whole_ms?;
+        let (properties, payload) = (parts.properties.len() as u64, parts.payload.len() as u64);
+        let bytes = 4 + properties + payload;
+        let is_short =
+            (bytes | since_ms) < 0x80 && parts.native.is_none() && parts.expires_at_ms == NEVER_MS;
+        let flags = u64::from(self.flags());
+        is_short.then(|| [bytes, flags, since_ms, properties, payload].map(|number| number as u8))
+    }
+
     /// Appends it with its length in front.
     #[inline]
     fn append(&self, out: &mut Vec<u8>) {
+        if let Some(head) = self.short_head() {
+            out.extend_from_slice(&head);
+            out.bytes(self.parts.properties);
+            out.bytes(self.parts.payload);
+            return;
+        }
         let mut count = Count::default();
         self.put(&mut count);
         put_number(out, count.0 as u64);
