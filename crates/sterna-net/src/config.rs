@@ -151,7 +151,7 @@ impl Default for ShardConfig {
             proxy_header_bytes: 4_096,
             linger_ms: 2_000,
             half_closed_timeout_ms: 10_000,
-            read_bytes_per_turn: 128 * 1024,
+            read_bytes_per_turn: 64 * 1024,
             write_bytes_per_turn: 1024 * 1024,
             high_watermark_bytes: 256 * 1024,
             low_watermark_bytes: 64 * 1024,
