@@ -319,7 +319,7 @@ pub struct Routed {
     /// - messages that were on their way when the queue became a kept one,
     /// - retained messages published at that moment.
     ///
-    /// The bytes of all shards' messages are checked at every 64th publication of a shard, and at
+    /// The bytes of all shards' messages are checked at every 64th publication of a shard that is for its node, and at
     /// each large one.
     pub refused: Option<PublishRefusal>,
 }

@@ -13,13 +13,16 @@ impl<P: DoorState> Broker<P> {
     /// it. `origin` is [`Publication::origin`].
     ///
     /// # Errors
-    /// [`InvalidMessage`] as [`Message::copy`](crate::Message::copy): nothing is published.
+    /// [`InvalidMessage`] as [`Message::copy`](crate::Message::copy): nothing is published. A message that nobody here wants is
+    /// not looked at so closely.
     pub fn publish_parts(
         &mut self,
         now_ms: u64,
         origin: Option<SessionKey>,
         parts: MessageParts<'_>,
     ) -> Result<Routed, InvalidMessage> {
+        // Before it is judged: somebody may have made a queue on another shard.
+        self.catch_up();
         if self.is_plain(&parts) {
             let before = self.appends();
             let routed = self.publish_plain(now_ms, origin, parts);
@@ -61,13 +64,12 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Delivers a message by the index as it is, and puts it aside for other nodes. It is in no log, and leaves its topic's
-    /// retained message as it is.
+    /// retained message as it is. The index has caught up.
     pub(super) fn spread_parts(
         &mut self,
         now_ms: u64,
         mut parts: MessageParts<'_>,
     ) -> Result<Routed, InvalidMessage> {
-        self.catch_up();
         let limits = &self.queues.limits;
         let Some(answer) = self.index.look_up(parts.topic_bytes(), limits) else {
             return Ok(NO_TOPIC_NAME);

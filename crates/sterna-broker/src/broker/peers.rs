@@ -95,6 +95,7 @@ impl<P: DoorState> Broker<P> {
         peers.gate.have_arrived_encoded(records.len() as u64);
         for parts in parts_of(records) {
             let parts = parts?;
+            self.catch_up();
             self.set_from_peer(true);
             let routed = self.spread_parts(now_ms, parts);
             self.set_from_peer(false);

@@ -125,6 +125,21 @@ impl<'a> MessageParts<'a> {
         self.level.retain()
     }
 
+    /// Bytes of all parts, as a record has them: a payload that lies in the native form counts once.
+    #[inline]
+    pub(super) const fn record_bytes(&self) -> usize {
+        let payload_and_native = match self.native {
+            Some(NativeForm {
+                bytes,
+                payload_start: Some(_),
+                ..
+            }) => bytes.len(),
+            Some(NativeForm { bytes, .. }) => self.payload.len() + bytes.len(),
+            None => self.payload.len(),
+        };
+        self.topic.len() + self.properties.len() + payload_and_native
+    }
+
     /// Bytes of the body that it has as a [`Message`].
     pub(crate) const fn body_bytes(&self) -> usize {
         self.body_bytes

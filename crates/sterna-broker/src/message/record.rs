@@ -154,17 +154,6 @@ impl Record<'_> {
         }
     }
 
-    /// Bytes of a whole one behind its head.
-    fn bytes_behind_head(&self) -> usize {
-        let parts = &self.parts;
-        let payload = match parts.native {
-            Some(native) if native.payload_start.is_some() => native.bytes.len(),
-            Some(native) => parts.payload.len() + native.bytes.len(),
-            None => parts.payload.len(),
-        };
-        parts.topic.len() + parts.properties.len() + payload
-    }
-
     /// The length and the head of most brief records: each number takes one byte. `None` of all others.
     #[inline]
     fn short_head(&self) -> Option<[u8; 5]> {
@@ -288,7 +277,7 @@ impl MessageEncoder {
             whole_ms: None,
         };
         record.append(memory);
-        let bytes = record.bytes_behind_head();
+        let bytes = parts.record_bytes();
         let topic = memory.len() - bytes;
         *self = Self {
             topic: topic..topic + parts.topic.len(),
@@ -303,7 +292,7 @@ impl MessageEncoder {
     #[inline]
     fn has_whole_of(&self, memory: &[u8], parts: &MessageParts<'_>) -> bool {
         self.left > 0
-            && parts.body_bytes <= MOST_BRIEF_BYTES
+            && parts.record_bytes() <= MOST_BRIEF_BYTES
             && parts.origin == self.origin
             && parts.published_ms >= self.published_ms
             && memory.get(self.topic.clone()) == Some(parts.topic)

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sterna_broker::{
-    Close, DEFAULT_PRIORITY, DeadLetter, Limits, Message, MessageHeader, MessageReader, Outcome,
-    Ownership, Peer, PeerGate, PublishRefusal, Qos, QueueRules, SessionKey, Share, Wanted,
+    Close, DEFAULT_PRIORITY, DeadLetter, Destination, Limits, Message, MessageHeader,
+    MessageReader, Outcome, Outgoing, Ownership, Peer, PeerGate, PublishRefusal, Qos, QueueRules,
+    SessionKey, Share, Wanted,
 };
 
 use crate::cluster::{Client, message, qos, text};
@@ -169,6 +170,29 @@ fn while_a_node_knows_no_queues_nobody_wants_a_root() {
     }
     let is_claim = |note: &Ownership| matches!(note, Ownership::Claim { .. });
     assert!(!site.cluster.notes.iter().any(is_claim));
+}
+
+/// Another shard has not heard of the queue when its publisher sends.
+#[test]
+fn the_first_message_behind_a_new_queue_goes_by_the_log() {
+    let gate = PeerGate::new(1 << 30);
+    gate.set_has_groups(true);
+    gate.set_has_queues(true);
+    gate.set_largest_body_bytes(1_000);
+    let mut site = LogNode::start(&Log::default(), Limits::default(), gate);
+    let declared = (site.cluster.broker(0)).declare_queue(0, GROUP, rules(None));
+    declared.expect("a valid queue");
+    let message = message("t", "x", Qos::AtMostOnce, false);
+    let routed = (site.cluster.broker(1)).publish_parts(0, None, message.parts());
+    assert!(routed.is_ok_and(|routed| routed.token > 0));
+    let outbound = site.cluster.broker(1).take_outgoing().expect("the message");
+    assert!(matches!(
+        outbound.outgoing[..],
+        [Outgoing {
+            destination: Destination::Log { .. },
+            ..
+        }]
+    ));
 }
 
 #[test]

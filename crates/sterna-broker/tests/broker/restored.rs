@@ -30,6 +30,22 @@ fn restarted(shards: u16, limits: Limits, store: &MemoryStore) -> Cluster {
     cluster
 }
 
+/// A shard hears of a queue of another one when it looks. It looks before it judges what becomes of a message.
+#[test]
+fn the_first_message_behind_a_new_queue_of_another_shard_is_kept() {
+    let store = MemoryStore::new();
+    let mut cluster = restarted(2, Limits::default(), &store);
+    cluster.keep(0, "$share/queue/q");
+    let message = message("q", "x", Qos::AtMostOnce, false);
+    let routed = (cluster.broker(1)).publish_parts(NOW_MS, None, message.parts());
+    assert_eq!(routed.map(|routed| routed.matched), Ok(1));
+    drop(cluster);
+    let mut cluster = restarted(2, Limits::default(), &store);
+    let member = cluster.open(1, "m");
+    cluster.subscribe(member, "$share/queue/q", qos(Qos::AtLeastOnce));
+    assert_eq!(cluster.drain(member), ["x"]);
+}
+
 /// The answer to what the connection before has asked of the store comes to nobody.
 #[test]
 fn a_session_that_is_taken_over_while_it_reads_the_log_reads_on() {
