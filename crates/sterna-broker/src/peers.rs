@@ -28,6 +28,9 @@ const OVERHEAD_BYTES: u64 = 64;
 /// Memory for a turn's encoded messages that is there before it is needed, at most.
 const FORESEEN_BYTES: usize = 256 << 10;
 
+/// Bytes of encoded messages that may wait for the end of another turn, at most.
+const MOST_WAITING_BYTES: usize = 64 << 10;
+
 /// Most messages that go into a cluster's log as one.
 pub const MOST_TOGETHER: usize = 1024;
 
@@ -254,6 +257,8 @@ pub(crate) struct Peers {
     encoded: Encoded,
     /// Bytes of the last turn's: the next one is often about as large.
     encoded_bytes: usize,
+    /// Whether they have waited for another turn.
+    has_waited: bool,
     outgoing: Vec<Outgoing>,
     /// Bytes of this turn's messages, which the gate is told of at its end: it is one for all shards.
     charged: u64,
@@ -275,6 +280,7 @@ impl Peers {
             gate,
             encoded: Encoded::default(),
             encoded_bytes: 0,
+            has_waited: false,
             outgoing: Vec::new(),
             charged: 0,
             retained: Vec::new(),
@@ -497,8 +503,22 @@ impl Peers {
         self.token
     }
 
+    /// Whether what was put aside may wait for the end of another turn. Of a burst of small messages the rest comes then,
+    /// and a batch of all costs less than two.
+    pub(crate) fn may_wait(&mut self) -> bool {
+        let may_wait = !self.has_waited
+            && !self.encoded.is_empty()
+            && self.encoded.record_bytes() <= MOST_WAITING_BYTES
+            && self.outgoing.is_empty()
+            && self.changes.is_empty()
+            && self.handed == self.token;
+        self.has_waited = may_wait;
+        may_wait
+    }
+
     /// All that was put aside, and the last token that was given out for it, for changes, or before.
     pub(crate) fn take(&mut self) -> Option<Outbound> {
+        self.has_waited = false;
         let has_messages = !self.outgoing.is_empty() || !self.encoded.is_empty();
         let has_more = has_messages || self.handed != self.token;
         self.handed = self.token;

@@ -290,6 +290,11 @@ pub trait Network {
         0
     }
 
+    /// Whether some connection had more than one turn reads from it: another turn follows at once.
+    fn has_more_input(&self) -> bool {
+        false
+    }
+
     /// Bytes queued on one stream that the transport has not yet taken over.
     fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize;
 

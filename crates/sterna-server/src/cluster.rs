@@ -251,12 +251,24 @@ impl Member {
 
     /// Hands over a turn's letters for other nodes. Wills and the ends of sessions of a shard that stops stay where
     /// they are. Other nodes take them up, for nothing would come back to this one.
-    pub(crate) fn end_of_turn(&self, broker: &mut Broker<SessionState>, is_stopping: bool) {
+    ///
+    /// Where there are messages alone, and another turn `follows` at once, they may go with those of that one.
+    pub(crate) fn end_of_turn(
+        &self,
+        broker: &mut Broker<SessionState>,
+        is_stopping: bool,
+        follows: bool,
+    ) {
         let letters = broker.take_group_letters();
+        let interest = broker.take_interest();
+        let mut ownership = broker.take_ownership();
+        let has_more = !(letters.is_empty() && interest.is_empty() && ownership.is_empty());
+        if follows && !has_more && !is_stopping && broker.may_outgoing_wait() {
+            return;
+        }
         if !letters.is_empty() {
             self.port.send_group_letters(letters);
         }
-        let interest = broker.take_interest();
         if !interest.is_empty() {
             self.port.tell(interest);
         }
@@ -265,7 +277,6 @@ impl Member {
         if let Some(outbound) = broker.take_outgoing() {
             self.port.send(outbound, changes);
         }
-        let mut ownership = broker.take_ownership();
         if is_stopping {
             ownership.retain(|note| {
                 !matches!(

@@ -73,6 +73,12 @@ impl<P: DoorState> Broker<P> {
         peers.take()
     }
 
+    /// Whether [`take_outgoing`](Self::take_outgoing) may as well wait for the end of the next turn, if that follows at
+    /// once. It may once: where there are few messages, which are encoded already, and nothing waits for a token.
+    pub fn may_outgoing_wait(&mut self) -> bool {
+        (self.peers.as_mut()).is_some_and(|peers| peers.may_wait())
+    }
+
     /// Routes a message of another node to this node's readers. It goes to no other node.
     /// [`PeerGate::arrives`] was told of it.
     pub fn publish_from_peer(&mut self, now_ms: u64, message: Message, what: FromPeer) {

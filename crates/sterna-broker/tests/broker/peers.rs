@@ -139,6 +139,41 @@ fn messages_for_other_nodes_are_brief_when_all_nodes_read_that() {
     );
 }
 
+/// A burst of small messages ends in the next turn. What an acknowledgement waits for does not wait for that.
+#[test]
+fn few_messages_of_qos_0_may_wait_for_one_more_turn() {
+    let (mut node, _) = node();
+    want(&mut node, "x", wanted(&[1], &[1]));
+    let may_wait = |node: &mut Cluster| node.broker(0).may_outgoing_wait();
+    let count = |node: &mut Cluster| take(node, 0).map_or(0, |taken| taken.topics.len());
+    let mut send = |node: &mut Cluster, level| publish(node, 0, "x", level, false);
+    assert!(!may_wait(&mut node), "there is nothing");
+    send(&mut node, Qos::AtMostOnce);
+    assert!(may_wait(&mut node));
+    send(&mut node, Qos::AtMostOnce);
+    assert!(!may_wait(&mut node), "once");
+    assert_eq!(count(&mut node), 2);
+
+    send(&mut node, Qos::AtMostOnce);
+    assert!(may_wait(&mut node), "others");
+    send(&mut node, Qos::AtLeastOnce);
+    assert!(!may_wait(&mut node), "its publisher waits");
+    assert_eq!(count(&mut node), 2);
+
+    // Two turns' messages of 64 KiB each are a batch, and no more are gathered.
+    let gate = Arc::new(PeerGate::new(1 << 30));
+    let mut node = Cluster::new(1);
+    node.broker(0).join_cluster(Arc::clone(&gate));
+    gate.set_knows_wanted();
+    gate.set_open(true);
+    want(&mut node, "x", wanted(&[1], &[1]));
+    for _ in 0..66 {
+        let large = message("x", &"y".repeat(1_000), Qos::AtMostOnce, false);
+        node.send(0, None, large);
+    }
+    assert!(!may_wait(&mut node), "they are enough");
+}
+
 #[test]
 fn other_nodes_are_told_of_filters_and_not_of_clients() {
     let (mut node, _) = node();

@@ -412,6 +412,10 @@ impl Network for Core {
         self.now_ms
     }
 
+    fn has_more_input(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     fn info(&self, connection: ConnectionId) -> Option<&ConnectionInfo> {
         if let Some((socket, key)) = udp::key(connection) {
             return self.udp.get(socket)?.info(key);

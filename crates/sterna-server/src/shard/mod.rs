@@ -592,7 +592,7 @@ impl Handler for Shard {
         self.end_if_all_is_heard(net);
         if let Some(member) = &self.cluster {
             let is_stopping = self.stopping != Stopping::No;
-            member.end_of_turn(&mut self.broker, is_stopping);
+            member.end_of_turn(&mut self.broker, is_stopping, net.has_more_input());
         }
         self.broker.flush_store();
         if self.broker.has_mail() {
