@@ -146,7 +146,7 @@ fn few_messages_of_qos_0_may_wait_for_one_more_turn() {
     want(&mut node, "x", wanted(&[1], &[1]));
     let may_wait = |node: &mut Cluster| node.broker(0).may_outgoing_wait();
     let count = |node: &mut Cluster| take(node, 0).map_or(0, |taken| taken.topics.len());
-    let mut send = |node: &mut Cluster, level| publish(node, 0, "x", level, false);
+    let send = |node: &mut Cluster, level| publish(node, 0, "x", level, false);
     assert!(!may_wait(&mut node), "there is nothing");
     send(&mut node, Qos::AtMostOnce);
     assert!(may_wait(&mut node));
