@@ -86,9 +86,6 @@ impl Context<'_> {
     #[inline]
     pub(crate) fn publish(&mut self, publisher: &str, publication: Publication) -> Routed {
         let now_ms = self.now_ms;
-        if !self.meters.watch.is_on() {
-            return self.broker.publish(now_ms, publication);
-        }
         self.named(publisher, |broker| broker.publish(now_ms, publication))
     }
 
@@ -104,9 +101,6 @@ impl Context<'_> {
         parts: MessageParts<'_>,
     ) -> Result<Routed, InvalidMessage> {
         let now_ms = self.now_ms;
-        if !self.meters.watch.is_on() {
-            return self.broker.publish_parts(now_ms, origin, parts);
-        }
         self.named(publisher, |broker| {
             broker.publish_parts(now_ms, origin, parts)
         })
@@ -120,6 +114,7 @@ impl Context<'_> {
         })
     }
 
+    #[inline]
     fn named<R>(
         &mut self,
         publisher: &str,

@@ -639,9 +639,8 @@ impl<P: DoorState> Broker<P> {
 
     /// Why a message of this node's is not taken: a queue of the cluster that it is for is full.
     pub(super) fn queues_refuse(&self, now_ms: u64, message: &Message) -> Option<PublishRefusal> {
-        let is_refused = self.peers.is_some()
-            && self.directory.has_full_queues()
-            && self.directory.is_queue_full(now_ms, message.topic());
+        let is_refused =
+            self.peers.is_some() && self.directory.is_queue_full(now_ms, message.topic());
         is_refused.then_some(PublishRefusal::QueueFull)
     }
 }

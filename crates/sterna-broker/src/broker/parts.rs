@@ -23,19 +23,17 @@ impl<P: DoorState> Broker<P> {
     ) -> Result<Routed, InvalidMessage> {
         // Before it is judged: somebody may have made a queue on another shard.
         self.catch_up();
-        if self.is_plain(&parts) {
-            let before = self.appends();
-            let routed = self.publish_plain(now_ms, origin, parts);
-            let ended = self.published(now_ms, before, routed.unwrap_or_default());
-            return routed.map(|_| ended);
-        }
-        let message = parts.to_message();
-        if message.is_err() {
-            self.companions.clear();
-            self.next_name = None;
-        }
-        let message = message?;
-        Ok(self.publish(now_ms, Publication { origin, message }))
+        let before = self.appends();
+        let routed = if self.is_plain(&parts) {
+            self.publish_plain(now_ms, origin, parts)
+        } else {
+            match parts.to_message() {
+                Ok(message) => return Ok(self.publish(now_ms, Publication { origin, message })),
+                Err(invalid) => Err(invalid),
+            }
+        };
+        let ended = self.published(now_ms, before, routed.unwrap_or_default());
+        routed.map(|_| ended)
     }
 
     /// Whether a message can have no other way than to readers who are here, and to other nodes. Most are so: of QoS 0, not
