@@ -9,7 +9,7 @@ cargo xtask bench cluster [OPTION]...
 
   --profile NAME       build of the broker: dist (the default), release or dev
   --no-build           take the program of that build as it is
-  --messages N         messages of each publisher at QoS 0; a fifth of them at QoS 1 and 2 (50,000)
+  --messages N         messages of each publisher at QoS 0; a twentieth of them at QoS 1 and 2 (200,000)
   --rounds N           rounds of each figure; the median counts (3)
   --only WORD          only figures with this word in their name, such as \"QoS 0\", fan-out, \"a death\",
                        memory or NATS; may be repeated
