@@ -290,8 +290,9 @@ pub trait Network {
         0
     }
 
-    /// Whether some connection had more than one turn reads from it: another turn follows at once.
-    fn has_more_input(&self) -> bool {
+    /// Whether nobody sees the end of this turn: some connection had more than one turn reads from it, so another turn
+    /// follows at once, and nothing is to be sent before that. To be asked at the end of a turn.
+    fn ends_unseen(&self) -> bool {
         false
     }
 

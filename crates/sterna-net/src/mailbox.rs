@@ -203,6 +203,12 @@ impl<M> Courier<M> {
         self.targets[shard].bag.push(letter);
     }
 
+    /// Whether a bag has letters.
+    #[must_use]
+    pub fn has_letters(&self) -> bool {
+        self.targets.iter().any(|target| !target.bag.is_empty())
+    }
+
     /// Delivers all bags.
     pub fn flush(&mut self) {
         for target in &mut self.targets {

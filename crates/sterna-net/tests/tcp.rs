@@ -134,6 +134,28 @@ fn large_transfers_go_both_ways_under_backpressure() {
 }
 
 #[test]
+fn turns_end_unseen_where_more_follows_and_nothing_is_sent() {
+    let unseen_turns = |manner| {
+        let mut setup = setup();
+        setup.manner = manner;
+        let server = setup.start();
+        let mut client = connect(server.address());
+        client.write_all(&pattern(8 << 20)).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        client.read_to_end(&mut Vec::new()).unwrap();
+        let turns = &server.log.unseen_turns;
+        let turns = [0, 1].map(|sends| turns[sends].load(Ordering::Relaxed));
+        server.stop();
+        turns
+    };
+    let [silent, sending] = unseen_turns(Manner::Drop);
+    assert!(silent > 0);
+    assert_eq!(sending, 0);
+    // A byte for each chunk: there is one for each read, which the kernel takes.
+    assert_eq!(unseen_turns(Manner::Flood(1))[1], 0);
+}
+
+#[test]
 fn a_peer_that_never_reads_is_cut_off() {
     let mut setup = setup();
     setup.manner = Manner::Flood(64 * 1024);

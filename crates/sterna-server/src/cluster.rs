@@ -252,18 +252,19 @@ impl Member {
     /// Hands over a turn's letters for other nodes. Wills and the ends of sessions of a shard that stops stay where
     /// they are. Other nodes take them up, for nothing would come back to this one.
     ///
-    /// Where there are messages alone, and another turn `follows` at once, they may go with those of that one.
+    /// Where there are messages alone, and nobody sees the turn's end, they may go with those of the next turn. An answer
+    /// or a letter to another shard would be ahead of them: what follows it elsewhere could overtake them.
     pub(crate) fn end_of_turn(
         &self,
         broker: &mut Broker<SessionState>,
         is_stopping: bool,
-        follows: bool,
+        is_unseen: bool,
     ) {
         let letters = broker.take_group_letters();
         let interest = broker.take_interest();
         let mut ownership = broker.take_ownership();
         let has_more = !(letters.is_empty() && interest.is_empty() && ownership.is_empty());
-        if follows && !has_more && !is_stopping && broker.may_outgoing_wait() {
+        if is_unseen && !has_more && !is_stopping && broker.may_outgoing_wait() {
             return;
         }
         if !letters.is_empty() {

@@ -436,14 +436,18 @@ impl Driver {
         let to_poll =
             !self.shared.events.is_empty() || !self.ready.is_empty() || !self.drained.is_empty();
         let to_begin = self.waiting.len() > 0 && self.handshakes_left > 0;
-        let has_parcels = !self.responses.is_empty() || !self.shared.released.is_empty();
-        let to_send = !self.dirty.is_empty() || has_parcels;
-        if to_poll || to_begin || (to_send && self.rest.is_none()) {
+        if to_poll || to_begin || (self.has_to_send() && self.rest.is_none()) {
             return Some(self.shared.now);
         }
         self.timers
             .earliest_us()
             .map(|us| self.shared.origin + Duration::from_micros(us))
+    }
+
+    /// Whether a connection may have datagrams to send.
+    pub(crate) fn has_to_send(&self) -> bool {
+        let has_parcels = !self.responses.is_empty() || !self.shared.released.is_empty();
+        !self.dirty.is_empty() || has_parcels
     }
 
     /// Microseconds from the origin, rounded up.

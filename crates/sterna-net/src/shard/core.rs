@@ -412,8 +412,9 @@ impl Network for Core {
         self.now_ms
     }
 
-    fn has_more_input(&self) -> bool {
-        !self.ready.is_empty()
+    fn ends_unseen(&self) -> bool {
+        let sends = !self.dirty.is_empty() || self.udp.iter().any(|udp| udp.driver.has_to_send());
+        !self.ready.is_empty() && !sends
     }
 
     fn info(&self, connection: ConnectionId) -> Option<&ConnectionInfo> {

@@ -60,6 +60,8 @@ pub(crate) struct Log {
     seen: Mutex<Vec<(usize, Seen)>>,
     changed: Condvar,
     pub(crate) most_unsent_bytes: AtomicUsize,
+    /// Turns whose end nobody sees: without something that was sent, and with it.
+    pub(crate) unseen_turns: [AtomicUsize; 2],
     pub(crate) received_bytes: AtomicUsize,
 }
 
@@ -147,6 +149,8 @@ pub(crate) struct Echo {
     pub(crate) timeouts: Arc<AtomicUsize>,
     pub(crate) turns: Arc<AtomicUsize>,
     is_in_turn: bool,
+    /// Whether something was sent in this turn.
+    sends: bool,
     high_bytes: usize,
 }
 
@@ -169,9 +173,13 @@ impl Handler for Echo {
                 let seen = Seen::Received(id, chunk.stream, chunk.bytes.len());
                 self.log.add(self.shard, seen);
             }
-            Manner::Flood(bytes) => net.send(id, chunk.stream, &vec![b'f'; bytes]),
+            Manner::Flood(bytes) => {
+                self.sends = true;
+                net.send(id, chunk.stream, &vec![b'f'; bytes]);
+            }
             Manner::Fragile if chunk.bytes[0] == b'!' => panic!("as asked"),
             Manner::Echo | Manner::Fragile => {
+                self.sends = true;
                 if chunk.bytes.len() >= SHARE_BYTES {
                     net.send_shared(id, chunk.stream, Bytes::copy_from_slice(chunk.bytes));
                 } else {
@@ -267,9 +275,14 @@ impl Handler for Echo {
         self.is_in_turn = true;
     }
 
-    fn end_of_turn(&mut self, _: &mut dyn Network) {
+    fn end_of_turn(&mut self, net: &mut dyn Network) {
         assert!(self.is_in_turn, "it has begun");
         self.is_in_turn = false;
+        let sends = std::mem::take(&mut self.sends);
+        if net.ends_unseen() {
+            let turns = &self.log.unseen_turns[usize::from(sends)];
+            turns.fetch_add(1, Ordering::Relaxed);
+        }
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.courier.flush();
     }
@@ -349,6 +362,7 @@ impl Setup {
                     timeouts: Arc::clone(&timeouts),
                     turns: Arc::clone(&turns),
                     is_in_turn: false,
+                    sends: false,
                     high_bytes: self.config.high_watermark_bytes,
                 };
                 std::thread::spawn(move || shard.run(echo).expect("the loop ran"))

@@ -63,6 +63,11 @@ pub trait Outbox: Send + fmt::Debug {
     /// Puts a letter aside for a shard.
     fn post(&mut self, shard: usize, letter: Mail);
 
+    /// Whether letters were put aside, as far as that is known.
+    fn has_letters(&self) -> bool {
+        true
+    }
+
     /// Sends the letters that were put aside.
     fn flush(&mut self);
 
@@ -93,6 +98,10 @@ impl Letters {
 impl Outbox for Letters {
     fn post(&mut self, shard: usize, letter: Mail) {
         self.courier.post(shard, letter);
+    }
+
+    fn has_letters(&self) -> bool {
+        self.courier.has_letters()
     }
 
     fn flush(&mut self) {

@@ -592,7 +592,9 @@ impl Handler for Shard {
         self.end_if_all_is_heard(net);
         if let Some(member) = &self.cluster {
             let is_stopping = self.stopping != Stopping::No;
-            member.end_of_turn(&mut self.broker, is_stopping, net.has_more_input());
+            let has_letters = self.broker.has_mail() || self.outbox.has_letters();
+            let is_unseen = net.ends_unseen() && !has_letters;
+            member.end_of_turn(&mut self.broker, is_stopping, is_unseen);
         }
         self.broker.flush_store();
         if self.broker.has_mail() {
