@@ -137,6 +137,10 @@ pub enum StreamEnd {
     Stopped(u64),
 }
 
+/// The most bytes of one [`Chunk`] of a byte-stream connection. A handler may empty its queues between two of them, so
+/// there are no more small messages in one than a queue has places.
+pub const CHUNK_BYTES: usize = 4_096;
+
 /// Bytes that arrived on a stream, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {

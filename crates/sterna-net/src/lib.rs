@@ -38,8 +38,9 @@ pub use config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig
 pub use contain::contain;
 pub use counters::{Count, ListenerFigures, RefusedConnection, ShardCounters, ShardFigures};
 pub use handler::{
-    Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network, PathStatistics,
-    RefusedCertificate, SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink, TransportKind,
+    CHUNK_BYTES, Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network,
+    PathStatistics, RefusedCertificate, SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink,
+    TransportKind,
 };
 pub use mailbox::{Courier, Gate, Mailbox};
 pub use pages::{Pages, SharedPages};

@@ -60,6 +60,16 @@ impl<P: DoorState> Broker<P> {
         Some((session.consumer()?, session.key(slot)))
     }
 
+    /// Whether messages of QoS 1 or 2 have filled half of a queue since the last call. What is [ready](Self::next_ready) is
+    /// to be drained then, before more is published: the queue may be full of what came in this turn alone.
+    pub fn take_crowded(&mut self) -> bool {
+        let is_crowded = std::mem::take(&mut self.queues.is_crowded);
+        if is_crowded && let Some(peers) = &mut self.peers {
+            peers.note_crowded();
+        }
+        is_crowded
+    }
+
     /// The next message of a session's queue, so that the front door can see whether its window allows it. Expired
     /// messages are dropped on the way. `None` where nothing can be sent now.
     pub fn next(&mut self, now_ms: u64, session: SessionKey) -> Option<Next<'_, P>> {

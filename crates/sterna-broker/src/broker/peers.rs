@@ -65,12 +65,8 @@ impl<P: DoorState> Broker<P> {
     /// [`committed`](Self::committed) has come so far: the store's `written` and `synced` are to count these
     /// tokens. So a broker in a cluster has a store that keeps nothing.
     pub fn take_outgoing(&mut self) -> Option<Outbound> {
-        let is_crowded = std::mem::take(&mut self.queues.is_crowded);
-        let peers = self.peers.as_mut()?;
-        if is_crowded {
-            peers.note_crowded();
-        }
-        peers.take()
+        self.take_crowded();
+        self.peers.as_mut()?.take()
     }
 
     /// Whether [`take_outgoing`](Self::take_outgoing) may as well wait for the end of the next turn, if that follows at

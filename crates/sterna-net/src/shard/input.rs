@@ -12,7 +12,9 @@ use crate::proxy_header;
 use crate::tls::PARTIAL_ROOM;
 use crate::udp::canonical;
 use crate::websocket::{self, Upgrade};
-use crate::{Chunk, CloseReason, ConnectionId, Handler, RefusedCertificate, StreamEnd, StreamId};
+use crate::{
+    CHUNK_BYTES, Chunk, CloseReason, ConnectionId, Handler, RefusedCertificate, StreamEnd, StreamId,
+};
 
 impl<H: Handler> Shard<H> {
     /// Reads from a connection that has something to read, once.
@@ -362,17 +364,19 @@ impl<H: Handler> Shard<H> {
     }
 }
 
-/// Hands bytes to the handler, if it still wants any.
+/// Hands bytes to the handler, as long as it wants any. It may look at other things between two chunks.
 fn deliver<H: Handler>(handler: &mut H, core: &mut Core, id: ConnectionId, bytes: &[u8]) {
     let open = |c: &Connection| c.phase == Phase::Open;
-    if !core.connections.get(id).is_some_and(open) {
-        return;
+    for bytes in bytes.chunks(CHUNK_BYTES) {
+        if !core.connections.get(id).is_some_and(open) {
+            return;
+        }
+        let chunk = Chunk {
+            stream: StreamId::FIRST,
+            bytes,
+            early: false,
+            confirmed: true,
+        };
+        handler.received(core, id, chunk);
     }
-    let chunk = Chunk {
-        stream: StreamId::FIRST,
-        bytes,
-        early: false,
-        confirmed: true,
-    };
-    handler.received(core, id, chunk);
 }

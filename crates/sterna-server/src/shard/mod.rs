@@ -267,6 +267,45 @@ impl Shard {
         &self.broker
     }
 
+    /// Tells consumers what has happened to them, and drains the queues of those that can take something.
+    fn drain(&mut self, net: &mut dyn Network) {
+        while let Some(event) = self.broker.next_event() {
+            let mut doors = self.doors(net);
+            match event {
+                Event::Evicted { consumer, reason } => {
+                    of_consumer!(doors, consumer, evicted(reason));
+                }
+                Event::Opened {
+                    consumer,
+                    session,
+                    present,
+                } => of_consumer!(doors, consumer, session_opened(session, present)),
+                Event::Unsubscribed { consumer, session } => {
+                    of_consumer!(doors, consumer, unsubscribed(session));
+                }
+                Event::Drained { consumer, session } => {
+                    doors.amqp.drained(&mut doors.cx, consumer, session);
+                }
+            }
+        }
+        let found = self.broker.take_found_queues();
+        if !found.is_empty() {
+            let mut doors = self.doors(net);
+            doors.amqp.queues_found(&mut doors.cx, &found);
+        }
+        while let Some((consumer, session)) = self.broker.next_ready() {
+            let mut doors = self.doors(net);
+            of_consumer!(doors, consumer, deliver(session));
+        }
+    }
+
+    /// The same within a turn, once a queue is half full: more may come in this turn than it has places.
+    fn drain_if_crowded(&mut self, net: &mut dyn Network) {
+        if self.broker.take_crowded() {
+            self.drain(net);
+        }
+    }
+
     /// The doors, with the context of one step.
     fn doors<'a>(&'a mut self, net: &'a mut dyn Network) -> Doors<'a> {
         let now_ms = net.now_ms();
@@ -350,6 +389,7 @@ impl Handler for Shard {
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
         let mut doors = self.doors(net);
         of_connection!(doors, connection, received(chunk));
+        self.drain_if_crowded(net);
     }
 
     fn confirmed(&mut self, net: &mut dyn Network, connection: ConnectionId) {
@@ -371,6 +411,7 @@ impl Handler for Shard {
             // They have no use for them.
             Protocol::Amqp | Protocol::Admin => {}
         }
+        self.drain_if_crowded(net);
     }
 
     fn stream_ended(
@@ -517,6 +558,7 @@ impl Handler for Shard {
                 Mail::Stop => {}
                 Mail::Farewell(round) => self.hear_farewell(round),
             }
+            self.drain_if_crowded(net);
         }
     }
 
@@ -561,34 +603,7 @@ impl Handler for Shard {
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {
         self.look_at_fence(net);
-        while let Some(event) = self.broker.next_event() {
-            let mut doors = self.doors(net);
-            match event {
-                Event::Evicted { consumer, reason } => {
-                    of_consumer!(doors, consumer, evicted(reason));
-                }
-                Event::Opened {
-                    consumer,
-                    session,
-                    present,
-                } => of_consumer!(doors, consumer, session_opened(session, present)),
-                Event::Unsubscribed { consumer, session } => {
-                    of_consumer!(doors, consumer, unsubscribed(session));
-                }
-                Event::Drained { consumer, session } => {
-                    doors.amqp.drained(&mut doors.cx, consumer, session);
-                }
-            }
-        }
-        let found = self.broker.take_found_queues();
-        if !found.is_empty() {
-            let mut doors = self.doors(net);
-            doors.amqp.queues_found(&mut doors.cx, &found);
-        }
-        while let Some((consumer, session)) = self.broker.next_ready() {
-            let mut doors = self.doors(net);
-            of_consumer!(doors, consumer, deliver(session));
-        }
+        self.drain(net);
         self.end_if_all_is_heard(net);
         if let Some(member) = &self.cluster {
             let is_stopping = self.stopping != Stopping::No;

@@ -6,7 +6,7 @@ use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, QoS};
 use sterna_server::config::{Config, Effect, Rule};
 use sterna_store::MemoryStore;
 
-use crate::fixture::{Broker, block, describe, plain, publish};
+use crate::fixture::{Broker, block, describe, encode, plain, publish};
 use crate::{V5, V311, expiring, persistent};
 
 /// [MQTT-2.2.1-5] [MQTT-3.3.4-1] [MQTT-4.3.2-4] [MQTT-4.3.2-5] [MQTT-4.3.3-8] [MQTT-4.3.3-10]
@@ -43,6 +43,39 @@ fn publications_are_acknowledged_by_their_level_and_qos_2_is_delivered_once() {
         broker.publish(peer, version, "t", "3", QoS::ExactlyOnce);
         assert_eq!(broker.told(watcher, version), ["PUBLISH0 t=3"]);
     }
+}
+
+/// More than the subscriber's queue has places.
+#[test]
+fn a_burst_of_one_turn_goes_to_a_subscriber_while_it_comes() {
+    let mut broker = Broker::new();
+    let reader = broker.client(V5, "reader");
+    broker.subscribe(reader, V5, "t", QoS::AtLeastOnce);
+    let publisher = broker.client(V311, "publisher");
+    let count = Limits::default().queued_messages + 600;
+    let mut bytes = Vec::new();
+    for number in 1..=count {
+        let mut message = publish("t", "m", QoS::AtLeastOnce);
+        message.packet_id = PacketId::new(number as u16);
+        bytes.extend(encode(V311, &Packet::Publish(message)));
+    }
+    broker.burst(publisher, &bytes);
+    assert_eq!(broker.told(publisher, V311).len(), count);
+    let mut delivered = 0;
+    loop {
+        let ids = broker.packets(reader, V5, |packet| match packet {
+            Packet::Publish(message) => message.packet_id.expect("QoS 1").get(),
+            other => panic!("{other:?}"),
+        });
+        if ids.is_empty() {
+            break;
+        }
+        delivered += ids.len();
+        for id in ids {
+            broker.send(reader, &[0x40, 2, (id >> 8) as u8, id as u8]);
+        }
+    }
+    assert_eq!(delivered, count);
 }
 
 #[test]
