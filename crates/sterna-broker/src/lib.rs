@@ -23,6 +23,7 @@
 //! - `queue_rules.rs`: the rules of a kept queue beside keeping. `delayed.rs`: messages that are not due yet.
 //!   `broker/dead_letter.rs`: messages that nobody could take. `broker/browse.rs`: a look at waiting messages.
 //!   `broker/manage.rs`: views and changes for administrators.
+//! - `outbox.rs`: the letters to other shards, and how far a shard may be ahead of them.
 //! - `losses.rs`: messages that a queue drops, and why; `watch.rs`: the way of single messages.
 //! - `peers.rs`: the filters that other nodes of a cluster want, and the messages for them.
 //! - `store.rs`: the state that survives a restart; `broker/restore.rs` takes it up again.
@@ -103,6 +104,7 @@ mod mail;
 mod message;
 mod needs;
 mod nodes;
+mod outbox;
 mod owned;
 mod packed;
 mod peer_gate;

@@ -412,6 +412,13 @@ pub trait Handler {
         let _ = (net, refused);
     }
 
+    /// Whether bytes of open connections may be read now. It is asked before each read. Where not, they stay with the kernel,
+    /// and another turn follows at once or within a millisecond.
+    fn takes_input(&mut self, net: &mut dyn Network) -> bool {
+        let _ = net;
+        true
+    }
+
     /// Bytes arrived on a stream. The first chunk of a stream announces the stream.
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>);
 

@@ -466,6 +466,28 @@ fn letters_go_before_bytes_that_were_sent_after_them() {
 }
 
 #[test]
+fn a_handler_that_takes_nothing_is_asked_again_and_letters_come() {
+    let server = server(Manner::Drop);
+    let mut client = connect(server.address());
+    server.log.wait_opened();
+    server.run(0, |echo, _| echo.is_full = true);
+    client.write_all(&pattern(100_000)).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let before = server.turns.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(200));
+    let turns = server.turns.load(Ordering::Relaxed) - before;
+    assert!((2..=210).contains(&turns), "{turns} turns while it waits");
+    assert_eq!(server.log.received_bytes.load(Ordering::Relaxed), 0);
+    server.run(0, |echo, _| echo.is_full = false);
+    let started = Instant::now();
+    while server.log.received_bytes.load(Ordering::Relaxed) < 100_000 {
+        assert!(started.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    server.stop();
+}
+
+#[test]
 fn an_idle_shard_sleeps_and_deadlines_are_kept() {
     let server = setup().start();
     let _idle = connect(server.address());

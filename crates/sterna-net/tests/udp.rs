@@ -112,6 +112,25 @@ fn streams_echo_and_the_shard_sleeps_in_between() {
 }
 
 #[test]
+fn a_handler_that_takes_nothing_gets_it_later() {
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let connection = world.connect(&endpoint).await;
+        exchange(&connection, b"before").await;
+        world.server.run(0, |echo, _| echo.is_full = true);
+        let before = world.server.log.received_bytes.load(Ordering::Relaxed);
+        let exchanged = tokio::spawn(async move { exchange(&connection, &pattern(5_000)).await });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let now = world.server.log.received_bytes.load(Ordering::Relaxed);
+        assert_eq!(now, before);
+        world.server.run(0, |echo, _| echo.is_full = false);
+        exchanged.await.unwrap();
+        world.server.stop();
+    });
+}
+
+#[test]
 fn large_transfers_and_datagrams() {
     const BYTES: usize = 6 << 20;
     run(async {

@@ -52,6 +52,7 @@ use crate::limits::Limits;
 use crate::losses::LossWatcher;
 use crate::mail::{Letter, Mail};
 use crate::message::Gauge;
+use crate::outbox::Outbox;
 use crate::peers::Peers;
 use crate::queues::Queues;
 use crate::rights::Rights;
@@ -79,9 +80,7 @@ pub struct Broker<P> {
     applied: u64,
     updates: Vec<RouteUpdate>,
     queues: Queues<P>,
-    outbox: Vec<(ShardId, Mail<P>)>,
-    /// Where in the outbox a shard's last letter is, while that is one of deliveries.
-    open_letters: Box<[Option<usize>]>,
+    outbox: Outbox<P>,
     /// Mail to this shard itself.
     loopback: VecDeque<Letter<P>>,
     events: VecDeque<Event>,
@@ -138,7 +137,6 @@ impl<P: DoorState> Broker<P> {
     /// The broker of one of the directory's shards.
     #[must_use]
     pub fn new(shard: ShardId, directory: Arc<Directory>, store: Box<dyn Store>) -> Self {
-        let shards = usize::from(directory.shards());
         Self {
             shard: shard.0,
             index: Index::new(
@@ -150,8 +148,7 @@ impl<P: DoorState> Broker<P> {
             applied: 0,
             updates: Vec::new(),
             queues: Queues::new(store, Arc::clone(&directory), directory.gauge(shard.0)),
-            outbox: Vec::new(),
-            open_letters: vec![None; shards].into(),
+            outbox: Outbox::new(directory.on_way()),
             loopback: VecDeque::new(),
             events: VecDeque::new(),
             fences: FxHashMap::default(),
@@ -248,14 +245,19 @@ impl<P: DoorState> Broker<P> {
 
     /// Mail for other shards, in the order it is to arrive.
     pub fn take_mail(&mut self) -> std::vec::Drain<'_, (ShardId, Mail<P>)> {
-        self.open_letters.fill(None);
-        self.outbox.drain(..)
+        self.outbox.take()
     }
 
     /// Whether there is mail to carry.
     #[must_use]
     pub fn has_mail(&self) -> bool {
         !self.outbox.is_empty()
+    }
+
+    /// Whether this shard has published more for other shards than they have taken up: more than 1,024 messages are on
+    /// their way to one. The front door then publishes nothing more before the next turn, and asks again.
+    pub fn is_ahead(&mut self) -> bool {
+        self.outbox.is_ahead()
     }
 
     /// Mail from another shard.
@@ -270,6 +272,7 @@ impl<P: DoorState> Broker<P> {
     fn handle(&mut self, now_ms: u64, letter: Letter<P>) {
         match letter {
             Letter::Deliver(parcels) => {
+                self.outbox.taken_up(self.shard, parcels.len());
                 for parcel in parcels {
                     let Parcel {
                         message,
@@ -358,10 +361,7 @@ impl<P: DoorState> Broker<P> {
             self.loopback.push_back(letter);
             return;
         }
-        if let Some(open) = self.open_letters.get_mut(usize::from(shard)) {
-            *open = None;
-        }
-        self.outbox.push((ShardId(shard), Mail(letter)));
+        self.outbox.send(shard, letter);
     }
 
     /// Does the work that is left at the end of every call: letters to this shard itself, and messages that groups

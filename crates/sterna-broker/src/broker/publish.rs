@@ -4,11 +4,10 @@ use std::slice;
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, Publication, PublishRefusal, Retention, Routed, ShardId};
+use crate::api::{DoorState, Publication, PublishRefusal, Retention, Routed};
 use crate::directory::Appends;
 use crate::fill::Fill;
 use crate::index::Answer;
-use crate::mail::{Letter, Mail};
 use crate::message::Message;
 use crate::peers::retained_to;
 use crate::queues::Queues;
@@ -21,9 +20,6 @@ use crate::watch::Step;
 /// too.
 const SUM_EVERY: u32 = 64;
 const LARGE_BYTES: usize = 65_536;
-
-/// The number of messages that a turn's letter to another shard has room for from the start.
-const PARCELS: usize = 8;
 
 /// The result of a message whose topic is not a topic name.
 pub(super) const NO_TOPIC_NAME: Routed = Routed {
@@ -532,18 +528,7 @@ impl<P: DoorState> Broker<P> {
                 position,
                 targets: Arc::clone(targets),
             };
-            let open = &mut self.open_letters[usize::from(*shard)];
-            if let Some((_, Mail(Letter::Deliver(parcels)))) =
-                open.and_then(|at| self.outbox.get_mut(at))
-            {
-                parcels.push(parcel);
-            } else {
-                *open = Some(self.outbox.len());
-                let mut parcels = Vec::with_capacity(PARCELS);
-                parcels.push(parcel);
-                self.outbox
-                    .push((ShardId(*shard), Mail(Letter::Deliver(parcels))));
-            }
+            self.outbox.deliver(*shard, parcel);
         }
         if let Some((last, others)) = matches.local.split_last() {
             for target in others {

@@ -24,6 +24,7 @@ use crate::filter::extra_bytes;
 use crate::hash::KeyedState;
 use crate::limits::Limits;
 use crate::message::{Gauge, Message};
+use crate::outbox::OnWay;
 use crate::pressure::Pressure;
 use crate::route::RouteUpdate;
 
@@ -53,6 +54,7 @@ pub struct Directory {
     pressure: AtomicU8,
     openings: AtomicU32,
     gauges: Box<[Arc<Gauge>]>,
+    on_way: OnWay,
     /// Whether the first shard is to learn of every change of routes, for other nodes.
     is_clustered: AtomicBool,
     full_queues: FullQueues,
@@ -117,9 +119,15 @@ impl Directory {
             pressure: AtomicU8::new(0),
             openings: AtomicU32::new(0),
             gauges: (0..shards).map(|_| Arc::default()).collect(),
+            on_way: OnWay::new(shards),
             is_clustered: AtomicBool::new(false),
             full_queues: FullQueues::new(hashing),
         })
+    }
+
+    /// What is on its way from shard to shard.
+    pub(crate) fn on_way(&self) -> OnWay {
+        self.on_way.clone()
     }
 
     /// The limits that hold for all shards.

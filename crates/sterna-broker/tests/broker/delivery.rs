@@ -1,8 +1,40 @@
 //! Queues, the ledger, and what comes after a reconnect.
 
-use sterna_broker::{Close, Outcome, Qos, Unacknowledged};
+use sterna_broker::{Close, Outcome, Publication, Qos, Unacknowledged};
 
-use crate::cluster::{Cluster, expiring, qos, text};
+use crate::cluster::{Cluster, expiring, message, qos, text};
+
+/// A shard knows when it has published more than another one has taken up. Letters are so small that the other one may
+/// drain its queues in between.
+#[test]
+fn a_shard_is_ahead_of_one_that_takes_nothing_up() {
+    let mut cluster = Cluster::new(2);
+    let reader = cluster.open(1, "reader");
+    cluster.subscribe(reader, "t", qos(Qos::AtMostOnce));
+    let now_ms = cluster.now_ms;
+    let publish = |cluster: &mut Cluster, count: usize| {
+        let broker = cluster.broker(0);
+        for _ in 0..count {
+            let message = message("t", "x", Qos::AtMostOnce, false);
+            let origin = None;
+            broker.publish(now_ms, Publication { origin, message });
+        }
+        let before = broker.is_ahead();
+        let letters: Vec<_> = broker.take_mail().map(|(_, letter)| letter).collect();
+        (before, broker.is_ahead(), letters)
+    };
+    let (before, after, first) = publish(&mut cluster, 1_000);
+    assert_eq!((before, after, first.len()), (false, false, 4));
+    let (before, after, second) = publish(&mut cluster, 24);
+    assert_eq!((before, after, second.len()), (false, true, 1));
+    for letter in first {
+        cluster.broker(1).mail(now_ms, letter);
+    }
+    assert_eq!(cluster.pending(reader), 1_000);
+    assert!(!cluster.broker(0).is_ahead());
+    let (before, ..) = publish(&mut cluster, 1_024);
+    assert!(before, "what it has not sent yet counts");
+}
 
 /// [MQTT-4.3.2-3] [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-3.3.1-1]
 #[test]

@@ -32,7 +32,14 @@ impl<H: Handler> Shard<H> {
                 return;
             }
             self.handshakes_left -= 1;
+        } else if connection.phase == Phase::Open && !self.handler.takes_input(&mut self.core) {
+            self.core.enqueue(id);
+            self.is_held_back = true;
+            return;
         }
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
         let room = &mut self.scratch.read[PARTIAL_ROOM..];
         let read = connection.socket.read(room);
         // Letters posted before the peer sent these bytes go first: another shard's answer may have told the peer of

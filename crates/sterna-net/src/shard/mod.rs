@@ -30,6 +30,10 @@ use crate::{CloseReason, ConnectionId, Handler};
 
 /// Most events fetched at once; more wait in the kernel.
 const EVENTS: usize = 1_024;
+/// Turns in which nothing is read, after which each waits for a while.
+const BRIEF_TURNS: u32 = 64;
+/// That wait, unless a letter comes.
+const HELD_BACK: Duration = Duration::from_millis(1);
 /// Memory of lists that a burst has made long is given back beyond this many entries.
 const KEPT_ENTRIES: usize = 4_096;
 /// Application code of connections that are closed because the shard stops.
@@ -59,6 +63,10 @@ pub(crate) struct Shard<H: Handler> {
     /// The list that is being worked through.
     working: Vec<ConnectionId>,
     scratch: Scratch,
+    /// Whether something was not read in this turn, for the handler takes nothing now.
+    is_held_back: bool,
+    /// Turns before this one, one after another, in which that was so.
+    held_turns: u32,
     /// Handshake flights that may still be worked on in this turn.
     handshakes_left: usize,
 }
@@ -99,6 +107,8 @@ impl<H: Handler> Shard<H> {
             letters: Vec::new(),
             working: Vec::new(),
             scratch,
+            is_held_back: false,
+            held_turns: 0,
             handshakes_left: 0,
         })
     }
@@ -116,6 +126,10 @@ impl<H: Handler> Shard<H> {
     /// Waits for events, as long as there is no work.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let timeout = self.timeout();
+        if (1..=BRIEF_TURNS).contains(&self.held_turns) {
+            // Another thread has work to do first.
+            std::thread::yield_now();
+        }
         match self.poll.poll(events, timeout) {
             // An interrupted wait is a turn without events.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
@@ -127,6 +141,9 @@ impl<H: Handler> Shard<H> {
     }
 
     fn timeout(&mut self) -> Option<Duration> {
+        if self.held_turns > BRIEF_TURNS && self.mailbox.fall_asleep() {
+            return Some(HELD_BACK);
+        }
         if self.core.is_busy() || self.acceptors.are_busy() || !self.mailbox.fall_asleep() {
             return Some(Duration::ZERO);
         }
@@ -176,6 +193,11 @@ impl<H: Handler> Shard<H> {
         self.handler.end_of_turn(&mut self.core);
         self.flush();
         self.publish();
+        self.held_turns = if std::mem::take(&mut self.is_held_back) {
+            self.held_turns.saturating_add(1)
+        } else {
+            0
+        };
     }
 
     /// Lets other threads see the figures of this turn.

@@ -21,9 +21,14 @@ impl<H: Handler> Shard<H> {
     pub(super) fn receive_datagrams(&mut self) {
         let now = self.core.now;
         let batches = self.core.config.datagram_batches_per_turn;
+        let is_held_back = !self.core.udp.is_empty() && !self.handler.takes_input(&mut self.core);
         for socket in 0..self.core.udp.len() {
             let udp = &mut self.core.udp[socket];
-            udp.receive(now, batches, &mut self.scratch.udp);
+            if is_held_back {
+                self.is_held_back |= udp.readable;
+            } else {
+                udp.receive(now, batches, &mut self.scratch.udp);
+            }
             if udp.driver.deadline().is_some_and(|due: Instant| due <= now) {
                 udp.driver.timeout(now);
             }

@@ -149,6 +149,8 @@ pub(crate) struct Echo {
     pub(crate) timeouts: Arc<AtomicUsize>,
     pub(crate) turns: Arc<AtomicUsize>,
     is_in_turn: bool,
+    /// Whether it takes nothing now.
+    pub(crate) is_full: bool,
     /// Whether something was sent in this turn.
     sends: bool,
     high_bytes: usize,
@@ -163,7 +165,12 @@ impl Handler for Echo {
         self.log.add(self.shard, Seen::Opened(id));
     }
 
+    fn takes_input(&mut self, _: &mut dyn Network) -> bool {
+        !self.is_full
+    }
+
     fn received(&mut self, net: &mut dyn Network, id: ConnectionId, chunk: Chunk<'_>) {
+        assert!(!self.is_full);
         assert!(!chunk.bytes.is_empty());
         self.log
             .received_bytes
@@ -362,6 +369,7 @@ impl Setup {
                     timeouts: Arc::clone(&timeouts),
                     turns: Arc::clone(&turns),
                     is_in_turn: false,
+                    is_full: false,
                     sends: false,
                     high_bytes: self.config.high_watermark_bytes,
                 };

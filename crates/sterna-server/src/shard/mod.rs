@@ -65,7 +65,12 @@ pub struct Shard {
     memory: Arc<Memory>,
     shortage: Shortage,
     bans_round: bans::Round,
+    /// Since when nothing is read, for this shard is ahead of another one.
+    ahead_since_ms: Option<u64>,
 }
+
+/// How long nothing is read at most while this shard is ahead of another one, in milliseconds.
+const AHEAD_MS: u64 = 100;
 
 /// The front doors for one step. A connection belongs to one of them from its first moment.
 struct Doors<'a> {
@@ -235,6 +240,7 @@ impl Shard {
             bans: parts.bans,
             seats: parts.seats,
             bans_round: bans::Round::default(),
+            ahead_since_ms: None,
             tracer: parts.tracer,
             outbox: parts.outbox,
             cluster: parts.cluster,
@@ -384,6 +390,21 @@ impl Handler for Shard {
     fn certificate_refused(&mut self, _: &mut dyn Network, refused: RefusedCertificate) {
         let protocol = (self.policy).protocol_of(refused.listener, &refused.protocol);
         Login::certificate_refused(&self.meters, protocol, &refused);
+    }
+
+    fn takes_input(&mut self, net: &mut dyn Network) -> bool {
+        if !self.broker.is_ahead() {
+            self.ahead_since_ms = None;
+            return true;
+        }
+        let now_ms = net.now_ms();
+        let since_ms = *self.ahead_since_ms.get_or_insert(now_ms);
+        let is_patient = now_ms.saturating_sub(since_ms) < AHEAD_MS;
+        if !is_patient {
+            // One read, so that clients are heard also where the other shard stands still.
+            self.ahead_since_ms = None;
+        }
+        !is_patient
     }
 
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
