@@ -60,8 +60,8 @@ impl<P: DoorState> Broker<P> {
         Some((session.consumer()?, session.key(slot)))
     }
 
-    /// Whether messages of QoS 1 or 2 have filled half of a queue since the last call. What is [ready](Self::next_ready) is
-    /// to be drained then, before more is published: the queue may be full of what came in this turn alone.
+    /// Whether messages of QoS 1 or 2 have filled half of a queue since the last call. The front door then
+    /// drains what is [ready](Self::next_ready), before more is published: all in the queue may have come in this turn.
     pub fn take_crowded(&mut self) -> bool {
         let is_crowded = std::mem::take(&mut self.queues.is_crowded);
         if is_crowded && let Some(peers) = &mut self.peers {

@@ -125,7 +125,7 @@ impl Directory {
         })
     }
 
-    /// What is on its way from shard to shard.
+    /// The messages that are on their way from shard to shard.
     pub(crate) fn on_way(&self) -> OnWay {
         self.on_way.clone()
     }
