@@ -11,7 +11,7 @@ use crate::api::ShardId;
 use crate::mail::{Letter, Mail};
 use crate::route::Parcel;
 
-/// Messages that are on their way to a shard, beyond which others publish no more.
+/// Messages on their way to a shard, from which on others publish no more.
 const MOST_ON_WAY: usize = 1_024;
 
 /// The most messages of a letter: between two of them the receiving shard may drain its queues.

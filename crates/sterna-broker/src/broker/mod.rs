@@ -254,8 +254,9 @@ impl<P: DoorState> Broker<P> {
         !self.outbox.is_empty()
     }
 
-    /// Whether this shard has published more for other shards than they have taken up: more than 1,024 messages are on
-    /// their way to one. The front door then publishes nothing more before the next turn, and asks again.
+    /// Whether this shard has published more for other shards than they have taken up: 1,024 messages or more wait for
+    /// [`take_mail`](Self::take_mail), or are on their way to a shard. The front door then reads nothing more before the
+    /// next turn, and asks again.
     pub fn is_ahead(&mut self) -> bool {
         self.outbox.is_ahead()
     }
