@@ -7,7 +7,7 @@ use crate::console::{Colour, Progress, Tally, paint, seconds};
 use crate::invariants::{self, Rule};
 use crate::test_report::TestReport;
 use crate::workspace::{Workspace, on_path};
-use crate::{Failure, Verdict, deny, fuzz, interop, package, spec, test_programs};
+use crate::{Failure, Verdict, crates, deny, fuzz, interop, package, spec, test_programs};
 
 /// Time of each fuzz target here.
 const FUZZ_SECONDS: u64 = 5;
@@ -23,7 +23,7 @@ struct Step {
 }
 
 /// Quick steps that often fail come first.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -63,6 +63,11 @@ const STEPS: [Step; 11] = [
         name: "deny",
         about: "licences, sources and bans of the dependencies",
         run: dependencies,
+    },
+    Step {
+        name: "crates",
+        about: "packages of the crates that are for others, built together",
+        run: crates_for_others,
     },
     Step {
         name: "package",
@@ -369,6 +374,18 @@ fn dependencies(workspace: &Workspace, progress: &mut Progress) -> Result<StepRe
         tally: Tally::check(result.passed),
         detail: result.detail.to_owned(),
         remarks: result.remarks,
+    })
+}
+
+fn crates_for_others(
+    workspace: &Workspace,
+    progress: &mut Progress,
+) -> Result<StepReport, Failure> {
+    let report = crates::check(workspace, progress)?;
+    Ok(StepReport {
+        tally: Tally::check(report.faults.is_empty()),
+        detail: format!("{} crates", report.crates.len()),
+        remarks: report.faults,
     })
 }
 
