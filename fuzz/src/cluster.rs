@@ -2,7 +2,7 @@
 
 use sterna_broker::{Message, group_of_letter, messages_of, rewritten_letter};
 use sterna_cluster::tail::Settled;
-use sterna_cluster::wire::{self, EncodedRun, Kind};
+use sterna_cluster::wire::{self, EncodedRun, Kind, READS};
 
 /// Parts of a letter that are looked at, so that a long one takes no longer.
 const MOST_PARTS: usize = 256;
@@ -49,8 +49,8 @@ pub fn settled_line(bytes: &[u8]) {
 ///
 /// Where they differ.
 pub fn batch(bytes: &[u8]) {
-    let Ok(sections) = wire::sections(bytes) else {
-        assert!(wire::read(bytes).is_err());
+    let Ok(sections) = wire::sections(READS, bytes) else {
+        assert!(wire::read(READS, bytes).is_err());
         return;
     };
     let are_messages = |section: &wire::Section| section.kind == Kind::Messages;
@@ -58,7 +58,7 @@ pub fn batch(bytes: &[u8]) {
         let mut rest = &bytes[section.records];
         let all: Vec<Message> = messages_of(rest).map_while(Result::ok).collect();
         if all.len() < section.count {
-            assert!(wire::read(bytes).is_err());
+            assert!(wire::read(READS, bytes).is_err());
             continue;
         }
         let mut found = Vec::new();
@@ -73,7 +73,8 @@ pub fn batch(bytes: &[u8]) {
             for message in &all {
                 run.push(message, may_be_brief);
             }
-            let again = wire::read(&wire::batch([&run])).expect("it was written here");
+            let batch = wire::batch(READS.highest, [&run]);
+            let again = wire::read(READS, &batch).expect("it was written here");
             expect_same(&again[0].messages, &all);
         }
     }

@@ -3,8 +3,7 @@
   cluster_upgrade.py FOLDER OLD NEW   both are programs `sterna`
 
 A session that outlives its connection gets all that is published before, meanwhile and after, in order. Transactions are
-published by each mixture of versions. Queues, which older programs refuse, are refused until the last node is upgraded.
-The environment is that of `cluster_nodes.py`. Standard library only.
+published by each mixture of versions. The environment is that of `cluster_nodes.py`. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ FOLDER, OLD, NEW = Path(sys.argv[1]), *sys.argv[2:4]
 os.environ["STERNA_BIN"] = OLD
 
 from cluster_kept import Keeper, known_elsewhere
-from cluster_nodes import PATIENCE_S, Cluster, Node
+from cluster_nodes import Cluster, Node
 from cluster_requests import Transactor
 from harness import Failure
 
@@ -53,33 +52,6 @@ def versions(node: Node) -> dict[str, str]:
     return {each["node"]: each["told"]["wire"] for each in told["nodes"]}
 
 
-def put(node: Node, body: str) -> str:
-    """Sends a message to a queue; the words of a refusal, or nothing."""
-    url = f"{node.url('amqp')}/queue/upgrade"
-    sent = subprocess.run(
-        [NEW, "pub", "--url", url, "-q", "1", "-m", body], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    return "" if sent.returncode == 0 else sent.stderr.strip()
-
-
-def try_queues(cluster: Cluster, upgraded: int) -> None:
-    """Refused by each mixture; each message once where all nodes are of the newer program."""
-    bodies = [f"of {node.name}" for node in cluster.nodes]
-    refusals = [put(node, body) for node, body in zip(cluster.nodes, bodies, strict=True)]
-    if upgraded < len(cluster.nodes):
-        if not all("not-implemented" in why for why in refusals):
-            raise Failure(f"{upgraded} nodes are upgraded, and the queue's refusals are {refusals}")
-        return
-    if any(refusals):
-        raise Failure(f"all nodes are upgraded, and the queue's refusals are {refusals}")
-    url = f"{cluster.nodes[0].url('amqp')}/queue/upgrade"
-    got = subprocess.run(
-        [NEW, "sub", "--url", url, "-q", "1", "-C", str(len(bodies))], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    if sorted(got.stdout.split("\n")[:-1]) != sorted(bodies):
-        raise Failure(f"the queue gave {got.stdout!r}: {got.stderr}")
-
-
 def main() -> None:
     ledger = Ledger()
     with Cluster(FOLDER) as cluster:
@@ -101,7 +73,6 @@ def main() -> None:
             for each in cluster.nodes:
                 ledger.publish(each, 3)
                 ledger.transact(each)
-            try_queues(cluster, at + 1)
             print(f"{at + 1} of {len(cluster.nodes)} upgraded: {versions(node)}", flush=True)
         back = Keeper(cluster.nodes[1], READER)
         while len(set(got)) < len(ledger.sent):

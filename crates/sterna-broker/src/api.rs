@@ -261,9 +261,6 @@ pub enum SubscribeError {
     NoSession,
     /// The authorization rules deny it (MQTT: Not authorized).
     NotAllowed,
-    /// A shared subscription on a node of a cluster in which a node does not know them (MQTT: Shared Subscriptions
-    /// not supported).
-    NoSharedInCluster,
     /// A session is to keep a queue on a node of a cluster, where nodes do
     /// ([`Broker::declare_queue`](crate::Broker::declare_queue); MQTT: Shared Subscriptions not supported).
     NoQueueInCluster,
@@ -278,7 +275,6 @@ impl fmt::Display for SubscribeError {
             Self::StoreFull => "the store has no room for the subscription",
             Self::NoSession => "the session is gone",
             Self::NotAllowed => "the rules deny the subscription",
-            Self::NoSharedInCluster => "a node of the cluster knows no shared subscriptions",
             Self::NoQueueInCluster => "a queue of a cluster is kept by its nodes",
         })
     }

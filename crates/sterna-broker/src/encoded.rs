@@ -40,8 +40,6 @@ pub struct EncodedPart {
     pub recipients: Recipients,
     /// Number of messages.
     pub messages: usize,
-    /// Whether one of the records is brief.
-    pub has_brief: bool,
 }
 
 impl Encoded {
@@ -68,19 +66,17 @@ impl Encoded {
         let last = self.parts.last_mut();
         let last = last.filter(|(last, _)| last.recipients == recipients);
         let may_be_brief = may_be_brief && last.is_some();
-        let is_brief = (self.encoder).push_parts(&mut self.memory, message, may_be_brief);
+        (self.encoder).push_parts(&mut self.memory, message, may_be_brief);
         self.charge += charge;
         let end = self.memory.len();
         if let Some((last, last_end)) = last {
             last.messages += 1;
-            last.has_brief |= is_brief;
             *last_end = end;
             return;
         }
         let part = EncodedPart {
             recipients,
             messages: 1,
-            has_brief: is_brief,
         };
         self.parts.push((part, end));
     }
@@ -89,12 +85,6 @@ impl Encoded {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.parts.is_empty()
-    }
-
-    /// Whether one of the records is brief.
-    #[must_use]
-    pub fn has_brief(&self) -> bool {
-        self.parts.iter().any(|(part, _)| part.has_brief)
     }
 
     /// Bytes that they are charged with in a [`PeerGate`](crate::PeerGate).

@@ -18,10 +18,7 @@ pub struct PeerGate {
     refused: AtomicU64,
     is_crowded: AtomicBool,
     is_log_full: AtomicBool,
-    logs_together: AtomicBool,
-    has_groups: AtomicBool,
-    has_queues: AtomicBool,
-    read_brief: AtomicBool,
+    takes_brief: AtomicBool,
     full: AtomicU64,
     whole: AtomicU64,
 }
@@ -42,10 +39,7 @@ impl PeerGate {
             refused: AtomicU64::new(0),
             is_crowded: AtomicBool::new(false),
             is_log_full: AtomicBool::new(false),
-            logs_together: AtomicBool::new(false),
-            has_groups: AtomicBool::new(false),
-            has_queues: AtomicBool::new(false),
-            read_brief: AtomicBool::new(false),
+            takes_brief: AtomicBool::new(false),
             full: AtomicU64::new(0),
             whole: AtomicU64::new(0),
         }
@@ -123,53 +117,23 @@ impl PeerGate {
         self.is_log_full.load(Ordering::Relaxed)
     }
 
-    /// Says whether all nodes find messages in the log that were appended together.
-    pub fn set_logs_together(&self, logs_together: bool) {
-        (self.logs_together).store(logs_together, Ordering::Relaxed);
-    }
-
-    /// Whether all nodes find messages in the log that were appended together.
-    #[must_use]
-    pub fn logs_together(&self) -> bool {
-        self.logs_together.load(Ordering::Relaxed)
-    }
-
     /// Whether some messages can go into the log as one.
     pub(crate) fn takes_together(&self, messages: &[Message]) -> bool {
         let bodies = messages.iter().map(Message::body_bytes);
         let bytes: u64 = bodies.map(charge).sum();
-        self.logs_together()
-            && (2..=MOST_TOGETHER).contains(&messages.len())
-            && bytes <= self.largest_body_bytes()
+        (2..=MOST_TOGETHER).contains(&messages.len()) && bytes <= self.largest_body_bytes()
     }
 
-    /// Says whether all nodes understand letters about shared subscriptions; others are refused until then.
-    pub fn set_has_groups(&self, has_groups: bool) {
-        self.has_groups.store(has_groups, Ordering::Relaxed);
+    /// Says whether records of messages may be brief: what brings them to other nodes has room for a whole one and all
+    /// that may be behind it. All are whole until then.
+    pub fn set_takes_brief(&self, takes_brief: bool) {
+        self.takes_brief.store(takes_brief, Ordering::Relaxed);
     }
 
-    pub(crate) fn has_groups(&self) -> bool {
-        self.has_groups.load(Ordering::Relaxed)
-    }
-
-    /// Says whether all nodes understand letters about queues; queues are refused until then.
-    pub fn set_has_queues(&self, has_queues: bool) {
-        self.has_queues.store(has_queues, Ordering::Relaxed);
-    }
-
-    pub(crate) fn has_queues(&self) -> bool {
-        self.has_queues.load(Ordering::Relaxed)
-    }
-
-    /// Says whether all nodes read brief records of messages; all are whole until then.
-    pub fn set_read_brief(&self, read_brief: bool) {
-        self.read_brief.store(read_brief, Ordering::Relaxed);
-    }
-
-    /// Whether all nodes read brief records of messages.
+    /// Whether records of messages may be brief.
     #[must_use]
-    pub fn read_brief(&self) -> bool {
-        self.read_brief.load(Ordering::Relaxed)
+    pub fn takes_brief(&self) -> bool {
+        self.takes_brief.load(Ordering::Relaxed)
     }
 
     /// Says for which nodes no more can wait: messages of QoS 1 and 2 that one of them wants are refused.

@@ -343,7 +343,7 @@ impl Peers {
             let foreseen = self.encoded_bytes + self.encoded_bytes / 4;
             self.encoded = Encoded::with_room(foreseen.min(FORESEEN_BYTES));
         }
-        let may_be_brief = self.gate.read_brief();
+        let may_be_brief = self.gate.takes_brief();
         (self.encoded).push(message, recipients, charge, may_be_brief);
         Some(self.next_token(!recipients.acknowledged.is_empty()))
     }

@@ -21,7 +21,7 @@ pub enum Pressure {
 }
 
 impl Pressure {
-    /// The pressure of a number, which may come from another version of this type.
+    /// The pressure of a number; the highest for one that is none of them.
     pub(crate) const fn of_number(number: u8) -> Self {
         match number {
             0 => Self::None,

@@ -48,8 +48,8 @@ pub struct NodeView {
     pub told: Option<NodeWord>,
 }
 
-/// The report of a node on itself, when it is asked. Fields that an older version does not send have their
-/// defaults.
+/// The report of a node on itself, when it is asked. In an upgrade nodes of two programs ask each other: unknown fields
+/// are passed over, and those that are missing have their defaults.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeWord {

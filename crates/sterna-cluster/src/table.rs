@@ -227,10 +227,16 @@ impl Table {
         }
     }
 
-    /// Whether all nodes that are known and may get something read a version. False while one of them has not said it.
+    /// The versions of the wire form that this node reads.
     #[must_use]
-    pub fn all_read(&self, version: u8) -> bool {
-        version <= self.common_version()
+    pub const fn reads(&self) -> Versions {
+        self.reads
+    }
+
+    /// Has this node read other versions.
+    #[cfg(test)]
+    pub(crate) const fn set_reads(&mut self, reads: Versions) {
+        self.reads = reads;
     }
 
     fn common_version(&self) -> u8 {
@@ -245,16 +251,14 @@ impl Table {
         each.fold(self.reads.highest, u8::min)
     }
 
-    /// The numbers of nodes that read a version and may get something: one by name, or all for `None`.
+    /// The numbers of nodes that were heard and may get something: one by name, or all for `None`.
     #[must_use]
-    pub fn readers_of(&self, version: u8, name: Option<&str>) -> Vec<usize> {
+    pub fn heard_of(&self, name: Option<&str>) -> Vec<usize> {
         let peers = self.peers.iter();
         let named = peers.filter(|(known, _)| name.is_none_or(|name| *name == ***known));
-        let reading = named.filter(|(_, peer)| {
-            let reads = peer.reads.is_some_and(|reads| reads.contains(version));
-            peer.presence != Presence::Gone && reads
-        });
-        reading.map(|(_, peer)| peer.number).collect()
+        let heard =
+            named.filter(|(_, peer)| peer.presence != Presence::Gone && peer.reads.is_some());
+        heard.map(|(_, peer)| peer.number).collect()
     }
 
     /// A node says whether it has readers for a filter.

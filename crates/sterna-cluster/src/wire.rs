@@ -1,12 +1,13 @@
 //! The wire form of messages between nodes: batches of the records that a store keeps of messages.
 //!
-//! A batch is one byte of version, then *runs*. A run begins with the number of the shard that published it. From
-//! version 2 on, the kind of its records follows. Then come the number of bytes that follow, and the records, each
-//! with its length in front. Numbers have seven bits a byte, the lowest first. A record is [`Message::encode`]'s
-//! form, the same that a store keeps. From version 4 on it may be brief. Brief records stay behind the whole one that
-//! they need. `docs/cluster.md` has it as a table.
+//! A batch is one byte of version, then *runs*. A run begins with the number of the shard that published it, and the kind
+//! of its records. Then come the number of bytes that follow, and the records, each with its length in front. Numbers have
+//! seven bits a byte, the lowest first. A record is [`Message::encode`]'s form, the same that a store keeps, or brief.
+//! Brief records stay behind the whole one that they need. `docs/cluster.md` has it as a table.
+//!
+//! There is one version. A later one is written when all nodes read it:
+//! [`Table::version`](crate::table::Table::version).
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -23,23 +24,11 @@ pub struct Versions {
     pub highest: u8,
 }
 
-/// The versions that this node reads, and can write. Whole messages have the lowest, also those that stay in streams.
+/// The versions that this program reads, and can write.
 pub const READS: Versions = Versions {
     lowest: 1,
-    highest: 4,
+    highest: 1,
 };
-
-/// The first version whose nodes find messages of several topics in one entry of the log.
-pub const TOGETHER: u8 = 2;
-
-/// The first version that has letters about shared subscriptions.
-pub const GROUPS: u8 = 2;
-
-/// The first version that has letters about queues.
-pub const QUEUES: u8 = 3;
-
-/// The first version that has brief records of messages.
-pub const BRIEF: u8 = 4;
 
 impl Versions {
     /// Whether one is among them.
@@ -92,8 +81,13 @@ const NUMBER_BYTES: usize = 10;
 /// Why a batch cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireError {
-    /// It has another version, which is told.
-    Version(u8),
+    /// It has another version than those that are read.
+    Version {
+        /// That version.
+        found: u8,
+        /// Those that are read.
+        reads: Versions,
+    },
     /// It is no batch: at this byte it is not what it must be.
     Malformed(usize),
 }
@@ -101,10 +95,10 @@ pub enum WireError {
 impl std::fmt::Display for WireError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Version(version) => {
+            Self::Version { found, reads } => {
                 write!(
                     f,
-                    "it has version {version} of the wire form, and this node reads {READS}"
+                    "it has version {found} of the wire form, and this node reads {reads}"
                 )
             }
             Self::Malformed(at) => write!(f, "byte {at} is not what it must be"),
@@ -120,22 +114,8 @@ pub enum Kind {
     /// Messages.
     #[default]
     Messages,
-    /// Letters about shared subscriptions.
+    /// Letters about shared subscriptions and queues.
     Letters,
-    /// Letters about queues.
-    QueueLetters,
-}
-
-impl Kind {
-    /// The first version that has it.
-    #[must_use]
-    pub const fn since(self) -> u8 {
-        match self {
-            Self::Messages => 1,
-            Self::Letters => GROUPS,
-            Self::QueueLetters => QUEUES,
-        }
-    }
 }
 
 /// A run as a batch has it: nothing but lengths was looked at.
@@ -158,7 +138,7 @@ pub struct Run {
     pub shard: u16,
     /// The messages.
     pub messages: Vec<Message>,
-    /// Letters about shared subscriptions or queues; none beside messages.
+    /// Letters; none beside messages.
     pub letters: Vec<Vec<u8>>,
 }
 
@@ -170,7 +150,6 @@ pub struct EncodedRun {
     records: Vec<u8>,
     messages: usize,
     encoder: MessageEncoder,
-    has_brief: bool,
 }
 
 impl EncodedRun {
@@ -180,7 +159,7 @@ impl EncodedRun {
         Self::of(shard, Kind::Messages)
     }
 
-    /// A run of a shard without records. A batch with it has the version [`Kind::since`] at least.
+    /// A run of a shard without records.
     #[must_use]
     pub fn of(shard: u16, kind: Kind) -> Self {
         Self {
@@ -190,26 +169,10 @@ impl EncodedRun {
         }
     }
 
-    /// Appends a message. Its record may be brief where `may_be_brief`: [`BRIEF`] is needed then.
+    /// Appends a message. Its record may be brief where `may_be_brief`.
     pub fn push(&mut self, message: &Message, may_be_brief: bool) {
-        self.has_brief |= self.encoder.push(&mut self.records, message, may_be_brief);
+        self.encoder.push(&mut self.records, message, may_be_brief);
         self.messages += 1;
-    }
-
-    /// The run as nodes of a version read it. `messages` are those that were pushed to it.
-    pub fn for_version<'a>(
-        &self,
-        version: u8,
-        messages: impl IntoIterator<Item = &'a Message>,
-    ) -> Cow<'_, Self> {
-        if version >= BRIEF || !self.has_brief {
-            return Cow::Borrowed(self);
-        }
-        let mut whole = Self::of(self.shard, self.kind);
-        for message in messages {
-            whole.push(message, false);
-        }
-        Cow::Owned(whole)
     }
 
     /// The kind of its records.
@@ -231,7 +194,7 @@ impl EncodedRun {
     pub fn push_all(&mut self, records: Records<'_>, most_bytes: usize) -> bool {
         let fits = self.bytes() + records.bytes.len() <= most_bytes;
         if fits {
-            self.extend(records.bytes, records.count, records.has_brief);
+            self.extend(records.bytes, records.count);
         }
         fits
     }
@@ -243,19 +206,17 @@ impl EncodedRun {
         let is_empty = self.records.is_empty();
         let (bytes, count) = leading(records.bytes, is_empty, |end, _| end <= room);
         let (fitting, rest) = records.bytes.split_at(bytes);
-        self.extend(fitting, count, records.has_brief);
+        self.extend(fitting, count);
         Records {
             bytes: rest,
             count: records.count.saturating_sub(count),
-            ..records
         }
     }
 
-    fn extend(&mut self, records: &[u8], count: usize, has_brief: bool) {
+    fn extend(&mut self, records: &[u8], count: usize) {
         self.encoder.begin_anew();
         self.records.extend_from_slice(records);
         self.messages += count;
-        self.has_brief |= has_brief;
     }
 
     /// Its records.
@@ -264,16 +225,6 @@ impl EncodedRun {
         Records {
             bytes: &self.records,
             count: self.messages,
-            has_brief: self.has_brief,
-        }
-    }
-
-    /// The lowest version that has what is in it.
-    const fn since(&self) -> u8 {
-        if self.has_brief {
-            BRIEF
-        } else {
-            self.kind.since()
         }
     }
 
@@ -297,25 +248,16 @@ pub struct Records<'a> {
     pub bytes: &'a [u8],
     /// Number of messages.
     pub count: usize,
-    /// Whether one of them may be brief.
-    pub has_brief: bool,
 }
 
-/// The batch of some runs, in the lowest version that has what is in them. An older program may read it one day: streams
-/// keep it.
+/// The batch of some runs, in a version.
 #[must_use]
-pub fn batch<'a>(runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
-    let since = runs.clone().into_iter().map(EncodedRun::since);
-    let version = since.fold(READS.lowest, u8::max);
-    batch_in(version, runs)
-}
-
-fn batch_in<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
+pub fn batch<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
     let bytes: usize = runs.clone().into_iter().map(EncodedRun::bytes).sum();
     let mut out = Vec::with_capacity(1 + bytes);
     out.push(version);
     for run in runs {
-        begin_run(&mut out, version, run.shard, run.kind, run.records.len());
+        begin_run(&mut out, run.shard, run.kind, run.records.len());
         out.extend_from_slice(&run.records);
     }
     Bytes::from(out)
@@ -324,16 +266,11 @@ fn batch_in<'a>(version: u8, runs: impl IntoIterator<Item = &'a EncodedRun> + Cl
 /// As [`batch`], of a shard's turn. The turn's memory becomes the batch, without a copy. Recipients of parts count for
 /// nothing.
 #[must_use]
-pub fn batch_of_turn(shard: u16, turn: Encoded) -> Bytes {
-    let version = if turn.has_brief() {
-        BRIEF
-    } else {
-        Kind::Messages.since()
-    };
+pub fn batch_of_turn(version: u8, shard: u16, turn: Encoded) -> Bytes {
     let mut head = Vec::with_capacity(HEAD_ROOM_BYTES);
     head.push(version);
     let bytes = turn.record_bytes();
-    begin_run(&mut head, version, shard, Kind::Messages, bytes);
+    begin_run(&mut head, shard, Kind::Messages, bytes);
     turn.into_bytes(&head)
 }
 
@@ -344,36 +281,29 @@ pub const fn bytes_of_turn(turn: &Encoded) -> usize {
 }
 
 /// Appends all of a run that is in front of its records.
-fn begin_run(out: &mut Vec<u8>, version: u8, shard: u16, kind: Kind, bytes: usize) {
+fn begin_run(out: &mut Vec<u8>, shard: u16, kind: Kind, bytes: usize) {
     put_number(out, u64::from(shard));
-    if version >= GROUPS {
-        out.push(kind as u8);
-    }
+    out.push(kind as u8);
     put_number(out, bytes as u64);
 }
 
 /// The runs of a batch, all or none. Their records are as long as they say, and may not be valid otherwise.
 ///
 /// # Errors
-/// [`WireError`] where the bytes are not runs of this version.
-pub fn sections(batch: &[u8]) -> Result<Vec<Section>, WireError> {
+/// [`WireError`] where the bytes are not runs of one of the versions that are read.
+pub fn sections(reads: Versions, batch: &[u8]) -> Result<Vec<Section>, WireError> {
     let mut reader = Reader { batch, at: 0 };
-    let version = reader.slice(1)?[0];
-    if !READS.contains(version) {
-        return Err(WireError::Version(version));
+    let found = reader.slice(1)?[0];
+    if !reads.contains(found) {
+        return Err(WireError::Version { found, reads });
     }
     let mut sections = Vec::new();
     while reader.at < batch.len() {
         let start = reader.at;
         let shard = u16::try_from(reader.number()?).map_err(|_| WireError::Malformed(start))?;
-        let kind = match if version >= GROUPS {
-            reader.number()?
-        } else {
-            0
-        } {
+        let kind = match reader.number()? {
             0 => Kind::Messages,
             1 => Kind::Letters,
-            2 if version >= QUEUES => Kind::QueueLetters,
             _ => return Err(WireError::Malformed(start)),
         };
         let bytes = reader.len()?;
@@ -404,8 +334,8 @@ pub fn sections(batch: &[u8]) -> Result<Vec<Section>, WireError> {
 /// waits does not hold all others.
 ///
 /// # Errors
-/// [`WireError`] where the bytes are not a batch of this version.
-pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
+/// [`WireError`] where the bytes are not a batch of one of the versions that are read.
+pub fn read(reads: Versions, batch: &[u8]) -> Result<Vec<Run>, WireError> {
     let read = |section: Section| {
         let mut reader = Reader {
             batch: &batch[..section.records.end],
@@ -433,7 +363,7 @@ pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
         }
         Ok(run)
     };
-    sections(batch)?.into_iter().map(read).collect()
+    sections(reads, batch)?.into_iter().map(read).collect()
 }
 
 /// Records, each with its length in front, up to the first that is none.

@@ -15,7 +15,7 @@ const CHANGED_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 /// Bytes of a secret.
 const SECRET_BYTES: usize = 32;
-/// The name of the lock.
+/// The name of the lock, where the file system locks no directories.
 const LOCK: &str = "lock";
 
 /// A data directory that nobody else can change. A claimed one is this process's alone, until this is
@@ -23,16 +23,15 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct DataDirectory {
     path: PathBuf,
-    /// Those of one that is claimed.
-    locks: Option<Locks>,
+    /// That of one that is claimed.
+    lock: Option<Lock>,
 }
 
 #[derive(Debug)]
-struct Locks {
-    /// The directory itself.
+struct Lock {
     directory: File,
-    /// The file in it, which somebody may remove.
-    file: Mutex<File>,
+    /// A file in it, which is locked where the directory itself cannot be. Somebody may remove it.
+    file: Option<Mutex<File>>,
 }
 
 impl DataDirectory {
@@ -42,6 +41,13 @@ impl DataDirectory {
     /// # Errors
     /// A sentence that names the directory, its fault and the remedy.
     pub fn claim(path: &Path) -> Result<Self, String> {
+        Self::claim_by(path, File::try_lock)
+    }
+
+    fn claim_by(
+        path: &Path,
+        lock: impl FnOnce(&File) -> Result<(), TryLockError>,
+    ) -> Result<Self, String> {
         let refused = |why: String| refused(path, &why);
         let failed = |error: io::Error| refused(error.to_string());
         fs::DirBuilder::new()
@@ -50,30 +56,24 @@ impl DataDirectory {
             .create(path)
             .map_err(failed)?;
         let place = check_place(path, false).map_err(refused)?;
-        let used = || Err(refused("another broker that is running uses it".to_owned()));
-        // Somebody may remove the file while a broker holds its lock.
         let directory = File::open(&place).map_err(failed)?;
-        match directory.try_lock() {
-            Ok(()) => {}
+        let used = || Err(refused("another broker that is running uses it".to_owned()));
+        let file = match lock(&directory) {
+            Ok(()) => None,
             Err(TryLockError::WouldBlock) => return used(),
             // Some file systems lock files alone, as NFS does.
             Err(TryLockError::Error(error)) => {
                 tracing::debug!(%error, "the data directory itself cannot be locked");
+                match lock_file(&place).map_err(refused)? {
+                    Some(file) => Some(Mutex::new(file)),
+                    None => return used(),
+                }
             }
-        }
-        // Programs of earlier versions look at it alone.
-        let file = open_own(&place.join(LOCK), true).map_err(refused)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self {
-                path: place,
-                locks: Some(Locks {
-                    directory,
-                    file: Mutex::new(file),
-                }),
-            }),
-            Err(TryLockError::WouldBlock) => used(),
-            Err(TryLockError::Error(error)) => Err(failed(error)),
-        }
+        };
+        Ok(Self {
+            path: place,
+            lock: Some(Lock { directory, file }),
+        })
     }
 
     /// Looks at the directory as [`DataDirectory::claim`] does, and neither makes nor locks anything. `None`
@@ -85,7 +85,7 @@ impl DataDirectory {
         let refused = |why: String| refused(path, &why);
         if fs::symlink_metadata(path).is_ok() {
             let path = check_place(path, false).map_err(refused)?;
-            return Ok(Some(Self { path, locks: None }));
+            return Ok(Some(Self { path, lock: None }));
         }
         let absolute = std::path::absolute(path).map_err(|error| refused(error.to_string()))?;
         let mut above = absolute.ancestors().skip(1);
@@ -95,13 +95,13 @@ impl DataDirectory {
         Ok(None)
     }
 
-    /// Looks whether a claimed directory is still this process's. A lock file that was removed is made again.
+    /// Looks whether a claimed directory is still this process's. A file with the lock that was removed is made again.
     ///
     /// # Errors
     /// A sentence that names the directory: another is in its place, or another broker has it. All that this
     /// process writes from then on harms whoever has it.
     pub fn look(&self) -> Result<(), String> {
-        let Some(locks) = &self.locks else {
+        let Some(lock) = &self.lock else {
             return Ok(());
         };
         let refused = |why: &str| Err(refused(&self.path, why));
@@ -113,30 +113,30 @@ impl DataDirectory {
             })
         };
         match fs::metadata(&self.path) {
-            Ok(found) if is_same(&locks.directory, &found) => {}
+            Ok(found) if is_same(&lock.directory, &found) => {}
             Ok(_) => return refused("another directory was put in its place"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return refused("it was removed, or has another name");
             }
             Err(_) => return Ok(()),
         }
+        let Some(file) = &lock.file else {
+            return Ok(());
+        };
         let path = self.path.join(LOCK);
-        let mut file = locks.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
         if fs::symlink_metadata(&path).is_ok_and(|found| is_same(&file, &found)) {
             return Ok(());
         }
-        // Where none can be made, as on a full disk, the next look tries again.
-        let Ok(again) = open_own(&path, true) else {
-            return Ok(());
-        };
-        match again.try_lock() {
-            Ok(()) => {
+        match lock_file(&self.path) {
+            Ok(Some(again)) => {
                 tracing::warn!(file = %path.display(), "the lock was removed, and is made again");
                 *file = again;
                 Ok(())
             }
-            Err(TryLockError::WouldBlock) => refused("another broker uses it, too"),
-            Err(TryLockError::Error(_)) => Ok(()),
+            Ok(None) => refused("another broker uses it, too"),
+            // Where none can be made, as on a full disk, the next look tries again.
+            Err(_) => Ok(()),
         }
     }
 
@@ -206,6 +206,17 @@ fn check_place(path: &Path, above: bool) -> Result<PathBuf, String> {
             .map_err(|why| format!("{} {why}", directory.display()))?;
     }
     Ok(place)
+}
+
+/// Locks a file of the directory, which is made where it is missing; `None` where another process has locked it.
+fn lock_file(place: &Path) -> Result<Option<File>, String> {
+    let path = place.join(LOCK);
+    let file = open_own(&path, true)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(format!("{}: {error}", path.display())),
+    }
 }
 
 /// Opens a file of the directory, which nobody else can exchange in between.
@@ -315,45 +326,39 @@ mod tests {
         DataDirectory::claim(&path).unwrap();
     }
 
-    /// Two brokers wrote one store, and messages that one of them had acknowledged were gone.
+    /// As a file system that locks files alone.
+    fn no_lock(_: &File) -> Result<(), TryLockError> {
+        Err(TryLockError::Error(io::ErrorKind::Unsupported.into()))
+    }
+
     #[test]
-    fn a_directory_whose_lock_file_was_removed_is_still_the_brokers() {
+    fn the_directory_itself_is_locked_and_needs_no_file_for_that() {
         let folder = tempfile::tempdir().unwrap();
-        let lock = folder.path().join(LOCK);
         let first = DataDirectory::claim(folder.path()).unwrap();
-        fs::remove_file(&lock).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         let why = DataDirectory::claim(folder.path()).unwrap_err();
         assert!(why.contains("another broker that is running"), "{why}");
-        // Another in its place is no other lock.
-        fs::write(&lock, "").unwrap();
-        assert!(DataDirectory::claim(folder.path()).is_err());
         drop(first);
-        // The file alone counts, too: a broker of an earlier version holds that one.
-        let earlier = open_own(&lock, true).unwrap();
-        earlier.try_lock().unwrap();
-        assert!(DataDirectory::claim(folder.path()).is_err());
-        drop(earlier);
         DataDirectory::claim(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn where_directories_are_not_locked_a_file_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let claim = || DataDirectory::claim_by(folder.path(), no_lock);
+        let first = claim().unwrap();
+        assert!(folder.path().join(LOCK).exists());
+        let why = claim().unwrap_err();
+        assert!(why.contains("another broker that is running"), "{why}");
+        drop(first);
+        drop(claim().unwrap());
     }
 
     #[test]
     fn a_broker_notices_that_its_directory_is_not_its_own_any_more() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
-        let lock = path.join(LOCK);
         let directory = DataDirectory::claim(&path).unwrap();
-        assert_eq!(directory.look(), Ok(()));
-        fs::remove_file(&lock).unwrap();
-        assert_eq!(directory.look(), Ok(()));
-        let again = open_own(&lock, false).unwrap();
-        assert!(again.try_lock().is_err(), "the new file is locked, too");
-        // Where the directory itself cannot be locked, another broker may come by that.
-        fs::remove_file(&lock).unwrap();
-        let other = open_own(&lock, true).unwrap();
-        other.try_lock().unwrap();
-        let why = directory.look().unwrap_err();
-        assert!(why.contains("another broker uses it, too"), "{why}");
-        drop(other);
         assert_eq!(directory.look(), Ok(()));
         fs::rename(&path, folder.path().join("aside")).unwrap();
         let why = directory.look().unwrap_err();
@@ -361,6 +366,26 @@ mod tests {
         drop(DataDirectory::claim(&path).unwrap());
         let why = directory.look().unwrap_err();
         assert!(why.contains("put in its place"), "{why}");
+    }
+
+    /// Two brokers wrote one store, and messages that one of them had acknowledged were gone.
+    #[test]
+    fn a_broker_makes_its_lock_again_or_notices_that_another_one_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join(LOCK);
+        let directory = DataDirectory::claim_by(folder.path(), no_lock).unwrap();
+        assert_eq!(directory.look(), Ok(()));
+        fs::remove_file(&lock).unwrap();
+        assert_eq!(directory.look(), Ok(()));
+        let again = open_own(&lock, false).unwrap();
+        assert!(again.try_lock().is_err(), "the new file is locked, too");
+        fs::remove_file(&lock).unwrap();
+        let other = open_own(&lock, true).unwrap();
+        other.try_lock().unwrap();
+        let why = directory.look().unwrap_err();
+        assert!(why.contains("another broker uses it, too"), "{why}");
+        drop(other);
+        assert_eq!(directory.look(), Ok(()));
     }
 
     /// Attack row 39: a directory that others can write holds whatever they like.
@@ -403,7 +428,6 @@ mod tests {
         let seen = DataDirectory::inspect(&path).unwrap().unwrap();
         assert_eq!(seen.path(), claimed.path());
         drop(claimed);
-        fs::remove_file(path.join(LOCK)).unwrap();
         DataDirectory::inspect(&path).unwrap();
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
         set_mode(&path, 0o777);

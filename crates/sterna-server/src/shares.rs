@@ -23,7 +23,7 @@ pub(crate) fn owner(user: Option<&str>) -> Owner {
     }
 }
 
-/// The owner that a record names. `None` for a record from before owners were kept: it counts as nobody's.
+/// The owner that a record names; `None` for what is no record.
 pub(crate) fn read_owner(value: &[u8]) -> Option<Owner> {
     let text = std::str::from_utf8(value).ok()?;
     (!text.is_empty()).then(|| text.into())

@@ -452,7 +452,7 @@ impl<P: DoorState> Broker<P> {
             {
                 self.tell_of_group(name, Some(&own), Word::Hello { epoch });
             }
-        } else if self.far.own.is_some() && !self.is_unsure() && self.may_claim(name) {
+        } else if self.far.own.is_some() && !self.is_unsure() {
             self.claim_root(now_ms, name);
         }
     }

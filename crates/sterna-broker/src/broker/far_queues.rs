@@ -94,12 +94,6 @@ impl<P: DoorState> Broker<P> {
         Ok(())
     }
 
-    /// Whether all nodes of the cluster know queues; true where there is no cluster.
-    #[must_use]
-    pub fn has_queues(&self) -> bool {
-        (self.peers.as_ref()).is_none_or(|peers| peers.gate.has_queues())
-    }
-
     /// The whole filters of queues that other nodes have and this one has not declared, each once. To be called at the
     /// end of a turn.
     pub fn take_found_queues(&mut self) -> Vec<Arc<str>> {

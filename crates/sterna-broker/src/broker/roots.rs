@@ -32,11 +32,6 @@ pub(super) struct Told<'a> {
 }
 
 impl<P: DoorState> Broker<P> {
-    /// Whether this node may have the root of a group.
-    pub(super) fn may_claim(&self, group: &str) -> bool {
-        !self.queues.branches.is_queue(group) || self.has_queues()
-    }
-
     /// Wants the root of a group for this node, if no node has it that may be sure of it.
     pub(super) fn claim_root(&mut self, now_ms: u64, group: &Arc<str>) {
         let request = OpenSession {

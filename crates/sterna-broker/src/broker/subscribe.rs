@@ -33,12 +33,9 @@ impl<P: DoorState> Broker<P> {
         if parsed.shared && options.no_local {
             return Err(SubscribeError::NoLocalOnShared); // [MQTT-3.8.3-4]
         }
-        if let Some(peers) = self.peers.as_ref().filter(|_| parsed.shared) {
+        if parsed.shared && self.peers.is_some() {
             if options.keep {
                 return Err(SubscribeError::NoQueueInCluster);
-            }
-            if !peers.gate.has_groups() {
-                return Err(SubscribeError::NoSharedInCluster);
             }
             if filter.len() > LONGEST_GROUP_BYTES {
                 return Err(SubscribeError::InvalidFilter);

@@ -25,16 +25,6 @@ pub fn group_of_letter(record: &[u8]) -> Option<&str> {
     Fields::new(record).text()
 }
 
-/// Whether a letter is about a queue; false for what is no letter.
-#[must_use]
-pub fn is_letter_of_queue(record: &[u8]) -> bool {
-    let mut fields = Fields::new(record);
-    let tag = (fields.text())
-        .and_then(|_| fields.number())
-        .and_then(|_| fields.byte());
-    tag.is_some_and(|tag| tag.is_ascii_uppercase())
-}
-
 /// A letter that is read and written again: the same bytes, for those of a node. `None` for what is no letter.
 #[must_use]
 pub fn rewritten_letter(record: &[u8]) -> Option<Vec<u8>> {
@@ -99,7 +89,7 @@ pub(crate) struct Looking {
     pub(crate) after: Option<u64>,
 }
 
-/// Words of roots and branches. Those about a queue go in letters of their own, which older nodes cannot read.
+/// Words of roots and branches.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
     /// To all: who has the root?
@@ -648,7 +638,6 @@ mod tests {
             }
             let record = encode("$share/g/t", 12, is_queue, &word);
             assert_eq!(group_of_letter(&record), Some("$share/g/t"));
-            assert_eq!(is_letter_of_queue(&record), is_queue);
             let heard = decode(&node, &record).expect("its own form");
             assert_eq!(
                 (&*heard.group, &*heard.from.node, heard.from.incarnation),

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 pub(crate) use branch::{Branches, Owner};
 pub(crate) use letter::{Back, Given, Heard, Looking, Word, decode, encode};
-pub use letter::{GroupLetter, group_of_letter, is_letter_of_queue, rewritten_letter};
+pub use letter::{GroupLetter, group_of_letter, rewritten_letter};
 pub(crate) use queue::{Held, QueueRoot, RootQueue, group_number, is_full};
 pub(crate) use root::{Attendee, Root, RootRecord};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Close, DEFAULT_PRIORITY, DeadLetter, Destination, Limits, Message, MessageHeader,
-    MessageReader, Outcome, Outgoing, Ownership, Peer, PeerGate, PublishRefusal, Qos, QueueRules,
-    SessionKey, Share, Wanted,
+    MessageReader, Outcome, Outgoing, PeerGate, PublishRefusal, Qos, QueueRules, SessionKey, Share,
+    Wanted,
 };
 
 use crate::cluster::{Client, message, qos, text};
@@ -144,40 +144,10 @@ fn without_deaths_no_message_is_a_dead_letter_twice() {
     });
 }
 
-/// A node that reads an older form of letters might take a queue over, and would give nothing.
-#[test]
-fn while_a_node_knows_no_queues_nobody_wants_a_root() {
-    let gate = PeerGate::new(1 << 30);
-    gate.set_has_groups(true);
-    let mut site = LogNode::start(&Log::default(), Limits::default(), gate);
-    let own = Peer {
-        node: "n".into(),
-        incarnation: 1,
-    };
-    for shard in 0..SHARDS {
-        let broker = site.cluster.broker(shard);
-        assert!(!broker.has_queues());
-        if shard == 0 {
-            let declared = broker.declare_queue(0, GROUP, rules(None));
-            declared.expect("a valid queue");
-        }
-        broker.set_roll(0, own.clone(), Some(Vec::new()), 1_000);
-        site.cluster.collect(shard);
-    }
-    for _ in 0..20 {
-        site.cluster.run();
-        site.cluster.pass(500);
-    }
-    let is_claim = |note: &Ownership| matches!(note, Ownership::Claim { .. });
-    assert!(!site.cluster.notes.iter().any(is_claim));
-}
-
 /// Another shard has not heard of the queue when its publisher sends.
 #[test]
 fn the_first_message_behind_a_new_queue_goes_by_the_log() {
     let gate = PeerGate::new(1 << 30);
-    gate.set_has_groups(true);
-    gate.set_has_queues(true);
     gate.set_largest_body_bytes(1_000);
     let mut site = LogNode::start(&Log::default(), Limits::default(), gate);
     let declared = (site.cluster.broker(0)).declare_queue(0, GROUP, rules(None));

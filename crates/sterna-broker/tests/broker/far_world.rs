@@ -136,8 +136,6 @@ impl World {
             ..self.limits.clone()
         };
         let gate = PeerGate::new(1 << 30);
-        gate.set_has_groups(true);
-        gate.set_has_queues(true);
         gate.set_largest_body_bytes(LARGEST_BODY_BYTES as u64);
         self.incarnations += 1;
         let own = Peer {

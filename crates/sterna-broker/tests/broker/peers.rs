@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Destination, FromPeer, Interest, InvalidMessage, Limits, NodeSet, Once, Outbound, Outgoing,
-    PeerGate, Publication, PublishRefusal, Qos, Recipients, Retention, Routed, SubscribeError,
-    Wanted, messages_of, shared_of,
+    PeerGate, Publication, PublishRefusal, Qos, Recipients, Retention, Routed, Wanted, messages_of,
+    shared_of,
 };
 
 use crate::cluster::{Cluster, message, qos};
@@ -108,12 +108,12 @@ fn interest(node: &mut Cluster) -> Vec<(String, Interest)> {
 }
 
 #[test]
-fn messages_for_other_nodes_are_brief_when_all_nodes_read_that() {
+fn messages_for_other_nodes_are_brief_where_there_is_room_for_those_that_stay_together() {
     let (mut node, gate) = node();
     want(&mut node, "x/#", wanted(&[1, 2], &[2]));
     let mut bytes = Vec::new();
-    for read_brief in [false, true, false] {
-        gate.set_read_brief(read_brief);
+    for takes_brief in [false, true, false] {
+        gate.set_takes_brief(takes_brief);
         let levels = [
             Qos::AtMostOnce,
             Qos::AtMostOnce,
@@ -124,7 +124,6 @@ fn messages_for_other_nodes_are_brief_when_all_nodes_read_that() {
             publish(&mut node, 0, "x/y", level, false);
         }
         let outbound = node.broker(0).take_outgoing().expect("four messages");
-        assert_eq!(outbound.encoded.has_brief(), read_brief);
         // Each part is read by itself.
         let parts: Vec<usize> = (outbound.encoded.parts())
             .map(|(_, records)| messages_of(records).flatten().count())
@@ -619,17 +618,6 @@ fn a_clear_of_nothing_is_delivered_and_leaves_no_retained_message() {
 }
 
 #[test]
-fn shared_subscriptions_are_refused() {
-    let (mut node, _) = node();
-    let client = node.open(0, "a");
-    let now_ms = node.now_ms;
-    let subscribed =
-        node.broker(0)
-            .subscribe(now_ms, client.key, "$share/g/t", qos(Qos::AtMostOnce));
-    assert_eq!(subscribed, Err(SubscribeError::NoSharedInCluster));
-}
-
-#[test]
 fn retained_messages_are_handed_over_again_a_page_at_a_time() {
     let (mut node, gate) = node();
     for topic in ["a", "b", "c/d", "$stays"] {
@@ -674,9 +662,6 @@ fn messages_that_are_published_together_are_one_entry_of_the_log() {
         ("a", Qos::AtLeastOnce, false),
         ("b", Qos::ExactlyOnce, false),
     ];
-    // Nobody wants them, and not all nodes would find them.
-    assert_eq!(together(&mut node, &both), (Routed::default(), vec![]));
-    gate.set_logs_together(true);
     let following = |following| Destination::Log {
         once: None,
         following,

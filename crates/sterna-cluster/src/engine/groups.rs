@@ -1,10 +1,10 @@
-//! Letters about shared subscriptions between nodes, and which processes may be sure of what they have.
+//! Letters about shared subscriptions and queues between nodes, and which processes may be sure of what they have.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sterna_broker::{GroupLetter, Peer, Share, group_of_letter, is_letter_of_queue};
+use sterna_broker::{GroupLetter, Peer, Share, group_of_letter};
 
 use super::{Core, lanes};
 use crate::owners::Process;
@@ -34,18 +34,11 @@ impl Core {
         let mut runs = BTreeMap::<usize, Vec<EncodedRun>>::new();
         let table = self.table.borrow();
         for GroupLetter { to, record } in letters {
-            let kind = if is_letter_of_queue(&record) {
-                Kind::QueueLetters
-            } else {
-                Kind::Letters
-            };
-            for node in table.readers_of(kind.since(), to.as_deref()) {
+            for node in table.heard_of(to.as_deref()) {
                 let runs = runs.entry(node).or_default();
-                let is_another = |run: &EncodedRun| {
-                    run.kind() != kind || run.bytes() + record.len() > self.batch_bytes()
-                };
-                if runs.last().is_none_or(is_another) {
-                    runs.push(EncodedRun::of(shard as u16, kind));
+                let is_full = |run: &EncodedRun| run.bytes() + record.len() > self.batch_bytes();
+                if runs.last().is_none_or(is_full) {
+                    runs.push(EncodedRun::of(shard as u16, Kind::Letters));
                 }
                 if let Some(run) = runs.last_mut() {
                     run.push_record(&record);

@@ -182,7 +182,7 @@ impl Core {
     }
 
     /// Hands over what may be missed. It is dropped for a shard that does not come to it, before memory is full.
-    fn received(&self, subject: &str, payload: &Bytes) {
+    pub(super) fn received(&self, subject: &str, payload: &Bytes) {
         for run in self.read_batch(subject, payload) {
             if self.gate.is_behind() && self.has_letters(run.shard) {
                 self.gate.count_dropped(run.count as u64);
@@ -206,7 +206,7 @@ impl Core {
     /// The runs of a batch with messages, by the shard that gets them. A publisher has one shard there, and so it has
     /// one here.
     fn read_batch(&self, subject: &str, payload: &Bytes) -> Vec<Run> {
-        let sections = match wire::sections(payload) {
+        let sections = match self.sections(payload) {
             Ok(sections) => sections,
             Err(error) => {
                 self.cannot_read("batch", subject, error);
@@ -218,7 +218,7 @@ impl Core {
         let mut runs = Vec::with_capacity(sections.len());
         for section in sections {
             let records = payload.slice(section.records);
-            if section.kind != Kind::Messages {
+            if section.kind == Kind::Letters {
                 let letters = wire::records(&records).map(<[u8]>::to_vec).collect();
                 self.received_letters(source_of(&subject), &subject, letters);
                 continue;

@@ -23,7 +23,7 @@ use super::{Core, Retry};
 use crate::arrivals;
 use crate::commits::Part;
 use crate::table::Presence;
-use crate::wire::{self, EncodedRun};
+use crate::wire::EncodedRun;
 
 /// Messages of one turn for one node.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl Core {
             }
             serial += 1;
             let runs = parcels.iter().map(|parcel| &parcel.run);
-            let payload = wire::batch(runs);
+            let payload = self.batch(runs);
             let messages = parcels.iter().map(|parcel| parcel.run.messages()).sum();
             let bytes = payload.len();
             let number = (self.incarnation.get(), serial);

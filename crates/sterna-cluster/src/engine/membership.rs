@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
-use sterna_broker::{Interest, PeerGate};
+use sterna_broker::Interest;
 
 use super::streams::NODES;
 use super::{Core, Ended, Retry};
 use crate::owners::{WriteError, incarnation_in};
 use crate::port::ToShard;
-use crate::table::{Event, Presence, Table};
+use crate::table::{Event, Presence};
 use crate::wire::{self, Versions};
 
 /// Filters that one letter to the first shard has at most.
@@ -32,12 +32,6 @@ const SWEPT: &str = "swept";
 
 /// A node's word, as a line of text.
 const FORM: &str = "1";
-
-/// The versions that the first nodes read, which state none.
-const FIRST: Versions = Versions {
-    lowest: 1,
-    highest: 1,
-};
 
 impl Core {
     /// Says again and again that this node is there, and looks who was not heard of.
@@ -69,9 +63,14 @@ impl Core {
         }
     }
 
+    /// The line that this node says of itself.
+    pub(super) fn own_line(&self, word: &str) -> String {
+        format!("{FORM} {} {word} {}", self.incarnation.get(), self.reads())
+    }
+
     async fn say(&self, word: &str) {
         let subject = (self.settings).subject(&format!("alive.{}", self.settings.node));
-        let line = format!("{FORM} {} {word} {}", self.incarnation.get(), wire::READS);
+        let line = self.own_line(word);
         // The next word follows soon.
         let said = self.client.publish(subject, line.into());
         if tokio::time::timeout(Duration::from_millis(self.settings.answer_timeout_ms), said)
@@ -99,20 +98,19 @@ impl Core {
         self.hear_each("alive.*", hear).await;
     }
 
-    fn heard(&self, subject: &str, payload: &[u8]) {
+    pub(super) fn heard(&self, subject: &str, payload: &[u8]) {
         let node = subject.rsplit('.').next().unwrap_or_default();
         let line = std::str::from_utf8(payload).unwrap_or_default();
         let mut words = line.split(' ');
         let (form, incarnation, word) = (words.next(), words.next(), words.next());
         let incarnation = incarnation.and_then(incarnation_in);
-        let (Some(FORM), Some(incarnation), Some(word)) = (form, incarnation, word) else {
+        let reads = words.next().and_then(Versions::parse);
+        let (Some(FORM), Some(incarnation), Some(word), Some(reads)) =
+            (form, incarnation, word, reads)
+        else {
             tracing::debug!(node, line, "a node says what this one does not understand");
             return;
         };
-        // A node that does not state its versions reads the first one.
-        let reads = words
-            .next()
-            .map_or(FIRST, |text| Versions::parse(text).unwrap_or(FIRST));
         let is_leaving = word == "leaving";
         (self.table.borrow_mut()).heard(self.now_ms(), node, incarnation, is_leaving, reads);
         self.tell_changes();
@@ -279,20 +277,6 @@ impl Core {
         format!("{FORM} {incarnation} {level} {filter}")
     }
 
-    /// The gates that depend on what all nodes read, and whether each is open. Brief records wait until all nodes were
-    /// heard, which costs bytes alone. By the others clients are refused, or their transactions done in parts: these go by
-    /// the nodes that are known.
-    fn gates(&self, table: &Table) -> [(bool, SetGate); 4] {
-        let has_room = self.batch_bytes() >= wire::BRIEF_BATCH_BYTES;
-        let may_be_brief = table.version() >= wire::BRIEF && has_room;
-        [
-            (table.all_read(wire::TOGETHER), PeerGate::set_logs_together),
-            (table.all_read(wire::GROUPS), PeerGate::set_has_groups),
-            (table.all_read(wire::QUEUES), PeerGate::set_has_queues),
-            (may_be_brief, PeerGate::set_read_brief),
-        ]
-    }
-
     /// Tells the shards what has changed, and the log who came and went.
     pub(super) fn tell_changes(&self) {
         let mut table = self.table.borrow_mut();
@@ -316,7 +300,7 @@ impl Core {
                 Event::Unread { node, reads } => tracing::error!(
                     node = &**node,
                     %reads,
-                    own = %wire::READS,
+                    own = %table.reads(),
                     "a node joined that reads no version of the wire form which this one writes: it is left out"
                 ),
                 Event::Unfit { node, reads } => {
@@ -324,7 +308,7 @@ impl Core {
                         tracing::error!(
                             node = &**node,
                             %reads,
-                            own = %wire::READS,
+                            own = %table.reads(),
                             "a node that was here first reads no version of the wire form which this one writes: \
                              this one takes no part"
                         );
@@ -349,11 +333,6 @@ impl Core {
                 }
             }
         }
-        // A shard that is told of a node writes what the node reads.
-        let gates = self.gates(&table);
-        for (_, shut) in gates.iter().filter(|(is_open, _)| !is_open) {
-            shut(&self.gate, false);
-        }
         loop {
             let changes = table.take_changes(CHANGES);
             if changes.is_empty() {
@@ -366,17 +345,14 @@ impl Core {
         status.nodes_away.set(table.count(Presence::Away) as u64);
         status.filters.set(table.filters() as u64);
         drop(table);
-        for (is_open, set) in gates {
-            set(&self.gate, is_open);
-        }
+        // NATS may take less than before.
+        let has_room = self.batch_bytes() >= wire::BRIEF_BATCH_BYTES;
+        self.gate.set_takes_brief(has_room);
         if !events.is_empty() {
             self.look_at_gate();
         }
     }
 }
-
-/// Opens or shuts one of the gates that depend on what all nodes read.
-type SetGate = fn(&PeerGate, bool);
 
 /// Where a node enters. The place of what it writes there is the incarnation of its process.
 pub(super) fn join_of(node: &str) -> String {
@@ -386,86 +362,12 @@ pub(super) fn join_of(node: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::sync::{Arc, Mutex};
 
     use futures_util::FutureExt as _;
 
     use super::*;
     use crate::engine::offline;
-    use crate::port::Shards;
     use crate::settings::Settings;
-
-    /// Whether brief records are written, and messages go into the log together.
-    type Gates = (bool, bool);
-
-    /// An event, and the gates when shards are told of it, if they are, and after that.
-    type Step<'a> = (&'a dyn Fn(), Option<Gates>, Gates);
-
-    fn gates(gate: &PeerGate) -> Gates {
-        (gate.read_brief(), gate.logs_together())
-    }
-
-    /// A shard that notes how the gates are when it is told what other nodes want.
-    #[derive(Debug)]
-    struct Noting {
-        gate: Arc<PeerGate>,
-        told: Arc<Mutex<Vec<Gates>>>,
-    }
-
-    impl Shards for Noting {
-        fn post(&mut self, _: usize, letter: ToShard) {
-            if matches!(letter, ToShard::Wanted(_)) {
-                let mut told = self.told.lock().expect("one thread");
-                told.push(gates(&self.gate));
-            }
-        }
-
-        fn backlog(&self, _: usize) -> usize {
-            0
-        }
-    }
-
-    /// A node comes, says what it reads, is an older one after a restart, leaves, and does not come back.
-    #[tokio::test]
-    async fn gates_are_shut_before_shards_are_told_of_a_node_and_opened_after() {
-        let told = Arc::<Mutex<Vec<Gates>>>::default();
-        let noting = |gate| Noting {
-            gate,
-            told: Arc::clone(&told),
-        };
-        let core = offline::core(Settings::sample(None), noting).await;
-        let (none, all, together) = ((false, false), (true, true), (false, true));
-        core.tell_changes();
-        assert_eq!(gates(&core.gate), together, "it has heard nobody yet");
-        offline::has_heard_all(&core);
-        core.tell_changes();
-        assert_eq!(gates(&core.gate), all);
-        let wants = |incarnation: u64| {
-            let line = format!("1 {incarnation} 2 x");
-            core.read_entry("sterna.c.node.b.want.x", line.as_bytes());
-            core.tell_changes();
-        };
-        let says = |word: &str| core.heard("sterna.c.alive.b", word.as_bytes());
-        let is_late = || {
-            let late_ms = core.now_ms() + core.settings.absence_ms;
-            core.table.borrow_mut().look(late_ms);
-            core.tell_changes();
-        };
-        let steps: [Step<'_>; 6] = [
-            (&|| wants(5), Some(none), none),
-            (&|| says("1 5 here 1-4"), Some(none), all),
-            (&|| wants(6), Some(none), none),
-            (&|| says("1 6 here 1-3"), None, together),
-            (&|| says("1 6 leaving 1-3"), Some(together), together),
-            (&is_late, None, all),
-        ];
-        for (at, (step, before, after)) in steps.into_iter().enumerate() {
-            step();
-            let told = std::mem::take(&mut *told.lock().expect("one thread"));
-            assert_eq!(told, Vec::from_iter(before), "step {at}");
-            assert_eq!(gates(&core.gate), after, "step {at}");
-        }
-    }
 
     /// Between two beats the way is lost, and is back.
     #[tokio::test]
@@ -477,17 +379,19 @@ mod tests {
         let mut core = offline::core(settings, |_| offline::Silent).await;
         // It has run for a lease.
         core.started -= Duration::from_millis(core.settings.lease_ms);
+        let reads = Versions::parse("1-2").expect("versions");
+        core.table.borrow_mut().set_reads(reads);
         let core = Rc::new(core);
         core.status.way_is_back();
         let mut beat = pin!(Rc::clone(&core).beat());
         assert!(beat.as_mut().now_or_never().is_none());
         offline::has_heard_all(&core);
-        assert_eq!(core.table.borrow().version(), wire::READS.highest);
+        assert_eq!(core.version(), 2);
         core.status.way_is_lost();
         core.status.way_is_back();
         core.connected.notify_one();
         assert!(beat.as_mut().now_or_never().is_none());
-        assert_eq!(core.table.borrow().version(), wire::READS.lowest);
+        assert_eq!(core.version(), 1);
     }
 
     /// A whole record and the brief ones behind it are never apart.
@@ -499,10 +403,8 @@ mod tests {
                 ..Settings::sample(None)
             };
             let core = offline::core(settings, |_| offline::Silent).await;
-            offline::has_heard_all(&core);
             core.tell_changes();
-            let expected = (may_be_brief, true);
-            assert_eq!(gates(&core.gate), expected, "{batch_bytes}");
+            assert_eq!(core.gate.takes_brief(), may_be_brief, "{batch_bytes}");
         }
     }
 }

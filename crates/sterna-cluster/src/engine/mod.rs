@@ -29,6 +29,7 @@ mod retained;
 mod sessions;
 mod streams;
 mod unreadable;
+mod wire_version;
 mod writing;
 
 use std::cell::{Cell, RefCell};

@@ -90,6 +90,8 @@ fn own_batch(turn: &Encoded, most_bytes: usize) -> Option<EncodedPart> {
 #[derive(Debug)]
 struct ByNode {
     shard: u16,
+    /// The version of the wire form.
+    version: u8,
     /// The most bytes of a batch.
     most_bytes: usize,
     /// The number of other regions, which have another way; none where there are none.
@@ -101,9 +103,10 @@ struct ByNode {
 }
 
 impl ByNode {
-    const fn new(shard: u16, most_bytes: usize, outside: NodeSet) -> Self {
+    const fn new(shard: u16, version: u8, most_bytes: usize, outside: NodeSet) -> Self {
         Self {
             shard,
+            version,
             most_bytes,
             outside,
             batch: None,
@@ -116,7 +119,7 @@ impl ByNode {
     fn take(&mut self, turn: Encoded) {
         if let Some(part) = own_batch(&turn, self.most_bytes) {
             let nodes = part.recipients.at_most_once;
-            let payload = wire::batch_of_turn(self.shard, turn);
+            let payload = wire::batch_of_turn(self.version, self.shard, turn);
             self.batch = Some((nodes, payload, part.messages));
             return;
         }
@@ -124,7 +127,6 @@ impl ByNode {
             let records = Records {
                 bytes,
                 count: part.messages,
-                has_brief: part.has_brief,
             };
             self.push(part.recipients, records);
         }
@@ -162,7 +164,7 @@ impl ByNode {
 }
 
 /// The next batch for a node, the number of its messages, and all behind it.
-fn next_batch(most_bytes: usize, waiting: &[Live]) -> Option<(Bytes, usize, &[Live])> {
+fn next_batch(version: u8, most_bytes: usize, waiting: &[Live]) -> Option<(Bytes, usize, &[Live])> {
     if let Live::Batch { payload, messages } = waiting.first()? {
         return Some((payload.clone(), *messages, &waiting[1..]));
     }
@@ -170,7 +172,7 @@ fn next_batch(most_bytes: usize, waiting: &[Live]) -> Option<(Bytes, usize, &[Li
     let count = in_one_batch(runs.clone(), most_bytes);
     let runs = runs.take(count);
     let messages = runs.clone().map(EncodedRun::messages).sum();
-    Some((wire::batch(runs), messages, &waiting[count..]))
+    Some((wire::batch(version, runs), messages, &waiting[count..]))
 }
 
 impl Core {
@@ -249,7 +251,8 @@ impl Core {
         if has_outside {
             outside.insert(OUTSIDE);
         }
-        let mut by_node = ByNode::new(number, self.batch_bytes(), outside);
+        let version = self.version();
+        let mut by_node = ByNode::new(number, version, self.batch_bytes(), outside);
         by_node.take(encoded);
         let mut last_exported = None::<Arc<Message>>;
         for Outgoing {
@@ -390,12 +393,17 @@ impl Core {
         part
     }
 
+    /// The next batch for a node, the number of its messages, and all behind it.
+    pub(super) fn next_live<'a>(&self, waiting: &'a [Live]) -> Option<(Bytes, usize, &'a [Live])> {
+        next_batch(self.version(), self.batch_bytes(), waiting)
+    }
+
     /// Sends what may be missed: it is dropped while there is no connection.
     async fn send_live(&self, live: LiveByNode) {
         for (number, waiting) in live {
             let name = self.table.borrow().node(number).map(|(name, _)| name);
             let mut waiting = waiting.as_slice();
-            while let Some((payload, messages, rest)) = next_batch(self.batch_bytes(), waiting) {
+            while let Some((payload, messages, rest)) = self.next_live(waiting) {
                 waiting = rest;
                 let bytes = payload.len();
                 let is_sent = match &name {
@@ -478,10 +486,10 @@ mod tests {
     fn sent(live: &LiveByNode, node: usize) -> Vec<(String, Bytes)> {
         let mut batches = Vec::new();
         let mut waiting = live.get(&node).map_or(&[][..], Vec::as_slice);
-        while let Some((payload, messages, rest)) = next_batch(MOST_BYTES, waiting) {
+        while let Some((payload, messages, rest)) = next_batch(1, MOST_BYTES, waiting) {
             waiting = rest;
             assert!(payload.len() <= MOST_BYTES);
-            let runs = wire::read(&payload).expect("it is a batch");
+            let runs = wire::read(wire::READS, &payload).expect("it is a batch");
             let found = runs.iter().flat_map(|run| &run.messages);
             let topics: Vec<&str> = found.map(Message::topic).collect();
             assert_eq!(topics.len(), messages);
@@ -499,7 +507,7 @@ mod tests {
     fn sorted(turns: Vec<Encoded>, outside: NodeSet) -> (LiveByNode, Vec<(usize, usize)>) {
         let (mut live, mut sure) = (LiveByNode::new(), Vec::new());
         for turn in turns {
-            let mut by_node = ByNode::new(3, MOST_BYTES, outside);
+            let mut by_node = ByNode::new(3, 1, MOST_BYTES, outside);
             by_node.take(turn);
             let runs = by_node.sort_into(&mut live);
             sure.extend(runs.map(|(node, run)| (node, run.messages())));
@@ -522,29 +530,6 @@ mod tests {
             assert_eq!(topics, "a0 a1 a2");
             let memory = payload.as_ptr_range();
             assert!(memory.contains(&records.expect("a part")));
-        }
-    }
-
-    /// The shard was told of a node in the midst of its turn, and that node reads no brief records.
-    #[test]
-    fn brief_records_for_other_nodes_leave_a_nodes_batch_as_it_reads_it() {
-        let message = Message::copy("a/b", &[], &[7; 20], MessageHeader::default());
-        let message = message.expect("it fits");
-        let mut mixed = Encoded::default();
-        for (recipients, may_be_brief) in [(to(&[1], &[]), true), (to(&[1, 2], &[]), false)] {
-            for _ in 0..2 {
-                mixed.push(message.parts(), recipients, 1, may_be_brief);
-            }
-        }
-        let mut by_node = ByNode::new(3, MOST_BYTES, NodeSet::EMPTY);
-        by_node.take(mixed);
-        let mut live = LiveByNode::new();
-        assert_eq!(by_node.sort_into(&mut live).count(), 0);
-        for (node, expected) in [(1, wire::BRIEF), (2, wire::READS.lowest)] {
-            let waiting = live.get(&node).expect("some");
-            let batch = next_batch(MOST_BYTES, waiting);
-            let (payload, ..) = batch.expect("it is one");
-            assert_eq!(payload[0], expected, "node {node}");
         }
     }
 
@@ -605,11 +590,7 @@ mod tests {
         }
         // Wherever turns end: a run goes on with the next one's.
         let (first, rest) = records.split_at(402);
-        let records = |bytes, count| Records {
-            bytes,
-            count,
-            has_brief: false,
-        };
+        let records = |bytes, count| Records { bytes, count };
         runs.push(3, records(first, 1), 1_000);
         runs.push(3, records(rest, 4), 1_000);
         let messages: Vec<usize> = runs.0.iter().map(EncodedRun::messages).collect();

@@ -13,7 +13,6 @@ use super::Core;
 use super::streams::INBOX;
 use crate::report::{FollowerView, NodeView, NodeWord, Report, StreamView};
 use crate::table::Presence;
-use crate::wire;
 
 /// Most bytes of a node's answer; more are not read.
 const WORD_BYTES: usize = 16 * 1024;
@@ -52,7 +51,7 @@ impl Core {
             node: self.settings.node.clone(),
             incarnation: self.incarnation.get(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            wire: wire::READS.to_string(),
+            wire: self.reads().to_string(),
             state: state.to_owned(),
             nats_server: nats.server_name,
             nats_version: nats.version,

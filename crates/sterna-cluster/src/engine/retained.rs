@@ -30,7 +30,7 @@ use super::{Core, Retry};
 use crate::commits::Part;
 use crate::settings::LONGEST_NAME;
 use crate::subject;
-use crate::wire::{self, EncodedRun};
+use crate::wire::{self, EncodedRun, Versions};
 
 /// Time for which NATS keeps that a topic has no retained message. A node that was cut off for longer still has the
 /// message.
@@ -138,7 +138,8 @@ impl Core {
             let mut run = EncodedRun::new(waiting.shard);
             run.push(message, false);
             let own = format!("{}.{}", self.settings.node, self.incarnation.get());
-            let mut publish = PublishMessage::build().payload(wire::batch([&run]));
+            let payload = self.batch([&run]);
+            let mut publish = PublishMessage::build().payload(payload);
             if let Some(expected) = expected {
                 // Nobody waits for it to come by.
                 publish = publish.expected_last_subject_sequence(expected);
@@ -208,7 +209,7 @@ impl Core {
         let subject = self.settings.subject(&format!("retained.{}", place(topic)));
         // The leader answers: another server may not have a message yet that somebody was told of.
         match stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(found) if clears(&found.payload) => Ok(Place::Nowhere),
+            Ok(found) if clears(self.reads(), &found.payload) => Ok(Place::Nowhere),
             Ok(found) => Ok(Place::At(Some(found.sequence))),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
                 Ok(Place::Nowhere)
@@ -280,7 +281,7 @@ impl Core {
     fn retained_by(self: &Rc<Self>, region: Option<&str>, entry: &Entry, is_old: bool) {
         let (headers, payload) = (entry.headers.as_ref(), &entry.payload);
         let header = |name: &str| headers.and_then(|headers| headers.get(name));
-        let runs = match wire::read(payload) {
+        let runs = match self.read(payload) {
             Ok(runs) => runs,
             // A server's notice that a subject's time is over has no payload.
             Err(_) if payload.is_empty() => return,
@@ -350,7 +351,7 @@ impl Core {
     }
 
     fn retain_payload(&self, payload: &[u8]) {
-        for run in wire::read(payload).unwrap_or_default() {
+        for run in self.read(payload).unwrap_or_default() {
             for message in run.messages {
                 self.post_retained(message, FromPeer::Retain);
             }
@@ -429,9 +430,9 @@ enum Place {
 }
 
 /// Whether an entry says that its topic has no retained message.
-fn clears(payload: &[u8]) -> bool {
+fn clears(reads: Versions, payload: &[u8]) -> bool {
     let is_empty = |message: &Message| message.payload().is_empty();
-    wire::read(payload).map_or(payload.is_empty(), |runs| {
+    wire::read(reads, payload).map_or(payload.is_empty(), |runs| {
         runs.iter().all(|run| run.messages.iter().all(is_empty))
     })
 }
@@ -517,10 +518,11 @@ mod tests {
             let message = Message::copy("t", &[], payload, header).expect("a message");
             let mut run = EncodedRun::new(0);
             run.push(&message, false);
-            wire::batch([&run])
+            wire::batch(1, [&run])
         };
+        let clears = |payload: &[u8]| clears(wire::READS, payload);
         assert!(clears(&entry(b"")) && clears(b""));
-        assert!(!clears(&entry(b"x")) && !clears(b"\xffanother form"));
+        assert!(!clears(&entry(b"x")) && !clears(b"\xffanother version"));
     }
 
     #[test]

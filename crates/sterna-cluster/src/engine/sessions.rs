@@ -369,13 +369,10 @@ impl Core {
         let mut words = std::str::from_utf8(payload).unwrap_or_default().split(' ');
         let incarnation = words.nth(1).and_then(incarnation_in);
         let needed = words.nth(2).and_then(number_in);
-        if let (Some(incarnation), Some(needed)) = (incarnation, needed) {
+        let settled = words.next().and_then(number_in);
+        if let (Some(incarnation), Some(needed), Some(settled)) = (incarnation, needed, settled) {
             self.note_need(node, incarnation, needed);
-            // Nodes of earlier versions do not say it, and tell of nothing that they settle.
-            let settled = words.next().and_then(number_in);
-            if let Some(settled) = settled {
-                self.note_settled_to(node, incarnation, settled, lives);
-            }
+            self.note_settled_to(node, incarnation, settled, lives);
         }
     }
 

@@ -35,7 +35,7 @@ fn sample() -> (Runs, Bytes) {
             run
         })
         .collect();
-    let batch = batch(&encoded);
+    let batch = batch(1, &encoded);
     assert!(
         batch.len() <= encoded.iter().map(EncodedRun::bytes).sum::<usize>() + 1,
         "bytes are foreseen"
@@ -62,7 +62,7 @@ fn versions_are_stated_and_understood() {
 #[test]
 fn a_batch_comes_back_whole() {
     let (runs, batch) = sample();
-    let read = read(&batch).expect("it is one");
+    let read = read(READS, &batch).expect("it is one");
     assert_eq!(read.len(), runs.len());
     for (run, (shard, messages)) in read.iter().zip(&runs) {
         assert_eq!(run.shard, *shard);
@@ -100,13 +100,13 @@ fn a_turn_becomes_the_same_batch_without_a_copy() {
         for shard in [0, 127, 128, 300, u16::MAX] {
             for numbers in [&[1][..], &[0, 1, 2], &[1, 1], &[170, 3], &[5_000, 20_000]] {
                 let (turn, run) = turn(shard, numbers, may_be_brief);
-                assert!(bytes_of_turn(&turn) > batch([&run]).len());
+                assert!(bytes_of_turn(&turn) > batch(1, [&run]).len());
                 let (_, records) = turn.parts().next().expect("it is one");
                 let records = records.as_ptr_range();
-                let payload = batch_of_turn(shard, turn);
-                assert_eq!(payload, batch([&run]), "{may_be_brief} {shard}");
+                let payload = batch_of_turn(1, shard, turn);
+                assert_eq!(payload, batch(1, [&run]), "{may_be_brief} {shard}");
                 assert_eq!(payload.as_ptr_range().end, records.end, "a copy");
-                let sections = sections(&payload).expect("it is one");
+                let sections = sections(READS, &payload).expect("it is one");
                 assert_eq!(sections.len(), 1);
                 assert_eq!(sections[0].count, numbers.len());
             }
@@ -136,7 +136,7 @@ fn a_run_takes_records_as_a_whole_or_not_at_all() {
 #[test]
 fn sections_have_records_as_they_are() {
     let (runs, batch) = sample();
-    let sections = sections(&batch).expect("it is one");
+    let sections = sections(READS, &batch).expect("it is one");
     assert_eq!(sections.len(), runs.len());
     for (section, (shard, messages)) in sections.into_iter().zip(&runs) {
         assert_eq!((section.shard, section.count), (*shard, messages.len()));
@@ -152,9 +152,9 @@ fn sections_have_records_as_they_are() {
 fn records_are_not_looked_into_before_they_are_read() {
     let mut run = EncodedRun::new(4);
     run.push_record(b"no message");
-    let batch = batch([&run]);
-    assert_eq!(sections(&batch).map(|all| all.len()), Ok(1));
-    assert_eq!(read(&batch).unwrap_err(), WireError::Malformed(3));
+    let batch = batch(1, [&run]);
+    assert_eq!(sections(READS, &batch).map(|all| all.len()), Ok(1));
+    assert_eq!(read(READS, &batch).unwrap_err(), WireError::Malformed(4));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn alike(count: usize) -> Vec<Message> {
 }
 
 #[test]
-fn brief_records_stay_behind_their_whole_one_and_need_their_version() {
+fn brief_records_stay_behind_their_whole_one() {
     let messages = alike(100);
     let (mut whole, mut brief) = (EncodedRun::new(1), EncodedRun::new(1));
     for message in &messages {
@@ -201,11 +201,6 @@ fn brief_records_stay_behind_their_whole_one_and_need_their_version() {
     }
     let saved = whole.bytes() - brief.bytes();
     assert!(saved > 200 * 20, "{saved} bytes less");
-    // A node that does not read brief records has joined since.
-    for (version, expected) in [(QUEUES, &whole), (BRIEF, &brief)] {
-        let run = brief.for_version(version, &messages);
-        assert_eq!(batch([&*run]), batch([expected]));
-    }
     let same = |one: &Message, other: &Message| {
         (one.topic(), one.payload(), one.published_ms())
             == (other.topic(), other.payload(), other.published_ms())
@@ -223,7 +218,7 @@ fn brief_records_stay_behind_their_whole_one_and_need_their_version() {
         }
         assert_eq!(pieces.iter().map(EncodedRun::messages).sum::<usize>(), 200);
         let found: Vec<Message> = (pieces.iter())
-            .flat_map(|piece| read(&batch([piece])).expect("it is one"))
+            .flat_map(|piece| read(READS, &batch(1, [piece])).expect("it is one"))
             .flat_map(|run| run.messages)
             .collect();
         assert!(is_all(&found), "{most}");
@@ -240,34 +235,6 @@ fn brief_records_stay_behind_their_whole_one_and_need_their_version() {
     assert!(is_all(&found[..200]) && is_all(&found[200..]));
 }
 
-/// Streams have it still when a node returns to an older program.
-#[test]
-fn a_batch_has_the_lowest_version_that_has_what_is_in_it() {
-    let letters = |kind| {
-        let mut run = EncodedRun::of(4, kind);
-        run.push_record(b"one");
-        run
-    };
-    let (of_groups, of_queues) = (letters(Kind::Letters), letters(Kind::QueueLetters));
-    let (whole_turn, whole) = turn(4, &[1, 1], false);
-    let (brief_turn, brief) = turn(4, &[1, 1], true);
-    let cases: [(&[&EncodedRun], u8); 6] = [
-        (&[], 1),
-        (&[&whole], 1),
-        (&[&whole, &of_groups], GROUPS),
-        (&[&of_queues, &of_groups], QUEUES),
-        (&[&brief], BRIEF),
-        (&[&brief, &whole], BRIEF),
-    ];
-    for (runs, version) in cases {
-        let payload = batch(runs.iter().copied());
-        assert_eq!(payload[0], version);
-        assert_eq!(read(&payload).map(|found| found.len()), Ok(runs.len()));
-    }
-    assert_eq!(batch_of_turn(4, whole_turn)[0], 1);
-    assert_eq!(batch_of_turn(4, brief_turn)[0], BRIEF);
-}
-
 #[test]
 fn a_brief_record_without_a_whole_one_is_refused() {
     let messages = alike(2);
@@ -279,45 +246,45 @@ fn a_brief_record_without_a_whole_one_is_refused() {
     let brief = Records {
         bytes: &run.as_records().bytes[first..],
         count: 1,
-        has_brief: true,
     };
     assert!(alone.push_all(brief, usize::MAX));
-    assert!(read(&batch([&run])).is_ok());
-    assert_eq!(read(&batch([&alone])).unwrap_err(), WireError::Malformed(4));
+    assert!(read(READS, &batch(1, [&run])).is_ok());
+    assert_eq!(
+        read(READS, &batch(1, [&alone])).unwrap_err(),
+        WireError::Malformed(4)
+    );
     // Neither is it the first of a run behind another.
-    assert!(read(&batch([&run, &alone])).is_err());
+    assert!(read(READS, &batch(1, [&run, &alone])).is_err());
 }
 
 #[test]
-fn letters_about_queues_are_not_of_an_earlier_version() {
-    let mut letters = EncodedRun::of(4, Kind::QueueLetters);
-    letters.push_record(b"one");
-    let runs = read(&batch([&letters])).expect("it is one");
-    assert_eq!(runs[0].letters, [b"one".to_vec()]);
-    let refused = read(&batch_in(GROUPS, [&letters])).unwrap_err();
-    assert_eq!(refused, WireError::Malformed(1));
-}
-
-#[test]
-fn letters_come_back_and_the_first_version_has_none() {
+fn letters_come_back_and_records_of_another_kind_are_refused() {
     let mut letters = EncodedRun::of(4, Kind::Letters);
     letters.push_record(b"one");
     letters.push_record(b"");
-    let runs = read(&batch([&letters])).expect("it is one");
+    let batch = batch(1, [&letters]);
+    let runs = read(READS, &batch).expect("it is one");
     assert_eq!((runs[0].shard, runs[0].messages.len()), (4, 0));
     assert_eq!(runs[0].letters, [b"one".to_vec(), Vec::new()]);
-    let mut other = batch([&letters]).to_vec();
+    let mut other = batch.to_vec();
     other[2] = 2;
-    assert_eq!(read(&other).unwrap_err(), WireError::Malformed(1));
+    assert_eq!(read(READS, &other).unwrap_err(), WireError::Malformed(1));
 }
 
-/// Earlier programs wrote messages in each of them, and streams keep that.
 #[test]
-fn messages_are_read_in_each_version() {
-    let (_, run) = turn(4, &[1, 2], false);
-    for version in READS.lowest..=READS.highest {
-        let runs = read(&batch_in(version, [&run])).expect("it is one");
-        assert_eq!((runs[0].shard, runs[0].messages.len()), (4, 2), "{version}");
+fn a_batch_is_read_in_the_versions_that_its_reader_reads_alone() {
+    let (_, run) = turn(4, &[1, 2], true);
+    let reads = Versions::parse("2-3").expect("versions");
+    for found in 0..=5 {
+        let batch = batch(found, [&run]);
+        assert_eq!(batch[0], found);
+        let expected = if reads.contains(found) {
+            Ok(1)
+        } else {
+            Err(WireError::Version { found, reads })
+        };
+        assert_eq!(read(reads, &batch).map(|runs| runs.len()), expected);
+        assert_eq!(sections(reads, &batch).map(|all| all.len()), expected);
     }
 }
 
@@ -328,7 +295,7 @@ fn a_message_costs_what_is_foreseen() {
         let mut run = EncodedRun::new(u16::MAX);
         run.push(&message, false);
         let foreseen = message.body_bytes() + RECORD_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES;
-        assert!(batch_in(READS.highest, [&run]).len() <= foreseen);
+        assert!(batch(1, [&run]).len() <= foreseen);
     }
 }
 
@@ -338,20 +305,24 @@ fn what_is_cut_off_or_of_another_version_is_refused() {
     // Where a run ends a batch may end.
     let mut ends = 0;
     for end in 1..batch.len() {
-        match read(&batch[..end]) {
+        match read(READS, &batch[..end]) {
             Ok(runs) => {
                 assert!(runs.len() < 3);
                 ends += 1;
             }
             Err(WireError::Malformed(at)) => assert!(at <= end),
-            Err(version) => panic!("{version}"),
+            Err(error) => panic!("{error}"),
         }
     }
     assert_eq!(ends, 3, "before and between the runs");
-    assert_eq!(read(&[]).unwrap_err(), WireError::Malformed(0));
+    assert_eq!(read(READS, &[]).unwrap_err(), WireError::Malformed(0));
     let mut newer = batch.to_vec();
     newer[0] = 9;
-    assert_eq!(read(&newer).unwrap_err(), WireError::Version(9));
+    let why = read(READS, &newer).unwrap_err().to_string();
+    assert!(
+        why.contains("version 9") && why.contains("reads 1"),
+        "{why}"
+    );
 }
 
 #[test]
@@ -361,10 +332,10 @@ fn no_bytes_make_it_panic_or_take_much_memory() {
         for value in [0, 1, 0x7f, 0x80, 0xff] {
             let mut bytes = batch.to_vec();
             bytes[at] = value;
-            let _ = read(&bytes);
+            let _ = read(READS, &bytes);
         }
     }
     let mut endless = vec![READS.highest];
     endless.extend([0xff; 30]);
-    assert!(read(&endless).is_err());
+    assert!(read(READS, &endless).is_err());
 }

@@ -25,10 +25,8 @@ pub struct Machine {
     /// TCP's congestion control unless something else is asked for.
     pub congestion_control: String,
     /// The processor's name.
-    #[serde(default)]
     pub processor: Option<String>,
     /// Memory that programs may still take, in bytes.
-    #[serde(default)]
     pub available_bytes: Option<u64>,
 }
 

@@ -24,13 +24,10 @@ pub struct Sample {
     /// As the campaign's file writes it.
     pub interval: String,
     /// Addition to the profile's delay; empty without this axis.
-    #[serde(default)]
     pub delay: String,
     /// Rate that replaced the profile's; empty without this axis.
-    #[serde(default)]
     pub rate: String,
     /// Messages of the run, or of each of its connections.
-    #[serde(default)]
     pub messages: u32,
     /// From 0.
     pub repetition: u32,
@@ -50,7 +47,6 @@ pub struct Sample {
     /// Many values each.
     pub series: BTreeMap<String, Vec<f64>>,
     /// The actual settings, by name: `tls`, `congestion`, and so on.
-    #[serde(default)]
     pub in_force: BTreeMap<String, String>,
 }
 

@@ -28,13 +28,10 @@ pub struct Manifest {
     /// Its file, so that a report needs no other.
     pub text: String,
     /// Brokers that were measured besides this project's.
-    #[serde(default)]
     pub brokers: Vec<String>,
     /// Devices that were measured besides this program's: scheme and name.
-    #[serde(default)]
     pub devices: Vec<String>,
     /// The programs' files, this one first.
-    #[serde(default)]
     pub builds: Vec<Build>,
     /// From which all decisions come.
     pub seed: u64,
@@ -139,7 +136,7 @@ impl Store {
                 ),
                 ("set of brokers", earlier.brokers == manifest.brokers),
                 ("set of devices", earlier.devices == manifest.devices),
-                ("build", are_same(&earlier.builds, &manifest.builds)),
+                ("build", earlier.builds == manifest.builds),
                 (
                     "campaign file",
                     makes_same_runs(&earlier.text, &manifest.text),
@@ -196,11 +193,6 @@ impl Store {
     pub fn describe(&self, manifest: &Manifest) -> io::Result<()> {
         write_manifest(&self.folder, manifest)
     }
-}
-
-/// Whether results are of the same programs. Results of earlier versions do not tell.
-fn are_same(earlier: &[Build], now: &[Build]) -> bool {
-    earlier.is_empty() || earlier == now
 }
 
 /// Whether two campaign files make the same runs, with any figures and claims.

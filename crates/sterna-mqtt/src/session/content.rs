@@ -13,12 +13,9 @@ const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 /// the message again. The digest is the same in every process, so that it can be kept in a record. It is no
 /// protection against a client that looks for two messages with one digest: only its own would be lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Content(Option<NonZeroU64>);
+pub struct Content(NonZeroU64);
 
 impl Content {
-    /// Of a message that was received by a version without digests: it is taken for equal to any other.
-    pub const UNKNOWN: Self = Self(None);
-
     /// The digest of a message with this topic.
     #[must_use]
     pub fn of(
@@ -35,24 +32,19 @@ impl Content {
         }
         state = mix(state, payload.len() as u64);
         state = add(state, payload);
-        Self(NonZeroU64::new(state).or(Some(NonZeroU64::MIN)))
+        Self(NonZeroU64::new(state).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// As a number for a record; 0 for [`Content::UNKNOWN`].
+    /// As a number for a record.
     #[must_use]
-    pub fn number(self) -> u64 {
-        self.0.map_or(0, NonZeroU64::get)
+    pub const fn number(self) -> NonZeroU64 {
+        self.0
     }
 
     /// The digest with this [`number`](Self::number).
     #[must_use]
-    pub const fn from_number(number: u64) -> Self {
-        Self(NonZeroU64::new(number))
-    }
-
-    /// Whether two messages may be the same.
-    pub(super) fn is_like(self, other: Self) -> bool {
-        self == other || self == Self::UNKNOWN || other == Self::UNKNOWN
+    pub const fn from_number(number: NonZeroU64) -> Self {
+        Self(number)
     }
 }
 

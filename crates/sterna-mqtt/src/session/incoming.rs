@@ -181,7 +181,7 @@ impl Incoming {
         content: Content,
     ) -> Received {
         let found = self.best(packet_id, |entry| {
-            let is_same = entry.content.is_like(content);
+            let is_same = entry.content == content;
             match (entry.is_live(), entry.lane == lane.0) {
                 // [MQTT-4.3.3-10] an identifier in use on a lane is a repetition there, whatever it carries
                 (true, true) => Some(0),

@@ -2,6 +2,7 @@
 //! of a client that follows `docs/quic.md` is taken exactly once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU64;
 
 use proptest::prelude::*;
 use sterna_mqtt::session::{Content, Received, ReceivedId};
@@ -90,7 +91,7 @@ struct Message {
 struct World {
     counting: Counting,
     session: MqttSession,
-    records: BTreeSet<(PacketId, u64, u64)>,
+    records: BTreeSet<(PacketId, u64, NonZeroU64)>,
     up: BTreeMap<u64, VecDeque<Up>>,
     down: BTreeMap<u64, VecDeque<Down>>,
     /// Lanes that the server knows to be open.

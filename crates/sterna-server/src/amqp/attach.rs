@@ -778,10 +778,6 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
             refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many subscriptions")
         }
         SubscribeError::StoreFull => refused(store_full()),
-        SubscribeError::NoSharedInCluster => refusal(
-            Condition::NOT_IMPLEMENTED,
-            "an older node of the cluster has no shared subscriptions",
-        ),
         SubscribeError::NoQueueInCluster => refusal(
             Condition::NOT_IMPLEMENTED,
             "a queue of a cluster is kept by its nodes, and not by a session",

@@ -34,11 +34,6 @@ impl Door {
         name: &str,
         user: Option<&str>,
     ) -> Result<(), Refusal> {
-        if !cx.broker.has_queues() {
-            let detail =
-                "a node of the cluster has no queues: it reads no version 3 of the wire form";
-            return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
-        }
         let now_ms = cx.now_ms;
         // It stays when its maker goes, so the last stage would not end.
         let is_short = cx.memory.stage() >= Stage::Drop;

@@ -129,7 +129,7 @@ impl Config {
         overrides.profile = listener.profile.or(overrides.profile);
         let mut settings = overrides.settings();
         if overrides.profile.is_none() {
-            // Without a profile, the values from before there were profiles.
+            // A profile's times are its own.
             if overrides.idle_timeout_ms.is_none() {
                 settings.idle_timeout_ms = IDLE_TIMEOUT_MS;
             }

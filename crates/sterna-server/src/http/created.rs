@@ -27,8 +27,8 @@ pub(super) struct Topics {
 struct Topic {
     /// The append that keeps it; 0 for none.
     append: u64,
-    /// Its maker; `None` where its record does not tell.
-    owner: Option<Owner>,
+    /// Its maker.
+    owner: Owner,
 }
 
 /// The outcome of a topic's creation.
@@ -72,7 +72,7 @@ impl Registry {
             return Created::TooManyOfUser;
         }
         let append = keep(&owner);
-        topics.add(topic, append, Some(owner));
+        topics.add(topic, append, owner);
         Created::New(append)
     }
 
@@ -85,9 +85,7 @@ impl Registry {
         if let Some(removed) = removed {
             forget();
             topics.bytes -= topic.len();
-            if let Some(owner) = removed.owner {
-                topics.shares.remove(&owner, topic.len());
-            }
+            topics.shares.remove(&removed.owner, topic.len());
             debug_assert!(
                 !topics.names.is_empty() || topics.bytes == 0,
                 "bytes of topics that are not there"
@@ -106,14 +104,15 @@ impl Topics {
     /// Takes up a record that the store has kept.
     pub(super) fn restore(&mut self, topic: &[u8], owner: &[u8]) {
         if let Ok(topic) = std::str::from_utf8(topic)
+            && let Some(owner) = shares::read_owner(owner)
             && !self.names.contains_key(topic)
         {
-            self.add(topic, 0, shares::read_owner(owner));
+            self.add(topic, 0, owner);
         }
     }
 
-    fn add(&mut self, name: &str, append: u64, owner: Option<Owner>) {
-        let owner = owner.map(|owner| self.shares.add(owner, name.len()));
+    fn add(&mut self, name: &str, append: u64, owner: Owner) {
+        let owner = self.shares.add(owner, name.len());
         self.bytes += name.len();
         self.names.insert(name.into(), Topic { append, owner });
     }
@@ -202,12 +201,13 @@ mod tests {
         let restarted = Registry::default();
         let kept: Vec<_> = records.clone();
         let kept = kept.iter().map(|(key, value)| (&key[..], &value[..]));
-        let nobodys = topic_record("d");
-        restarted.restore(&config, kept.chain([(&nobodys[..], &b""[..])]), 0);
+        let damaged = topic_record("d");
+        restarted.restore(&config, kept.chain([(&damaged[..], &b""[..])]), 0);
+        assert!(!restarted.exists("d"), "no record of a topic");
         let create = |user, topic| restarted.create(&config, (topic, user), |_| 1);
         assert_eq!(create(Some("ann"), "c"), Created::Existed(0));
         assert_eq!(create(Some("ann"), "e"), Created::TooManyOfUser);
-        assert!(restarted.delete("a", || ()) && restarted.delete("d", || ()));
+        assert!(restarted.delete("a", || ()));
         assert_eq!(create(Some("ann"), "e"), Created::New(1));
         assert_eq!(create(Some("ann"), "f"), Created::TooManyOfUser);
     }

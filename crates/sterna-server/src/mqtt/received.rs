@@ -1,5 +1,6 @@
 //! Records of messages of QoS 2 that were received and not released. [MQTT-4.3.3-10]
 
+use std::num::NonZeroU64;
 use std::ops::Deref;
 
 use sterna_mqtt::PacketId;
@@ -14,11 +15,9 @@ pub(super) fn received_key(received: ReceivedId) -> Key {
     let mut key = Key::default();
     key.push(&[RECEIVED]);
     key.push(&received.packet_id.get().to_be_bytes());
-    if received.content != Content::UNKNOWN {
-        key.push(&received.content.number().to_be_bytes());
-        let zeros = received.lane.leading_zeros() / u8::BITS;
-        key.push(&received.lane.to_be_bytes()[zeros as usize..]);
-    }
+    key.push(&received.content.number().get().to_be_bytes());
+    let zeros = received.lane.leading_zeros() / u8::BITS;
+    key.push(&received.lane.to_be_bytes()[zeros as usize..]);
     key
 }
 
@@ -44,23 +43,19 @@ impl Deref for Key {
     }
 }
 
-/// The message in the key of such a record; `None` for other keys. Earlier versions wrote the identifier alone.
+/// The message in the key of such a record; `None` for other keys.
 pub(super) fn received_id(key: &[u8]) -> Option<ReceivedId> {
     let (&[RECEIVED, high, low], rest) = key.split_first_chunk()? else {
         return None;
     };
-    let (content, lane) = match rest.split_first_chunk() {
-        Some((content, lane)) => (u64::from_be_bytes(*content), lane),
-        None if rest.is_empty() => (0, rest),
-        None => return None,
-    };
+    let (content, lane) = rest.split_first_chunk()?;
     if lane.len() > size_of::<u64>() {
         return None;
     }
     Some(ReceivedId {
         packet_id: PacketId::new(u16::from_be_bytes([high, low]))?,
         lane: (lane.iter()).fold(0, |lane, &byte| lane << 8 | u64::from(byte)),
-        content: Content::from_number(content),
+        content: Content::from_number(NonZeroU64::new(u64::from_be_bytes(*content))?),
     })
 }
 
@@ -71,11 +66,11 @@ mod tests {
     #[test]
     fn keys_are_read_as_they_were_written() {
         for lane in [0, 4, 256, u64::MAX] {
-            for content in [1, 0x100, u64::MAX] {
+            for content in [1, 0x100, u64::MAX].map(NonZeroU64::new) {
                 let received = ReceivedId {
                     packet_id: PacketId::MAX,
                     lane,
-                    content: Content::from_number(content),
+                    content: Content::from_number(content.expect("not 0")),
                 };
                 let key = received_key(received);
                 assert_eq!(received_id(&key), Some(received));
@@ -83,18 +78,16 @@ mod tests {
         }
     }
 
-    /// Earlier versions wrote the identifier alone, and find such a key again.
     #[test]
-    fn keys_of_earlier_versions() {
-        let received = received_id(b"r\x01\x02").expect("a key");
-        assert_eq!(received.packet_id.get(), 0x0102);
-        assert_eq!((received.lane, received.content), (0, Content::UNKNOWN));
-        assert_eq!(*received_key(received), *b"r\x01\x02");
+    fn other_keys_are_none() {
+        assert!(received_id(b"r\x01\x0212345678").is_some());
         for other in [
             &b""[..],
             b"r\x01",
-            b"r\0\0",
-            b"s\x01\x02",
+            b"r\x01\x02",
+            b"r\0\012345678",
+            b"s\x01\x0212345678",
+            b"r\x01\x02\0\0\0\0\0\0\0\0",
             b"r\x01\x021234567",
             b"r\x01\x0212345678123456789",
         ] {

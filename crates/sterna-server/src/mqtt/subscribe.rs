@@ -111,9 +111,7 @@ fn subscribe_one(
         Ok(subscribed) => ReasonCode::granted(wire_qos(subscribed.qos)),
         Err(SubscribeError::InvalidFilter) => ReasonCode::TopicFilterInvalid,
         Err(SubscribeError::TooMany | SubscribeError::StoreFull) => ReasonCode::QuotaExceeded,
-        Err(SubscribeError::NoSharedInCluster | SubscribeError::NoQueueInCluster) => {
-            ReasonCode::SharedSubscriptionsNotSupported
-        }
+        Err(SubscribeError::NoQueueInCluster) => ReasonCode::SharedSubscriptionsNotSupported,
         Err(SubscribeError::NotAllowed) => {
             let peer = cx.net.info(client.id).map(|info| info.peer);
             tracing::info!(

@@ -386,7 +386,7 @@ fn a_message_of_a_group_that_its_member_has_left_is_nobody_elses() {
 }
 
 /// A client whose streams count apart, over a restart of the broker: equal identifiers with other contents are other
-/// messages. Records of versions before this one, which name the identifier alone, stand for any content.
+/// messages.
 ///
 /// [MQTT-4.3.3-10]
 #[test]

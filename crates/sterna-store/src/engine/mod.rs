@@ -349,9 +349,6 @@ pub(crate) fn missing_front(
     first_sequence: u64,
     applied: records::Applied,
 ) -> Option<Damage> {
-    if first_sequence == 0 {
-        return None;
-    }
     let begins_with = match files.first() {
         // A header that is damaged is told elsewhere.
         Some(file) => file.header?.first_sequence,

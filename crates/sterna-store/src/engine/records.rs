@@ -27,7 +27,7 @@ use crate::disk::{Disk, DiskFile, UNFINISHED, remove_if_it_can_be, remove_if_the
 use crate::error::OpenError;
 use crate::log::frame::{Seal, u64_at};
 
-/// The version of the format that is written, and the newest that is read.
+/// The version of the format.
 const VERSION: u32 = 1;
 
 pub(crate) const FILE: &str = "records.redb";
@@ -41,7 +41,7 @@ const HEADER_BYTES: u64 = 4096;
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 
-/// In `meta`. Stores of earlier programs do not have it.
+/// In `meta`.
 const FIRST: &str = "first";
 
 const CHECKSUM_BYTES: usize = 4;
@@ -216,7 +216,7 @@ pub(crate) struct Found {
     pub(crate) records: Records,
     pub(crate) identity: [u8; 16],
     pub(crate) applied: Applied,
-    /// Number of the frame with which the log has to begin, or one behind it; 0 where that is not known.
+    /// Number of the frame with which the log has to begin, or one behind it.
     pub(crate) first_sequence: u64,
     /// Records that do not fit their checksums.
     pub(crate) damage: Vec<Damage>,
@@ -255,6 +255,9 @@ pub(crate) fn open_file(
     let database = guarded(|| open_database(disk, file, cache_bytes)).map_err(damaged)?;
     let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
     let meta = meta.ok_or_else(|| damaged("it does not say of which store it is".to_owned()))?;
+    if meta.version == 0 {
+        return Err(damaged("it has no version of the format".to_owned()));
+    }
     if meta.version > u64::from(VERSION) {
         return Err(OpenError::Newer {
             file: name(),
@@ -329,8 +332,11 @@ fn read_meta(database: &Database) -> Result<Option<Meta>, redb::Error> {
         identity,
         number("applied")?,
         number("next_position")?,
+        number(FIRST)?,
     );
-    let (Some(version), Some(identity), Some(sequence), Some(next_position)) = meta else {
+    let (Some(version), Some(identity), Some(sequence), Some(next_position), Some(first_sequence)) =
+        meta
+    else {
         return Ok(None);
     };
     Ok(Some(Meta {
@@ -340,7 +346,7 @@ fn read_meta(database: &Database) -> Result<Option<Meta>, redb::Error> {
             sequence,
             next_position,
         },
-        first_sequence: number(FIRST)?.unwrap_or(0),
+        first_sequence,
     }))
 }
 

@@ -1,10 +1,10 @@
 //! Writes all of a store as JSON lines.
 //!
-//! The first line is `{"store":2,"next_position":N}`, with the version of this form. Then come the records
+//! The first line is `{"store":1,"next_position":N}`, with the version of this form. Then come the records
 //! as `{"key":"…","value":"…"}`, in the order of keys, and the messages as
 //! `{"position":N,"topic":"…","content":"…"}`, in the order of positions. Keys, values and contents are
 //! in base64. The last line is `{"records":N,"messages":N,"crc32c":N}`, so that an export that was cut off or changed
-//! is noticed. The checksum is that of all bytes of the lines before. Form 1 had none.
+//! is noticed. The checksum is that of all bytes of the lines before.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::OpenError;
 use crate::log::frame::messages;
 
 /// Version of the form.
-pub(super) const FORM: u32 = 2;
+pub(super) const FORM: u32 = 1;
 
 /// A line.
 #[derive(Serialize, Deserialize)]
@@ -43,9 +43,8 @@ pub(super) enum Line<'a> {
     End {
         records: u64,
         messages: u64,
-        /// Of the lines before; `None` in form 1.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        crc32c: Option<u32>,
+        /// Of the lines before.
+        crc32c: u32,
     },
 }
 
@@ -147,7 +146,7 @@ pub fn export(disk: &Arc<dyn Disk>, out: &mut dyn Write) -> Result<Exported, Ope
     let last = Line::End {
         records: exported.records,
         messages: exported.messages,
-        crc32c: Some(out.crc32c),
+        crc32c: out.crc32c,
     };
     put(out, &last).map_err(failed)?;
     out.flush().map_err(failed)?;

@@ -78,7 +78,7 @@ pub fn import(
     let mut engine = Engine::open(Arc::clone(disk), settings).map_err(ImportError::Store)?;
     let mut handle = engine.handle(Box::new(|| {}));
     let mut imported = Imported::default();
-    // The form, and the position behind the last message.
+    // The position behind the last message.
     let mut begun = None;
     let mut has_ended = false;
     let mut draft = Draft::default();
@@ -116,23 +116,23 @@ pub fn import(
                 },
                 None,
             ) => {
-                if store == 0 || store > FORM {
+                if store != FORM {
                     return Err(wrong(&format!("exports of form {store} are not known")));
                 }
-                begun = Some((store, next));
+                begun = Some(next);
                 continue;
             }
             (Line::Store { .. }, Some(_)) => return Err(wrong("a second first line")),
-            (_, None) => return Err(wrong("an export begins with {\"store\":2,…}")),
+            (_, None) => return Err(wrong("an export begins with {\"store\":1,…}")),
             (
                 Line::End {
                     records,
                     messages,
                     crc32c,
                 },
-                Some((form, _)),
+                Some(_),
             ) => {
-                if crc32c != (form > 1).then_some(sum_before) {
+                if crc32c != sum_before {
                     return Err(wrong(
                         "the lines before are not those of the export: the checksum differs",
                     ));
@@ -160,7 +160,7 @@ pub fn import(
                     topic,
                     content,
                 },
-                Some((_, next)),
+                Some(next),
             ) => {
                 imported.messages += 1;
                 let content = decode(&content)?;
@@ -186,8 +186,7 @@ pub fn import(
     }
     // A frame without anything says where positions go on.
     draft.clear();
-    let next_position = begun.map(|(_, next)| next);
-    append(&mut engine, &mut handle, &draft, next_position)?;
+    append(&mut engine, &mut handle, &draft, begun)?;
     drop(handle);
     engine.finish().map_err(|_| ImportError::Full)?;
     Ok(imported)

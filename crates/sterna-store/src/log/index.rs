@@ -7,7 +7,7 @@
 //! ```text
 //! offset  bytes
 //!      0      8  "STERNIDX"
-//!      8      4  version of the format: 2
+//!      8      4  version of the format: 1
 //!     12      4  number of topics
 //!     16      8  number of the segment
 //!     24      8  where the segment's frames end, as an offset in its file
@@ -28,8 +28,6 @@
 //! topic's first posting counts from 0. Both are numbers in groups of 7 bits, the lowest first, with the highest
 //! bit of a byte set where more follow. The postings of a topic stand together, in the order of topics.
 //!
-//! Version 1 had no flags, so it does not tell whether frames are left out. It counts as missing.
-//!
 //! A mark is the first frame that begins at or behind a multiple of 64 KiB and has a message.
 
 use std::collections::BTreeSet;
@@ -41,7 +39,7 @@ use rustc_hash::FxHashMap;
 use super::frame::{Seal, messages, u32_at, u64_at};
 
 const MAGIC: &[u8; 8] = b"STERNIDX";
-const VERSION: u32 = 2;
+const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 60;
 
 /// Flag of an index that was made over damage.
@@ -549,12 +547,12 @@ mod tests {
         let damaged = builder.encode(3, 9_999, 9_000, seal);
         let damaged = IndexFile::decode(damaged, 3, 9_999, seal).unwrap();
         assert!(damaged.has_damage() && damaged.messages() == 4_000);
-        // Those of earlier programs do not tell.
-        let mut earlier = bytes[..bytes.len() - CHECKSUM_BYTES].to_vec();
-        earlier[8] = 1;
-        let checksum = seal.checksum(&earlier);
-        earlier.extend_from_slice(&checksum.to_le_bytes());
-        assert!(IndexFile::decode(earlier, 3, 9_999, seal).is_none());
+        let mut other = bytes[..bytes.len() - CHECKSUM_BYTES].to_vec();
+        other[8] = 2;
+        let checksum = seal.checksum(&other);
+        other.extend_from_slice(&checksum.to_le_bytes());
+        let other = IndexFile::decode(other, 3, 9_999, seal);
+        assert!(other.is_none(), "another version");
         for index in (0..bytes.len()).step_by(97) {
             let mut flipped = bytes.clone();
             flipped[index] ^= 4;

@@ -19,8 +19,7 @@ use std::sync::Arc;
 use super::frame::{Header, Seal};
 use super::scan::{Damaged, Found, Reason, Scanner};
 use super::segment::{
-    End, FOLDER, HeaderError, NEWEST_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader, number_of,
-    segment_name,
+    End, FOLDER, HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, number_of, segment_name,
 };
 use crate::disk::{Disk, DiskFile, remove_if_it_can_be};
 use crate::engine::Damage;
@@ -114,7 +113,7 @@ pub(crate) fn open_segments(disk: &dyn Disk) -> Result<Vec<SegmentFile>, OpenErr
                 return Err(OpenError::Newer {
                     file,
                     version,
-                    known: NEWEST_VERSION,
+                    known: VERSION,
                 });
             }
         };

@@ -7,7 +7,7 @@
 //! ```text
 //! offset  bytes
 //!      0      8  "STERNLOG"
-//!      8      4  version of the format: 1, or 2 if the file stands for others, too
+//!      8      4  version of the format: 1
 //!     12      4  flags; 1: frames were taken out, so numbers of frames may be missing
 //!     16     16  identity of the store, drawn when it is made
 //!     32      8  number of the segment
@@ -17,7 +17,7 @@
 //!     60      4  CRC-32C of the 60 bytes before
 //! ```
 //!
-//! Every version of the format has its number and its checksum in these places. Files for which another stands are
+//! Each later version is to have its number and its checksum in these places, so that it is told from damage. Files for which another stands are
 //! those of a rewriting that did not come to remove them; they do not count.
 
 use std::ops::RangeInclusive;
@@ -30,14 +30,8 @@ use crate::disk::DiskFile;
 /// The folder of segments and their indexes.
 pub(crate) const FOLDER: &str = "log";
 
-/// The version of a file that stands for itself.
-const VERSION: u32 = 1;
-
-/// The version of a file that stands for others, too.
-const JOINED_VERSION: u32 = 2;
-
-/// The newest version that is read.
-pub(crate) const NEWEST_VERSION: u32 = JOINED_VERSION;
+/// The version of the format.
+pub(crate) const VERSION: u32 = 1;
 
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
 
@@ -71,12 +65,7 @@ impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
-        let version = if self.joined > 0 {
-            JOINED_VERSION
-        } else {
-            VERSION
-        };
-        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         let flags = if self.has_gaps { HAS_GAPS } else { 0 };
         bytes[12..16].copy_from_slice(&flags.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.identity);
@@ -113,9 +102,9 @@ impl SegmentHeader {
             Some((version, header))
         };
         match read() {
-            Some((version, _)) if version > NEWEST_VERSION => Err(HeaderError::Newer(version)),
-            Some((_, header)) => Ok(header),
-            None => Err(HeaderError::Damaged),
+            Some((VERSION, header)) => Ok(header),
+            Some((version, _)) if version > VERSION => Err(HeaderError::Newer(version)),
+            _ => Err(HeaderError::Damaged),
         }
     }
 }
@@ -222,17 +211,7 @@ mod tests {
             has_gaps: true,
             joined: 3,
         };
-        let alone = SegmentHeader {
-            joined: 0,
-            ..header
-        };
-        assert_eq!(alone.encode()[8], 1, "older programs read it");
-        assert_eq!(SegmentHeader::decode(&alone.encode()), Ok(alone));
         let bytes = header.encode();
-        assert_eq!(
-            bytes[8], 2,
-            "older programs would count what it stands for twice"
-        );
         assert_eq!(SegmentHeader::decode(&bytes), Ok(header));
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes;
@@ -256,10 +235,12 @@ mod tests {
             joined: 0,
         };
         let mut bytes = header.encode();
-        bytes[8] = 3;
-        let checksum = crc32c::crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&checksum.to_le_bytes());
-        assert_eq!(SegmentHeader::decode(&bytes), Err(HeaderError::Newer(3)));
+        for (version, expected) in [(0, HeaderError::Damaged), (2, HeaderError::Newer(2))] {
+            bytes[8] = version;
+            let checksum = crc32c::crc32c(&bytes[..60]);
+            bytes[60..].copy_from_slice(&checksum.to_le_bytes());
+            assert_eq!(SegmentHeader::decode(&bytes), Err(expected));
+        }
     }
 
     #[test]

@@ -220,14 +220,14 @@ fn a_store_of_a_newer_version_is_refused_by_name() {
     let disk = store(true);
     let name = log_files(&disk, ".log").remove(1);
     let mut bytes = disk.content(&name).unwrap();
-    bytes[8] = 3;
+    bytes[8] = 2;
     let checksum = crc32c::crc32c(&bytes[..60]);
     bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
     disk.open(&name).unwrap().write_at(0, &bytes[..64]).unwrap();
     let error = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]).unwrap_err();
     let text = error.to_string();
     assert!(
-        text.contains(&name) && text.contains("version 3") && text.contains("knows 2"),
+        text.contains(&name) && text.contains("version 2") && text.contains("knows 1"),
         "{text}"
     );
 }

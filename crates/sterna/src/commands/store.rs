@@ -463,9 +463,8 @@ mod tests {
             fs::write(&lines, &whole[..cut]).unwrap();
             let why = output(&import).unwrap_err();
             assert!(why.contains("line "), "{cut}: {why}");
-            let left = fs::read_dir(&there).unwrap();
-            let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
-            assert_eq!(left, ["lock"], "{cut}: a broker would start with it");
+            let left = fs::read_dir(&there).unwrap().count();
+            assert_eq!(left, 0, "{cut}: a broker would start with it");
         }
         // The rest of one that was killed is in nobody's way.
         fs::create_dir_all(there.join("store.importing/log")).unwrap();

@@ -13,7 +13,7 @@ use crate::engine::sessions::key_of;
 use crate::engine::{Core, retained};
 use crate::owners::Key;
 use crate::tail;
-use crate::wire::{self, EncodedRun};
+use crate::wire::EncodedRun;
 
 /// Messages of one topic on their way into the log.
 struct Entry {
@@ -21,8 +21,6 @@ struct Entry {
     /// By what NATS knows it again.
     id: String,
     run: EncodedRun,
-    /// Bytes of the run's records, at most, where all of them are whole.
-    whole_bytes: usize,
     messages: Vec<Waiting>,
 }
 
@@ -32,20 +30,17 @@ impl Entry {
             subject,
             id,
             run: EncodedRun::new(shard),
-            whole_bytes: 0,
             messages: Vec::new(),
         }
     }
 
-    /// Whether a message may be added. A node that reads no brief records may come while the entry waits: it is to fit
-    /// with whole ones, too.
+    /// Whether a message may be added.
     fn has_room(&self, message: &Message, most_bytes: usize) -> bool {
-        self.messages.len() < MOST_IN_ENTRY && self.whole_bytes + message.body_bytes() < most_bytes
+        self.messages.len() < MOST_IN_ENTRY && self.run.bytes() + message.body_bytes() < most_bytes
     }
 
     fn push(&mut self, one: Waiting, may_be_brief: bool) {
         self.run.push(&one.message, may_be_brief);
-        self.whole_bytes += one.message.body_bytes() + wire::RECORD_OVERHEAD_BYTES;
         self.messages.push(one);
     }
 }
@@ -148,7 +143,6 @@ impl Core {
         let mut waiting = self.log.waiting.borrow_mut();
         let (mut entries, mut records) = (Vec::<Entry>::new(), Vec::new());
         let mut topics = HashMap::<Box<str>, Option<usize>>::new();
-        let may_be_brief = self.table.borrow().version() >= wire::BRIEF;
         while let Some(item) = waiting.pop_front() {
             let one = match item {
                 Item::Message(one) => one,
@@ -196,7 +190,7 @@ impl Core {
                     at
                 }
             };
-            entries[at].push(one, may_be_brief);
+            entries[at].push(one, true);
         }
         (entries, records)
     }
@@ -234,9 +228,7 @@ impl Core {
         }
         let writes = entries.into_iter().map(|entry| {
             // All nodes read the log, also one that has joined while the entry was waiting.
-            let version = self.table.borrow().version();
-            let messages = entry.messages.iter().map(|one| &*one.message);
-            let payload = wire::batch([&*entry.run.for_version(version, messages)]);
+            let payload = self.batch([&entry.run]);
             let bytes = payload.len();
             let mut publish = (PublishMessage::build().payload(payload)).message_id(&entry.id);
             // A message that settles a record has a name, and so it is alone.
@@ -311,6 +303,7 @@ mod tests {
     use crate::engine::offline::{self, Silent};
     use crate::engine::outgoing::LiveByNode;
     use crate::settings::Settings;
+    use crate::wire;
 
     #[test]
     fn records_overtake_messages_of_other_turns_and_not_each_other() {
@@ -342,15 +335,13 @@ mod tests {
         assert!(stuck.lets_pass(&mark("b")));
     }
 
-    /// A node that reads no brief records may come while an entry waits.
     #[tokio::test]
-    async fn an_entry_fits_where_its_records_are_whole() {
+    async fn an_entry_has_as_much_as_a_batch_and_its_records_are_brief() {
         let settings = Settings {
             batch_bytes: 20_000,
             ..Settings::sample(None)
         };
         let core = offline::core(settings, |_| Silent).await;
-        offline::has_heard_all(&core);
         let topic = "plant/line/machine/temperature";
         let header = MessageHeader::default();
         let message = Message::copy(topic, &[], &[7; 20], header).expect("it fits");
@@ -370,18 +361,18 @@ mod tests {
         };
         core.sort(0, turn, Vec::new(), &mut LiveByNode::new());
         let (mut serial, mut messages) = (0, 0);
+        let mut counts = Vec::new();
         while messages < 2_000 {
             let (entries, _) = core.next_entries(&mut serial);
             assert_eq!(entries.len(), 1, "all are of one topic");
             let entry = &entries[0];
             messages += entry.messages.len();
-            let all = entry.messages.iter().map(|one| &*one.message);
-            let whole = entry.run.for_version(wire::QUEUES, all);
-            let payload = wire::batch([&*whole]);
-            let brief = wire::batch([&entry.run]);
-            assert!(brief.len() < payload.len(), "the test is of brief records");
+            counts.push(entry.messages.len());
+            let payload = core.batch([&entry.run]);
             let room = core.batch_bytes() + wire::RECORD_OVERHEAD_BYTES;
             assert!(payload.len() <= room, "{} bytes", payload.len());
         }
+        // Whole ones have the topic, and 50 bytes and more.
+        assert!(counts[0] > 20_000 / 50, "{counts:?}");
     }
 }

@@ -28,7 +28,6 @@ use crate::commits::Part;
 use crate::owners::Key;
 use crate::port::LogView;
 use crate::tail::Tail;
-use crate::wire;
 pub(super) use appending::name_in;
 use needs::Needs;
 use repeating::Repeats;
@@ -155,7 +154,7 @@ impl Core {
 
     /// The messages of an entry, with their positions.
     fn messages_of(&self, sequence: u64, payload: &[u8]) -> Vec<(u64, Message)> {
-        match wire::read(payload) {
+        match self.read(payload) {
             Ok(runs) => {
                 let count = runs.iter().map(|run| run.messages.len()).sum::<usize>();
                 let mut found = Vec::with_capacity(count.min(MOST_IN_ENTRY));

@@ -131,7 +131,8 @@ impl Core {
     /// Appends entries and returns those that NATS does not have.
     async fn append_exports(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let writes = entries.into_iter().map(|entry| {
-            let payload = wire::batch([&entry.run]);
+            // Regions do not hear what others read.
+            let payload = wire::batch(self.reads().lowest, [&entry.run]);
             let bytes = payload.len();
             let mut publish = PublishMessage::build()
                 .payload(payload)

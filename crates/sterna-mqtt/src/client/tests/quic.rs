@@ -56,7 +56,8 @@ fn a_lane_can_end() {
     client.feed(&ack(Packet::PubRec, 1)).unwrap();
     client.sent();
     let lane = Lane(4);
-    let content = crate::session::Content::UNKNOWN;
+    let none = PublishProperties::EMPTY;
+    let content = crate::session::Content::of("t", false, &none, b"");
     client.session.receive(lane, id(9), false, content);
     client.session.mark_received(lane, id(9));
     client.connection.lane_closed(&mut client.session, lane);

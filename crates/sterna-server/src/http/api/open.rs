@@ -519,10 +519,6 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
                     Kind::StoreFull,
                     "the store has no room for the subscription",
                 ),
-                SubscribeError::NoSharedInCluster => Trouble::new(
-                    Kind::InvalidFilter,
-                    "an older node of the cluster has no shared subscriptions",
-                ),
                 SubscribeError::NoQueueInCluster => Trouble::new(
                     Kind::InvalidFilter,
                     "a queue of a cluster is kept by its nodes",
