@@ -73,6 +73,13 @@ impl MemoryStore {
         locked(&self.state).records.keys().cloned().collect()
     }
 
+    /// Bytes of the values of all records.
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        let state = locked(&self.state);
+        state.records.values().map(|value| value.len()).sum()
+    }
+
     /// Number of appends so far.
     #[must_use]
     pub fn appends(&self) -> u64 {
