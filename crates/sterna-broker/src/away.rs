@@ -7,6 +7,9 @@
 //! A session has few spans, as a rule one. A client that comes and goes without reading has many, so there is a bound:
 //! with more, the shortest is forgotten. Its messages count then as if a consumer had been connected. So more is
 //! kept than by a complete list, and nothing is lost that such a list would keep.
+//!
+//! A session that lost its consumer because it held most of the log of a store that was nearly full is *limited*: its
+//! last span lasts until it has read all (`broker/pinning.rs`).
 
 use crate::limits::QueueFull;
 use crate::records::{Fields, HIGHEST_PLACE, put_number};
@@ -29,10 +32,6 @@ pub(crate) struct Span {
 pub(crate) struct Spans(Vec<Span>);
 
 impl Spans {
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Span> {
         self.0.iter().copied()
     }
@@ -86,13 +85,15 @@ impl Spans {
         (until > position).then_some(until)
     }
 
-    /// Notes a position that is done with, in one piece with others of the same span of `within`.
-    pub(crate) fn add(&mut self, position: u64, within: &Self) {
+    /// Notes a position that is done with, in one piece with the one `after` which it comes, if both are in one span of
+    /// `within`. There is nothing between them that is not done with.
+    pub(crate) fn add(&mut self, position: u64, after: Option<u64>, within: &Self) {
         if self.contains(position) {
             return;
         }
         let behind = self.0.partition_point(|span| span.from <= position);
         if let Some(before) = behind.checked_sub(1).and_then(|at| self.0.get_mut(at))
+            && after == Some(before.until - 1)
             && within.of(before.until - 1) == within.of(position)
         {
             before.until = position + 1;
@@ -177,13 +178,13 @@ impl Amount {
         self.bytes += body_bytes as u64;
     }
 
-    fn remove(&mut self, body_bytes: usize) {
+    pub(crate) fn remove(&mut self, body_bytes: usize) {
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(body_bytes as u64);
     }
 
     /// Whether it is within a limit. One message may have any size.
-    const fn fits(self, limit: Self) -> bool {
+    pub(crate) const fn fits(self, limit: Self) -> bool {
         self.messages <= limit.messages && (self.bytes <= limit.bytes || self.messages <= 1)
     }
 }
@@ -194,6 +195,8 @@ pub(crate) struct Allowance {
     /// Where the last of its spans ends.
     pub(crate) until: u64,
     rule: Rule,
+    /// The last message that did not stay, if all that has come since was none that counts.
+    last_dropped: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,7 +217,11 @@ impl Allowance {
             },
             QueueFull::DropOldest => Rule::Oldest { unread },
         };
-        Self { until, rule }
+        Self {
+            until,
+            rule,
+            last_dropped: None,
+        }
     }
 
     /// Whether the next message stays. One that does is to be [taken](Self::take); one that does not is passed with this.
@@ -236,8 +243,14 @@ impl Allowance {
         }
     }
 
+    /// Notes the position of a message that does not stay, and returns that of the one before.
+    pub(crate) const fn dropped(&mut self, position: u64) -> Option<u64> {
+        self.last_dropped.replace(position)
+    }
+
     /// A message that stays was read.
     pub(crate) fn take(&mut self, body_bytes: usize) {
+        self.last_dropped = None;
         match &mut self.rule {
             Rule::Newest { taken, .. } => taken.add(body_bytes),
             Rule::Oldest { unread } => unread.remove(body_bytes),
@@ -246,6 +259,7 @@ impl Allowance {
 
     /// A message that stays is to be read again.
     pub(crate) fn give_back(&mut self, body_bytes: usize) {
+        self.last_dropped = None;
         match &mut self.rule {
             Rule::Newest { taken, is_full } => {
                 taken.remove(body_bytes);

@@ -29,6 +29,8 @@ pub(crate) struct Cursor {
     pub(crate) away: Spans,
     /// What its queue had no room for.
     pub(crate) dropped: Spans,
+    /// Whether all counts that is published until it has read all: see `away.rs`.
+    pub(crate) is_limited: bool,
 }
 
 /// Where a position is in a rising list, or is to be.
@@ -98,8 +100,15 @@ impl Cursor {
     }
 
     /// Notes that the session's queue had no room for a message.
-    pub(crate) fn drop_position(&mut self, position: u64) {
-        self.dropped.add(position, &self.away);
+    ///
+    /// It joins the one `after` which it comes, where no other message was read between them.
+    pub(crate) fn drop_position(&mut self, position: u64, after: Option<u64>) {
+        self.dropped.add(position, after, &self.away);
+    }
+
+    /// The session's consumer is back. Returns whether it was away.
+    pub(crate) fn come_back(&mut self, position: u64) -> bool {
+        !self.is_limited && self.away.close(position)
     }
 
     /// Notes that a message is settled.
@@ -150,6 +159,7 @@ impl Cursor {
             put_number(&mut out, u64::from(failed.failures));
             after = failed.position;
         }
+        out.push(u8::from(self.is_limited));
         self.away.encode(&mut out, self.from);
         self.dropped.encode(&mut out, self.from);
         after = self.from;
@@ -186,6 +196,7 @@ impl Cursor {
                 failures: u16::try_from(fields.number()?).ok()?,
             });
         }
+        let is_limited = fields.byte()? != 0;
         let away = Spans::decode(&mut fields, from)?;
         let dropped = Spans::decode(&mut fields, from)?;
         let mut settled = Vec::new();
@@ -201,6 +212,7 @@ impl Cursor {
             failed,
             away,
             dropped,
+            is_limited,
         })
     }
 }
@@ -429,9 +441,9 @@ mod tests {
         };
         assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
         let away = Cursor::at(1 << 30);
-        assert!(away.encode().len() <= 9);
+        assert!(away.encode().len() <= 10);
         assert_eq!(
-            Cursor::decode(&[5, 1, 9, 0, 0, 0]),
+            Cursor::decode(&[5, 1, 9, 0, 0, 0, 0]),
             None,
             "before the first"
         );

@@ -30,7 +30,7 @@ const FIRST_MESSAGES: usize = 16;
 
 impl<P> Queues<P> {
     /// What counts against it was published while a session was away.
-    const fn away_limit(&self) -> Amount {
+    pub(crate) const fn away_limit(&self) -> Amount {
         Amount {
             messages: self.limits.away_messages,
             bytes: self.limits.away_bytes,
@@ -202,7 +202,7 @@ impl<P: DoorState> Broker<P> {
         let Some(reader) = &mut self.queues.sessions[slot].reader else {
             return;
         };
-        let was_away = reader.cursor.away.close(end);
+        let was_away = reader.cursor.come_back(end);
         if reader.awake_from.is_none() {
             reader.is_first = true;
             if let Some(until) = reader.cursor.away.until(reader.next, end) {
@@ -249,6 +249,7 @@ impl<P: DoorState> Broker<P> {
         });
         if let Some(latest) = latest {
             if self.replay(now_ms, slot, latest, end) {
+                self.end_limited(slot, end);
                 let length = self.enter_routes(slot, end);
                 drop(appends);
                 self.catch_up_to(length);
@@ -294,7 +295,8 @@ impl<P: DoorState> Broker<P> {
         {
             self.reads -= 1;
             let is_taken = self.group_answered(now_ms, &mut answer)
-                || self.passing_answered(now_ms, &mut answer);
+                || self.passing_answered(now_ms, &mut answer)
+                || self.trim_answered(now_ms, &mut answer);
             if !is_taken {
                 self.read_answered(now_ms, answer);
             }
@@ -429,8 +431,9 @@ impl<P: DoorState> Broker<P> {
             (allowance.as_mut()).is_some_and(|allowance| !allowance.admits(body_bytes, limit));
         if is_dropped {
             // Its queue was full when it was published.
+            let after = allowance.and_then(|allowance| allowance.dropped(position));
             if let Some(reader) = &mut session.reader {
-                reader.cursor.drop_position(position);
+                reader.cursor.drop_position(position, after);
             }
             self.queues.lose(slot, Some(message), LossReason::Full);
             return true;
@@ -458,7 +461,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// As what a session gets a message of the log, by its subscriptions of today.
-    fn targets_of(&self, slot: u32, position: u64, message: &Message) -> Vec<Target> {
+    pub(super) fn targets_of(&self, slot: u32, position: u64, message: &Message) -> Vec<Target> {
         let session = &self.queues.sessions[slot];
         let topic = message.topic();
         let reader = session.reader.as_ref();

@@ -109,6 +109,21 @@ fn each(from: u32, to: u32) -> Vec<u32> {
     (from..to).collect()
 }
 
+/// Lets time pass, with all that the store answers.
+fn pass(cluster: &mut Cluster, seconds: u32) {
+    for _ in 0..seconds {
+        cluster.pass(1_000);
+        for _ in 0..4 {
+            for shard in 0..cluster.brokers.len() as u16 {
+                let now_ms = cluster.now_ms;
+                cluster.broker(shard).poll_store(now_ms);
+                cluster.collect(shard);
+            }
+            cluster.run();
+        }
+    }
+}
+
 /// The end of a connection, and the beginning of the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
@@ -355,6 +370,8 @@ struct Storm {
     limits: Limits,
     random: Random,
     client: Option<Client>,
+    /// Whether it lost its consumer for what it holds of the log, and may not have read all since.
+    is_limited: bool,
     /// Whether it is written that the consumer has left.
     is_left_written: bool,
     counts: Vec<Counts>,
@@ -388,6 +405,7 @@ impl Storm {
             limits,
             random,
             client: None,
+            is_limited: false,
             is_left_written: false,
             counts: Vec::new(),
             unread: BTreeSet::new(),
@@ -427,6 +445,7 @@ impl Storm {
                 Qos::AtLeastOnce,
             );
             self.counts.push(match self.client {
+                Some(_) if self.is_limited => Counts::Maybe,
                 Some(_) => Counts::No,
                 None if self.is_left_written => Counts::Yes,
                 None => Counts::Unwritten,
@@ -441,17 +460,16 @@ impl Storm {
         let lost = std::mem::take(&mut *self.lost.lock().expect("no panic"));
         let most = self.limits.away_messages as usize;
         for number in lost {
-            let at = (self.counted.iter().position(|&counted| counted == number))
-                .unwrap_or_else(|| panic!("{number} is lost, and does not count"));
-            let (before, behind) = (at, self.counted.len() - at);
-            match self.limits.queue_full {
-                QueueFull::DropNewest => {
-                    assert!(before >= most, "{number} is lost, with {before} before")
-                }
-                QueueFull::DropOldest => {
-                    assert!(behind > most, "{number} is lost, with {behind} behind")
-                }
-            }
+            // As it was when the connection began; or as it is, where the store has little room.
+            let lists = [self.counted.clone(), self.counted_now()];
+            let is_due = lists.iter().any(|counted| {
+                let at = counted.iter().position(|&counted| counted == number);
+                at.is_some_and(|at| match self.limits.queue_full {
+                    QueueFull::DropNewest => at >= most,
+                    QueueFull::DropOldest => counted.len() - at > most,
+                })
+            });
+            assert!(is_due, "{number} is lost, of {lists:?}");
             assert!(
                 self.unread.remove(&number) || self.again.remove(&number),
                 "{number} is lost twice"
@@ -459,15 +477,28 @@ impl Storm {
         }
     }
 
+    fn counted_now(&self) -> Vec<u32> {
+        let unread = self.unread.union(&self.again).copied();
+        let counts = |number: &u32| self.counts[*number as usize] > Counts::No;
+        unread.filter(counts).collect()
+    }
+
+    /// The store has little room left, for a while.
+    fn press(&mut self) {
+        let end = self.counts.len() as u64 + 1;
+        let before = 1 + self.random.below(end);
+        self.store.set_pressed_before(before);
+        self.pass();
+        if self.random.below(2) == 0 {
+            self.store.set_pressed_before(1);
+        }
+    }
+
     fn open(&mut self) {
         if self.client.is_some() && self.random.below(2) == 0 {
             return;
         }
-        let counts = &self.counts;
-        let unread = self.unread.union(&self.again).copied();
-        self.counted = unread
-            .filter(|&number| counts[number as usize] > Counts::No)
-            .collect();
+        self.counted = self.counted_now();
         self.unwritten_is(Counts::Yes);
         let shard = self.random.below(self.shards()) as u16;
         self.client = Some(self.cluster.open(shard, "s"));
@@ -526,8 +557,14 @@ impl Storm {
     }
 
     fn pass(&mut self) {
-        self.cluster.pass(1_000);
-        self.cluster.run();
+        let seconds = 1 + self.random.below(20) as u32;
+        pass(&mut self.cluster, seconds);
+        if let Some(client) = self.client
+            && self.cluster.was_evicted(client)
+        {
+            self.client = None;
+            self.is_limited = true;
+        }
         self.check_losses();
         self.is_left_written = true;
         self.unwritten_is(Counts::Yes);
@@ -580,6 +617,7 @@ impl Storm {
             }
             13..=15 => self.settle(),
             16..=17 => self.close(),
+            18 if self.random.below(3) == 0 => self.press(),
             18 => self.pass(),
             _ if self.random.below(3) == 0 => self.restart(),
             _ => {}
@@ -628,4 +666,64 @@ fn a_session_that_comes_and_goes_agrees_with_the_model() {
         }
         storm.finish();
     });
+}
+
+/// A reader that acknowledges nothing would fill the store: before that it is let go, once, and its limit holds until it
+/// has read all.
+#[test]
+fn who_holds_most_of_a_store_that_is_nearly_full_is_let_go_once() {
+    for queue_full in RULES {
+        let store = MemoryStore::new();
+        let limits = Limits {
+            unacknowledged: 20,
+            ..limits(50, queue_full)
+        };
+        let mut cluster = started(1, &limits, &store);
+        let client = subscriber(&mut cluster);
+        let other = cluster.open(0, "other");
+        cluster.subscribe(other, "t", qos(Qos::AtLeastOnce));
+        publish(&mut cluster, 0..500);
+        assert_eq!(take(&mut cluster, client).len(), 20);
+        assert_eq!(cluster.drain(other).len(), 500);
+        cluster.pass(20_000);
+        assert!(!cluster.was_evicted(client), "there is room");
+        store.set_pressed_before(300);
+        cluster.pass(20_000);
+        assert!(cluster.was_evicted(client));
+        assert!(!cluster.was_evicted(other));
+        assert_eq!(cluster.broker(0).take_let_go(), ["s".into()]);
+        assert_eq!(cluster.broker(0).counters().let_go, 1);
+        // It is back at once, and takes nothing again.
+        let client = cluster.open(0, "s");
+        publish(&mut cluster, 500..1_000);
+        assert_eq!(cluster.drain(other).len(), 500);
+        pass(&mut cluster, 20);
+        assert!(!cluster.was_evicted(client), "once");
+        assert_eq!(cluster.broker(0).take_let_go(), []);
+        // The store need not keep what it will not get.
+        let needs = store.last_needs().expect("the store wants to know them");
+        let wants = |position: u64| {
+            needs.readers.iter().any(|reader| {
+                let filters = &mut reader.filters.iter();
+                filters.any(|filter| (filter.since..filter.until).contains(&position))
+                    && position >= reader.from
+            })
+        };
+        let (dropped, kept) = match queue_full {
+            QueueFull::DropNewest => (900, 520),
+            QueueFull::DropOldest => (600, 980),
+        };
+        assert!(wants(100) && !wants(dropped) && wants(kept), "{needs:?}");
+        store.set_pressed_before(1);
+        let expected = match queue_full {
+            QueueFull::DropNewest => each(0, 550),
+            QueueFull::DropOldest => [each(0, 500), each(950, 1_000)].concat(),
+        };
+        assert_eq!(all_of(&mut cluster, client), expected);
+        // It has read all: what is published while it is connected does not count.
+        publish(&mut cluster, 1_000..1_200);
+        cluster.close(client, Close::LOST);
+        let client = cluster.open(0, "s");
+        assert_eq!(all_of(&mut cluster, client), each(1_000, 1_200));
+    }
 }
