@@ -256,12 +256,15 @@ impl<P: DoorState> Broker<P> {
         let drops_oldest = self.queues.limits.queue_full == QueueFull::DropOldest;
         self.take_in(&mut answer.messages);
         let first_counted = trim.counted;
+        // Some that are behind where it reads on may be in flight.
+        let held = self.queues.held(slot);
         for (position, message) in answer.messages {
             let reader = self.queues.sessions[slot].reader.as_ref();
             let counts = reader.is_some_and(|reader| {
                 reader.cursor.counts(position) && reader.cursor.wants(position).is_some()
             });
             if !counts
+                || held.binary_search(&position).is_ok()
                 || message.is_expired(now_ms)
                 || self.targets_of(slot, position, &message).is_empty()
             {

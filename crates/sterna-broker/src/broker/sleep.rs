@@ -103,7 +103,7 @@ impl<P> Queues<P> {
     }
 
     /// The positions of what a session has in its queue and its ledger, rising.
-    fn held(&self, slot: u32) -> Vec<u64> {
+    pub(crate) fn held(&self, slot: u32) -> Vec<u64> {
         let session = &self.sessions[slot];
         let mut held = Vec::new();
         for list in [session.ledger, session.pending] {
@@ -377,9 +377,11 @@ impl<P: DoorState> Broker<P> {
         let Some(mut count) = reader.and_then(|reader| reader.count.take()) else {
             return;
         };
+        let held = self.queues.held(slot);
         for (position, message) in messages {
             let reader = self.queues.sessions[slot].reader.as_ref();
             let is_counted = *position < count.until
+                && held.binary_search(position).is_err()
                 && !message.is_expired(now_ms)
                 && reader.is_some_and(|reader| {
                     reader.cursor.counts(*position) && reader.cursor.wants(*position).is_some()

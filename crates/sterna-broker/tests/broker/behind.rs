@@ -469,7 +469,18 @@ impl Storm {
                     QueueFull::DropOldest => counted.len() - at > most,
                 })
             });
-            assert!(is_due, "{number} is lost, of {lists:?}");
+            assert!(
+                is_due,
+                "{number} is lost, which counts {:?}, is unread {}, sent {}, settled {}, again {}, with {:?} {:?} limited {}: {lists:?}",
+                self.counts[number as usize],
+                self.unread.contains(&number),
+                self.sent.iter().any(|(_, sent)| *sent == number),
+                self.settled.contains(&number),
+                self.again.contains(&number),
+                self.limits.queue_full,
+                self.client,
+                self.is_limited,
+            );
             assert!(
                 self.unread.remove(&number) || self.again.remove(&number),
                 "{number} is lost twice"
@@ -608,7 +619,15 @@ impl Storm {
     }
 
     fn step(&mut self) {
-        match self.random.below(20) {
+        let step = self.random.below(20);
+        if std::env::var_os("STERNA_MODEL_TRACE").is_some() {
+            let published = self.counts.len();
+            eprintln!(
+                "{step} with {published}, {:?}, sent {:?}",
+                self.client, self.sent
+            );
+        }
+        match step {
             0..=6 => self.publish(),
             7..=9 => self.open(),
             10..=12 => {
