@@ -10,6 +10,9 @@ import time
 
 from step import QUIET_S, V5, Step, equal, expect, step
 
+# Messages that a reader is behind: more than it may have in flight, and than wait for it in memory.
+BEHIND = 3_000
+
 # --------------------------------------------------------------------------- wills
 
 
@@ -202,3 +205,20 @@ async def redelivery(t: Step) -> None:
     await again.ack(2)
     await publisher.publish(t.topic("q"), b"next", 1)
     equal((await again.receive()).payload, b"next", "message after the redelivery")
+
+
+@step("behind-and-lost")
+async def behind_and_lost(t: Step) -> None:
+    # [MQTT-4.4.0-1] [MQTT-4.5.0-1]: all that was published to a connected client that acknowledges nothing is its own,
+    # however its connection ends.
+    publisher = await t.client("p")
+    first = await t.client("s", persistent=True, manual_ack=True)
+    await first.subscribe(t.topic("q"), 1)
+    await publisher.burst(t.topic("q"), 1, BEHIND)
+    await first.receive()
+    await first.abort()
+    again = await t.client("s", persistent=True)
+    t.resumed(again)
+    got = [int((await again.receive()).payload) for _ in range(BEHIND)]
+    equal(got, list(range(BEHIND)), "what came after the connection was lost")
+    await t.silent(again, publisher, "a message came twice")

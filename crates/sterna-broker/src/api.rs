@@ -531,6 +531,8 @@ pub enum EvictReason {
     StoreFull,
     /// The state of the session is more than the cluster keeps of one (MQTT: Quota exceeded).
     TooLarge,
+    /// The store is nearly full, and the session holds most of its log (MQTT: Quota exceeded).
+    FarBehind,
 }
 
 /// The content of a queue.

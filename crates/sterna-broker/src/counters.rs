@@ -22,6 +22,8 @@ pub struct Counters {
     pub refused_messages: [u64; crate::PublishRefusal::ALL.len()],
     /// Times that a session fell behind its publishers, and reads the log since.
     pub fallen_behind: u64,
+    /// Consumers that were let go because their session held most of the log of a store that was nearly full.
+    pub let_go: u64,
     /// QoS 0 messages dropped because they had waited too long.
     pub dropped_late: u64,
     /// QoS 0 messages dropped because the consumer was away.

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::away::{Allowance, Amount, Spans};
 use crate::records::{Fields, HIGHEST_PLACE, put_number};
 use crate::session::Subscription;
 
@@ -23,6 +24,13 @@ pub(crate) struct Cursor {
     pub(crate) settled: Vec<u64>,
     /// Positions from `from` on that have failed before, rising; of a session, those that were sent before.
     pub(crate) failed: VecDeque<Unsettled>,
+    /// What was published while its consumer was away and is not read: see `away.rs`. The last span lasts while that is
+    /// away.
+    pub(crate) away: Spans,
+    /// What its queue had no room for.
+    pub(crate) dropped: Spans,
+    /// Whether all counts that is published until it has read all: see `away.rs`.
+    pub(crate) is_limited: bool,
 }
 
 /// Where a position is in a rising list, or is to be.
@@ -75,8 +83,32 @@ impl Cursor {
         if self.settled.binary_search(&position).is_ok() {
             return None;
         }
-        let at = find(&self.failed, position);
-        Some(at.map_or(0, |at| self.failed[at].failures))
+        match find(&self.failed, position) {
+            Ok(at) => Some(self.failed[at].failures),
+            Err(_) => (!self.dropped.contains(position)).then_some(0),
+        }
+    }
+
+    /// The session's consumer leaves, or has left before this position.
+    pub(crate) fn leave(&mut self, position: u64) {
+        self.away.open(position.max(self.from));
+    }
+
+    /// Whether a message counts against the limits of the session's queue.
+    pub(crate) fn counts(&self, position: u64) -> bool {
+        self.away.contains(position) && !self.was_sent(position)
+    }
+
+    /// Notes that the session's queue had no room for a message.
+    ///
+    /// It joins the one `after` which it comes, where no other message was read between them.
+    pub(crate) fn drop_position(&mut self, position: u64, after: Option<u64>) {
+        self.dropped.add(position, after, &self.away);
+    }
+
+    /// The session's consumer is back. Returns whether it was away.
+    pub(crate) fn come_back(&mut self, position: u64) -> bool {
+        !self.is_limited && self.away.close(position)
     }
 
     /// Notes that a message is settled.
@@ -99,7 +131,14 @@ impl Cursor {
         self.unsettled.retain(|one| one.position > position);
         self.failed.retain(|one| one.position > position);
         self.settled.retain(|&settled| settled > position);
-        self.from = self.from.max(position + 1);
+        self.move_to(self.from.max(position + 1));
+    }
+
+    /// Everything before a position is settled, but for what is listed.
+    fn move_to(&mut self, from: u64) {
+        self.from = from;
+        self.away.trim(from);
+        self.dropped.trim(from);
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -120,6 +159,9 @@ impl Cursor {
             put_number(&mut out, u64::from(failed.failures));
             after = failed.position;
         }
+        out.push(u8::from(self.is_limited));
+        self.away.encode(&mut out, self.from);
+        self.dropped.encode(&mut out, self.from);
         after = self.from;
         for &settled in &self.settled {
             put_number(&mut out, settled - after);
@@ -154,6 +196,9 @@ impl Cursor {
                 failures: u16::try_from(fields.number()?).ok()?,
             });
         }
+        let is_limited = fields.byte()? != 0;
+        let away = Spans::decode(&mut fields, from)?;
+        let dropped = Spans::decode(&mut fields, from)?;
         let mut settled = Vec::new();
         after = from;
         while !fields.rest().is_empty() {
@@ -165,6 +210,9 @@ impl Cursor {
             unsettled,
             settled,
             failed,
+            away,
+            dropped,
+            is_limited,
         })
     }
 }
@@ -185,12 +233,10 @@ pub(crate) struct Reader {
     pub(crate) leaves_at: u64,
     /// The lowest position that a restart would need.
     pub(crate) needed: u64,
-    /// While it catches up after being away: how much it may still take.
+    /// While it catches up after being away: how much it may still take of what was published then.
     pub(crate) allowance: Option<Allowance>,
-    /// While it finds out what its queue would have dropped.
+    /// While it finds out how much that is.
     pub(crate) count: Option<Box<Count>>,
-    /// Positions that its queue would have dropped: from the first on, before the second.
-    pub(crate) dropped: (u64, u64),
     /// Subscriptions that began behind the place where a restart would read, with the positions where. Earlier
     /// publications are not theirs. [MQTT-3.8.4-3]
     pub(crate) recent: Vec<(Arc<str>, u64)>,
@@ -207,17 +253,6 @@ pub(crate) struct Reader {
     /// The number of settled positions at which its cursor is written before it is time to. It is twice as much as the
     /// last writing has left: else each message would write all of them again.
     write_at: usize,
-}
-
-/// The part of the log that was written while a session was away, and the limits of its queue there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Allowance {
-    /// Where the part ends.
-    pub(crate) until: u64,
-    /// Messages that it may still take.
-    pub(crate) messages: usize,
-    /// Bytes that it may still take.
-    pub(crate) bytes: usize,
 }
 
 /// A subscription that has ended, or has other options since: what was published before is read by it.
@@ -240,48 +275,15 @@ impl Past {
     }
 }
 
-/// A first reading of what was written while a session was away. It finds the messages that a full queue
-/// would have dropped to make room for later ones.
+/// A first reading of what was published while a session was away, where the oldest of it make room for later ones.
 #[derive(Debug)]
 pub(crate) struct Count {
     /// Where the reading began, and begins again.
     pub(crate) start: u64,
     /// Where it ends.
     pub(crate) until: u64,
-    /// The latest messages that fit, with the bytes of their bodies.
-    latest: VecDeque<(u64, usize)>,
-    bytes: usize,
-    /// Messages that did not fit any more.
-    pub(crate) dropped: u64,
-}
-
-impl Count {
-    pub(crate) const fn new(start: u64, until: u64) -> Self {
-        Self {
-            start,
-            until,
-            latest: VecDeque::new(),
-            bytes: 0,
-            dropped: 0,
-        }
-    }
-
-    /// Counts a message in, and those out for which a queue of these limits has no room then.
-    pub(crate) fn add(&mut self, position: u64, body_bytes: usize, messages: usize, bytes: usize) {
-        self.latest.push_back((position, body_bytes));
-        self.bytes += body_bytes;
-        while self.latest.len() > messages.max(1) || (self.bytes > bytes && self.latest.len() > 1) {
-            let dropped = self.latest.pop_front();
-            self.bytes -= dropped.map_or(0, |(_, body_bytes)| body_bytes);
-            self.dropped += 1;
-        }
-    }
-
-    /// The first message that is left.
-    pub(crate) fn first(&self) -> u64 {
-        let first = self.latest.front();
-        first.map_or(self.until, |&(position, _)| position)
-    }
+    /// What counts.
+    pub(crate) unread: Amount,
 }
 
 impl Reader {
@@ -303,7 +305,6 @@ impl Reader {
             awake_from: None,
             allowance: None,
             count: None,
-            dropped: (0, 0),
             recent: Vec::new(),
             past: Vec::new(),
             held_until: 0,
@@ -349,10 +350,10 @@ impl Reader {
 
     /// The allowance in which a message of the log counts; `None` where it counts in none.
     pub(crate) fn allowance_at(&mut self, position: u64) -> Option<&mut Allowance> {
-        // Messages before the cursor were in its queue or sent before.
-        let from = self.cursor.from;
-        let is_counted = |allowance: &&mut Allowance| (from..allowance.until).contains(&position);
-        self.allowance.as_mut().filter(is_counted)
+        let cursor = &self.cursor;
+        self.allowance
+            .as_mut()
+            .filter(|allowance| position < allowance.until && cursor.counts(position))
     }
 
     /// Gives up what it was about to read.
@@ -392,7 +393,7 @@ impl Reader {
         let from = cursor.from;
         let ahead = waiting.iter().copied().filter(|&position| position >= from);
         let low = ahead.fold(low, u64::min).max(from);
-        cursor.from = low;
+        cursor.move_to(low);
         // Messages that other shards are to hand over may come before these.
         cursor.failed.retain(|one| one.position >= low);
         for &position in sent.iter().filter(|&&position| position >= from) {
@@ -440,8 +441,12 @@ mod tests {
         };
         assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
         let away = Cursor::at(1 << 30);
-        assert!(away.encode().len() <= 7);
-        assert_eq!(Cursor::decode(&[5, 1, 9, 0]), None, "before the first");
+        assert!(away.encode().len() <= 10);
+        assert_eq!(
+            Cursor::decode(&[5, 1, 9, 0, 0, 0, 0]),
+            None,
+            "before the first"
+        );
         let highest = Cursor::at(HIGHEST_PLACE);
         assert_eq!(Cursor::decode(&highest.encode()), Some(highest.clone()));
         let beyond = HIGHEST_PLACE + 1;

@@ -196,6 +196,7 @@ impl GroupReader {
             unsettled: before.into(),
             failed: under_way.filter(|known| known.failures > 0).collect(),
             settled: self.settled.iter().copied().collect(),
+            ..Cursor::default()
         };
         self.needed = cursor.first();
         cursor

@@ -79,6 +79,7 @@
 
 mod account;
 mod api;
+mod away;
 mod broker;
 mod cache;
 mod check;

@@ -25,19 +25,25 @@ pub struct Limits {
     pub topic_levels: usize,
     /// Bytes of a topic name or filter; the wire format allows 65,535.
     pub topic_bytes: usize,
-    /// Messages of QoS 1 and 2 waiting in one session's queue. Those that were sent do not count. Nor do
-    /// retained messages that a subscription asked for, which are shared with the retained store.
+    /// Messages of QoS 1 and 2 waiting in memory in one session's queue. Those that were sent do not count. Nor do
+    /// retained messages that a subscription asked for, which are shared with the retained store. A session that is
+    /// kept in the store reads there what has no room.
     pub queued_messages: usize,
     /// Bytes of the bodies of one session's messages of QoS 1 and 2 that wait, or were sent and not
     /// settled. Where they fill it, sending waits for what is settled. One message may have any size
     /// where nothing else is held.
     pub queued_bytes: usize,
+    /// Messages of QoS 1 and 2 that the store keeps for one session of those that were published while it had no
+    /// consumer. What was published while it had one does not count, nor what was sent before.
+    pub away_messages: u64,
+    /// The same in bytes of their bodies. One message may have any size.
+    pub away_bytes: u64,
     /// Bytes of one session's messages of QoS 0 that wait: their bodies, and 64 for each.
     pub queued_qos0_bytes: usize,
     /// Time since its publication after which a message of QoS 0 that still waits is dropped, in
     /// milliseconds. Consumers on demand are not concerned.
     pub queued_qos0_age_ms: u64,
-    /// The way a message is treated where a session's queue is full by these limits. The same holds for a shared
+    /// The way a message is treated where a session's queue is full by these limits, in memory or in the store. The same holds for a shared
     /// subscription's queue that isn't kept. A kept queue refuses publications
     /// ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)).
     pub queue_full: QueueFull,
@@ -98,6 +104,8 @@ impl Default for Limits {
             topic_bytes: 65_535,
             queued_messages: 1_000, // Mosquitto and EMQX
             queued_bytes: 64 << 20,
+            away_messages: 1_000_000,
+            away_bytes: 256 << 20,
             queued_qos0_bytes: 16 << 20,
             queued_qos0_age_ms: 60_000,
             queue_full: QueueFull::DropNewest,

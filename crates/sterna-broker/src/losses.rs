@@ -64,33 +64,8 @@ impl Counters {
 impl<P> Queues<P> {
     /// A session's queue has lost a message; `None` for one that is not in memory.
     pub(crate) fn lose(&mut self, slot: u32, message: Option<&Message>, reason: LossReason) {
-        self.lose_several(slot, 1, message, reason);
-    }
-
-    /// A session's queue has lost several messages.
-    pub(crate) fn lose_many(&mut self, slot: u32, messages: u64, reason: LossReason) {
-        if messages > 0 {
-            self.lose_several(slot, messages, None, reason);
-        }
-    }
-
-    fn lose_several(
-        &mut self,
-        slot: u32,
-        messages: u64,
-        message: Option<&Message>,
-        reason: LossReason,
-    ) {
-        self.counters.count_losses(messages, reason);
-        if let Some(watcher) = &self.loss_watcher {
-            watcher.lost(Loss {
-                reason,
-                reader: &self.sessions[slot].client_id,
-                origin: message.map_or(Origin::NONE, Message::origin),
-                topic: message.map_or("", Message::topic),
-                messages,
-            });
-        }
+        let reader = Arc::clone(&self.sessions[slot].client_id);
+        self.lose_of_reader(&reader, message, reason);
     }
 
     /// The queue of a shared subscription of this shard has lost a message.
@@ -99,7 +74,7 @@ impl<P> Queues<P> {
         self.lose_of_reader(filter.as_deref().unwrap_or_default(), message, reason);
     }
 
-    /// The queue of a shared subscription has lost a message; `reader` is the whole filter.
+    /// A queue has lost a message; `reader` is a client identifier, or the whole filter of a shared subscription.
     pub(crate) fn lose_of_reader(
         &mut self,
         reader: &str,

@@ -8,10 +8,12 @@
 //! There may be a million readers. Those are listed that need the lowest positions, a few. Of the others it is said from
 //! where on the first of them needs something: from there on everything stays.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use rustc_hash::FxHashSet;
 
+use crate::away::Span;
 use crate::cursor::{Cursor, Past};
 use crate::group_reader::GroupRecord;
 use crate::message::fnv1a;
@@ -19,6 +21,9 @@ use crate::nodes::NIL;
 use crate::records::{Kind, SubscriptionRecord, split_key};
 use crate::route::topics_of_shared;
 use crate::session::BrokerSession;
+
+/// Spans that are left out of one session's needs: each has its filters once more.
+const MOST_LEFT_OUT: usize = 4;
 
 /// A topic filter by which a reader has messages of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -283,7 +288,33 @@ impl ReaderNeeds {
             until: past.until,
         };
         needs.filters = own.chain(reader.past.iter().map(past)).collect();
+        needs.leave_out(&reader.cursor);
         Some(needs)
+    }
+
+    /// Leaves out what the session's queue had no room for, where that is long.
+    fn leave_out(&mut self, cursor: &Cursor) {
+        let is_sent = |span: &Span| {
+            let mut failed = cursor.failed.iter();
+            failed.any(|one| (span.from..span.until).contains(&one.position))
+        };
+        let mut dropped: Vec<Span> = cursor
+            .dropped
+            .iter()
+            .filter(|span| !is_sent(span))
+            .collect();
+        dropped.sort_unstable_by_key(|span| Reverse(span.until - span.from));
+        for span in dropped.into_iter().take(MOST_LEFT_OUT) {
+            for at in 0..self.filters.len() {
+                let filter = &mut self.filters[at];
+                if filter.since < span.from && span.until < filter.until {
+                    let mut behind = filter.clone();
+                    behind.since = span.until;
+                    filter.until = span.from;
+                    self.filters.push(behind);
+                }
+            }
+        }
     }
 }
 

@@ -43,7 +43,6 @@ pub(crate) fn is_packable<P>(session: &BrokerSession<P>) -> bool {
         && reader.count.is_none()
         && reader.leaves_at == u64::MAX
         && reader.needed == reader.cursor.first()
-        && reader.dropped.1 <= reader.next
         && !session
             .subscriptions
             .iter()

@@ -544,6 +544,11 @@ impl<P> Queues<P> {
             // From here on the message is no other member's. [MQTT-4.8.2-5]
             self.release_from_group(slot, node, None);
         }
+        let reader = self.sessions[slot].reader.as_ref();
+        if reader.is_some_and(|reader| reader.cursor.away.contains(delivery.position)) {
+            // That it was sent is to be written: it counts no more.
+            self.mark_changed(slot);
+        }
         if !delivery.redelivered {
             self.counters.sent_messages += 1;
             self.counters.sent_bytes += delivery.message.payload().len() as u64;

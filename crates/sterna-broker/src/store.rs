@@ -244,6 +244,12 @@ pub trait Store: Send + fmt::Debug {
         1
     }
 
+    /// While the room for messages is nearly used up: the position before which most of the log is. The reader that needs
+    /// the oldest of it is to lose its consumer. It is 1 while there is room.
+    fn pressed_before(&self) -> u64 {
+        1
+    }
+
     /// How much the store wants to be told of what this shard's readers need ([`needs`](Self::needs)). `None` while it
     /// would make nothing of it.
     fn wanted_needs(&self) -> Option<NeedsLimits> {

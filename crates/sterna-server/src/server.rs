@@ -600,6 +600,8 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         topic_levels: usize::from(broker.maximum_topic_levels),
         queued_messages: broker.maximum_queued_messages as usize,
         queued_bytes: broker.maximum_queued_bytes as usize,
+        away_bytes: broker.maximum_away_bytes,
+        away_messages: broker.maximum_away_messages,
         queued_qos0_bytes: broker.maximum_queued_qos0_bytes as usize,
         queued_qos0_age_ms: broker.maximum_queued_qos0_age_ms,
         group_queued_messages: broker.maximum_group_queued_messages as usize,

@@ -108,6 +108,7 @@ impl From<&config::Store> for Settings {
             write_delay_ms: store.write_delay_ms,
             segment_bytes: store.segment_bytes,
             maximum_bytes: store.maximum_bytes,
+            pressed_percent: store.pressed_percent,
             minimum_free_bytes: store.minimum_free_bytes,
             maximum_unwritten_bytes: size(store.maximum_unwritten_bytes),
             checkpoint_interval_ms: store.checkpoint_interval_ms,

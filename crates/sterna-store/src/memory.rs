@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sterna_broker::{Appended, Committed, Frame, Full, Message, ReadAnswer, ReadRequest, Store};
+use sterna_broker::{
+    Appended, Committed, Frame, Full, LogNeeds, Message, NeedsLimits, ReadAnswer, ReadRequest,
+    Store,
+};
 
 /// Keeps the log and the records in memory, for as long as a handle on it exists. Clones are handles
 /// on the same state: each shard gets one.
@@ -27,6 +30,8 @@ struct State {
     is_stuck: bool,
     lacks_room: bool,
     refuses_next: bool,
+    pressed_before: u64,
+    needs: Option<LogNeeds>,
     /// Appends with a higher token are lost; `None` for none.
     last_kept: Option<u64>,
 }
@@ -51,6 +56,8 @@ impl MemoryStore {
             is_stuck: false,
             lacks_room: false,
             refuses_next: false,
+            pressed_before: 0,
+            needs: None,
             last_kept: None,
             ..locked(&self.state).clone()
         };
@@ -71,6 +78,13 @@ impl MemoryStore {
     #[must_use]
     pub fn keys(&self) -> Vec<Box<[u8]>> {
         locked(&self.state).records.keys().cloned().collect()
+    }
+
+    /// Bytes of the values of all records.
+    #[must_use]
+    pub fn record_bytes(&self) -> usize {
+        let state = locked(&self.state);
+        state.records.values().map(|value| value.len()).sum()
     }
 
     /// Number of appends so far.
@@ -105,6 +119,17 @@ impl MemoryStore {
         locked(&self.state).refuses_next = true;
     }
 
+    /// Says from now on that readers should need nothing before a position; 1 for no longer.
+    pub fn set_pressed_before(&self, position: u64) {
+        locked(&self.state).pressed_before = position;
+    }
+
+    /// What the readers of a shard need, as it was told last while there was little room.
+    #[must_use]
+    pub fn last_needs(&self) -> Option<LogNeeds> {
+        locked(&self.state).needs.clone()
+    }
+
     /// Refuses messages from now on, or no longer.
     pub fn set_full(&self, is_full: bool) {
         locked(&self.state).is_full = is_full;
@@ -128,6 +153,10 @@ impl Store for MemoryStore {
 
     fn is_full(&self) -> bool {
         locked(&self.state).is_full
+    }
+
+    fn pressed_before(&self) -> u64 {
+        locked(&self.state).pressed_before.max(1)
     }
 
     fn append(&mut self, frame: Frame<'_>) -> Result<Appended, Full> {
@@ -233,4 +262,17 @@ impl Store for MemoryStore {
     fn needed_from(&mut self, _: u64) {}
 
     fn hold_from(&mut self, _: u64) {}
+
+    fn wanted_needs(&self) -> Option<NeedsLimits> {
+        (self.pressed_before() > 1).then_some(NeedsLimits {
+            before: u64::MAX,
+            readers: 256,
+            filters: 1_024,
+            positions: 65_536,
+        })
+    }
+
+    fn needs(&mut self, needs: LogNeeds) {
+        locked(&self.state).needs = Some(needs);
+    }
 }

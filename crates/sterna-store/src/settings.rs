@@ -25,6 +25,9 @@ pub struct Settings {
     pub segment_bytes: u64,
     /// Bytes of the log above which messages are refused; 0 for no limit.
     pub maximum_bytes: u64,
+    /// The part of the log's room from which on readers that hold most of it are to let it go, in percent. The room ends
+    /// where messages are refused, by `maximum_bytes` or `minimum_free_bytes`.
+    pub pressed_percent: u32,
     /// Free bytes of the disk below which messages are refused.
     pub minimum_free_bytes: u64,
     /// Bytes that wait to be written above which messages are refused.
@@ -66,6 +69,7 @@ impl Default for Settings {
             write_delay_ms: 0,
             segment_bytes: 64 << 20,
             maximum_bytes: 0,
+            pressed_percent: 80,
             minimum_free_bytes: 256 << 20,
             maximum_unwritten_bytes: 64 << 20,
             checkpoint_interval_ms: 5_000,
@@ -113,6 +117,12 @@ impl Settings {
             return Err(format!(
                 "store.rewrite_least_percent: {} is not between 1 and 100",
                 self.rewrite_least_percent
+            ));
+        }
+        if !(1..=100).contains(&self.pressed_percent) {
+            return Err(format!(
+                "store.pressed_percent: {} is not between 1 and 100",
+                self.pressed_percent
             ));
         }
         if self.maximum_bytes != 0 && self.maximum_bytes < 2 * self.segment_bytes {

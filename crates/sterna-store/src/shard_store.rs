@@ -121,6 +121,10 @@ impl Store for ShardStore {
         self.handle.crowded_before()
     }
 
+    fn pressed_before(&self) -> u64 {
+        self.handle.pressed_before()
+    }
+
     fn wanted_needs(&self) -> Option<NeedsLimits> {
         self.handle.wanted_needs()
     }

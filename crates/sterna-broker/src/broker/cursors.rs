@@ -342,6 +342,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         let crowded = self.queues.store.crowded_before();
+        let pressed = self.queues.store.pressed_before();
         let mut survey = match self.surveys.under_way.take() {
             Some(survey) => survey,
             None => self.begin_survey(now_ms, crowded),
@@ -355,6 +356,9 @@ impl<P: DoorState> Broker<P> {
                 if needed < crowded {
                     self.passing.list_packed(slot);
                 }
+                if needed < pressed {
+                    self.pinning.list_packed(slot);
+                }
                 continue;
             }
             let Some(session) = sessions.get(slot) else {
@@ -367,6 +371,9 @@ impl<P: DoorState> Broker<P> {
                 if needed < crowded {
                     self.passing.list(slot, session);
                 }
+                if needed < pressed {
+                    self.pinning.list(slot, session, needed);
+                }
             }
         }
         self.pass(now_ms);
@@ -375,6 +382,7 @@ impl<P: DoorState> Broker<P> {
             self.surveys.under_way = Some(survey);
             return;
         }
+        self.relieve_store(now_ms, pressed);
         let needs = survey.behind.map(|behind| self.needs_of(behind));
         self.surveys.done = Some(Surveyed {
             lowest: survey.lowest,
@@ -382,7 +390,8 @@ impl<P: DoorState> Broker<P> {
             token: self.token(),
         });
         let interval_ms = self.queues.limits.survey_interval_ms;
-        let pause_ms = if self.passing.end_survey() {
+        let has_more = self.passing.end_survey();
+        let pause_ms = if has_more || pressed > 1 {
             interval_ms / SURVEYS_SOON
         } else {
             interval_ms

@@ -21,6 +21,7 @@ mod owned;
 mod parts;
 mod passing;
 mod peers;
+mod pinning;
 mod publish;
 mod relief;
 mod restore;
@@ -64,6 +65,7 @@ use branches::Far;
 use cursors::Surveys;
 use held::Held;
 use passing::Passing;
+use pinning::Pinning;
 use takeover::{Arrival, Fence};
 
 /// One shard's broker. `P` is the front door's state per session, opaque here.
@@ -112,6 +114,7 @@ pub struct Broker<P> {
     disowning: Vec<Change>,
     surveys: Surveys,
     passing: Passing,
+    pinning: Pinning,
     /// The rules in force; without them everything is allowed.
     rights: Option<Arc<dyn Rights>>,
     /// Counts the rules that were in force.
@@ -169,6 +172,7 @@ impl<P: DoorState> Broker<P> {
             disowning: Vec::new(),
             surveys: Surveys::default(),
             passing: Passing::default(),
+            pinning: Pinning::default(),
             rights: None,
             rights_version: 0,
             judging: None,

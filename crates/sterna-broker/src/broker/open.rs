@@ -636,7 +636,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Sees to a session whose consumer is gone, where no other has come.
-    fn leave(&mut self, now_ms: u64, slot: u32) {
+    pub(super) fn leave(&mut self, now_ms: u64, slot: u32) {
         let session = &mut self.queues.sessions[slot];
         match session.expiry_s {
             // [MQTT-4.1.0-2]

@@ -294,6 +294,12 @@ impl<P: DoorState> Broker<P> {
         };
         self.queues.sessions.insert(session);
         self.install_stored(now_ms, slot, stored, limits);
+        if !(self.queues.sessions[slot].reader.as_ref())
+            .is_some_and(|reader| reader.cursor.away.is_open())
+        {
+            // It was connected: its consumer left when the broker did.
+            self.mark_left(slot);
+        }
         self.queues.set_session_timer(slot);
         self.queues.pack(slot);
         true

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::DoorState;
-use crate::cursor::{Allowance, Count, Past, Reader};
+use crate::away::{Allowance, Amount};
+use crate::cursor::{Count, Past, Reader};
 use crate::index::{Found, merge};
 use crate::limits::QueueFull;
 use crate::losses::LossReason;
@@ -28,6 +29,14 @@ const STALLED_MS: u64 = 5;
 const FIRST_MESSAGES: usize = 16;
 
 impl<P> Queues<P> {
+    /// What counts against it was published while a session was away.
+    pub(crate) const fn away_limit(&self) -> Amount {
+        Amount {
+            messages: self.limits.away_messages,
+            bytes: self.limits.away_bytes,
+        }
+    }
+
     /// Makes a session read the log, from a message on that its queue has no room for. Its routes follow
     /// at the end of the call.
     pub(crate) fn fall_behind(&mut self, slot: u32, position: u64) {
@@ -94,7 +103,7 @@ impl<P> Queues<P> {
     }
 
     /// The positions of what a session has in its queue and its ledger, rising.
-    fn held(&self, slot: u32) -> Vec<u64> {
+    pub(crate) fn held(&self, slot: u32) -> Vec<u64> {
         let session = &self.sessions[slot];
         let mut held = Vec::new();
         for list in [session.ledger, session.pending] {
@@ -148,6 +157,20 @@ impl<P: DoorState> Broker<P> {
             self.remove_routes(slot);
         }
         self.drop_logged(slot);
+        self.mark_left(slot);
+    }
+
+    /// Notes that a session has no consumer from here on: what is published counts against its limits.
+    pub(super) fn mark_left(&mut self, slot: u32) {
+        let end = self.queues.store.next_position();
+        let session = &mut self.queues.sessions[slot];
+        // Messages that wait for a group are in the log, which has its own limit.
+        if !session.is_root()
+            && let Some(reader) = &mut session.reader
+        {
+            reader.cursor.leave(end);
+            self.queues.mark_changed(slot);
+        }
     }
 
     /// Drops what waits for a session that sleeps and is in the log: it is read again, in its order, and counts in the
@@ -164,8 +187,7 @@ impl<P: DoorState> Broker<P> {
             {
                 reader.next = reader.next.min(position);
                 if let Some(allowance) = reader.allowance_at(position) {
-                    allowance.messages += 1;
-                    allowance.bytes += entry.body_bytes() as usize;
+                    allowance.give_back(entry.body_bytes() as usize);
                 }
             }
             node = next;
@@ -175,24 +197,32 @@ impl<P: DoorState> Broker<P> {
 
     /// Lets a session that has a consumer again read what it has missed.
     pub(super) fn wake(&mut self, slot: u32) {
-        let limits = &self.queues.limits;
-        let allowance = Allowance {
-            until: self.queues.store.next_position(),
-            messages: limits.queued_messages,
-            bytes: limits.queued_bytes,
+        let end = self.queues.store.next_position();
+        let queue_full = self.queues.limits.queue_full;
+        let Some(reader) = &mut self.queues.sessions[slot].reader else {
+            return;
         };
-        // Messages that wait for a group are in the log, which has its own limit.
-        let is_root = self.queues.sessions[slot].is_root();
-        if let Some(reader) = &mut self.queues.sessions[slot].reader
-            && reader.awake_from.is_none()
-        {
+        let was_away = reader.cursor.come_back(end);
+        if reader.awake_from.is_none() {
             reader.is_first = true;
-            if !is_root && self.queues.limits.queue_full == QueueFull::DropOldest {
-                reader.count = Some(Box::new(Count::new(reader.next, allowance.until)));
-            } else if !is_root {
-                reader.allowance = Some(allowance);
+            if let Some(until) = reader.cursor.away.until(reader.next, end) {
+                let unread = Amount::default();
+                if queue_full == QueueFull::DropOldest {
+                    let start = reader.next;
+                    reader.count = Some(Box::new(Count {
+                        start,
+                        until,
+                        unread,
+                    }));
+                } else {
+                    reader.allowance = Some(Allowance::new(until, queue_full, unread));
+                }
             }
             self.queues.hungry.push(slot);
+        }
+        if was_away {
+            // In one frame with its presence: what is published from here on does not count, whatever happens.
+            self.queues.write_cursor(slot);
         }
     }
 
@@ -219,6 +249,7 @@ impl<P: DoorState> Broker<P> {
         });
         if let Some(latest) = latest {
             if self.replay(now_ms, slot, latest, end) {
+                self.end_limited(slot, end);
                 let length = self.enter_routes(slot, end);
                 drop(appends);
                 self.catch_up_to(length);
@@ -264,7 +295,8 @@ impl<P: DoorState> Broker<P> {
         {
             self.reads -= 1;
             let is_taken = self.group_answered(now_ms, &mut answer)
-                || self.passing_answered(now_ms, &mut answer);
+                || self.passing_answered(now_ms, &mut answer)
+                || self.trim_answered(now_ms, &mut answer);
             if !is_taken {
                 self.read_answered(now_ms, answer);
             }
@@ -320,7 +352,6 @@ impl<P: DoorState> Broker<P> {
             let reader = self.queues.sessions[slot].reader.as_ref();
             let is_wanted = reader.is_some_and(|reader| {
                 position >= reader.next
-                    && !(reader.dropped.0..reader.dropped.1).contains(&position)
                     && reader.cursor.wants(position).is_some()
                     && held.binary_search(&position).is_err()
             });
@@ -331,38 +362,35 @@ impl<P: DoorState> Broker<P> {
         }
         if let Some(reader) = &mut self.queues.sessions[slot].reader {
             reader.next = reader.next.max(reached);
-            if reader
+            reader
                 .allowance
-                .is_some_and(|allowance| allowance.until <= reached)
-            {
-                reader.allowance = None;
-            }
+                .take_if(|allowance| allowance.until <= reached);
         }
         self.queues.mark_changed(slot);
         is_done
     }
 
-    /// Finds out, up to the position `end`, which messages of the log a session's queue would have dropped for
-    /// later ones. With all of them counted, reading begins again.
+    /// Finds out, up to the position `end`, how much of the log counts against a session's limits. With all of it
+    /// counted, reading begins again.
     fn count(&mut self, now_ms: u64, slot: u32, messages: &[(u64, Arc<Message>)], end: u64) {
         let reader = self.queues.sessions[slot].reader.as_mut();
         let Some(mut count) = reader.and_then(|reader| reader.count.take()) else {
             return;
         };
-        let limits = &self.queues.limits;
-        let (most_messages, most_bytes) = (limits.queued_messages, limits.queued_bytes);
+        let held = self.queues.held(slot);
         for (position, message) in messages {
             let reader = self.queues.sessions[slot].reader.as_ref();
             let is_counted = *position < count.until
+                && held.binary_search(position).is_err()
                 && !message.is_expired(now_ms)
                 && reader.is_some_and(|reader| {
-                    // Messages before the cursor were in its queue or sent before.
-                    *position >= reader.cursor.from && reader.cursor.wants(*position).is_some()
+                    reader.cursor.counts(*position) && reader.cursor.wants(*position).is_some()
                 });
             if is_counted && !self.targets_of(slot, *position, message).is_empty() {
-                count.add(*position, message.body_bytes(), most_messages, most_bytes);
+                count.unread.add(message.body_bytes());
             }
         }
+        let queue_full = self.queues.limits.queue_full;
         let Some(reader) = &mut self.queues.sessions[slot].reader else {
             return;
         };
@@ -370,10 +398,8 @@ impl<P: DoorState> Broker<P> {
             reader.next = reader.next.max(end);
             reader.count = Some(count);
         } else {
-            let (dropped, first) = (count.dropped, count.first());
-            reader.dropped = (reader.cursor.from, first);
+            reader.allowance = Some(Allowance::new(count.until, queue_full, count.unread));
             reader.next = count.start;
-            self.queues.lose_many(slot, dropped, LossReason::Full);
         }
         self.queues.hungry.push(slot);
     }
@@ -390,31 +416,40 @@ impl<P: DoorState> Broker<P> {
         if targets.is_empty() {
             return true;
         }
-        if message.is_expired(now_ms) {
-            let reason = LossReason::Expired;
-            self.queues.lose(slot, Some(message), reason);
-            return true;
-        }
         let body_bytes = message.body_bytes();
+        let limit = self.queues.away_limit();
         let (most_messages, most_bytes) = self.queues.read_ahead();
         let session = &mut self.queues.sessions[slot];
+        let mut allowance =
+            (session.reader.as_mut()).and_then(|reader| reader.allowance_at(position));
+        if message.is_expired(now_ms) {
+            if let Some(allowance) = allowance {
+                allowance.pass(body_bytes);
+            }
+            self.queues.lose(slot, Some(message), LossReason::Expired);
+            return true;
+        }
+        let is_dropped =
+            (allowance.as_mut()).is_some_and(|allowance| !allowance.admits(body_bytes, limit));
+        if is_dropped {
+            // Its queue was full when it was published.
+            let after = allowance.and_then(|allowance| allowance.dropped(position));
+            if let Some(reader) = &mut session.reader {
+                reader.cursor.drop_position(position, after);
+            }
+            self.queues.lose(slot, Some(message), LossReason::Full);
+            return true;
+        }
         let waiting_bytes = session.account.pending_bytes as usize;
         let is_full = !session.pending.is_empty()
             && (session.pending.len() >= most_messages || waiting_bytes + body_bytes > most_bytes);
         if is_full {
             return false;
         }
-        if let Some(reader) = &mut session.reader
-            && let Some(allowance) = reader.allowance_at(position)
+        if let Some(allowance) =
+            (session.reader.as_mut()).and_then(|reader| reader.allowance_at(position))
         {
-            if allowance.messages == 0 || body_bytes > allowance.bytes {
-                // The queue was full when it was published.
-                allowance.messages = 0;
-                self.queues.lose(slot, Some(message), LossReason::Full);
-                return true;
-            }
-            allowance.messages -= 1;
-            allowance.bytes -= body_bytes;
+            allowance.take(body_bytes);
         }
         let reader = self.queues.sessions[slot].reader.as_ref();
         let was_sent = reader.is_some_and(|reader| reader.cursor.was_sent(position));
@@ -428,7 +463,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// As what a session gets a message of the log, by its subscriptions of today.
-    fn targets_of(&self, slot: u32, position: u64, message: &Message) -> Vec<Target> {
+    pub(super) fn targets_of(&self, slot: u32, position: u64, message: &Message) -> Vec<Target> {
         let session = &self.queues.sessions[slot];
         let topic = message.topic();
         let reader = session.reader.as_ref();

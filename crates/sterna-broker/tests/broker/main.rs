@@ -1,5 +1,6 @@
 //! The broker through its public face: one or several shards, virtual time, mail carried by hand.
 
+mod behind;
 mod choice;
 mod cluster;
 mod delivery;

@@ -272,18 +272,23 @@ impl Broker {
     }
 }
 
-/// The configuration of all lives. Limits of queues are far away: what they drop is not lost by a crash.
+/// The configuration of all lives. Limits of queues are far away: what they drop is not lost by a crash. Where sessions
+/// are kept, little of them fits in memory, so that readers are behind.
 fn configuration(addresses: &Addresses, durability: Durability) -> String {
     let mut text = String::from(
         "shards = 2\n\
          [log]\n\
          level = \"warn\"\n\
          [broker]\n\
-         maximum_queued_messages = 1000000\n\
          maximum_queued_bytes = 1073741824\n\
          maximum_group_queued_messages = 1000000\n\
          maximum_group_queued_bytes = 1073741824\n",
     );
+    let in_memory = match durability {
+        Durability::None => 1_000_000,
+        Durability::Commit | Durability::Interval | Durability::Memory => 50,
+    };
+    let _ = writeln!(text, "maximum_queued_messages = {in_memory}");
     let _ = writeln!(text, "[store]\n{}", durability.store());
     for queue in super::amqp::QUEUES {
         let _ = writeln!(text, "[[amqp.queue]]\nname = \"{queue}\"");

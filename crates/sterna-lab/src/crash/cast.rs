@@ -144,6 +144,12 @@ impl Cast {
         let exactly = Dialect::new(Door::MqttQuic, ExactlyOnce);
         self.subscriber("sub-2-quic", exactly, &[ALL], wanders);
         self.subscriber("sub-1-tls-v3", v3, &[ALL, "t/+/0", "w/#"], wanders);
+        let flaps = Habit::Wanders {
+            here_ms: 400,
+            away_ms: 100,
+        };
+        let dialect = Dialect::new(Door::Mqtt, AtLeastOnce);
+        self.subscriber("sub-1-flaps", dialect, &[ALL], flaps);
         let sleeper = Dialect::new(Door::Mqtt, ExactlyOnce);
         self.subscriber("sub-2-sleeper", sleeper, &[ALL], Habit::Sleeps);
         self.group("group-1", ALL, AtLeastOnce, [Door::Mqtt, Door::MqttQuic]);

@@ -192,6 +192,10 @@ impl Door {
             }
             EvictReason::ClusterAway => cluster_away(),
             EvictReason::StoreFull => store_full(),
+            EvictReason::FarBehind => (
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "the store is nearly full, and the link holds most of it",
+            ),
             EvictReason::TooLarge => (
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the cluster does not keep so much of one link",

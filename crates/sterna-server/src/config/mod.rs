@@ -562,11 +562,16 @@ impl Default for Mqtt {
 pub struct Broker {
     /// Sessions held at once, connected or not.
     pub maximum_sessions: u64,
-    /// Messages of QoS 1 and 2 that wait in one session's queue.
+    /// Messages of QoS 1 and 2 that wait in one session's queue in memory. A session that the store keeps reads there
+    /// what has no room.
     pub maximum_queued_messages: u32,
     /// Bytes of one session's messages of QoS 1 and 2 that wait or are not acknowledged. Where they fill
     /// it, sending waits for acknowledgements.
     pub maximum_queued_bytes: u64,
+    /// Bytes that the store keeps for one session of what was published while its client was away.
+    pub maximum_away_bytes: u64,
+    /// The same in messages.
+    pub maximum_away_messages: u64,
     /// Bytes of one session's messages of QoS 0 that wait, and 64 for each of them.
     pub maximum_queued_qos0_bytes: u64,
     /// Time since its publication after which a waiting message of QoS 0 is dropped, in milliseconds. It
@@ -625,6 +630,8 @@ impl Default for Broker {
             maximum_sessions: 1_000_000,
             maximum_queued_messages: 1000,
             maximum_queued_bytes: 64 << 20,
+            maximum_away_bytes: 256 << 20,
+            maximum_away_messages: 1_000_000,
             maximum_queued_qos0_bytes: 16 << 20,
             maximum_queued_qos0_age_ms: 60_000,
             maximum_group_queued_messages: 10_000,

@@ -47,6 +47,8 @@ pub struct Store {
     pub segment_bytes: u64,
     /// Size of the log, in bytes, above which messages are refused. 0: the disk's size.
     pub maximum_bytes: u64,
+    /// The part of the log's room from which on the reader that holds most of it loses its connection, in percent.
+    pub pressed_percent: u32,
     /// Bytes that stay free on the disk: messages are refused before it is full.
     pub minimum_free_bytes: u64,
     /// Bytes that wait to be written; above it messages are refused.
@@ -97,6 +99,7 @@ impl Default for Store {
             write_delay_ms: 0,
             segment_bytes: 64 << 20,
             maximum_bytes: 0,
+            pressed_percent: 80,
             minimum_free_bytes: 256 << 20,
             maximum_unwritten_bytes: 64 << 20,
             cursor_interval_ms: 200,
@@ -149,6 +152,9 @@ impl Store {
             problems.push(format!(
                 "store.segment_bytes is at least {MIN_SEGMENT_BYTES} and at most {MAX_SEGMENT_BYTES}"
             ));
+        }
+        if !(1..=100).contains(&self.pressed_percent) {
+            problems.push("store.pressed_percent is at least 1 and at most 100".to_owned());
         }
         if !(1..=100).contains(&self.rewrite_least_percent) {
             problems.push("store.rewrite_least_percent is at least 1 and at most 100".to_owned());

@@ -680,6 +680,11 @@ impl Scrape {
                 "Times that a session fell behind its publishers, and reads the log since",
                 self.broker(|broker| broker.fallen_behind),
             ),
+            (
+                "sterna_store_readers_let_go",
+                "Clients that were disconnected because their session held most of a nearly full store",
+                self.broker(|broker| broker.let_go),
+            ),
         ] {
             page.counter(name, help, number);
         }

@@ -7,6 +7,7 @@ mod amqp;
 #[path = "../amqp/client.rs"]
 mod amqp_client;
 mod amqp_exact;
+mod behind;
 mod clock;
 mod exactly_once;
 mod first_flight;

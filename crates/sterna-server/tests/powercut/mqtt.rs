@@ -34,6 +34,8 @@ enum Part {
         is_fickle: bool,
         /// It is there only when everybody gets what is owed.
         sleeps: bool,
+        /// It answers nothing until everybody gets what is owed, and its connection is lost often.
+        lags: bool,
     },
 }
 
@@ -67,6 +69,8 @@ struct Client {
     asked: Asked,
     /// It wants to be subscribed.
     wants: bool,
+    /// Something has come on this connection that it will not answer.
+    owes: bool,
 }
 
 fn client(name: &'static str, version: Version, part: Part) -> Box<dyn Actor> {
@@ -82,6 +86,7 @@ fn client(name: &'static str, version: Version, part: Part) -> Box<dyn Actor> {
         next_id: 0,
         asked: Asked::Nothing,
         wants: true,
+        owes: false,
     })
 }
 
@@ -111,6 +116,8 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
         ("reads311-2", Version::V311, QoS::ExactlyOnce, "t/#"),
         ("reads-retained", Version::V5, QoS::AtLeastOnce, "r/#"),
         ("fickle", Version::V5, QoS::ExactlyOnce, "t/mqtt-1"),
+        ("lags-1", Version::V5, QoS::AtLeastOnce, "t/#"),
+        ("lags-2", Version::V5, QoS::ExactlyOnce, "t/#"),
         ("sleeps-1", Version::V5, QoS::AtLeastOnce, "t/mqtt311-1"),
         ("sleeps-2", Version::V5, QoS::ExactlyOnce, "t/mqtt-2"),
     ] {
@@ -125,6 +132,7 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
             qos,
             is_fickle: name == "fickle",
             sleeps: name.starts_with("sleeps"),
+            lags: name.starts_with("lags"),
         };
         actors.push(client(name, version, part));
     }
@@ -468,8 +476,16 @@ impl Actor for Client {
         if self.peer.is_none() {
             return self.connect(stage);
         }
-        let dies = stage.phase == Phase::Load && stage.below(60) == 0;
-        self.read(stage, !dies);
+        let lags = matches!(self.part, Part::Reads { lags: true, .. });
+        let is_load = stage.phase == Phase::Load;
+        let dies = is_load && stage.below(if lags { 15 } else { 60 }) == 0;
+        if lags && !is_load && std::mem::take(&mut self.owes) {
+            // It gets that again.
+            self.cut(stage.broker);
+            return self.lost(stage.ledger);
+        }
+        self.owes = lags && is_load;
+        self.read(stage, !dies && !self.owes);
         if dies {
             self.cut(stage.broker);
             return self.lost(stage.ledger);

@@ -215,7 +215,8 @@ impl World {
         let limits = Limits {
             cursor_interval_ms: 50,
             survey_interval_ms: 20,
-            queued_messages: 100_000,
+            // Readers fall behind soon.
+            queued_messages: 20,
             ..Limits::default()
         };
         let failure = Arc::new(OnceLock::new());

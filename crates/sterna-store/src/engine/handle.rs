@@ -10,6 +10,7 @@ use super::read::{Answer, Reader, Request};
 use super::records::Records;
 use super::shared::{HandleState, Progress, Shared};
 use crate::log::frame::Draft;
+use crate::log::segment::Segment;
 use crate::settings::Durability;
 
 /// Segments that the log may have, the one that is written included, before readers that get nothing are to make
@@ -196,6 +197,31 @@ impl Handle {
         let segments = self.shared.segments();
         let first = segments.len().checked_sub(ROOMY_SEGMENTS);
         first.map_or(1, |first| segments[first].first_position)
+    }
+
+    /// The position before which most of the log is, once that has [`Settings::pressed_percent`] of its room; otherwise 1.
+    /// It has more segments than a few then.
+    ///
+    /// [`Settings::pressed_percent`]: crate::Settings::pressed_percent
+    #[must_use]
+    pub fn pressed_before(&self) -> u64 {
+        if !self.shared.is_pressed.load(Ordering::Relaxed) {
+            return 1;
+        }
+        let segments = self.shared.segments();
+        let bytes = |segment: &Segment| segment.end().offset;
+        let half: u64 = segments.iter().map(|segment| bytes(segment)).sum::<u64>() / 2;
+        let mut before_bytes = 0;
+        for segment in segments
+            .iter()
+            .take(segments.len().saturating_sub(ROOMY_SEGMENTS))
+        {
+            before_bytes += bytes(segment);
+            if before_bytes >= half {
+                return segment.end().position;
+            }
+        }
+        self.crowded_before()
     }
 
     /// Whether what was appended cannot be written at the moment, records included.

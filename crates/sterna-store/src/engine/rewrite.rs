@@ -44,6 +44,9 @@ const SMALL_PART: u64 = 4;
 /// Time between two attempts after a failure, in milliseconds.
 const RETRY_MS: u64 = 1_000;
 
+/// Time between two looks at a segment while the log has little room left, in milliseconds.
+const URGENT_MS: u64 = 5_000;
+
 /// Rewrites segments, a part in each step.
 #[derive(Debug)]
 pub(crate) struct Rewriter {
@@ -415,11 +418,13 @@ impl Rewriter {
                 stays: None,
             });
         }
-        // Those that nobody has looked at come first, at once where messages are refused for want of room. Others are
+        // Those that nobody has looked at come first, at once where there is little room left. Others are
         // looked at again when nothing is to be rewritten: reports may come faster than all can be looked at.
-        let is_urgent = shared.is_full();
+        let is_urgent = shared.is_full() || shared.is_pressed.load(Ordering::Relaxed);
         let is_due = |look: &Look| {
-            let is_time = now_ms >= look.at_ms || is_urgent && look.stays.is_none();
+            let soon_ms = look.at_ms.saturating_sub(interval_ms) + URGENT_MS.min(interval_ms);
+            let is_time =
+                now_ms >= look.at_ms || is_urgent && (look.stays.is_none() || now_ms >= soon_ms);
             look.told != told && is_time
         };
         let due = |looks: &BTreeMap<u64, Look>, is_first: bool| {

@@ -171,6 +171,8 @@ pub(crate) struct Shared {
     pub(crate) stuck: AtomicBool,
     /// The disk has less room than messages may take.
     pub(crate) is_low: AtomicBool,
+    /// Whether the log has most of its room.
+    pub(crate) is_pressed: AtomicBool,
     /// Counts when a segment fails, and when its frames are in another: odd in between.
     failures: AtomicU64,
     /// Bytes that were written to the log since the start.
@@ -244,6 +246,7 @@ impl Shared {
             full: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
             is_low: AtomicBool::new(false),
+            is_pressed: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             log_written: AtomicU64::new(0),
             in_hand: AtomicU64::new(0),

@@ -454,7 +454,19 @@ impl Writer {
         self.unchecked_bytes = 0;
         let shared = &*self.shared;
         let settings = &shared.settings;
-        let low = match shared.disk.free_bytes() {
+        let free = shared.disk.free_bytes();
+        let log_bytes = shared.log_bytes();
+        let most_bytes = match settings.maximum_bytes {
+            0 => u64::MAX,
+            most_bytes => most_bytes,
+        };
+        let spare_bytes = |free: &u64| free.saturating_sub(settings.minimum_free_bytes);
+        let on_disk = free.as_ref().map_or(u64::MAX, spare_bytes);
+        let room_bytes = u128::from(most_bytes.min(log_bytes.saturating_add(on_disk)));
+        let is_pressed =
+            u128::from(log_bytes) * 100 >= room_bytes * u128::from(settings.pressed_percent);
+        shared.is_pressed.store(is_pressed, Ordering::Relaxed);
+        let low = match free {
             Ok(free) if free < settings.minimum_free_bytes => Some(format!(
                 "the disk has {free} bytes left, less than store.minimum_free_bytes ({})",
                 settings.minimum_free_bytes
@@ -463,7 +475,7 @@ impl Writer {
             _ => None,
         };
         shared.is_low.store(low.is_some(), Ordering::Relaxed);
-        let reason = if settings.maximum_bytes > 0 && shared.log_bytes() >= settings.maximum_bytes {
+        let reason = if log_bytes >= most_bytes {
             Some(format!(
                 "its log has store.maximum_bytes ({})",
                 settings.maximum_bytes

@@ -228,6 +228,10 @@ impl Api {
             EvictReason::Administrative => (Kind::NoSession, "the session was ended"),
             EvictReason::ClusterAway => (Kind::ClusterAway, CLUSTER_AWAY),
             EvictReason::StoreFull => (Kind::StoreFull, "the store has no room for the session"),
+            EvictReason::FarBehind => (
+                Kind::StoreFull,
+                "the store is nearly full, and the session holds most of it",
+            ),
             EvictReason::TooLarge => (
                 Kind::TooManySubscriptions,
                 "the cluster does not keep so much of one session",

@@ -181,11 +181,17 @@ impl Translation {
                 config.mqtt.receive_maximum = number;
             }),
             "max_queued_messages" => {
-                limited(line).map(|number| config.broker.maximum_queued_messages = number)
+                limited(line).map(|number| {
+                    config.broker.maximum_queued_messages = number;
+                    config.broker.maximum_away_messages = number.into();
+                })
             }
             "max_queued_bytes" => match line.number() {
                 Some(0) => Some(()),
-                number => number.map(|number| config.broker.maximum_queued_bytes = number),
+                number => number.map(|number| {
+                    config.broker.maximum_queued_bytes = number;
+                    config.broker.maximum_away_bytes = number;
+                }),
             },
             "max_packet_size" => line.number().map(|number| set_packet_bytes(config, number)),
             "message_size_limit" => match line.number() {
