@@ -29,6 +29,9 @@ pub struct CrowdedReader {
 /// it has read by then may have some thousand more.
 const MOST_ON_WAY: usize = 16_384;
 
+/// Time between two readers of which the watcher is told the same, in milliseconds.
+const TOLD_EVERY_MS: u64 = 10_000;
+
 /// The most readers that hold each other's clients in a row, as far as it is looked at.
 const LONGEST_ROW: usize = 32;
 
@@ -137,17 +140,22 @@ impl Holds {
     }
 }
 
+/// Parts of [`reader_stall_ms`](crate::Limits::reader_stall_ms) after each of which a reader is looked at.
+const PARTS: usize = 4;
+
 /// A reader of this shard whose queue was half full, and has not drained since.
 #[derive(Debug)]
 pub(crate) struct Holding {
     generation: u32,
-    /// The beginning of the interval in which it is to take something, in milliseconds.
-    since_ms: u64,
-    /// Its messages at that moment: all that were taken out of its queue so far.
-    taken: u32,
-    /// Messages that it has to take in the interval.
-    least: u32,
-    /// Whether it took less in the last one, and so holds nobody.
+    /// When it was looked at last, in milliseconds.
+    looked_ms: u64,
+    /// How often that was, since it began to hold publishers or to be slow.
+    looks: usize,
+    /// The messages that it had [taken] at the last looks.
+    taken: [u32; PARTS],
+    /// Whether its queue was not drained since the publication that made it half full.
+    is_fresh: bool,
+    /// Whether it took less than its share, and so holds nobody.
     is_slow: bool,
 }
 
@@ -159,18 +167,31 @@ const fn taken<P>(session: &BrokerSession<P>) -> u32 {
 }
 
 impl Holding {
-    /// Begins an interval.
-    fn look<P>(&mut self, now_ms: u64, session: &BrokerSession<P>, percent: usize) {
-        self.since_ms = now_ms;
-        self.taken = taken(session);
-        let least = (session.pending.len() * percent / 100).max(1);
-        self.least = u32::try_from(least).unwrap_or(u32::MAX);
+    fn new<P>(now_ms: u64, session: &BrokerSession<P>) -> Self {
+        Self {
+            generation: session.generation,
+            looked_ms: now_ms,
+            looks: 1,
+            taken: [taken(session); PARTS],
+            is_fresh: true,
+            is_slow: false,
+        }
     }
 
-    /// Whether the reader has taken enough in the interval.
-    const fn has_taken<P>(&self, session: &BrokerSession<P>) -> bool {
+    /// Whether the reader has taken its share in the time that it has for that. It has as long at the beginning.
+    fn has_taken<P>(&self, session: &BrokerSession<P>, percent: usize) -> bool {
+        let least = (session.pending.len() * percent / 100).max(1);
+        let before = self.taken[self.looks % PARTS];
         // What its consumer gives back counts out.
-        taken(session).wrapping_sub(self.taken) as i32 >= self.least as i32
+        let taken = taken(session).wrapping_sub(before) as i32;
+        i64::from(taken) >= least as i64
+    }
+
+    /// Notes a look.
+    fn look<P>(&mut self, now_ms: u64, session: &BrokerSession<P>) {
+        self.looked_ms = now_ms;
+        self.taken[self.looks % PARTS] = taken(session);
+        self.looks += 1;
     }
 }
 
@@ -190,11 +211,9 @@ impl<P> Queues<P> {
             return;
         }
         let session = &self.sessions[slot];
-        let percent = self.limits.reader_share_percent;
-        if let Some(holding) = self.holders.get_mut(&slot) {
-            if holding.is_slow && holding.has_taken(session) {
-                holding.look(now_ms, session, percent);
-                self.hold_again(slot);
+        if let Some(holding) = self.holders.get(&slot) {
+            if holding.is_slow && holding.has_taken(session, self.limits.reader_share_percent) {
+                self.hold_again(now_ms, slot);
             }
             return;
         }
@@ -204,26 +223,21 @@ impl<P> Queues<P> {
         {
             return;
         }
-        let mut holding = Holding {
-            generation: session.generation,
-            since_ms: now_ms,
-            taken: 0,
-            least: 1,
-            is_slow: false,
-        };
-        holding.look(now_ms, session, percent);
         let holder = self.holder(slot, session.generation);
-        self.holders.insert(slot, holding);
-        self.holders_due_ms = (self.holders_due_ms).min(now_ms + self.limits.reader_stall_ms);
+        self.holders.insert(slot, Holding::new(now_ms, session));
+        self.holders_due_ms = (self.holders_due_ms).min(now_ms + self.part_ms());
         self.begin_hold(holder);
     }
 
-    fn hold_again(&mut self, slot: u32) {
-        if let Some(holding) = self.holders.get_mut(&slot) {
-            holding.is_slow = false;
-            let generation = holding.generation;
-            self.begin_hold(self.holder(slot, generation));
-        }
+    const fn part_ms(&self) -> u64 {
+        self.limits.reader_stall_ms.div_ceil(PARTS as u64)
+    }
+
+    fn hold_again(&mut self, now_ms: u64, slot: u32) {
+        let holding = Holding::new(now_ms, &self.sessions[slot]);
+        let holder = self.holder(slot, holding.generation);
+        self.holders.insert(slot, holding);
+        self.begin_hold(holder);
     }
 
     fn begin_hold(&mut self, holder: CrowdedReader) {
@@ -245,14 +259,19 @@ impl<P> Queues<P> {
         let Some(holding) = self.holders.get(&slot) else {
             return;
         };
+        let generation = holding.generation;
         let session = self.sessions.get(slot);
-        let stays = session.is_some_and(|session| {
-            session.generation == holding.generation
-                && session.is_connected()
-                && !self.has_drained(session)
+        let session = session.filter(|session| {
+            session.generation == generation && session.is_connected() && !self.has_drained(session)
         });
-        if !stays {
-            self.forget_holder(slot);
+        let Some(taken) = session.map(taken) else {
+            return self.forget_holder(slot);
+        };
+        if let Some(holding) = self.holders.get_mut(&slot)
+            && std::mem::take(&mut holding.is_fresh)
+        {
+            // What went at once was not taken in the time that begins.
+            holding.taken = [taken; PARTS];
         }
     }
 
@@ -289,43 +308,58 @@ impl<P> Queues<P> {
             && session.account.held_bytes() < 2 * self.limits.queued_bytes as u64
     }
 
-    /// Looks at readers whose interval is over, which may be slow, or slow no more.
+    /// Looks at readers that hold publishers, a few times in the time that they have to take their share: they may be slow, or slow no
+    /// more.
     pub(crate) fn look_at_holders(&mut self, now_ms: u64) {
         if self.holders_due_ms > now_ms {
             return;
         }
         let slots: Vec<u32> = self.holders.keys().copied().collect();
-        let stall_ms = self.limits.reader_stall_ms;
+        let (part_ms, percent) = (self.part_ms(), self.limits.reader_share_percent);
         let mut due_ms = NEVER_MS;
         for slot in slots {
             self.look_at_holder(slot);
             let Some(holding) = self.holders.get_mut(&slot) else {
                 continue;
             };
-            if now_ms >= holding.since_ms + stall_ms {
+            let (generation, was_slow) = (holding.generation, holding.is_slow);
+            if now_ms >= holding.looked_ms + part_ms {
                 let session = &self.sessions[slot];
-                let was_slow = holding.is_slow;
-                let is_slow = !holding.has_taken(session);
-                holding.look(now_ms, session, self.limits.reader_share_percent);
-                holding.is_slow = is_slow;
-                let generation = holding.generation;
-                if is_slow && !was_slow {
+                let is_over = holding.looks >= PARTS;
+                let has_taken = holding.has_taken(session, percent);
+                holding.look(now_ms, session);
+                if was_slow && has_taken {
+                    self.hold_again(now_ms, slot);
+                } else if !was_slow && is_over && !has_taken {
+                    holding.is_slow = true;
                     self.counters.readers_slow += 1;
-                    if let Some(watcher) = &self.loss_watcher {
-                        watcher.slow(&self.sessions[slot].client_id);
-                    }
+                    self.tell_of(now_ms, slot, true);
                     self.end_hold(self.holder(slot, generation));
-                } else if was_slow && !is_slow {
-                    self.hold_again(slot);
-                } else if !is_slow && let Some(watcher) = &self.loss_watcher {
-                    watcher.holds(&self.sessions[slot].client_id);
+                } else if !was_slow && is_over {
+                    self.tell_of(now_ms, slot, false);
                 }
             }
             if let Some(holding) = self.holders.get(&slot) {
-                due_ms = due_ms.min(holding.since_ms + stall_ms);
+                due_ms = due_ms.min(holding.looked_ms + part_ms);
             }
         }
         self.holders_due_ms = due_ms;
+    }
+
+    /// Tells the watcher of a reader, unless it was told of another a short time ago.
+    fn tell_of(&mut self, now_ms: u64, slot: u32, is_slow: bool) {
+        let not_before_ms = &mut self.untold_ms[usize::from(is_slow)];
+        if let Some(watcher) = &self.loss_watcher
+            && *not_before_ms <= now_ms
+        {
+            *not_before_ms = now_ms + TOLD_EVERY_MS;
+            let reader = &self.sessions[slot].client_id;
+            if is_slow {
+                watcher.slow(reader);
+            } else {
+                watcher.holds(reader);
+            }
+        }
     }
 
     /// Looks at all of that again, for tests.

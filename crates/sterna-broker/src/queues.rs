@@ -143,6 +143,8 @@ pub(crate) struct Queues<P> {
     pub(crate) holders: FxHashMap<u32, Holding>,
     /// When to look at them.
     pub(crate) holders_due_ms: u64,
+    /// When the watcher may be told again of a reader that holds publishers, and of a slow one.
+    pub(crate) untold_ms: [u64; 2],
     /// Readers that hold nobody any more, and the shards that have clients which waited.
     pub(crate) released: Vec<(CrowdedReader, Vec<u16>)>,
     ready: VecDeque<u32>,
@@ -248,6 +250,7 @@ impl<P> Queues<P> {
             holds,
             holders: FxHashMap::default(),
             holders_due_ms: NEVER_MS,
+            untold_ms: [0; 2],
             released: Vec::new(),
             marks: vec![mark; usize::from(shards) - 1].into(),
             changes: Vec::new(),

@@ -112,11 +112,18 @@ fn take(cluster: &mut Cluster, reader: Client, most: usize) -> Vec<u32> {
     taken
 }
 
+/// Time passes, one deadline after the other.
 fn pass(cluster: &mut Cluster, ms: u64) {
-    cluster.now_ms += ms;
-    let now_ms = cluster.now_ms;
-    for shard in 0..cluster.directory.shards() {
-        cluster.broker(shard).timeout(now_ms);
+    let until_ms = cluster.now_ms + ms;
+    while cluster.now_ms < until_ms {
+        let brokers = cluster.brokers.iter();
+        let due_ms = brokers.filter_map(sterna_broker::Broker::deadline_ms).min();
+        let due_ms = due_ms.unwrap_or(u64::MAX);
+        cluster.now_ms = due_ms.clamp(cluster.now_ms + 1, until_ms);
+        let now_ms = cluster.now_ms;
+        for shard in 0..cluster.directory.shards() {
+            cluster.broker(shard).timeout(now_ms);
+        }
     }
 }
 
