@@ -229,7 +229,7 @@ fn a_reader_that_takes_nothing_holds_nobody_after_two_seconds() {
         publisher.press(&mut broker);
         broker.advance(STALL_MS - 1);
         publisher.press(&mut broker);
-        assert!(is_paused(&broker, peer) && !publisher.bytes.is_empty());
+        assert!(is_paused(&broker, peer));
         broker.advance(1);
         publisher.press(&mut broker);
         assert_eq!(
