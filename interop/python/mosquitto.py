@@ -14,6 +14,8 @@ import json
 import secrets
 import shutil
 import signal
+import ssl
+import struct
 import tempfile
 from pathlib import Path
 
@@ -184,6 +186,31 @@ async def order(t: Step) -> None:
         await t.pub("-t", t.topic("o"), "-l", "-q", str(qos), data=lines.encode())
         got = await subscriber.messages(1000)
         equal([int(m["payload"]) for m in got], list(range(1000)), f"messages at quality of service {qos}")
+
+
+@step("burst-20000")
+async def burst(t: Step) -> None:
+    # More than any queue of the broker has places: it reads the publisher as fast as mosquitto_sub takes.
+    count = 20_000
+    subscriber = await t.sub("-t", t.topic("burst"), "-q", "1")
+    context = ssl.create_default_context(cafile=t.listener.certificate) if t.listener.secure else None
+    reader, writer = await asyncio.open_connection(t.listener.host, t.listener.port, ssl=context)
+    topic = t.topic("burst").encode()
+    name = b"burst" + secrets.token_hex(8).encode()
+    body = b"\0\4MQTT\4\2\0\0" + struct.pack("!H", len(name)) + name
+    writer.write(bytes([0x10, len(body)]) + body)
+    equal(await asyncio.wait_for(reader.readexactly(4), PATIENCE_S), b"\x20\2\0\0", "CONNACK")
+    packets = bytearray()
+    for number in range(count):
+        body = struct.pack("!H", len(topic)) + topic + struct.pack("!H", number + 1) + b"%d" % number
+        packets += bytes([0x32, len(body)]) + body
+    writer.write(packets)
+    got = await subscriber.messages(count)
+    equal([int(m["payload"]) for m in got], list(range(count)), "messages")
+    answers = await asyncio.wait_for(reader.readexactly(4 * count), PATIENCE_S)
+    wanted = b"".join(b"\x40\2" + struct.pack("!H", number + 1) for number in range(count))
+    equal(answers == wanted, True, "a PUBACK for each, in their order")
+    writer.close()
 
 
 @step("retained")

@@ -71,7 +71,7 @@ impl Account {
     }
 
     /// Bytes of all bodies that count against the limit on bytes.
-    const fn held_bytes(&self) -> u64 {
+    pub(crate) const fn held_bytes(&self) -> u64 {
         self.pending_bytes - self.qos0_bytes + self.sent_bytes
     }
 
@@ -83,21 +83,35 @@ impl Account {
 
 impl<P> Queues<P> {
     /// Whether a session may take another message of QoS 1 or 2; makes room where that is the rule.
-    pub(crate) fn admits_acknowledged(&mut self, slot: u32, message: &Message) -> bool {
+    /// `was_on_way` says whether another shard has published it.
+    pub(crate) fn admits_acknowledged(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        message: &Message,
+        was_on_way: bool,
+    ) -> bool {
         let session = &self.sessions[slot];
         let is_pressed = self.pressure >= Pressure::Drop && !self.is_light(slot, message);
-        if session.is_connected() && session.pending.is_empty() && !is_pressed {
-            return true; // it keeps up; the next one waits where the ledger has no room
-        }
-        let is_full =
-            self.is_full(session, message) || (self.is_over_memory && session.is_active());
-        if is_full && !self.makes_room(slot, message) {
-            self.lose(slot, Some(message), LossReason::Full);
-            return false;
+        let keeps_up = session.is_connected() && session.pending.is_empty() && !is_pressed;
+        if !keeps_up {
+            let is_full =
+                self.is_full(session, message) || (self.is_over_memory && session.is_active());
+            if is_full
+                && !(was_on_way && self.takes_on_way(slot))
+                && !self.makes_room(slot, message)
+            {
+                self.lose(slot, Some(message), LossReason::Full);
+                return false;
+            }
         }
         let session = &self.sessions[slot];
-        self.is_crowded |= session.pending.len() >= self.limits.queued_messages / 2
+        // One that keeps up takes this one; the next one waits where the ledger has no room.
+        let has_half = (!keeps_up && session.pending.len() >= self.limits.queued_messages / 2)
             || session.account.held_bytes() >= self.limits.queued_bytes as u64 / 2;
+        if has_half {
+            self.crowd(now_ms, slot);
+        }
         true
     }
 

@@ -14,6 +14,7 @@ impl<P: DoorState> Queues<P> {
     /// # Panics
     /// Where a sum, a list, a timer or a flag does not agree with what it stands for.
     pub(crate) fn check(&self) {
+        self.check_holders();
         let mut sums = Counters::default();
         for slot in self
             .sessions

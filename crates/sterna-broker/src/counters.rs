@@ -24,6 +24,12 @@ pub struct Counters {
     pub fallen_behind: u64,
     /// Consumers that were let go because their session held most of the log of a store that was nearly full.
     pub let_go: u64,
+    /// Readers that hold publishers now, because their queues are half full.
+    pub readers_holding: u64,
+    /// Times that a reader began to hold publishers.
+    pub reader_holds: u64,
+    /// Times that a reader held nobody any more, because it took too little.
+    pub readers_slow: u64,
     /// QoS 0 messages dropped because they had waited too long.
     pub dropped_late: u64,
     /// QoS 0 messages dropped because the consumer was away.

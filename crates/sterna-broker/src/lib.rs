@@ -24,6 +24,7 @@
 //!   `broker/dead_letter.rs`: messages that nobody could take. `broker/browse.rs`: a look at waiting messages.
 //!   `broker/manage.rs`: views and changes for administrators.
 //! - `outbox.rs`: the letters to other shards, and how far a shard may be ahead of them.
+//! - `holding.rs`, `broker/holding.rs`: publishers that wait for a reader whose queue is half full.
 //! - `losses.rs`: messages that a queue drops, and why; `watch.rs`: the way of single messages.
 //! - `peers.rs`: the filters that other nodes of a cluster want, and the messages for them.
 //! - `store.rs`: the state that survives a restart; `broker/restore.rs` takes it up again.
@@ -95,6 +96,7 @@ mod filter;
 mod group;
 mod group_reader;
 mod hash;
+mod holding;
 mod index;
 mod ledger;
 mod levels;
@@ -137,7 +139,10 @@ pub use broker::{
 pub use counters::Counters;
 pub use directory::Directory;
 pub use encoded::{Encoded, EncodedPart, HEAD_ROOM_BYTES, Outbound, Recipients, messages_of};
-pub use far_group::{GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, rewritten_letter};
+pub use far_group::{
+    GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, is_letter_of_queue, rewritten_letter,
+};
+pub use holding::CrowdedReader;
 pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;

@@ -29,6 +29,11 @@ pub struct Limits {
     /// retained messages that a subscription asked for, which are shared with the retained store. A session that is
     /// kept in the store reads there what has no room.
     pub queued_messages: usize,
+    /// The time in which a connected reader whose queue is half full has to take its share of what waits, in
+    /// milliseconds. A reader that does holds publishers. One that does not holds nobody until it does. With 0 nobody is held.
+    pub reader_stall_ms: u64,
+    /// That share, in percent of the messages that waited at the beginning; one message at least.
+    pub reader_share_percent: usize,
     /// Bytes of the bodies of one session's messages of QoS 1 and 2 that wait, or were sent and not
     /// settled. Where they fill it, sending waits for what is settled. One message may have any size
     /// where nothing else is held.
@@ -103,6 +108,8 @@ impl Default for Limits {
             topic_levels: 128, // EMQX: 128, Mosquitto: 200
             topic_bytes: 65_535,
             queued_messages: 1_000, // Mosquitto and EMQX
+            reader_stall_ms: 2_000,
+            reader_share_percent: 10,
             queued_bytes: 64 << 20,
             away_messages: 1_000_000,
             away_bytes: 256 << 20,

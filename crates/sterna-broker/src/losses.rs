@@ -45,6 +45,18 @@ pub struct Loss<'a> {
 pub trait LossWatcher: Send + fmt::Debug {
     /// A queue has lost a message.
     fn lost(&self, loss: Loss<'_>);
+
+    /// A reader of this name has held publishers for [`crate::Limits::reader_stall_ms`], and goes on. A shard tells it of
+    /// one reader in 10 seconds at most.
+    fn holds(&self, reader: &str) {
+        let _ = reader;
+    }
+
+    /// A reader of this name took too little in [`crate::Limits::reader_stall_ms`]: it holds nobody until it takes more.
+    /// A shard tells it of one reader in 10 seconds at most.
+    fn slow(&self, reader: &str) {
+        let _ = reader;
+    }
 }
 
 impl Counters {

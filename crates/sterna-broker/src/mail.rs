@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::api::Selector;
 use crate::cursor::Reader;
+use crate::holding::CrowdedReader;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, NIL};
 use crate::queues::Dead;
@@ -28,6 +29,8 @@ pub(crate) struct Address {
 pub(crate) enum Letter<P> {
     /// Messages for queues here.
     Deliver(Vec<Parcel>),
+    /// Clients of yours wait for a reader of mine, which holds nobody any more.
+    LetGo { reader: CrowdedReader },
     /// Your index is far behind the route log.
     CatchUp,
     /// Say how far you have sent me what you publish.

@@ -11,6 +11,7 @@ use crate::directory::Directory;
 use crate::far_group::{Branches, ROOT_CONSUMER, RootQueue};
 use crate::group::Group;
 use crate::group_reader::GroupRecord;
+use crate::holding::{CrowdedReader, Holding, Holds};
 use crate::ledger::{Owed, delivery, group_position, hint};
 use crate::limits::Limits;
 use crate::losses::{LossReason, LossWatcher};
@@ -135,6 +136,17 @@ pub(crate) struct Queues<P> {
     pub(crate) pressure: Pressure,
     /// Whether the queue of a session has been half full in this turn, and has taken more.
     pub(crate) is_crowded: bool,
+    pub(crate) shard: u16,
+    /// The readers of all shards that hold publishers.
+    pub(crate) holds: Arc<Holds>,
+    /// Readers of this shard whose queues were half full and have not drained since, by slot.
+    pub(crate) holders: FxHashMap<u32, Holding>,
+    /// When to look at them.
+    pub(crate) holders_due_ms: u64,
+    /// When the watcher may be told again of a reader that holds publishers, and of a slow one.
+    pub(crate) untold_ms: [u64; 2],
+    /// Readers that hold nobody any more, and the shards that have clients which waited.
+    pub(crate) released: Vec<(CrowdedReader, Vec<u16>)>,
     ready: VecDeque<u32>,
     /// Sessions of roots with something to give.
     pub(crate) ready_roots: Vec<u32>,
@@ -167,13 +179,14 @@ pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u6
 
 impl<P: DoorState> Queues<P> {
     /// Delivers a message to one of the queues it matched. `position` is its place in the log; zero where
-    /// it is not there.
+    /// it is not there. `was_on_way` says whether another shard has published it.
     pub(crate) fn deliver(
         &mut self,
         now_ms: u64,
         message: Arc<Message>,
         position: u64,
         target: &Target,
+        was_on_way: bool,
     ) {
         if target.flags.is_group() {
             let is_reserved = target.flags.keeps();
@@ -198,7 +211,7 @@ impl<P: DoorState> Queues<P> {
         let is_admitted = if goes_by_log {
             self.takes_logged(target.slot, position, &message)
         } else if qos.is_acknowledged() {
-            self.admits_acknowledged(target.slot, &message)
+            self.admits_acknowledged(now_ms, target.slot, &message, was_on_way)
         } else {
             self.admits_qos0(now_ms, target.slot, &message)
         };
@@ -228,10 +241,17 @@ impl<P: DoorState> Queues<P> {
 }
 
 impl<P> Queues<P> {
-    pub(crate) fn new(store: Box<dyn Store>, directory: Arc<Directory>, gauge: Arc<Gauge>) -> Self {
+    pub(crate) fn new(shard: u16, store: Box<dyn Store>, directory: Arc<Directory>) -> Self {
+        let (gauge, holds) = (directory.gauge(shard), directory.holds());
         let mark = store.next_position();
         let (limits, shards) = (directory.limits().clone(), directory.shards());
         Self {
+            shard,
+            holds,
+            holders: FxHashMap::default(),
+            holders_due_ms: NEVER_MS,
+            untold_ms: [0; 2],
+            released: Vec::new(),
             marks: vec![mark; usize::from(shards) - 1].into(),
             changes: Vec::new(),
             disowned: Vec::new(),
@@ -403,6 +423,9 @@ impl<P> Queues<P> {
             && self.sessions.is_open(slot)
         {
             self.list_if_ready(slot);
+            if !self.holders.is_empty() {
+                self.look_at_holder(slot);
+            }
         }
         while let Some(slot) = self.ready.pop_front() {
             let Some(session) = self.sessions.get_mut(slot) else {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Broker, InvalidMessage, Message, MessageParts, OpenError, OpenSession, Opened, Publication,
-    Routed, SessionKey,
+    Broker, ConsumerId, InvalidMessage, Message, MessageParts, OpenError, OpenSession, Opened,
+    Publication, Routed, SessionKey,
 };
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
@@ -12,6 +12,7 @@ use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
 use crate::authorization::Origin;
 use crate::bans::Bans;
 use crate::config::TransportName;
+use crate::holding::Holding;
 use crate::identity::Checker;
 use crate::mail::Outbox;
 use crate::memory::Memory;
@@ -41,6 +42,8 @@ pub(crate) struct Context<'a> {
     pub(crate) tracer: Option<&'a Tracer>,
     /// The way to this and other shards.
     pub(crate) outbox: &'a mut dyn Outbox,
+    /// Clients that wait for a reader whose queue is half full.
+    pub(crate) holding: &'a mut Holding,
     /// How short memory is.
     pub(crate) memory: &'a Arc<Memory>,
     /// The meters of this shard.
@@ -72,6 +75,50 @@ impl Context<'_> {
     /// Whether this node cannot be sure that its sessions are its own.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fence.is_some_and(|fence| fence.is_shut())
+    }
+
+    /// Whether a message of QoS 1 or 2 for a topic has to wait, and the input of its connection behind it: a reader who gets it has a
+    /// queue that is half full. The front door looks again when [`Holding`] has let the connection go. `is_own` tells the
+    /// connection's consumers, and `sessions` are their sessions.
+    #[inline(never)]
+    pub(crate) fn must_hold(
+        &mut self,
+        connection: ConnectionId,
+        topic: &str,
+        is_own: impl Fn(ConsumerId) -> bool,
+        sessions: impl FnOnce() -> Vec<SessionKey>,
+    ) -> bool {
+        let Some(reader) = self.broker.holder_of(topic, is_own) else {
+            return false;
+        };
+        let most_ms = self.policy.publisher_hold_ms;
+        let budget_ms = self.holding.budget_ms(self.now_ms, connection, most_ms);
+        if budget_ms == 0 {
+            return false;
+        }
+        let sessions = sessions();
+        let waits = self.broker.hold(reader, &sessions);
+        if waits {
+            let client = (connection, sessions);
+            self.holding.begin(self.now_ms, client, reader, budget_ms);
+        }
+        waits
+    }
+
+    /// Ends the wait of a connection for a reader, if it waits; `is_gone` if it will not come again.
+    pub(crate) fn end_hold(&mut self, connection: ConnectionId, is_gone: bool) {
+        if self.holding.is_empty() {
+            return;
+        }
+        let sessions = if is_gone {
+            self.holding.forget(self.now_ms, connection)
+        } else {
+            let most_ms = self.policy.publisher_hold_ms;
+            self.holding.end(self.now_ms, connection, most_ms)
+        };
+        if let Some(sessions) = sessions {
+            self.broker.unhold(&sessions);
+        }
     }
 
     /// Opens a session.

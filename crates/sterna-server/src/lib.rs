@@ -34,6 +34,7 @@ pub mod data_directory;
 mod directory_watch;
 mod door;
 mod file_watch;
+mod holding;
 mod http;
 pub mod identity;
 mod inspect;

@@ -71,6 +71,8 @@ pub struct Policy {
     pub wills_at_shutdown: bool,
     /// Acknowledgements of one connection that may wait for the store.
     pub waiting_acknowledgements: usize,
+    /// Time for which a publisher waits in all for readers whose queues are half full, in milliseconds.
+    pub publisher_hold_ms: u64,
     /// Durability for which deliveries at QoS 2 wait.
     pub exactly_once: Keeping,
     /// Least durability of queues with a setting of their own that take the topic of their name, by
@@ -260,6 +262,7 @@ impl Policy {
             // Without a store there is no next start that could find them.
             wills_at_shutdown: config.mqtt.wills_at_shutdown || !config.store.enabled,
             waiting_acknowledgements: config.store.maximum_waiting_acknowledgements as usize,
+            publisher_hold_ms: config.broker.publisher_hold_ms,
             exactly_once: exactly_once(config),
             queue_durability: (config.amqp.queues.iter())
                 .filter(|queue| queue.filter.is_none())

@@ -599,6 +599,8 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         subscriptions: broker.maximum_subscriptions as usize,
         topic_levels: usize::from(broker.maximum_topic_levels),
         queued_messages: broker.maximum_queued_messages as usize,
+        reader_stall_ms: broker.reader_stall_ms,
+        reader_share_percent: usize::from(broker.reader_share_percent),
         queued_bytes: broker.maximum_queued_bytes as usize,
         away_bytes: broker.maximum_away_bytes,
         away_messages: broker.maximum_away_messages,

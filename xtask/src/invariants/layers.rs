@@ -14,6 +14,7 @@ const LAYERS: &[&str] = &[
     "authorization",
     "identity",
     "pace",
+    "holding",
     "seats",
     "bans",
     "data_directory",

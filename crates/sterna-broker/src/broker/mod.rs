@@ -13,6 +13,7 @@ mod far_drain;
 mod far_queues;
 mod feed;
 mod held;
+mod holding;
 mod manage;
 mod members;
 mod named;
@@ -48,6 +49,7 @@ use crate::counters::{Counters, ENTRY_BYTES};
 use crate::directory::{Directory, Log};
 use crate::far_group::Root;
 use crate::group_reader::GroupRecord;
+use crate::holding::CrowdedReader;
 use crate::index::Index;
 use crate::limits::Limits;
 use crate::losses::LossWatcher;
@@ -85,6 +87,8 @@ pub struct Broker<P> {
     outbox: Outbox<P>,
     /// Mail to this shard itself.
     loopback: VecDeque<Letter<P>>,
+    /// Readers for which clients of this shard have waited, and that hold nobody any more.
+    let_go: Vec<CrowdedReader>,
     events: VecDeque<Event>,
     fences: FxHashMap<u32, Fence>,
     next_fence: u32,
@@ -150,9 +154,10 @@ impl<P: DoorState> Broker<P> {
             ),
             applied: 0,
             updates: Vec::new(),
-            queues: Queues::new(store, Arc::clone(&directory), directory.gauge(shard.0)),
+            queues: Queues::new(shard.0, store, Arc::clone(&directory)),
             outbox: Outbox::new(directory.on_way()),
             loopback: VecDeque::new(),
+            let_go: Vec::new(),
             events: VecDeque::new(),
             fences: FxHashMap::default(),
             next_fence: 0,
@@ -286,10 +291,11 @@ impl<P: DoorState> Broker<P> {
                     } = parcel;
                     for target in targets.iter() {
                         let message = Arc::clone(&message);
-                        self.queues.deliver(now_ms, message, position, target);
+                        self.queues.deliver(now_ms, message, position, target, true);
                     }
                 }
             }
+            Letter::LetGo { reader } => self.let_go.push(reader),
             Letter::CatchUp => {} // done by `mail`
             Letter::AskMark { from: asker } => {
                 // Positions that the asker has settled here are written before it removes its own records of them.

@@ -442,6 +442,7 @@ impl<P: DoorState> Broker<P> {
             session.set_consumer(None);
             session.rare_mut().discard |= discard;
             self.queues.counters.sessions_connected -= 1;
+            self.queues.forget_holder(slot);
             // It was never told that it is connected, so its will was never in force.
             self.take_claimed_will(slot);
             return;
@@ -549,6 +550,7 @@ impl<P: DoorState> Broker<P> {
         if let Some(consumer) = session.take_consumer() {
             discard |= session.expiry_s == 0;
             self.queues.counters.sessions_connected -= 1;
+            self.queues.forget_holder(slot);
             self.tell_evicted(slot, consumer, reason);
         }
         let session = &mut self.queues.sessions[slot];
@@ -570,6 +572,7 @@ impl<P: DoorState> Broker<P> {
     /// published.
     fn disconnect(&mut self, now_ms: u64, slot: u32, will: WillFate) {
         let queues = &mut self.queues;
+        queues.forget_holder(slot);
         let session = &mut queues.sessions[slot];
         debug_assert!(session.is_connected() && session.state == State::Active);
         session.set_consumer(None);

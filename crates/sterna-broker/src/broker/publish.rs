@@ -532,9 +532,9 @@ impl<P: DoorState> Broker<P> {
         }
         if let Some((last, others)) = matches.local.split_last() {
             for target in others {
-                queues.deliver(now_ms, Arc::clone(&message), position, target);
+                queues.deliver(now_ms, Arc::clone(&message), position, target, false);
             }
-            queues.deliver(now_ms, message, position, last);
+            queues.deliver(now_ms, message, position, last, false);
         }
         routed
     }

@@ -3,6 +3,7 @@
 use super::Broker;
 use crate::api::DoorState;
 use crate::queues::TimerKey;
+use crate::session::NEVER_MS;
 
 /// Timers handled in one call, so that a crowd that expires together doesn't hold the shard up.
 const TIMERS_PER_CALL: usize = 1_024;
@@ -21,8 +22,11 @@ impl<P: DoorState> Broker<P> {
             .map(|at_ms| (at_ms / RETAINED_SWEEP_MS + 1) * RETAINED_SWEEP_MS);
         let is_stalled = !(self.stalled.is_empty() && self.stalled_groups.is_empty());
         let stalled_ms = is_stalled.then_some(self.stalled_until_ms);
+        let holders_ms =
+            (self.queues.holders_due_ms != NEVER_MS).then_some(self.queues.holders_due_ms);
         let all = [
             timer_ms,
+            holders_ms,
             retained_ms,
             stalled_ms,
             self.cursors_due_ms(),
@@ -55,6 +59,7 @@ impl<P: DoorState> Broker<P> {
         if is_stalled && self.stalled_until_ms <= now_ms {
             self.poll_store(now_ms);
         }
+        self.queues.look_at_holders(now_ms);
         self.judge_on(now_ms);
         self.far_timeout(now_ms);
         self.write_cursors_if_due(now_ms);

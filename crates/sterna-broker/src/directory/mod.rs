@@ -22,6 +22,7 @@ use retained::Retained;
 use crate::api::{Retention, ShardId};
 use crate::filter::extra_bytes;
 use crate::hash::KeyedState;
+use crate::holding::Holds;
 use crate::limits::Limits;
 use crate::message::{Gauge, Message};
 use crate::outbox::OnWay;
@@ -55,6 +56,7 @@ pub struct Directory {
     openings: AtomicU32,
     gauges: Box<[Arc<Gauge>]>,
     on_way: OnWay,
+    holds: Arc<Holds>,
     /// Whether the first shard is to learn of every change of routes, for other nodes.
     is_clustered: AtomicBool,
     full_queues: FullQueues,
@@ -120,6 +122,7 @@ impl Directory {
             openings: AtomicU32::new(0),
             gauges: (0..shards).map(|_| Arc::default()).collect(),
             on_way: OnWay::new(shards),
+            holds: Arc::new(Holds::new(shards)),
             is_clustered: AtomicBool::new(false),
             full_queues: FullQueues::new(hashing),
         })
@@ -128,6 +131,11 @@ impl Directory {
     /// The messages that are on their way from shard to shard.
     pub(crate) fn on_way(&self) -> OnWay {
         self.on_way.clone()
+    }
+
+    /// The readers that hold publishers.
+    pub(crate) fn holds(&self) -> Arc<Holds> {
+        Arc::clone(&self.holds)
     }
 
     /// The limits that hold for all shards.

@@ -10,6 +10,7 @@ mod far_groups;
 mod far_queues;
 mod far_world;
 mod handed_over;
+mod holding;
 mod kept;
 mod late_store;
 mod limits;

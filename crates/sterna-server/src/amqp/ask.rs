@@ -8,13 +8,14 @@ use sterna_amqp::performatives::{Attach, Performative, ReceiverSettleMode, Role,
 use sterna_amqp::types::Value;
 use sterna_broker::Qos;
 
+use super::Door;
 use super::address::{End, Kind, Node};
 use super::attach::kind_of;
 use super::client::{Client, State, Target};
 use crate::authorization::MessageKind;
 use crate::config::{ActionName, Amqp};
 use crate::context::Context;
-use crate::door::Early;
+use crate::door::{Early, Service as _};
 
 /// Number of letters about actions.
 const ACTION: u64 = 2;
@@ -68,6 +69,50 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
     }
     client.asking = asking;
     waits
+}
+
+/// The most receivers of a connection for which it is looked at whether connections wait in a circle.
+const LOOKED_AT: usize = 64;
+
+impl Door {
+    /// Whether a transfer has to wait for a reader whose queue is half full.
+    #[inline]
+    pub(super) fn must_hold(
+        &self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        unit: &Unit<'_>,
+    ) -> bool {
+        cx.broker.may_hold() && self.must_hold_now(cx, client, unit)
+    }
+
+    #[inline(never)]
+    fn must_hold_now(&self, cx: &mut Context<'_>, client: &mut Client, unit: &Unit<'_>) -> bool {
+        let Unit::Frame(frame) = unit else {
+            return false;
+        };
+        let Ok((Performative::Transfer(transfer), payload)) = Performative::decode(frame.body())
+        else {
+            return false;
+        };
+        // What has begun goes on.
+        if transfer.settled == Some(true) || transfer.delivery_id.is_none() {
+            return false;
+        }
+        let config = &cx.policy.amqp;
+        let Some(topic) = of_transfer(config, client, frame.channel(), &transfer, payload) else {
+            return false;
+        };
+        let id = client.id;
+        let is_own = |consumer| self.service.is_consumer_of(consumer, id);
+        let sessions = || {
+            let sources = client.sources.values().take(LOOKED_AT);
+            sources.map(|source| source.session).collect()
+        };
+        let waits = cx.must_hold(id, &topic, is_own, sessions);
+        client.sips.is_held = waits;
+        waits
+    }
 }
 
 /// The action that a link is for, and its topic or filter.

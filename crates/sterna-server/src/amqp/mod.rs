@@ -279,6 +279,14 @@ impl Service for Amqp {
         Some(&mut client.known_topics)
     }
 
+    fn is_held(cx: &Context<'_>, id: ConnectionId) -> bool {
+        cx.holding.is_held(id)
+    }
+
+    fn forget_hold(cx: &mut Context<'_>, id: ConnectionId) {
+        cx.end_hold(id, true);
+    }
+
     fn sips(client: &mut Client) -> &mut Sips {
         &mut client.sips
     }
@@ -363,7 +371,9 @@ impl Door {
                         true
                     } else {
                         ask::must_ask(cx, client, &unit)
-                            || unit.is_transfer() && client.sips.must_wait(cx, Protocol::Amqp)
+                            || unit.is_transfer()
+                                && (client.sips.must_wait(cx, Protocol::Amqp)
+                                    || self.must_hold(cx, client, &unit))
                     };
                     if waits {
                         let mut kept = BytesMut::new();

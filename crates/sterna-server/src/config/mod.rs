@@ -298,6 +298,9 @@ impl Config {
         problems.extend(self.amqp.problems());
         problems.extend(self.http.problems());
         problems.extend(self.broker.memory_problems());
+        if !(1..=100).contains(&self.broker.reader_share_percent) {
+            problems.push("broker.reader_share_percent is 1 to 100".to_owned());
+        }
         problems.extend(self.store.problems());
         problems.extend(self.cluster.problems(self));
         problems.extend(self.admin.problems());
@@ -565,6 +568,13 @@ pub struct Broker {
     /// Messages of QoS 1 and 2 that wait in one session's queue in memory. A session that the store keeps reads there
     /// what has no room.
     pub maximum_queued_messages: u32,
+    /// Time in which a connected reader whose queue is half full has to take its share of what waits, in milliseconds. One
+    /// that does holds its publishers of QoS 1 and 2. 0 holds nobody.
+    pub reader_stall_ms: u64,
+    /// That share, in percent of the messages that waited at the beginning.
+    pub reader_share_percent: u8,
+    /// Time for which readers hold one publisher in all, in milliseconds. It comes back while nobody holds it.
+    pub publisher_hold_ms: u64,
     /// Bytes of one session's messages of QoS 1 and 2 that wait or are not acknowledged. Where they fill
     /// it, sending waits for acknowledgements.
     pub maximum_queued_bytes: u64,
@@ -629,6 +639,9 @@ impl Default for Broker {
         Self {
             maximum_sessions: 1_000_000,
             maximum_queued_messages: 1000,
+            reader_stall_ms: 2_000,
+            reader_share_percent: 10,
+            publisher_hold_ms: 30_000,
             maximum_queued_bytes: 64 << 20,
             maximum_away_bytes: 256 << 20,
             maximum_away_messages: 1_000_000,

@@ -301,13 +301,14 @@ impl Sips {
         waits
     }
 
-    /// Whether a message waits so.
+    /// Whether a message waits so, or for a reader.
     pub(crate) fn is_waiting(&self) -> bool {
-        (self.allowance.as_ref()).is_some_and(|allowance| allowance.waits)
+        self.is_held || (self.allowance.as_ref()).is_some_and(|allowance| allowance.waits)
     }
 
-    /// Ends that, if it is over.
-    pub(super) fn look_again(&mut self, now_ms: u64) {
+    /// Ends that, if it is over. The wait for a reader is where the client `is_held` no more.
+    pub(super) fn look_again(&mut self, now_ms: u64, is_held: impl FnOnce() -> bool) {
+        self.is_held = self.is_held && is_held();
         if let Some(allowance) = &mut self.allowance {
             allowance.look_again(now_ms);
         }

@@ -146,6 +146,17 @@ pub(crate) trait Service: Sized {
         None
     }
 
+    /// Whether a client waits for a reader whose queue is half full.
+    fn is_held(cx: &Context<'_>, id: Self::Id) -> bool {
+        let _ = (cx, id);
+        false
+    }
+
+    /// Ends that: the client is gone.
+    fn forget_hold(cx: &mut Context<'_>, id: Self::Id) {
+        let _ = (cx, id);
+    }
+
     /// The reading of a client while memory is short, and its allowance.
     fn sips(client: &mut Self::Client) -> &mut Sips;
 
@@ -230,7 +241,9 @@ impl<S: Service> Door<S> {
         let done = contain(|| {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
-            S::sips(&mut client).look_again(cx.now_ms);
+            let now_ms = cx.now_ms;
+            let is_held = || S::is_held(cx, id);
+            S::sips(&mut client).look_again(now_ms, is_held);
             S::settle(self, cx, &mut client);
             self.awaited.note(cx, id, S::promises(&mut client));
             if let Some(look_ms) = S::sips(&mut client).next_look_ms(cx.now_ms) {
@@ -328,6 +341,12 @@ impl<S: Service> Door<S> {
         }
     }
 
+    /// A client may go on whose wait for a reader is over.
+    pub(crate) fn go_on(&mut self, cx: &mut Context<'_>, id: S::Id) {
+        // The step's end looks at the input that waits.
+        self.with_client(cx, id, |_, _, _| {});
+    }
+
     /// A client has moved to another address, which is returned.
     pub(crate) fn migrated(&mut self, cx: &mut Context<'_>, id: S::Id) -> Option<IpAddr>
     where
@@ -390,6 +409,7 @@ impl<S: Service> Door<S> {
         let Some(mut client) = self.clients.remove(id) else {
             return;
         };
+        S::forget_hold(cx, id);
         self.forget_kept(S::kept_bytes(&client) as u64);
         if let Some(name) = S::name(&client) {
             tracing::debug!(client = name, ?reason, "connection lost");
@@ -427,6 +447,7 @@ impl<S: Service> Door<S> {
         }
         self.out.clear();
         self.clients.remove(id);
+        S::forget_hold(cx, id);
         let service = &self.service;
         cx.broker.close_all(
             cx.now_ms,

@@ -23,6 +23,8 @@ pub(crate) struct Sips {
     is_open: bool,
     /// Whether it is not read because memory is short.
     is_held_back: bool,
+    /// Whether it waits for a reader whose queue is half full.
+    pub(crate) is_held: bool,
     /// The beginning of its connection, in seconds since the Unix epoch.
     since_s: u32,
     /// Its allowance, if its user has limits.

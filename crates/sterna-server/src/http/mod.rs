@@ -99,6 +99,12 @@ impl Service for Http {
     }
 
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        if client.peer.waits_for_reader() && !client.peer.sips.is_held {
+            client.work(door, cx, |carrier, desk| {
+                let out = carrier.responses();
+                desk.api.go_on(desk.cx, desk.peer, out);
+            });
+        }
         client.work(door, cx, |carrier, desk| carrier.settle(desk));
         let partial_bytes = client.carrier.partial_bytes();
         let is_held_back = client.peer.sips.holds_back(cx, partial_bytes);
@@ -106,6 +112,7 @@ impl Service for Http {
         let is_paced = door.stopping
             || is_held_back
             || others_ms.is_some()
+            || client.peer.is_full(cx)
             || client.peer.promises.is_full(cx);
         door.out.sent_bytes += client.carrier.flush(cx.net, is_paced);
         if let Some(code) = client.carrier.close_code() {
@@ -210,6 +217,14 @@ impl Service for Http {
 
     fn each_session(client: &Connection, visit: &mut dyn FnMut(SessionKey)) {
         client.peer.sessions().for_each(visit);
+    }
+
+    fn is_held(cx: &Context<'_>, id: ConnectionId) -> bool {
+        cx.holding.is_held(id)
+    }
+
+    fn forget_hold(cx: &mut Context<'_>, id: ConnectionId) {
+        cx.end_hold(id, true);
     }
 
     fn sips(client: &mut Connection) -> &mut Sips {

@@ -207,6 +207,20 @@ impl LossWatcher for Watcher {
         let watch = &self.0.watch;
         watch.dropped(reader, loss.topic, reason.name(), loss.messages);
     }
+
+    fn holds(&self, reader: &str) {
+        tracing::info!(
+            client = reader,
+            "the reader's queue is half full: its publishers are read as fast as it takes"
+        );
+    }
+
+    fn slow(&self, reader: &str) {
+        tracing::warn!(
+            client = reader,
+            "the reader takes too little: it holds no publishers any more, and its queue drops what it has no places for"
+        );
+    }
 }
 
 /// A line about a message that its reader does not get. The target is a name of its own, so that

@@ -4,6 +4,7 @@ use sterna_broker::Counters;
 
 use super::drops::DropTable;
 use crate::config::Protocol;
+use crate::holding;
 use crate::sys::Counts;
 
 /// The counters of a shard's doors and of its broker, at one moment.
@@ -15,6 +16,7 @@ pub(crate) struct Figures {
     pub(crate) sys: Counts,
     pub(crate) broker: Counters,
     pub(crate) drops: DropTable,
+    pub(crate) holding: holding::Figures,
     /// Letters of other threads that the shard has not taken yet.
     pub(crate) letters: u64,
 }

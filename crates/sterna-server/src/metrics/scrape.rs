@@ -18,6 +18,7 @@ use super::meters::{Distribution, MeterSums};
 use super::page::Page;
 use super::{Sources, page};
 use crate::config::Protocol;
+use crate::holding;
 use crate::identity::{Issuer, Webhook};
 use crate::memory::{Memory, Stage};
 use crate::sys::{Counts, Process};
@@ -499,6 +500,50 @@ impl Scrape {
         );
     }
 
+    fn write_holds(&self, page: &mut Page<'_>) {
+        let sum = |of: fn(&holding::Figures) -> u64| -> u64 {
+            self.figures.iter().map(|shard| of(&shard.holding)).sum()
+        };
+        for (name, help, number) in [
+            (
+                "sterna_publishers_held",
+                "Publishers that wait for a reader whose queue is half full",
+                sum(|holding| holding.held),
+            ),
+            (
+                "sterna_readers_holding",
+                "Readers that hold publishers",
+                self.broker(|broker| broker.readers_holding),
+            ),
+        ] {
+            page.gauge(name, help, number);
+        }
+        for (name, help, number) in [
+            (
+                "sterna_publisher_holds",
+                "Times that a publisher began to wait for a reader whose queue is half full",
+                sum(|holding| holding.begun),
+            ),
+            (
+                "sterna_publisher_holds_exhausted",
+                "Times that a publisher had waited as long as it may, and went on",
+                sum(|holding| holding.given_up),
+            ),
+            (
+                "sterna_reader_stalls",
+                "Times that a reader held nobody any more because it took too little",
+                self.broker(|broker| broker.readers_slow),
+            ),
+        ] {
+            page.counter(name, help, number);
+        }
+        page.counter_of_seconds(
+            "sterna_publishers_held_seconds",
+            "Time for which publishers have waited for readers",
+            sum(|holding| holding.waited_ms) as f64 / 1000.0,
+        );
+    }
+
     fn write_listeners(&self, page: &mut Page<'_>) {
         let by_shard: Vec<_> = (self.sources.transports.iter())
             .map(|shard| shard.listeners())
@@ -730,6 +775,7 @@ impl Collector for Scrape {
         self.write_sessions(&mut page);
         self.write_messages(&mut page, &meters);
         Self::write_logins(&mut page, &meters);
+        self.write_holds(&mut page);
         self.write_listeners(&mut page);
         self.write_tickets(&mut page);
         super::webhook::write(&self.webhook, &mut page);

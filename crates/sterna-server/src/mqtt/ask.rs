@@ -1,9 +1,10 @@
 //! PUBLISH and SUBSCRIBE about which a rule asks: they wait for the webhook, and later input waits behind them.
 
+use sterna_mqtt::packet::Publish;
 use sterna_mqtt::{Frame, Lane, Packet, PacketType};
 
-use super::client::Client;
-use super::{Door, RETAIN};
+use super::client::{Client, consumer};
+use super::{Door, QOS, RETAIN};
 use crate::authorization::MessageKind;
 use crate::config::ActionName;
 use crate::context::Context;
@@ -54,6 +55,40 @@ impl Door {
         }
     }
 
+    /// Whether a PUBLISH has to wait for a reader whose queue is half full.
+    #[inline]
+    pub(super) fn must_hold(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        frame: &Frame<'_>,
+    ) -> bool {
+        let is_meant =
+            || frame.packet_type() == Some(PacketType::Publish) && frame.first_byte() & QOS != 0;
+        cx.broker.may_hold() && is_meant() && Self::must_hold_now(cx, client, lane, frame)
+    }
+
+    #[inline(never)]
+    fn must_hold_now(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        frame: &Frame<'_>,
+    ) -> bool {
+        let Some(session) = client.session() else {
+            return false;
+        };
+        // The engine reports the fault of another.
+        if let Ok(Packet::Publish(publish)) = Packet::decode(frame, client.engine.version()) {
+            let topic = topic_of(client, lane, &publish);
+            let own = consumer(client.id);
+            let is_own = |consumer| consumer == own;
+            let waits = cx.must_hold(client.id, topic, is_own, || vec![session]);
+            client.sips.is_held = waits;
+        }
+        client.sips.is_held
+    }
+
     /// The same of a PUBLISH or SUBSCRIBE about which it is not known. It is kept apart, because messages mostly do
     /// not come here.
     #[inline(never)]
@@ -64,12 +99,7 @@ impl Door {
         };
         let waits = match Packet::decode(frame, client.engine.version()) {
             Ok(Packet::Publish(publish)) => {
-                let alias = publish.properties.topic_alias();
-                let aliased = alias.and_then(|alias| client.engine.topic_of_alias(lane, alias));
-                let topic = match publish.topic {
-                    "" => aliased.unwrap_or_default(),
-                    topic => topic,
-                };
+                let topic = topic_of(client, lane, &publish);
                 let is_early = client.early == Early::Allowed;
                 let kind = MessageKind::new(publish.qos as u8, publish.retain, is_early);
                 ask(ActionName::Publish, (topic, kind))
@@ -103,5 +133,16 @@ impl Door {
         let number = MessageKind::number_of(qos, retains, client.early == Early::Allowed);
         let owner = client.identity.owner();
         (client.known_topics).find(&cx.policy.rules, owner, (topic, number), cx.now_ms)
+    }
+}
+
+/// The topic of a PUBLISH, also where an alias stands for it.
+fn topic_of<'a>(client: &'a Client, lane: Lane, publish: &Publish<'a>) -> &'a str {
+    let alias = publish.properties.topic_alias();
+    match publish.topic {
+        "" => alias
+            .and_then(|alias| client.engine.topic_of_alias(lane, alias))
+            .unwrap_or_default(),
+        topic => topic,
     }
 }

@@ -148,12 +148,15 @@ impl Client {
         self.partial_bytes() + self.engine.alias_bytes()
     }
 
-    /// Stops reading while too much waits for the store, memory is short, or the webhook is asked, and goes on after
+    /// Stops reading while too much waits for the store, memory is short, the webhook is asked, or a reader's queue is half full, and goes on after
     /// that, unless the broker `is_stopping`. The client's silence does not count meanwhile.
     pub(super) fn pace(&mut self, cx: &mut Context<'_>, is_stopping: bool) {
         let is_held_back = self.sips.holds_back(cx, self.partial_bytes());
-        let is_full =
-            is_stopping || is_held_back || self.promises.is_full(cx) || self.asking.is_waiting();
+        let is_full = is_stopping
+            || is_held_back
+            || self.promises.is_full(cx)
+            || self.asking.is_waiting()
+            || self.sips.is_waiting();
         if is_full {
             cx.net.pause(self.id, true);
         } else if self.is_paced {

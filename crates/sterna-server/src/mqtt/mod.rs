@@ -47,6 +47,8 @@ pub use repetitions::Repetitions;
 
 /// First byte of a PUBLISH of QoS 0 without flags.
 const PUBLISH_AT_MOST_ONCE: u8 = 0x30;
+/// The bits of the QoS in the first byte of a PUBLISH.
+const QOS: u8 = 6;
 /// The flag of a retained message in the first byte of a PUBLISH.
 const RETAIN: u8 = 1;
 
@@ -232,6 +234,14 @@ impl Service for Mqtt {
         Some(&mut client.known_topics)
     }
 
+    fn is_held(cx: &Context<'_>, id: ConnectionId) -> bool {
+        cx.holding.is_held(id)
+    }
+
+    fn forget_hold(cx: &mut Context<'_>, id: ConnectionId) {
+        cx.end_hold(id, true);
+    }
+
     fn sips(client: &mut Client) -> &mut Sips {
         &mut client.sips
     }
@@ -340,14 +350,17 @@ impl Door {
                         {
                             asked = Asked::Waits;
                         }
-                        // Last of all, because it is done at once or not at all.
-                        if asked != Asked::Waits
-                            && client.early == Early::Allowed
-                            && !self.begin_early(cx, client, &frame)
-                        {
-                            hold_early(cx, &mut client.early, Protocol::Mqtt);
-                            asked = Asked::Waits;
-                        }
+                    }
+                    if asked != Asked::Waits && Self::must_hold(cx, client, lane, &frame) {
+                        asked = Asked::Waits;
+                    }
+                    // Last of all, because it is done at once or not at all.
+                    if asked != Asked::Waits
+                        && client.early == Early::Allowed
+                        && !self.begin_early(cx, client, &frame)
+                    {
+                        hold_early(cx, &mut client.early, Protocol::Mqtt);
+                        asked = Asked::Waits;
                     }
                     if asked == Asked::Waits {
                         let mut kept = Vec::new();

@@ -7,7 +7,7 @@ mod stopping;
 
 use std::sync::Arc;
 
-use sterna_broker::{Broker, ConsumerId, Event, ShardId};
+use sterna_broker::{Broker, ConsumerId, CrowdedReader, Event, ShardId};
 use sterna_net::{
     Chunk, CloseReason, ConnectionId, Handler, Network, RefusedCertificate, StreamEnd, StreamId,
 };
@@ -19,6 +19,7 @@ use crate::bans::Bans;
 use crate::cluster::Member;
 use crate::config::Protocol;
 use crate::context::Context;
+use crate::holding::Holding;
 use crate::http;
 use crate::identity::Checker;
 use crate::inspect::Paths;
@@ -53,6 +54,7 @@ pub struct Shard {
     checker: Option<Checker>,
     bans: Arc<Bans>,
     seats: Arc<Seats>,
+    holding: Holding,
     tracer: Option<Tracer>,
     outbox: Box<dyn Outbox>,
     cluster: Option<Member>,
@@ -239,6 +241,7 @@ impl Shard {
             checker: parts.checker,
             bans: parts.bans,
             seats: parts.seats,
+            holding: Holding::default(),
             bans_round: bans::Round::default(),
             ahead_since_ms: None,
             tracer: parts.tracer,
@@ -306,9 +309,42 @@ impl Shard {
             let mut doors = self.doors(net);
             doors.amqp.queues_found(&mut doors.cx, &found);
         }
-        while let Some((consumer, session)) = self.broker.next_ready() {
-            let mut doors = self.doors(net);
-            of_consumer!(doors, consumer, deliver(session));
+        loop {
+            while let Some((consumer, session)) = self.broker.next_ready() {
+                let mut doors = self.doors(net);
+                of_consumer!(doors, consumer, deliver(session));
+            }
+            let released = self.broker.take_released();
+            if released.is_empty() {
+                break;
+            }
+            for reader in released {
+                self.release(net, reader);
+            }
+        }
+    }
+
+    /// A reader's queue has drained: clients that wait for it go on, one after the other, until it is half full again.
+    fn release(&mut self, net: &mut dyn Network, reader: CrowdedReader) {
+        while let Some(connection) = self.holding.first_of(reader)
+            && !self.broker.still_holds(reader)
+        {
+            self.let_go(net, connection);
+        }
+    }
+
+    /// A client waits for no reader any more.
+    fn let_go(&mut self, net: &mut dyn Network, connection: ConnectionId) {
+        let mut doors = self.doors(net);
+        doors.cx.end_hold(connection, false);
+        of_connection!(doors, connection, go_on());
+    }
+
+    /// Lets clients go on that have waited as long as they may.
+    fn end_holds(&mut self, net: &mut dyn Network) {
+        let now_ms = net.now_ms();
+        while let Some(connection) = self.holding.next_due(now_ms) {
+            self.let_go(net, connection);
         }
     }
 
@@ -341,6 +377,7 @@ impl Shard {
                 seats: &self.seats,
                 tracer: self.tracer.as_ref(),
                 outbox: &mut *self.outbox,
+                holding: &mut self.holding,
                 memory: &self.memory,
                 meters: &self.meters,
                 shard: self.number,
@@ -606,6 +643,7 @@ impl Handler for Shard {
         doors.admin.timeout(&mut doors.cx);
         self.stop_if_drained(net);
         self.relieve(net);
+        self.end_holds(net);
         self.end_banned(net);
         if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
             self.report_sys(now_ms);
@@ -670,6 +708,7 @@ impl Handler for Shard {
             self.sys.next_ms,
             self.shortage.next_ms,
             self.bans_round.deadline_ms(),
+            self.holding.deadline_ms(),
             // More in the next turn.
             self.shortage.is_relieving.then_some(0),
             self.stopping.deadline_ms(),

@@ -89,6 +89,7 @@ impl Shard {
             broker,
             drops: self.meters.drops.table(broker.refused_messages),
             letters: self.outbox.backlog(self.number) as u64,
+            holding: self.holding.figures(),
         }
     }
 

@@ -151,6 +151,14 @@ impl Api {
         }
     }
 
+    /// The wait for a reader is over: requests and frames that waited go on.
+    pub(crate) fn go_on(&mut self, cx: &mut Context<'_>, peer: &mut Peer, out: &mut dyn Responses) {
+        for request in peer.take_held(Until::Reader) {
+            self.consider(cx, peer, out, request);
+        }
+        self.read_on(cx, peer, out);
+    }
+
     /// The verdict on credentials that took longer.
     pub(crate) fn judged(
         &mut self,
@@ -196,6 +204,12 @@ impl Api {
             Err(Trouble::new(Kind::MemoryShort, "memory is short"))
         } else {
             self.admit(cx, peer, &request, &mut reader, out)
+        };
+        let admitted = match admitted {
+            Ok(Some((target, Admitted::Now(_)))) if self.must_hold(cx, peer, &target, &request) => {
+                Ok(Some((target, Admitted::Later(Until::Reader))))
+            }
+            other => other,
         };
         let answered = match admitted {
             Ok(None) => return,

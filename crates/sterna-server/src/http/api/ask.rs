@@ -1,8 +1,10 @@
-//! Requests about which a rule asks: they wait for the webhook.
+//! Requests about which a rule asks, which wait for the webhook, and messages that wait for a reader.
 
 use sterna_http::Request;
 use sterna_mapping::from_fields;
+use sterna_mqtt::QoS;
 
+use super::Api;
 use super::admission::asks_session;
 use super::peer::Peer;
 use super::plan::{Plan, Subscribe};
@@ -72,4 +74,43 @@ pub(super) fn must_ask(
     }
     peer.asking = asking;
     waits
+}
+
+/// The most subscriptions of a connection for which it is looked at whether connections wait in a circle.
+const LOOKED_AT: usize = 64;
+
+impl Api {
+    /// Whether the message of a request has to wait for a reader whose queue is half full.
+    pub(super) fn must_hold(
+        &self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        target: &Target<'_>,
+        request: &Request,
+    ) -> bool {
+        if !cx.broker.may_hold() {
+            return false;
+        }
+        let head = &request.head;
+        let (Resource::Topic(topic), "POST" | "PUT") = (&target.resource, head.method()) else {
+            return false;
+        };
+        // An invalid message is refused when the request is answered.
+        let is_meant =
+            from_fields(&Fields(head)).is_ok_and(|message| message.qos != QoS::AtMostOnce);
+        is_meant && self.must_hold_for(cx, peer, topic)
+    }
+
+    /// The same of a message for a topic.
+    pub(super) fn must_hold_for(&self, cx: &mut Context<'_>, peer: &mut Peer, topic: &str) -> bool {
+        // What came before keeps its place.
+        if !peer.sips.is_held {
+            let connection = peer.connection;
+            let is_own = |consumer| self.connection_of(consumer) == Some(connection);
+            let sessions = || peer.sessions().take(LOOKED_AT).collect();
+            let waits = cx.must_hold(connection, topic, is_own, sessions);
+            peer.sips.is_held = waits;
+        }
+        peer.sips.is_held
+    }
 }

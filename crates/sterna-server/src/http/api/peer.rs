@@ -81,6 +81,8 @@ pub(super) enum Until {
     Claimed,
     /// Room on the connection for a message.
     Room,
+    /// Room in the queue of a reader.
+    Reader,
 }
 
 impl Peer {
@@ -199,6 +201,20 @@ impl Peer {
             .iter()
             .map(|held| held.request.content.len())
             .sum()
+    }
+
+    /// Whether so much waits for a reader that the connection is not read meanwhile. Less of it leaves the connection's own
+    /// subscriptions alive.
+    pub(crate) fn is_full(&self, cx: &Context<'_>) -> bool {
+        let most_bytes = cx.policy.http.maximum_assembling_bytes as usize / 4;
+        self.sips.is_held
+            && (self.held_bytes() >= most_bytes || self.transports.iter().any(Transport::waits))
+    }
+
+    /// Whether requests or frames wait for a reader.
+    pub(crate) fn waits_for_reader(&self) -> bool {
+        self.held.iter().any(|held| held.until == Until::Reader)
+            || self.transports.iter().any(Transport::waits)
     }
 
     /// Takes out the requests that wait for an event, in order.

@@ -41,6 +41,25 @@ struct Incoming {
     stream: u64,
     is_bidirectional: bool,
     reader: FrameReader,
+    waiting: Option<Box<Waiting>>,
+}
+
+/// The input of a stream that waits for a reader whose queue is half full.
+#[derive(Debug)]
+struct Waiting {
+    frame: Bytes,
+    behind: BytesMut,
+    /// Whether the client has ended the stream behind it.
+    is_end: bool,
+}
+
+impl Incoming {
+    /// Bytes that are kept of the stream.
+    fn held_bytes(&self) -> usize {
+        let waiting = self.waiting.as_ref();
+        self.reader.held_bytes()
+            + waiting.map_or(0, |waiting| waiting.frame.len() + waiting.behind.len())
+    }
 }
 
 impl Transport {
@@ -50,6 +69,11 @@ impl Transport {
             identity,
             streams: Vec::new(),
         }
+    }
+
+    /// Whether input waits for a reader.
+    pub(super) fn waits(&self) -> bool {
+        (self.streams.iter()).any(|incoming| incoming.waiting.is_some())
     }
 }
 
@@ -105,6 +129,7 @@ impl Api {
                     stream,
                     is_bidirectional,
                     reader: FrameReader::new(http.maximum_content_bytes as usize),
+                    waiting: None,
                 });
             }
             _ => out.reset_session_stream(session, stream, BAD_FRAME),
@@ -121,6 +146,22 @@ impl Api {
         stream: u64,
         bytes: &[u8],
     ) {
+        if let Some(waiting) = waiting_mut(peer, session, stream) {
+            waiting.behind.extend_from_slice(bytes);
+        }
+        self.read_stream(cx, peer, out, (session, stream), None, bytes);
+    }
+
+    /// Reads bytes of a stream, behind a frame that has waited.
+    fn read_stream(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        (session, stream): (ExchangeId, u64),
+        waited: Option<Bytes>,
+        bytes: &[u8],
+    ) {
         let is_it = |incoming: &Incoming| incoming.stream == stream;
         let Some(transport) = transport_mut(peer, session) else {
             return;
@@ -131,14 +172,19 @@ impl Api {
         // A step may touch the session's other streams, so this one is taken out meanwhile.
         let mut incoming = transport.streams.swap_remove(at);
         let mut answers = BytesMut::new();
-        let read = self.read_frames(cx, peer, out, session, &mut incoming, bytes, &mut answers);
+        let read = if incoming.waiting.is_some() {
+            Ok(())
+        } else {
+            let input = (waited, bytes);
+            self.read_frames(cx, peer, out, session, &mut incoming, input, &mut answers)
+        };
         if !answers.is_empty() {
             out.send_on_session_stream(session, stream, &answers);
         }
         let most_bytes = cx.policy.http.maximum_assembling_bytes as usize;
         let fault = match read {
             Err(error) => error.detail(),
-            Ok(()) if held_bytes(peer) + incoming.reader.held_bytes() > most_bytes => {
+            Ok(()) if held_bytes(peer) + incoming.held_bytes() > most_bytes => {
                 "incomplete frames are larger than http.maximum_assembling_bytes"
             }
             Ok(()) => {
@@ -159,11 +205,27 @@ impl Api {
         out: &mut dyn Responses,
         session: ExchangeId,
         incoming: &mut Incoming,
-        mut bytes: &[u8],
+        (mut waited, mut bytes): (Option<Bytes>, &[u8]),
         answers: &mut BytesMut,
     ) -> Result<(), FrameError> {
-        while let Some(body) = incoming.reader.next(&mut bytes)? {
+        loop {
+            let next = waited
+                .take()
+                .map_or_else(|| incoming.reader.next(&mut bytes), |frame| Ok(Some(frame)))?;
+            let Some(body) = next else {
+                return Ok(());
+            };
             let frame = Frame::parse(body)?;
+            let is_meant = !frame.is_acknowledgement() && frame.flags.qos() != 0;
+            let topic = || String::from_utf8_lossy(&frame.body[frame.topic.clone()]).into_owned();
+            if is_meant && cx.broker.may_hold() && self.must_hold_for(cx, peer, &topic()) {
+                incoming.waiting = Some(Box::new(Waiting {
+                    frame: frame.body,
+                    behind: bytes.into(),
+                    is_end: false,
+                }));
+                return Ok(());
+            }
             let id = frame.id;
             let Some((status, promise)) = self.frame(cx, peer, out, session, &frame) else {
                 continue;
@@ -188,7 +250,36 @@ impl Api {
                 self.counts.messages_sent += 1;
             }
         }
-        Ok(())
+    }
+
+    /// Goes on with frames that waited for a reader.
+    pub(super) fn read_on(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+    ) {
+        let all = peer.transports.iter().flat_map(|transport| {
+            let streams = transport.streams.iter();
+            let waiting = streams.filter(|incoming| incoming.waiting.is_some());
+            waiting.map(|incoming| (transport.session, incoming.stream))
+        });
+        let all: Vec<(ExchangeId, u64)> = all.collect();
+        for (session, stream) in all {
+            let incoming = incoming_mut(peer, session, stream);
+            let Some(waiting) = incoming.and_then(|incoming| incoming.waiting.take()) else {
+                continue;
+            };
+            let Waiting {
+                frame,
+                behind,
+                is_end,
+            } = *waiting;
+            self.read_stream(cx, peer, out, (session, stream), Some(frame), &behind);
+            if is_end {
+                self.session_stream_ended(cx, peer, out, session, stream);
+            }
+        }
     }
 
     /// A datagram of a session: one frame of QoS 0.
@@ -264,6 +355,10 @@ impl Api {
         session: ExchangeId,
         stream: u64,
     ) {
+        if let Some(waiting) = waiting_mut(peer, session, stream) {
+            waiting.is_end = true;
+            return;
+        }
         let Some(incoming) = take_stream(peer, session, stream) else {
             return;
         };
@@ -336,7 +431,7 @@ fn held_bytes(peer: &Peer) -> usize {
         .transports
         .iter()
         .flat_map(|transport| &transport.streams);
-    streams.map(|incoming| incoming.reader.held_bytes()).sum()
+    streams.map(Incoming::held_bytes).sum()
 }
 
 /// Gives up a stream that does not carry frames.
@@ -356,6 +451,17 @@ fn give_up(
         "WebTransport stream given up"
     );
     out.reset_session_stream(session, stream, BAD_FRAME);
+}
+
+fn incoming_mut(peer: &mut Peer, session: ExchangeId, stream: u64) -> Option<&mut Incoming> {
+    let streams = &mut transport_mut(peer, session)?.streams;
+    streams
+        .iter_mut()
+        .find(|incoming| incoming.stream == stream)
+}
+
+fn waiting_mut(peer: &mut Peer, session: ExchangeId, stream: u64) -> Option<&mut Waiting> {
+    incoming_mut(peer, session, stream)?.waiting.as_deref_mut()
 }
 
 fn take_stream(peer: &mut Peer, session: ExchangeId, stream: u64) -> Option<Incoming> {

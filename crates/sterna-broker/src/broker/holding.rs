@@ -1,0 +1,108 @@
+//! Publishers that wait for a reader whose queue is half full: see [`crate::holding`].
+
+use super::Broker;
+use crate::api::{ConsumerId, DoorState, SessionKey};
+use crate::holding::CrowdedReader;
+use crate::mail::Letter;
+use crate::route::Target;
+
+impl<P: DoorState> Broker<P> {
+    /// Whether a publisher may have to wait for a reader. The front door asks before each message of QoS 1 or 2, and
+    /// [`holder_of`](Self::holder_of) where it is so.
+    #[inline]
+    #[must_use]
+    pub fn may_hold(&self) -> bool {
+        self.queues.holds.is_some()
+    }
+
+    /// A reader whose queue is half full, and that gets messages of QoS 1 and 2 of a topic. `is_own` tells the consumers
+    /// of the publisher, which never waits for itself: it could acknowledge nothing meanwhile.
+    pub fn holder_of(
+        &mut self,
+        topic: &str,
+        is_own: impl Fn(ConsumerId) -> bool,
+    ) -> Option<CrowdedReader> {
+        self.catch_up();
+        let queues = &self.queues;
+        let answer = (self.index).look_up(topic.as_bytes(), &queues.limits)?;
+        let matches = self.index.matches_at(answer);
+        let is_meant =
+            |target: &&Target| !target.flags.is_group() && target.flags.qos().is_acknowledged();
+        if queues.holds.is_some_on(self.shard) {
+            let mut local = matches.local.iter().filter(is_meant);
+            let found = local.find_map(|target| {
+                let holder = queues.is_holder(target.slot, target.generation)?;
+                let consumer = queues.sessions.get(target.slot)?.consumer()?;
+                (!is_own(consumer)).then_some(holder)
+            });
+            if found.is_some() {
+                return found;
+            }
+        }
+        let mut remote =
+            (matches.remote.iter()).filter(|(shard, _)| queues.holds.is_some_on(*shard));
+        remote.find_map(|(shard, targets)| {
+            let readers = targets.iter().filter(is_meant).map(|target| CrowdedReader {
+                shard: *shard,
+                slot: target.slot,
+                generation: target.generation,
+            });
+            queues.holds.first_of(readers)
+        })
+    }
+
+    /// Notes that a client with these sessions waits for a reader, of which [`take_released`](Self::take_released) tells
+    /// the end. False where it must not wait: the reader holds nobody any more, or its client waits for this one.
+    #[must_use]
+    pub fn hold(&self, holder: CrowdedReader, sessions: &[SessionKey]) -> bool {
+        let own: Vec<CrowdedReader> = sessions
+            .iter()
+            .map(|session| self.reader(*session))
+            .collect();
+        self.queues.holds.hold(holder, &own) && {
+            let waits = self.still_holds(holder);
+            if !waits {
+                self.queues.holds.let_go(&own);
+            }
+            waits
+        }
+    }
+
+    /// Whether a reader still holds publishers. If so, [`take_released`](Self::take_released) tells the end.
+    #[must_use]
+    pub fn still_holds(&self, holder: CrowdedReader) -> bool {
+        self.queues.holds.waits(holder, self.shard)
+    }
+
+    /// A client with these sessions waits no more.
+    pub fn unhold(&self, sessions: &[SessionKey]) {
+        let own: Vec<CrowdedReader> = sessions
+            .iter()
+            .map(|session| self.reader(*session))
+            .collect();
+        self.queues.holds.let_go(&own);
+    }
+
+    const fn reader(&self, session: SessionKey) -> CrowdedReader {
+        CrowdedReader {
+            shard: self.shard,
+            slot: session.slot,
+            generation: session.generation,
+        }
+    }
+
+    /// Readers for which clients of this shard have waited, and that hold nobody any more. Those of this shard let other
+    /// shards know.
+    pub fn take_released(&mut self) -> Vec<CrowdedReader> {
+        for (holder, waiting) in std::mem::take(&mut self.queues.released) {
+            for shard in waiting {
+                if shard == self.shard {
+                    self.let_go.push(holder);
+                } else {
+                    self.send(shard, Letter::LetGo { reader: holder });
+                }
+            }
+        }
+        std::mem::take(&mut self.let_go)
+    }
+}

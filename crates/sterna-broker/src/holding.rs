@@ -1,0 +1,374 @@
+//! Readers that hold publishers.
+//!
+//! A burst of QoS 1 or 2 may be more than a reader's queue has places, though the reader takes all of it at its pace. So
+//! a reader whose queue is half full holds who publishes to it: front doors ask before each message, and look at no more of
+//! a held client until the queue has drained to a quarter. Readers of the log hold nobody, for they fall behind instead.
+//!
+//! A reader that takes too little of its queue for a while is *slow*. It holds nobody until it takes enough again, and
+//! its queue drops by its rule meanwhile.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use crate::far_group::ROOT_CONSUMER;
+use crate::queues::Queues;
+use crate::session::{BrokerSession, NEVER_MS};
+
+/// A reader whose queue holds publishers, on any shard.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CrowdedReader {
+    pub(crate) shard: u16,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// Messages of each other shard that a queue takes beyond its limit while its reader holds publishers: they were on
+/// their way when the queue became half full. A shard reads no more of clients where 1,024 are on their way, and what
+/// it has read by then may have some thousand more.
+const MOST_ON_WAY: usize = 16_384;
+
+/// Time between two readers of which the watcher is told the same, in milliseconds.
+const TOLD_EVERY_MS: u64 = 10_000;
+
+/// The most readers that hold each other's clients in a row, as far as it is looked at.
+const LONGEST_ROW: usize = 32;
+
+/// The readers of all shards that hold publishers. All shards share it.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    /// Their number, by shard.
+    counts: Box<[AtomicUsize]>,
+    /// The sum of that: each message asks.
+    sum: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Each of them, and the shards that have clients which wait for it.
+    holding: FxHashMap<CrowdedReader, Vec<u16>>,
+    /// For readers whose clients are held: who holds those.
+    held: FxHashMap<CrowdedReader, CrowdedReader>,
+}
+
+impl Holds {
+    pub(crate) fn new(shards: u16) -> Self {
+        Self {
+            counts: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
+            sum: AtomicUsize::new(0),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a reader holds publishers.
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        self.sum.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a reader of a shard does.
+    pub(crate) fn is_some_on(&self, shard: u16) -> bool {
+        self.counts[usize::from(shard)].load(Ordering::Relaxed) > 0
+    }
+
+    fn begin(&self, holder: CrowdedReader) {
+        self.state().holding.entry(holder).or_default();
+        self.counts[usize::from(holder.shard)].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends a hold. Returns the shards that have clients which wait for it.
+    fn end(&self, holder: CrowdedReader) -> Vec<u16> {
+        let waiting = self.state().holding.remove(&holder);
+        self.counts[usize::from(holder.shard)].fetch_sub(1, Ordering::Relaxed);
+        self.sum.fetch_sub(1, Ordering::Relaxed);
+        waiting.unwrap_or_default()
+    }
+
+    /// The first of some readers of other shards that holds publishers.
+    pub(crate) fn first_of(
+        &self,
+        mut readers: impl Iterator<Item = CrowdedReader>,
+    ) -> Option<CrowdedReader> {
+        let state = self.state();
+        readers.find(|reader| state.holding.contains_key(reader))
+    }
+
+    /// Whether a reader still holds publishers. If so, the shard hears of the end.
+    pub(crate) fn waits(&self, holder: CrowdedReader, shard: u16) -> bool {
+        let mut state = self.state();
+        let waiting = state.holding.get_mut(&holder);
+        let Some(waiting) = waiting else {
+            return false;
+        };
+        if !waiting.contains(&shard) {
+            waiting.push(shard);
+        }
+        true
+    }
+
+    /// Holds a client with these readers of its own. False where the holder's client waits for one of them, over others
+    /// or not: nobody of the row could take anything then.
+    pub(crate) fn hold(&self, holder: CrowdedReader, own: &[CrowdedReader]) -> bool {
+        let mut state = self.state();
+        let mut at = holder;
+        for _ in 0..LONGEST_ROW {
+            if own.contains(&at) {
+                return false;
+            }
+            let Some(next) = state.held.get(&at) else {
+                state.held.extend(own.iter().map(|own| (*own, holder)));
+                return true;
+            };
+            at = *next;
+        }
+        false
+    }
+
+    /// Ends that.
+    pub(crate) fn let_go(&self, own: &[CrowdedReader]) {
+        let mut state = self.state();
+        for own in own {
+            state.held.remove(own);
+        }
+    }
+}
+
+/// Parts of [`reader_stall_ms`](crate::Limits::reader_stall_ms) after each of which a reader is looked at.
+const PARTS: usize = 4;
+
+/// A reader of this shard whose queue was half full, and has not drained since.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    generation: u32,
+    /// When it was looked at last, in milliseconds.
+    looked_ms: u64,
+    /// How often that was, since it began to hold publishers or to be slow.
+    looks: usize,
+    /// The messages that it had [taken] at the last looks.
+    taken: [u32; PARTS],
+    /// Whether its queue was not drained since the publication that made it half full.
+    is_fresh: bool,
+    /// Whether it took less than its share, and so holds nobody.
+    is_slow: bool,
+}
+
+/// All messages that were taken out of a queue so far, modulo 2^32: those that came, less those that wait.
+const fn taken<P>(session: &BrokerSession<P>) -> u32 {
+    session
+        .next_sequence
+        .wrapping_sub(session.pending.len() as u32)
+}
+
+impl Holding {
+    fn new<P>(now_ms: u64, session: &BrokerSession<P>) -> Self {
+        Self {
+            generation: session.generation,
+            looked_ms: now_ms,
+            looks: 1,
+            taken: [taken(session); PARTS],
+            is_fresh: true,
+            is_slow: false,
+        }
+    }
+
+    /// Whether the reader has taken its share in the time that it has for that. It has as long at the beginning.
+    fn has_taken<P>(&self, session: &BrokerSession<P>, percent: usize) -> bool {
+        let least = (session.pending.len() * percent / 100).max(1);
+        let before = self.taken[self.looks % PARTS];
+        // What its consumer gives back counts out.
+        let taken = taken(session).wrapping_sub(before) as i32;
+        i64::from(taken) >= least as i64
+    }
+
+    /// Notes a look.
+    fn look<P>(&mut self, now_ms: u64, session: &BrokerSession<P>) {
+        self.looked_ms = now_ms;
+        self.taken[self.looks % PARTS] = taken(session);
+        self.looks += 1;
+    }
+}
+
+impl<P> Queues<P> {
+    fn holder(&self, slot: u32, generation: u32) -> CrowdedReader {
+        CrowdedReader {
+            shard: self.shard,
+            slot,
+            generation,
+        }
+    }
+
+    /// A queue is half full, and takes another message: its reader holds publishers from now on.
+    pub(crate) fn crowd(&mut self, now_ms: u64, slot: u32) {
+        self.is_crowded = true;
+        if self.limits.reader_stall_ms == 0 {
+            return;
+        }
+        let session = &self.sessions[slot];
+        if let Some(holding) = self.holders.get(&slot) {
+            if holding.is_slow && holding.has_taken(session, self.limits.reader_share_percent) {
+                self.hold_again(now_ms, slot);
+            }
+            return;
+        }
+        if session
+            .consumer()
+            .is_none_or(|reader| reader == ROOT_CONSUMER)
+        {
+            return;
+        }
+        let holder = self.holder(slot, session.generation);
+        self.holders.insert(slot, Holding::new(now_ms, session));
+        self.holders_due_ms = (self.holders_due_ms).min(now_ms + self.part_ms());
+        self.begin_hold(holder);
+    }
+
+    const fn part_ms(&self) -> u64 {
+        self.limits.reader_stall_ms.div_ceil(PARTS as u64)
+    }
+
+    fn hold_again(&mut self, now_ms: u64, slot: u32) {
+        let holding = Holding::new(now_ms, &self.sessions[slot]);
+        let holder = self.holder(slot, holding.generation);
+        self.holders.insert(slot, holding);
+        self.begin_hold(holder);
+    }
+
+    fn begin_hold(&mut self, holder: CrowdedReader) {
+        self.counters.readers_holding += 1;
+        self.counters.reader_holds += 1;
+        self.holds.begin(holder);
+    }
+
+    fn end_hold(&mut self, holder: CrowdedReader) {
+        self.counters.readers_holding -= 1;
+        let waiting = self.holds.end(holder);
+        if !waiting.is_empty() {
+            self.released.push((holder, waiting));
+        }
+    }
+
+    /// A queue may have drained, or its reader gone: if so, it holds nobody any more.
+    pub(crate) fn look_at_holder(&mut self, slot: u32) {
+        let Some(holding) = self.holders.get(&slot) else {
+            return;
+        };
+        let generation = holding.generation;
+        let session = self.sessions.get(slot);
+        let session = session.filter(|session| {
+            session.generation == generation && session.is_connected() && !self.has_drained(session)
+        });
+        let Some(taken) = session.map(taken) else {
+            return self.forget_holder(slot);
+        };
+        if let Some(holding) = self.holders.get_mut(&slot)
+            && std::mem::take(&mut holding.is_fresh)
+        {
+            // What went at once was not taken in the time that begins.
+            holding.taken = [taken; PARTS];
+        }
+    }
+
+    /// The reader of a session is gone: it holds nobody any more.
+    pub(crate) fn forget_holder(&mut self, slot: u32) {
+        if let Some(holding) = self.holders.remove(&slot)
+            && !holding.is_slow
+        {
+            self.end_hold(self.holder(slot, holding.generation));
+        }
+    }
+
+    fn has_drained(&self, session: &BrokerSession<P>) -> bool {
+        session.pending.is_empty()
+            || (session.pending.len() <= self.limits.queued_messages / 4
+                && session.account.held_bytes() <= self.limits.queued_bytes as u64 / 4)
+    }
+
+    /// Whether a reader of this shard holds publishers.
+    pub(crate) fn is_holder(&self, slot: u32, generation: u32) -> Option<CrowdedReader> {
+        let holding = self.holders.get(&slot)?;
+        let is_it = !holding.is_slow && holding.generation == generation;
+        is_it.then(|| self.holder(slot, generation))
+    }
+
+    /// Whether a full queue takes a message of another shard all the same: it was on its way before its publisher could
+    /// be held.
+    pub(crate) fn takes_on_way(&self, slot: u32) -> bool {
+        let session = &self.sessions[slot];
+        let others = self.marks.len();
+        !self.is_over_memory
+            && self.is_holder(slot, session.generation).is_some()
+            && session.pending.len() < self.limits.queued_messages + others * MOST_ON_WAY
+            && session.account.held_bytes() < 2 * self.limits.queued_bytes as u64
+    }
+
+    /// Looks at readers that hold publishers, a few times in the time that they have to take their share: they may be slow, or slow no
+    /// more.
+    pub(crate) fn look_at_holders(&mut self, now_ms: u64) {
+        if self.holders_due_ms > now_ms {
+            return;
+        }
+        let slots: Vec<u32> = self.holders.keys().copied().collect();
+        let (part_ms, percent) = (self.part_ms(), self.limits.reader_share_percent);
+        let mut due_ms = NEVER_MS;
+        for slot in slots {
+            self.look_at_holder(slot);
+            let Some(holding) = self.holders.get_mut(&slot) else {
+                continue;
+            };
+            let (generation, was_slow) = (holding.generation, holding.is_slow);
+            if now_ms >= holding.looked_ms + part_ms {
+                let session = &self.sessions[slot];
+                let is_over = holding.looks >= PARTS;
+                let has_taken = holding.has_taken(session, percent);
+                holding.look(now_ms, session);
+                if was_slow && has_taken {
+                    self.hold_again(now_ms, slot);
+                } else if !was_slow && is_over && !has_taken {
+                    holding.is_slow = true;
+                    self.counters.readers_slow += 1;
+                    self.tell_of(now_ms, slot, true);
+                    self.end_hold(self.holder(slot, generation));
+                } else if !was_slow && is_over {
+                    self.tell_of(now_ms, slot, false);
+                }
+            }
+            if let Some(holding) = self.holders.get(&slot) {
+                due_ms = due_ms.min(holding.looked_ms + part_ms);
+            }
+        }
+        self.holders_due_ms = due_ms;
+    }
+
+    /// Tells the watcher of a reader, unless it was told of another a short time ago.
+    fn tell_of(&mut self, now_ms: u64, slot: u32, is_slow: bool) {
+        let not_before_ms = &mut self.untold_ms[usize::from(is_slow)];
+        if let Some(watcher) = &self.loss_watcher
+            && *not_before_ms <= now_ms
+        {
+            *not_before_ms = now_ms + TOLD_EVERY_MS;
+            let reader = &self.sessions[slot].client_id;
+            if is_slow {
+                watcher.slow(reader);
+            } else {
+                watcher.holds(reader);
+            }
+        }
+    }
+
+    /// Looks at all of that again, for tests.
+    pub(crate) fn check_holders(&self) {
+        let holding = self.holders.values().filter(|holding| !holding.is_slow);
+        assert_eq!(
+            holding.count() as u64,
+            self.counters.readers_holding,
+            "the readers that hold publishers are counted"
+        );
+    }
+}

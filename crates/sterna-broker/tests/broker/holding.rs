@@ -1,0 +1,362 @@
+//! Publishers that wait for a reader whose queue is half full.
+
+use std::collections::VecDeque;
+
+use sterna_broker::{
+    Close, Counters, CrowdedReader, Limits, Outcome, Publication, Qos, SessionKey,
+};
+use sterna_store::MemoryStore;
+
+use crate::cluster::{Client, Cluster, message, qos};
+
+const STALL_MS: u64 = 2_000;
+
+/// A publisher as front doors make one: it asks before each message, and waits where it has to.
+struct Publisher {
+    shard: u16,
+    /// Its own reader, if it has one.
+    own: Option<Client>,
+    waits: Option<CrowdedReader>,
+    left: VecDeque<(String, u32)>,
+}
+
+impl Publisher {
+    fn new(shard: u16, own: Option<Client>) -> Self {
+        Self {
+            shard,
+            own,
+            waits: None,
+            left: VecDeque::new(),
+        }
+    }
+
+    fn wants(&mut self, topic: &str, count: u32) {
+        (self.left).extend((0..count).map(|number| (topic.to_owned(), number)));
+    }
+
+    fn sessions(&self) -> Vec<SessionKey> {
+        self.own.iter().map(|own| own.key).collect()
+    }
+
+    /// Publishes up to `most` messages, or until it has to wait.
+    fn publish(&mut self, cluster: &mut Cluster, most: usize) {
+        let now_ms = cluster.now_ms;
+        let (own, sessions) = (self.own.map(|own| own.consumer), self.sessions());
+        let broker = cluster.broker(self.shard);
+        for _ in 0..most {
+            if self.waits.is_some() {
+                break;
+            }
+            let Some((topic, number)) = self.left.front() else {
+                break;
+            };
+            if broker.may_hold()
+                && let Some(reader) = broker.holder_of(topic, |consumer| Some(consumer) == own)
+                && broker.hold(reader, &sessions)
+            {
+                self.waits = Some(reader);
+                break;
+            }
+            let message = message(topic, &number.to_string(), Qos::AtLeastOnce, false);
+            let origin = self.own.map(|own| own.key);
+            broker.publish(now_ms, Publication { origin, message });
+            self.left.pop_front();
+        }
+    }
+
+    /// Hears which readers hold nobody any more.
+    fn hear(&mut self, cluster: &mut Cluster, released: &[CrowdedReader]) {
+        if self.waits.is_some_and(|reader| released.contains(&reader)) {
+            self.waits = None;
+            let sessions = self.sessions();
+            cluster.broker(self.shard).unhold(&sessions);
+        }
+    }
+}
+
+/// The end of a turn of each shard, and the letters.
+fn turn(cluster: &mut Cluster, publishers: &mut [&mut Publisher]) {
+    for _ in 0..2 {
+        for shard in 0..cluster.directory.shards() {
+            let released = cluster.broker(shard).take_released();
+            cluster.collect(shard);
+            for publisher in publishers.iter_mut() {
+                if publisher.shard == shard {
+                    publisher.hear(cluster, &released);
+                }
+            }
+        }
+        cluster.run();
+    }
+}
+
+/// Takes up to `most` messages of a reader, and acknowledges them.
+fn take(cluster: &mut Cluster, reader: Client, most: usize) -> Vec<u32> {
+    let now_ms = cluster.now_ms;
+    let mut taken = Vec::new();
+    let broker = cluster.broker(reader.shard);
+    // As a turn ends; others have their turns, too.
+    for _ in 0..8 {
+        if broker.next_ready().is_none_or(|(_, key)| key == reader.key) {
+            break;
+        }
+    }
+    while taken.len() < most
+        && let Some(delivery) = broker.next_delivery(now_ms, reader.key)
+    {
+        broker.settle(now_ms, reader.key, delivery.tag, Outcome::Accepted);
+        let text = String::from_utf8_lossy(delivery.message.payload()).into_owned();
+        taken.push(text.parse().expect("a number"));
+    }
+    broker.next_ready();
+    taken
+}
+
+/// Time passes, one deadline after the other.
+fn pass(cluster: &mut Cluster, ms: u64) {
+    let until_ms = cluster.now_ms + ms;
+    while cluster.now_ms < until_ms {
+        let brokers = cluster.brokers.iter();
+        let due_ms = brokers.filter_map(sterna_broker::Broker::deadline_ms).min();
+        let due_ms = due_ms.unwrap_or(u64::MAX);
+        cluster.now_ms = due_ms.clamp(cluster.now_ms + 1, until_ms);
+        let now_ms = cluster.now_ms;
+        for shard in 0..cluster.directory.shards() {
+            cluster.broker(shard).timeout(now_ms);
+        }
+    }
+}
+
+fn counters(cluster: &mut Cluster, shard: u16) -> Counters {
+    let broker = cluster.broker(shard);
+    broker.check();
+    broker.counters()
+}
+
+/// A reader, and a publisher that wants to send it 20,000 messages.
+fn burst(shards: u16) -> (Cluster, Client, Publisher) {
+    let mut cluster = Cluster::new(shards);
+    let reader = cluster.open(0, "reader");
+    cluster.subscribe(reader, "t", qos(Qos::AtLeastOnce));
+    let mut publisher = Publisher::new(shards - 1, None);
+    publisher.wants("t", 20_000);
+    (cluster, reader, publisher)
+}
+
+#[test]
+fn a_reader_that_takes_what_it_gets_loses_nothing_of_a_burst() {
+    for shards in [1, 2] {
+        let (mut cluster, reader, mut publisher) = burst(shards);
+        let mut got = Vec::new();
+        let mut turns = 0;
+        while got.len() < 20_000 {
+            // What a turn reads of a client at most.
+            publisher.publish(&mut cluster, 8_192);
+            turn(&mut cluster, &mut [&mut publisher]);
+            got.extend(take(&mut cluster, reader, 100));
+            turn(&mut cluster, &mut [&mut publisher]);
+            turns += 1;
+            assert!(turns < 1_000, "{} came", got.len());
+        }
+        assert!(got.iter().copied().eq(0..20_000), "in their order");
+        let counters = counters(&mut cluster, 0);
+        assert_eq!((counters.dropped_full, counters.readers_slow), (0, 0));
+        assert!(counters.reader_holds > 0);
+        assert_eq!(counters.readers_holding, 0);
+    }
+}
+
+/// As before there was that.
+#[test]
+fn without_the_time_nobody_is_held() {
+    let mut cluster = Cluster::limited(Limits {
+        reader_stall_ms: 0,
+        ..Limits::default()
+    });
+    let reader = cluster.open(0, "reader");
+    cluster.subscribe(reader, "t", qos(Qos::AtLeastOnce));
+    let mut publisher = Publisher::new(0, None);
+    publisher.wants("t", 2_000);
+    publisher.publish(&mut cluster, 2_000);
+    assert!(publisher.left.is_empty());
+    assert_eq!(counters(&mut cluster, 0).dropped_full, 1_000);
+}
+
+/// What was on its way when the queue became half full is more than it has places.
+#[test]
+fn what_is_on_its_way_from_other_shards_is_not_lost() {
+    let (mut cluster, reader, mut publisher) = burst(2);
+    publisher.publish(&mut cluster, 5_000);
+    assert_eq!(publisher.left.len(), 15_000, "it has heard of nothing");
+    turn(&mut cluster, &mut [&mut publisher]);
+    assert_eq!(cluster.pending(reader), 5_000);
+    publisher.publish(&mut cluster, 1);
+    assert!(publisher.waits.is_some());
+    // What its own shard publishes without asking, as a will, goes by the rule.
+    cluster.publish(0, "t", "0", Qos::AtLeastOnce);
+    assert_eq!(counters(&mut cluster, 0).dropped_full, 1);
+    assert!(take(&mut cluster, reader, 4_700).into_iter().eq(0..4_700));
+    turn(&mut cluster, &mut [&mut publisher]);
+    assert!(publisher.waits.is_some(), "more than a quarter is left");
+    take(&mut cluster, reader, 50);
+    turn(&mut cluster, &mut [&mut publisher]);
+    assert!(publisher.waits.is_none());
+}
+
+#[test]
+fn a_reader_that_takes_nothing_holds_nobody_until_it_takes_again() {
+    for shards in [1, 2] {
+        let (mut cluster, reader, mut publisher) = burst(shards);
+        let mut publish = |cluster: &mut Cluster, most| {
+            publisher.publish(cluster, most);
+            turn(cluster, &mut [&mut publisher]);
+            publisher.publish(cluster, 0);
+            publisher.waits.is_some()
+        };
+        publish(&mut cluster, 600);
+        assert!(publish(&mut cluster, 1));
+        pass(&mut cluster, STALL_MS - 1);
+        assert!(publish(&mut cluster, 1), "it waits");
+        pass(&mut cluster, 1);
+        assert!(!publish(&mut cluster, 0), "no longer");
+        publish(&mut cluster, 2_000);
+        let (slow, lost) = {
+            let counters = counters(&mut cluster, 0);
+            (counters.readers_slow, counters.dropped_full)
+        };
+        assert!(
+            slow == 1 && lost > 1_000,
+            "the queue drops by its rule: {lost}"
+        );
+        // It takes its share again.
+        take(&mut cluster, reader, 200);
+        publish(&mut cluster, 10);
+        assert!(publish(&mut cluster, 1), "and holds again");
+        let after = counters(&mut cluster, 0).dropped_full;
+        take(&mut cluster, reader, 900);
+        assert!(!publish(&mut cluster, 10));
+        assert_eq!(counters(&mut cluster, 0).dropped_full, after);
+    }
+}
+
+/// Otherwise one client would slow all publishers down to its pace.
+#[test]
+fn one_message_now_and_then_is_not_enough() {
+    let (mut cluster, reader, mut publisher) = burst(1);
+    let mut held_ms = 0;
+    for _ in 0..100 {
+        publisher.publish(&mut cluster, 100);
+        turn(&mut cluster, &mut [&mut publisher]);
+        held_ms += if publisher.waits.is_some() { 1_900 } else { 0 };
+        pass(&mut cluster, 1_900);
+        take(&mut cluster, reader, 1);
+    }
+    assert!(publisher.left.len() < 12_000, "{}", publisher.left.len());
+    assert!((1_900..=5_700).contains(&held_ms), "{held_ms} ms");
+}
+
+#[test]
+fn nobody_waits_for_itself_or_in_a_circle() {
+    let mut cluster = Cluster::new(2);
+    let names = [(0, "a"), (1, "b"), (0, "c")];
+    let readers = names.map(|(shard, name)| {
+        let reader = cluster.open(shard, name);
+        cluster.subscribe(reader, name, qos(Qos::AtLeastOnce));
+        reader
+    });
+    let [mut a, mut b, mut c] =
+        [0, 1, 2].map(|at| Publisher::new(readers[at].shard, Some(readers[at])));
+    // To itself.
+    a.wants("a", 600);
+    a.publish(&mut cluster, 600);
+    assert!(a.waits.is_none() && a.left.is_empty());
+    // a waits for b, and b for c: as slow as the last of a row.
+    a.wants("b", 700);
+    b.wants("c", 700);
+    for _ in 0..2 {
+        a.publish(&mut cluster, 600);
+        b.publish(&mut cluster, 600);
+        turn(&mut cluster, &mut [&mut a, &mut b, &mut c]);
+    }
+    assert!(a.waits.is_some() && b.waits.is_some());
+    // c would wait for a, whose client hears nothing before c does.
+    c.wants("a", 10);
+    c.publish(&mut cluster, 600);
+    assert!(c.waits.is_none() && c.left.is_empty());
+    // Nor does b wait for a.
+    take(&mut cluster, readers[2], 600);
+    turn(&mut cluster, &mut [&mut a, &mut b, &mut c]);
+    assert!(b.waits.is_none(), "c has drained");
+    b.left.clear();
+    b.wants("a", 10);
+    b.publish(&mut cluster, 600);
+    assert!(b.waits.is_none() && b.left.is_empty());
+    // Another client does.
+    let mut other = Publisher::new(1, None);
+    other.wants("a", 10);
+    other.publish(&mut cluster, 600);
+    assert!(other.waits.is_some());
+}
+
+#[test]
+fn a_reader_that_is_gone_holds_nobody() {
+    for shards in [1, 2] {
+        let (mut cluster, reader, mut publisher) = burst(shards);
+        publisher.publish(&mut cluster, 600);
+        turn(&mut cluster, &mut [&mut publisher]);
+        publisher.publish(&mut cluster, 1);
+        assert!(publisher.waits.is_some());
+        cluster.close(reader, Close::LOST);
+        turn(&mut cluster, &mut [&mut publisher]);
+        assert!(publisher.waits.is_none());
+        assert_eq!(counters(&mut cluster, 0).readers_holding, 0);
+        publisher.publish(&mut cluster, 20_000);
+        assert!(publisher.left.is_empty());
+    }
+}
+
+/// Also by their bytes, and those that were sent count.
+#[test]
+fn large_messages_fill_a_queue_by_their_bytes() {
+    let mut cluster = Cluster::limited(Limits {
+        queued_bytes: 1_000,
+        ..Limits::default()
+    });
+    let reader = cluster.open(0, "reader");
+    cluster.subscribe(reader, "t", qos(Qos::AtLeastOnce));
+    let text = "x".repeat(200);
+    let now_ms = cluster.now_ms;
+    let broker = cluster.broker(0);
+    let mut published = 0;
+    while !broker.may_hold() {
+        let message = message("t", &text, Qos::AtLeastOnce, false);
+        let origin = None;
+        broker.publish(now_ms, Publication { origin, message });
+        // Its client acknowledges nothing.
+        while broker.next_delivery(now_ms, reader.key).is_some() {}
+        published += 1;
+        assert!(published < 10);
+    }
+    assert_eq!(counters(&mut cluster, 0).dropped_full, 0);
+}
+
+/// They fall behind, and read the log.
+#[test]
+fn a_reader_of_the_log_holds_nobody_and_one_that_ends_with_its_connection_does() {
+    let store = MemoryStore::new();
+    let limits = Limits::default();
+    let mut cluster = Cluster::with(1, limits, |_| Box::new(store.clone()));
+    let kept = cluster.open(0, "kept");
+    cluster.subscribe(kept, "kept", qos(Qos::AtLeastOnce));
+    let brief = cluster.open_with(0, "brief", true, 0, None);
+    cluster.subscribe(brief, "brief", qos(Qos::AtLeastOnce));
+    let mut publisher = Publisher::new(0, None);
+    publisher.wants("kept", 2_000);
+    publisher.publish(&mut cluster, 2_000);
+    assert!(publisher.waits.is_none() && publisher.left.is_empty());
+    assert!(!cluster.broker(0).may_hold());
+    publisher.wants("brief", 2_000);
+    publisher.publish(&mut cluster, 2_000);
+    assert!(publisher.waits.is_some());
+    assert_eq!(cluster.broker(0).counters().dropped_full, 0);
+}

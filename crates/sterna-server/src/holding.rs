@@ -1,0 +1,175 @@
+//! Clients that wait for a reader whose queue is half full, and for how long they may.
+//!
+//! A client is not read while it waits. Readers slow their publishers down so, and a client that reads on purpose as
+//! slowly as it may would slow down all. So each connection has a budget of time for which it waits in all. It comes
+//! back as time passes in which the client does not wait. A client that has used it up is let go, and its messages go by the rule of the queue.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
+use sterna_broker::{CrowdedReader, SessionKey};
+use sterna_net::ConnectionId;
+
+/// The budget that a client needs to begin to wait, in milliseconds: otherwise one without any would wait and go on at
+/// each message.
+const LEAST_MS: u64 = 100;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    /// Clients that wait, or have not their whole budget.
+    clients: FxHashMap<ConnectionId, Wait>,
+    /// Those that wait, in the order in which they came, by the reader that they wait for.
+    rows: BTreeMap<(CrowdedReader, u64), ConnectionId>,
+    next_place: u64,
+    /// When the budget of one is used up, or whole again.
+    dues: BTreeSet<(u64, ConnectionId)>,
+    figures: Figures,
+}
+
+/// Figures of clients that wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    /// Clients that wait now.
+    pub(crate) held: u64,
+    /// Times that a client began to wait.
+    pub(crate) begun: u64,
+    /// The time for which clients have waited, in milliseconds.
+    pub(crate) waited_ms: u64,
+    /// Times that a client had used up its budget.
+    pub(crate) given_up: u64,
+}
+
+#[derive(Debug)]
+struct Wait {
+    /// Its place in the row, while it waits.
+    place: Option<(CrowdedReader, u64)>,
+    /// Its sessions at that time.
+    sessions: Vec<SessionKey>,
+    /// The time since which it waits, or waits no more, in milliseconds.
+    since_ms: u64,
+    /// Its budget at that time, in milliseconds.
+    left_ms: u64,
+    due_ms: u64,
+}
+
+impl Holding {
+    /// Whether nobody waits, and everybody has the whole budget.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
+    pub(crate) const fn figures(&self) -> Figures {
+        self.figures
+    }
+
+    /// Whether a client waits.
+    pub(crate) fn is_held(&self, id: ConnectionId) -> bool {
+        (self.clients.get(&id)).is_some_and(|wait| wait.place.is_some())
+    }
+
+    /// The budget of a client that does not wait, in milliseconds; zero where it is too little to begin.
+    pub(crate) fn budget_ms(&self, now_ms: u64, id: ConnectionId, most_ms: u64) -> u64 {
+        let left_ms = self.clients.get(&id).map_or(most_ms, |wait| {
+            let since_ms = now_ms.saturating_sub(wait.since_ms);
+            wait.left_ms.saturating_add(since_ms).min(most_ms)
+        });
+        if left_ms >= LEAST_MS.min(most_ms) {
+            left_ms
+        } else {
+            0
+        }
+    }
+
+    /// A client with this budget waits for a reader.
+    pub(crate) fn begin(
+        &mut self,
+        now_ms: u64,
+        (id, sessions): (ConnectionId, Vec<SessionKey>),
+        reader: CrowdedReader,
+        budget_ms: u64,
+    ) {
+        self.forget_due(id);
+        let place = (reader, self.next_place);
+        self.next_place += 1;
+        self.rows.insert(place, id);
+        let due_ms = now_ms.saturating_add(budget_ms);
+        self.dues.insert((due_ms, id));
+        let wait = Wait {
+            place: Some(place),
+            sessions,
+            since_ms: now_ms,
+            left_ms: budget_ms,
+            due_ms,
+        };
+        let before = self.clients.insert(id, wait);
+        debug_assert!(
+            before.is_none_or(|wait| wait.place.is_none()),
+            "a client that waits is not read"
+        );
+        self.figures.held += 1;
+        self.figures.begun += 1;
+    }
+
+    /// The client that has waited longest for a reader.
+    pub(crate) fn first_of(&self, reader: CrowdedReader) -> Option<ConnectionId> {
+        let mut row = self.rows.range((reader, 0)..=(reader, u64::MAX));
+        row.next().map(|(_, id)| *id)
+    }
+
+    /// Ends the wait of a client. Returns its sessions at its beginning; `None` where it does not wait.
+    pub(crate) fn end(
+        &mut self,
+        now_ms: u64,
+        id: ConnectionId,
+        most_ms: u64,
+    ) -> Option<Vec<SessionKey>> {
+        let wait = self.clients.get_mut(&id)?;
+        let place = wait.place.take()?;
+        let waited_ms = now_ms.saturating_sub(wait.since_ms);
+        wait.left_ms = wait.left_ms.saturating_sub(waited_ms);
+        wait.since_ms = now_ms;
+        let sessions = std::mem::take(&mut wait.sessions);
+        self.dues.remove(&(wait.due_ms, id));
+        wait.due_ms = now_ms.saturating_add(most_ms.saturating_sub(wait.left_ms));
+        self.dues.insert((wait.due_ms, id));
+        self.figures.given_up += u64::from(wait.left_ms == 0);
+        self.figures.held -= 1;
+        self.figures.waited_ms += waited_ms;
+        self.rows.remove(&place);
+        Some(sessions)
+    }
+
+    /// A client is gone. Returns what [`end`](Self::end) does.
+    pub(crate) fn forget(&mut self, now_ms: u64, id: ConnectionId) -> Option<Vec<SessionKey>> {
+        let sessions = self.end(now_ms, id, 0);
+        self.forget_due(id);
+        self.clients.remove(&id);
+        sessions
+    }
+
+    fn forget_due(&mut self, id: ConnectionId) {
+        if let Some(wait) = self.clients.get(&id) {
+            self.dues.remove(&(wait.due_ms, id));
+        }
+    }
+
+    /// When a client has to be looked at, in milliseconds.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        self.dues.first().map(|(due_ms, _)| *due_ms)
+    }
+
+    /// The next client that has used up its budget, and still waits.
+    pub(crate) fn next_due(&mut self, now_ms: u64) -> Option<ConnectionId> {
+        while let Some(&(due_ms, id)) = self.dues.first()
+            && due_ms <= now_ms
+        {
+            if self.is_held(id) {
+                return Some(id);
+            }
+            self.dues.pop_first();
+            self.clients.remove(&id);
+        }
+        None
+    }
+}
