@@ -1,0 +1,636 @@
+//! `cargo xtask test`: runs the parts that were chosen in their lanes, and says where the time went.
+
+mod outcome;
+
+use std::ffi::OsString;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::choice::{Choice, HELP, Request};
+use crate::command::{cargo, run as run_command};
+use crate::console::{Colour, Progress, Tally, paint, seconds};
+use crate::interop::{Absent, Field, Suite, Suites};
+use crate::lanes::{self, Board, Job};
+use crate::needs::Needs;
+use crate::parts::{Part, Parts};
+use crate::record::Record;
+use crate::steps::{Scope, StepReport};
+use crate::test_programs::{TestProgram, Tested};
+use crate::workspace::Workspace;
+use crate::{Failure, Verdict, changed, interop, steps, test_programs};
+
+use outcome::{Done, Rows};
+
+/// Events: copies of the broker and the lab are there, all test programs are, and what clients need is.
+const BROKER: &str = "broker";
+const TEST_PROGRAMS: &str = "test programs";
+const CLIENTS: &str = "clients";
+
+/// Lane of what keeps the processors busy.
+const COMPILING: &str = "compiling";
+
+/// Parts that are shown with their time however short it was.
+const SHOWN: Duration = Duration::from_secs(1);
+
+/// Runs what the arguments ask for and prints the counts in the last line.
+pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
+    let request = Request::read(arguments)?;
+    if request.help {
+        println!("{HELP}");
+        return Ok(true);
+    }
+    let parts = Parts::load(workspace)?;
+    let suites = Suites::load(workspace)?;
+    let needs = Needs::load(workspace)?;
+    if request.list {
+        list(&parts, &suites, &needs);
+        return Ok(true);
+    }
+    let record = Record::open(workspace)?;
+    let choice = Choice::make(workspace, &request, &parts, &suites, &record)?;
+    if request.changed {
+        println!("{}\n", choice.told().join("\n"));
+    }
+    if !choice.before.is_empty() {
+        println!(
+            "{} parts have passed for this commit before\n",
+            choice.before.len()
+        );
+    }
+    let started = Instant::now();
+    let stage = Stage {
+        workspace,
+        parts: &parts,
+        suites: &suites,
+        needs: &needs,
+        choice: &choice,
+        // Results of some crates are not those of the part.
+        record: (!request.changed).then_some(&record),
+        programs: Mutex::default(),
+        absent: Mutex::default(),
+        search_path: Mutex::new(std::env::var_os("PATH").unwrap_or_default()),
+    };
+    let mut done = lanes::run(stage.jobs(), |name, event| stage.refused(name, event))
+        .into_iter()
+        .flatten()
+        .collect::<Vec<Done>>();
+    let flaky = stage.second_runs(&mut done)?;
+    let mut total = Tally::default();
+    for tally in done
+        .iter()
+        .map(|one| one.tally)
+        .chain(choice.before.values().copied())
+    {
+        total += tally;
+    }
+    total += flaky;
+    tell_times(done);
+    println!();
+    let spent = format!("all of it took {}", seconds(started.elapsed()));
+    println!("{}", paint(Colour::Faint, &spent));
+    if request.all {
+        println!(
+            "a line for each part is in {}",
+            workspace.name(record.file())
+        );
+    }
+    println!("{}", total.line());
+    Ok(accepted(total, in_ci(std::env::var("CI").ok().as_deref())))
+}
+
+/// Prints all parts with their tiers, and what they lack on this machine.
+fn list(parts: &Parts, suites: &Suites, needs: &Needs) {
+    let line = |name: &str, tier: &str, about: &str, subjects: &[String]| {
+        let lack = needs
+            .lack(subjects)
+            .map(|lack| format!("  SKIPPED: {lack}"));
+        println!("{name:<28} {tier:<5} {about}{}", lack.unwrap_or_default());
+    };
+    for part in &parts.parts {
+        let subjects = [part.name.clone()];
+        line(&part.name, part.tier.name(), &part.about, &subjects);
+    }
+    for suite in &suites.suites {
+        line(
+            &suite.part(),
+            suite.tier.name(),
+            "foreign clients, or foreign parts",
+            &suite.subjects(),
+        );
+    }
+}
+
+/// Whether the counts are a success. In continuous integration, skipped steps are unchecked.
+const fn accepted(total: Tally, ci: bool) -> bool {
+    total.failed == 0 && !(ci && total.skipped > 0)
+}
+
+/// Whether the variable `CI` says that this is continuous integration.
+pub(crate) fn in_ci(variable: Option<&str>) -> bool {
+    variable.is_some_and(|value| !matches!(value, "" | "0" | "false"))
+}
+
+/// Prints how long each part took, the longest first.
+fn tell_times(mut done: Vec<Done>) {
+    done.sort_by_key(|one| std::cmp::Reverse(one.time));
+    let (long, short): (Vec<_>, Vec<_>) = done.iter().partition(|one| one.time >= SHOWN);
+    if long.is_empty() {
+        return;
+    }
+    println!("\nwhere the time went (lanes run beside each other):");
+    for one in long {
+        println!("  {:<28} {:>12}", one.part, seconds(one.time));
+    }
+    if !short.is_empty() {
+        println!(
+            "  {:<28} {:>12}",
+            format!("{} others", short.len()),
+            "< 1 s"
+        );
+    }
+}
+
+/// What all jobs of a run share.
+struct Stage<'a> {
+    workspace: &'a Workspace,
+    parts: &'a Parts,
+    suites: &'a Suites,
+    needs: &'a Needs,
+    choice: &'a Choice,
+    /// Where results are written down; `None`: nowhere.
+    record: Option<&'a Record>,
+    /// The test programs that were built.
+    programs: Mutex<Vec<TestProgram>>,
+    /// Suites that cannot run.
+    absent: Mutex<Arc<Absent>>,
+    /// The search path of tests.
+    search_path: Mutex<OsString>,
+}
+
+type Jobs<'s> = Vec<Job<'s, Vec<Done>>>;
+
+impl<'a> Stage<'a> {
+    fn scope(&self) -> Scope<'a> {
+        Scope {
+            workspace: self.workspace,
+            packages: self.choice.packages.as_deref(),
+        }
+    }
+
+    /// The jobs of this run, in the order of the list.
+    fn jobs(&self) -> Jobs<'_> {
+        let choice = self.choice;
+        let mut jobs = Jobs::new();
+        let of_tests = |part: &&Part| part.name == "build" || part.name.starts_with("tests/");
+        if choice.parts.iter().any(|part| of_tests(&part)) || self.has_suites() {
+            jobs.push(
+                self.job("build", COMPILING, &[], &[BROKER, TEST_PROGRAMS], |board| {
+                    self.build(board)
+                }),
+            );
+        }
+        let after_clients = |part: &Part| part.after.iter().any(|event| event == CLIENTS);
+        if choice.parts.iter().any(after_clients) || !choice.suites.is_empty() {
+            jobs.push(self.job(CLIENTS, CLIENTS, &[], &[CLIENTS], |board| {
+                self.install(board)
+            }));
+        }
+        // The longest begin first.
+        let mut lanes: Vec<(&str, Vec<&Suite>)> = Vec::new();
+        for suite in &choice.suites {
+            match lanes.iter_mut().find(|(lane, _)| *lane == suite.lane) {
+                Some((_, suites)) => suites.push(suite),
+                None => lanes.push((&suite.lane, vec![suite])),
+            }
+        }
+        for (lane, suites) in lanes {
+            let name = format!("suites: {lane}");
+            let after = [BROKER, CLIENTS];
+            jobs.push(self.job(&name, &name, &after, &[], move |_| {
+                self.suites(lane, &suites)
+            }));
+        }
+        for part in choice.parts.iter().filter(|part| part.name != "build") {
+            let after: Vec<&str> = part.after.iter().map(String::as_str).collect();
+            jobs.push(self.job(&part.name, &part.lane, &after, &[], move |_| {
+                self.part(part)
+            }));
+        }
+        jobs
+    }
+
+    /// Whether a suite runs here: otherwise nothing is built for them.
+    fn has_suites(&self) -> bool {
+        let mut suites = self.choice.suites.iter();
+        suites.any(|suite| self.needs.lack(&suite.subjects()).is_none())
+    }
+
+    fn job<'s>(
+        &self,
+        name: &str,
+        lane: &str,
+        after: &[&str],
+        tells: &[&str],
+        run: impl FnOnce(&Board) -> Vec<Done> + Send + 's,
+    ) -> Job<'s, Vec<Done>> {
+        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        Job {
+            name: name.to_owned(),
+            lane: lane.to_owned(),
+            after: owned(after),
+            tells: owned(tells),
+            run: Box::new(run),
+        }
+    }
+
+    /// What stands for a job that cannot begin.
+    fn refused(&self, name: &str, event: &str) -> Vec<Done> {
+        let progress = Progress::aside(&label(name));
+        let report = StepReport::skipped(format!("not run: there is no {event}"));
+        vec![self.ended(name, &progress, report)]
+    }
+
+    /// Shows the end of a part and writes it down.
+    fn ended(&self, name: &str, progress: &Progress, report: StepReport) -> Done {
+        show(progress, &report);
+        let done = Done {
+            part: name.to_owned(),
+            tally: report.tally,
+            rows: Rows::Tests(report.failed),
+            time: progress.elapsed(),
+            is_flaky: false,
+        };
+        // What may yet turn out to be flaky is written down when that is known.
+        if done.rows.is_empty() {
+            self.write_down(&done);
+        }
+        done
+    }
+
+    fn write_down(&self, done: &Done) {
+        // What clients need is no result.
+        let Some(record) = self.record.filter(|_| done.part != CLIENTS) else {
+            return;
+        };
+        if let Err(Failure(why)) = record.add(&done.part, done.verdict(), done.tally, done.time) {
+            eprintln!("the result of {} is not written down: {why}", done.part);
+        }
+    }
+
+    fn part(&self, part: &Part) -> Vec<Done> {
+        let label = label(&part.name);
+        let mut progress = if part.lane == COMPILING {
+            Progress::start(&label)
+        } else {
+            Progress::aside(&label)
+        };
+        let report = match self.needs.lack(std::slice::from_ref(&part.name)) {
+            Some(lack) => Ok(StepReport::skipped(lack)),
+            None => self.run_part(part, &mut progress),
+        };
+        let report = report.unwrap_or_else(|Failure(why)| StepReport::failed(why));
+        vec![self.ended(&part.name, &progress, report)]
+    }
+
+    fn run_part(&self, part: &Part, progress: &mut Progress) -> Result<StepReport, Failure> {
+        if let Some(command) = &part.run {
+            return self.run_command(part, command, progress);
+        }
+        match part.name.as_str() {
+            "tests/documents" => self.documents(progress),
+            name if name.starts_with("tests/") => self.tests(part, progress),
+            name => steps::run(name, &self.scope(), progress),
+        }
+    }
+
+    /// Runs a part that is a command.
+    fn run_command(
+        &self,
+        part: &Part,
+        words: &[String],
+        progress: &mut Progress,
+    ) -> Result<StepReport, Failure> {
+        let mut command = match words {
+            // This program: a second cargo would wait for the first.
+            [cargo, xtask, rest @ ..] if cargo == "cargo" && xtask == "xtask" => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(rest).current_dir(&self.workspace.root);
+                command
+            }
+            [cargo, rest @ ..] if cargo == "cargo" => {
+                let mut command = self.workspace.cargo();
+                command.args(rest).env("CARGO_TERM_COLOR", "never");
+                command
+            }
+            [program, rest @ ..] => {
+                let mut command = Command::new(program);
+                command.args(rest).current_dir(&self.workspace.root);
+                command
+            }
+            [] => return Err(Failure::new("`run` is empty")),
+        };
+        command.envs(part.variables.iter().map(|(name, value)| (name, value)));
+        let logs = self.workspace.target_folder("xtask")?;
+        let log = logs.join(format!("{}.log", part.name.replace('/', "-")));
+        let outcome = run_command(&mut command, &log, part.limit, progress)?;
+        let mut report = StepReport {
+            tally: Tally::check(outcome.success),
+            ..StepReport::default()
+        };
+        if outcome.success {
+            // What it found out, which is mostly its last line.
+            let last = outcome
+                .lines
+                .iter()
+                .rev()
+                .find(|line| !line.trim().is_empty());
+            report.detail = last.map(|line| line.trim().to_owned()).unwrap_or_default();
+        } else {
+            report.remarks.push(outcome.cargo_tail());
+        }
+        Ok(report)
+    }
+
+    /// Builds the test programs, and with them the broker and the lab.
+    fn build(&self, board: &Board) -> Vec<Done> {
+        let name = "build";
+        let mut progress = Progress::start(&label(name));
+        let report = match self.needs.lack(&[name.to_owned()]) {
+            Some(lack) => Ok(StepReport::skipped(lack)),
+            None => self.run_build(board, &mut progress),
+        };
+        let report = report.unwrap_or_else(|Failure(why)| StepReport::failed(why));
+        vec![self.ended(name, &progress, report)]
+    }
+
+    fn run_build(&self, board: &Board, progress: &mut Progress) -> Result<StepReport, Failure> {
+        let has_tests = self
+            .choice
+            .parts
+            .iter()
+            .any(|part| part.name != "build" && part.name.starts_with("tests/"));
+        let mut builds: Vec<Vec<String>> = Vec::new();
+        let with_all = self.choice.packages.is_none();
+        if self.has_suites() && !(has_tests && with_all) {
+            let words = [
+                "build",
+                "--locked",
+                "--package=sterna",
+                "--package=sterna-lab",
+            ];
+            builds.push(words.map(str::to_owned).to_vec());
+        }
+        let is_asked = self.choice.parts.iter().any(|part| part.name == "build");
+        if has_tests || is_asked {
+            let words = ["test", "--locked", "--no-run"].map(str::to_owned);
+            builds.push(words.into_iter().chain(self.scope().options()).collect());
+        }
+        let mut built = Vec::new();
+        for arguments in builds {
+            let mut are_ready = || board.tell(BROKER, true);
+            let made = test_programs::build(self.workspace, &arguments, &mut are_ready, progress)?;
+            match made {
+                Ok(programs) => built.extend(programs),
+                Err(outcome) => return Ok(StepReport::failed(outcome.cargo_tail())),
+            }
+        }
+        let count = built.len();
+        *self.programs.lock().unwrap_or_else(PoisonError::into_inner) = built;
+        board.tell(TEST_PROGRAMS, true);
+        Ok(StepReport {
+            tally: Tally::PASSED,
+            detail: format!("{count} test programs"),
+            ..StepReport::default()
+        })
+    }
+
+    /// Installs what clients need, and numpy for the lab's statistics.
+    fn install(&self, board: &Board) -> Vec<Done> {
+        let mut progress = Progress::aside(&label(CLIENTS));
+        let suites = self.choice.suites.iter();
+        let with_numpy = self
+            .choice
+            .parts
+            .iter()
+            .any(|part| part.name == "tests/links");
+        let report = match interop::install(self.workspace, suites, with_numpy, &mut progress) {
+            Ok(absent) => {
+                *self.absent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(absent);
+                board.tell(CLIENTS, true);
+                // No check: it lets others run.
+                StepReport {
+                    detail: "installed".to_owned(),
+                    ..StepReport::default()
+                }
+            }
+            Err(Failure(why)) => StepReport::failed(why),
+        };
+        vec![self.ended(CLIENTS, &progress, report)]
+    }
+
+    /// Runs the test programs of a part.
+    fn tests(&self, part: &Part, progress: &mut Progress) -> Result<StepReport, Failure> {
+        let programs = self
+            .programs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let programs: Vec<TestProgram> = (programs.into_iter())
+            .filter(|program| self.parts.runs(part, &program.package))
+            .collect();
+        let lane = part.name.rsplit('/').next().unwrap_or_default();
+        let has_statistics = programs
+            .iter()
+            .any(|program| program.package == "sterna-lab");
+        let (path, has_numpy) = interop::numpy_search_path(self.workspace);
+        if has_statistics {
+            self.search_path
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&path);
+        }
+        let path = if has_statistics { path } else { self.path() };
+        let tested = test_programs::run(self.workspace, &programs, lane, &path, progress)?;
+        let mut report = tests_report(tested);
+        if has_statistics && !has_numpy {
+            report.tally += Tally::SKIPPED;
+            let why = "report::recompute_tests: skip: there is no Python with numpy";
+            report.remarks.push(why.to_owned());
+        }
+        Ok(report)
+    }
+
+    fn path(&self) -> OsString {
+        self.search_path
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Runs the examples in the documentation of the code.
+    fn documents(&self, progress: &mut Progress) -> Result<StepReport, Failure> {
+        let mut arguments = vec!["test".to_owned(), "--locked".to_owned(), "--doc".to_owned()];
+        arguments.push("--no-fail-fast".to_owned());
+        if let Some(names) = &self.choice.packages {
+            // Cargo refuses a package without a library.
+            let crates = changed::Crates::load(self.workspace)?;
+            let names: Vec<&String> = names
+                .iter()
+                .filter(|name| crates.has_library(name))
+                .collect();
+            if names.is_empty() {
+                return Ok(StepReport::default());
+            }
+            arguments.extend(names.iter().map(|name| format!("--package={name}")));
+        } else {
+            arguments.push("--workspace".to_owned());
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let quiet = Some(("RUST_BACKTRACE", "0"));
+        let outcome = cargo(
+            self.workspace,
+            progress,
+            "tests-documents",
+            &arguments,
+            quiet,
+        )?;
+        let mut tested = Tested::default();
+        tested.read(&outcome);
+        Ok(tests_report(tested))
+    }
+
+    /// Runs the suites of a lane.
+    fn suites(&self, lane: &str, suites: &[&Suite]) -> Vec<Done> {
+        let name = format!("suites: {lane}");
+        let mut progress = Progress::aside(&label(&name));
+        let field = self.field();
+        let (mut done, mut all) = (Vec::new(), StepReport::default());
+        let mut sink = |report: interop::SuiteReport| {
+            all.tally += report.tally;
+            all.remarks.extend(report.problems);
+            let one = Done {
+                part: format!("interop/{}", report.name),
+                tally: report.tally,
+                rows: Rows::of_suite(report.name, report.failed, report.log),
+                time: report.time,
+                is_flaky: false,
+            };
+            if one.rows.is_empty() {
+                self.write_down(&one);
+            }
+            done.push(one);
+        };
+        let ended = interop::run_lane(&field, lane, self.suites, suites, &mut progress, &mut sink);
+        if let Err(Failure(why)) = ended {
+            all.tally += Tally::FAILED;
+            all.remarks.push(why);
+            done.push(Done::failed(&name, progress.elapsed()));
+        }
+        show(&progress, &all);
+        done
+    }
+
+    fn field(&self) -> Field<'_> {
+        let absent = self
+            .absent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let program = test_programs::copies(self.workspace).join("sterna");
+        Field::new(self.workspace, program, absent)
+    }
+}
+
+fn tests_report(tested: Tested) -> StepReport {
+    let mut report = StepReport {
+        tally: tested.tally,
+        remarks: tested.remarks,
+        failed: tested.failed,
+        ..StepReport::default()
+    };
+    if report.tally.failed + report.tally.skipped == 0 {
+        let (count, programs) = (report.tally.passed, tested.programs);
+        report.detail = format!("{count} tests in {programs} programs");
+    }
+    report
+}
+
+fn label(name: &str) -> String {
+    format!("{name:<20}")
+}
+
+fn show(progress: &Progress, report: &StepReport) {
+    let (colour, verdict) = match report.tally {
+        Tally { failed: 1.., .. } => (Colour::Red, "FAILED"),
+        Tally { skipped: 1.., .. } => (Colour::Yellow, "skipped"),
+        _ => (Colour::Green, "ok"),
+    };
+    let counts = report.tally.line();
+    let detail = if report.detail.is_empty() {
+        &counts
+    } else {
+        &report.detail
+    };
+    // In one piece: other lanes print, too.
+    let lines = report.remarks.iter().flat_map(|remark| remark.lines());
+    let remarks: String = lines.map(|line| format!("\n      {line}")).collect();
+    progress.finish_with(colour, verdict, detail, &remarks);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn what_was_skipped_fails_in_continuous_integration_only() {
+        let skipped = Tally {
+            passed: 9,
+            failed: 0,
+            skipped: 1,
+        };
+        assert!(accepted(skipped, false) && !accepted(skipped, true));
+        let failed = Tally {
+            passed: 9,
+            failed: 1,
+            skipped: 0,
+        };
+        assert!(!accepted(failed, false) && !accepted(failed, true));
+        assert!(accepted(Tally::PASSED, true));
+        assert!(in_ci(Some("true")) && !in_ci(Some("false")) && !in_ci(None) && !in_ci(Some("")));
+    }
+
+    #[test]
+    fn each_part_is_a_function_or_a_command() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let workspace = Workspace {
+            target: root.join("target"),
+            root,
+        };
+        let events = [BROKER, TEST_PROGRAMS, CLIENTS];
+        let list = Parts::load(&workspace).unwrap();
+        for part in &list.parts {
+            let is_here = part.name == "build" || part.name.starts_with("tests/");
+            let count = [is_here, steps::is_step(&part.name), part.run.is_some()];
+            assert_eq!(
+                count.into_iter().filter(|one| *one).count(),
+                1,
+                "{}",
+                part.name
+            );
+            for event in &part.after {
+                assert!(events.contains(&event.as_str()), "{}: {event}", part.name);
+            }
+            for package in &part.packages {
+                let folder = workspace.root.join("crates").join(package);
+                assert!(folder.is_dir(), "{}: {package}", part.name);
+            }
+        }
+        assert!(
+            list.parts
+                .iter()
+                .any(|part| part.name == crate::parts::REST)
+        );
+    }
+}

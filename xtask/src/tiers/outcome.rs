@@ -1,0 +1,177 @@
+//! What became of parts, and the second run of what failed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Stage, label};
+use crate::Failure;
+use crate::console::{Colour, Progress, Tally, paint};
+use crate::interop::{self, FIRST_LOG};
+use crate::second_run::{Judged, MOST_FLAKY, MOST_ROWS, judge, recount, verdict};
+use crate::test_programs::{self, FailedTest};
+
+/// A part that has ended.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) part: String,
+    pub(super) tally: Tally,
+    /// What failed, as far as it can be run once more.
+    pub(super) rows: Rows,
+    pub(super) time: Duration,
+    /// Whether something of it failed once.
+    pub(super) is_flaky: bool,
+}
+
+/// Rows that failed.
+#[derive(Debug)]
+pub(super) enum Rows {
+    Tests(Vec<FailedTest>),
+    /// Checks of a suite, and what it printed.
+    Checks {
+        suite: String,
+        rows: Vec<String>,
+        log: PathBuf,
+    },
+}
+
+impl Rows {
+    pub(super) const fn of_suite(suite: String, rows: Vec<String>, log: PathBuf) -> Self {
+        Self::Checks { suite, rows, log }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        match self {
+            Self::Tests(tests) => tests.is_empty(),
+            Self::Checks { rows, .. } => rows.is_empty(),
+        }
+    }
+
+    /// Their names.
+    fn titles(&self) -> Vec<String> {
+        match self {
+            Self::Tests(tests) => tests.iter().map(FailedTest::title).collect(),
+            Self::Checks { rows, .. } => rows.clone(),
+        }
+    }
+}
+
+impl Done {
+    /// A part that failed as a whole.
+    pub(super) fn failed(part: &str, time: Duration) -> Self {
+        Self {
+            part: part.to_owned(),
+            tally: Tally::FAILED,
+            rows: Rows::Tests(Vec::new()),
+            time,
+            is_flaky: false,
+        }
+    }
+
+    /// The word for it in the record.
+    pub(super) const fn verdict(&self) -> &'static str {
+        match self.tally {
+            Tally { failed: 1.., .. } => "FAILED",
+            Tally { skipped: 1.., .. } => "skipped",
+            _ if self.is_flaky => "flaky",
+            _ => "ok",
+        }
+    }
+}
+
+impl Stage<'_> {
+    /// Runs all rows that failed once more, one part after the other, and counts again. Returns what is counted for the
+    /// flaky ones.
+    pub(super) fn second_runs(&self, done: &mut [Done]) -> Result<Tally, Failure> {
+        let count: usize = done.iter().map(|one| one.rows.titles().len()).sum();
+        let is_told = count > 0 && count <= MOST_ROWS;
+        if is_told {
+            println!("\n{count} rows failed; they are run once more, alone");
+        } else if count > 0 {
+            println!("\n{count} rows failed, which is no accident: none is run once more");
+        }
+        let mut flaky = 0;
+        for one in done.iter_mut().filter(|one| !one.rows.is_empty()) {
+            if is_told {
+                let judged = self.second_run(one)?;
+                one.tally = recount(one.tally, &one.rows.titles(), &judged);
+                one.is_flaky = !judged.flaky.is_empty();
+                flaky += judged.flaky.len();
+            }
+            self.write_down(one);
+        }
+        let counted = verdict(flaky);
+        if counted == Some(Tally::FAILED) {
+            let text = format!("{flaky} rows are flaky, more than {MOST_FLAKY}: the run fails");
+            println!("{}", paint(Colour::Red, &text));
+        }
+        Ok(counted.unwrap_or_default())
+    }
+
+    fn second_run(&self, done: &Done) -> Result<Judged, Failure> {
+        let mut progress = Progress::aside(&label(&done.part));
+        let first = done.rows.titles();
+        let second = match &done.rows {
+            Rows::Tests(tests) => self.tests_again(&done.part, tests, &mut progress)?,
+            Rows::Checks { suite, rows, .. } => {
+                let mut failed = Vec::new();
+                let field = self.field();
+                for report in interop::run_again(&field, self.suites, suite, rows, &mut progress)? {
+                    if report.tally.passed == 0 && report.failed.is_empty() {
+                        // It did not run: nothing has passed.
+                        failed.extend(first.iter().cloned());
+                    }
+                    failed.extend(report.failed);
+                }
+                failed
+            }
+        };
+        let judged = judge(&first, &second);
+        for row in &judged.flaky {
+            let log = self.workspace.name(&self.log_of(done, row));
+            let text = format!("flaky: {} {row}  {log}", done.part);
+            println!("{}", paint(Colour::Yellow, &text));
+        }
+        for row in &judged.failed {
+            let text = format!("failed twice: {} {row}", done.part);
+            println!("{}", paint(Colour::Red, &text));
+        }
+        Ok(judged)
+    }
+
+    /// Runs failed tests once more, those of a program together. Returns the names of those that failed again.
+    fn tests_again(
+        &self,
+        part: &str,
+        tests: &[FailedTest],
+        progress: &mut Progress,
+    ) -> Result<Vec<String>, Failure> {
+        let mut programs: BTreeMap<&PathBuf, Vec<FailedTest>> = BTreeMap::new();
+        for test in tests {
+            programs.entry(&test.log).or_default().push(test.clone());
+        }
+        let logs = self.workspace.target_folder("xtask")?;
+        let mut failed = Vec::new();
+        for (number, tests) in programs.into_values().enumerate() {
+            let log = logs.join(format!("again-{}-{number}.log", part.replace('/', "-")));
+            let again = test_programs::run_again(&tests, &log, &self.path(), progress)?;
+            failed.extend(again.iter().map(FailedTest::title));
+        }
+        Ok(failed)
+    }
+
+    /// What was printed when a row failed for the first time.
+    fn log_of(&self, done: &Done, row: &str) -> PathBuf {
+        match &done.rows {
+            Rows::Tests(tests) => {
+                let test = tests.iter().find(|test| test.title() == row);
+                test.map(|test| test.log.clone()).unwrap_or_default()
+            }
+            // The second run has the name that the first had.
+            Rows::Checks { rows, log, .. } if rows.iter().any(|one| one == row) => {
+                log.with_file_name(FIRST_LOG)
+            }
+            Rows::Checks { log, .. } => log.clone(),
+        }
+    }
+}
