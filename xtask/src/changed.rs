@@ -1,4 +1,4 @@
-//! What a change touches: its files, their crates, and the crates that depend on those.
+//! Files that have changed, their crates, and the crates that depend on those.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

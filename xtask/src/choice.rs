@@ -81,7 +81,7 @@ impl Request {
     }
 }
 
-/// What is to be run.
+/// Parts that are to be run.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
     pub(crate) parts: Vec<Part>,
@@ -170,7 +170,7 @@ impl Choice {
         })
     }
 
-    /// What these files touch.
+    /// Parts that these files touch.
     fn changed(files: &[String], crates: &Crates, parts: &Parts, suites: &Suites) -> Self {
         let mut choice = Self::default();
         let whole = parts.whole(files);
@@ -192,6 +192,13 @@ impl Choice {
                 }
                 _ => continue,
             };
+            if let (Some(names), Some(_)) = (&mut choice.packages, by_file) {
+                let missing = part
+                    .packages
+                    .iter()
+                    .filter(|name| !touched.contains_key(*name));
+                names.extend(missing.cloned());
+            }
             choice.reasons.insert(part.name.clone(), why);
             choice.parts.push(part.clone());
         }
@@ -353,6 +360,14 @@ mod tests {
         let (page, packages, _) = chosen("docs/cluster.md");
         assert_eq!(page, ["invariants"]);
         assert_eq!(packages.unwrap(), [""; 0]);
+
+        // A file beside the crates makes their tests run.
+        let (results, packages, _) = chosen("docs/results.md");
+        assert!(
+            has(&results, "tests/links") && !has(&results, "lints"),
+            "{results:?}"
+        );
+        assert!(has(&packages.unwrap(), "sterna-lab"));
 
         let (lock, packages, _) = chosen("Cargo.lock");
         let test = asked("");

@@ -199,11 +199,11 @@ pub(crate) struct SuiteReport {
     /// The names of checks that failed. Where the suite as a whole did, `BROKEN` is one of them.
     pub(crate) failed: Vec<String>,
     pub(crate) time: Duration,
-    /// What the suite printed.
+    /// The file with all that the suite printed.
     pub(crate) log: PathBuf,
 }
 
-/// What stands for a suite that broke in the list of its checks that failed.
+/// The name of a suite that broke, among its checks that failed.
 pub(crate) const BROKEN: &str = "the suite as a whole";
 
 impl SuiteReport {
@@ -426,7 +426,7 @@ impl Absent {
     }
 }
 
-/// What a suite needs and cannot have.
+/// A need of a suite that cannot be had.
 #[derive(Debug)]
 struct Lack {
     why: String,
@@ -446,7 +446,7 @@ impl Lack {
     }
 }
 
-/// Installs what suites need, and numpy where it is asked for. What cannot be had takes no other suite with it.
+/// Installs what suites need, and numpy where it is asked for. A package that cannot be had takes no other suite with it.
 pub(crate) fn install<'a>(
     workspace: &Workspace,
     suites: impl Iterator<Item = &'a Suite>,

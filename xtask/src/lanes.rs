@@ -18,8 +18,11 @@ pub(crate) struct Job<'a, T> {
     pub(crate) run: Work<'a, T>,
 }
 
-/// What a job does; it is given the board.
+/// The work of a job, which is given the board.
 pub(crate) type Work<'a, T> = Box<dyn FnOnce(&Board) -> T + Send + 'a>;
+
+/// The name of a lane, and its jobs with their numbers.
+type Lane<'a, T> = (String, Vec<(usize, Job<'a, T>)>);
 
 impl<T> fmt::Debug for Job<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,7 +69,7 @@ pub(crate) fn run<T: Send>(
 ) -> Vec<T> {
     let board = Board::default();
     let all_told: Vec<String> = jobs.iter().flat_map(|job| job.tells.clone()).collect();
-    let mut lanes: Vec<(String, Vec<(usize, Job<'_, T>)>)> = Vec::new();
+    let mut lanes: Vec<Lane<'_, T>> = Vec::new();
     let count = jobs.len();
     for (number, mut job) in jobs.into_iter().enumerate() {
         job.after.retain(|event| all_told.contains(event));

@@ -1,4 +1,4 @@
-//! What the tests need from the machine: `xtask/needs.json`, which says how it is read.
+//! Tools that the tests need from the machine: `xtask/needs.json`, which says how it is read.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,11 +23,11 @@ const FOLDERS_BESIDE: [&str; 2] = ["/usr/local/go/bin", "/usr/sbin"];
 #[derive(Debug)]
 pub(crate) struct Need {
     pub(crate) name: String,
-    /// What it is for.
+    /// The use of it.
     pub(crate) about: String,
     /// Debian's package.
     pub(crate) package: Option<String>,
-    /// What to do where no package has it.
+    /// The remedy where no package has it.
     pub(crate) hint: Option<String>,
     /// A service that the package starts.
     pub(crate) service: Option<String>,
@@ -93,7 +93,7 @@ impl Needs {
         ))
     }
 
-    /// What to do about a missing tool.
+    /// The remedy for a missing tool.
     pub(crate) fn remedy(&self, need: &Need) -> String {
         let beside = FOLDERS_BESIDE.iter().find(|folder| {
             let mut programs = need

@@ -54,7 +54,7 @@ pub(crate) struct Part {
     pub(crate) tier: Tier,
     /// Parts of one lane run one after the other.
     pub(crate) lane: String,
-    /// What must be there before it begins.
+    /// Events that must have come before it begins.
     pub(crate) after: Vec<String>,
     /// Patterns of files, of which a changed one makes the part run.
     touches: Vec<String>,

@@ -17,7 +17,7 @@ use crate::command::output;
 use crate::console::{Tally, seconds};
 use crate::workspace::Workspace;
 
-/// What stands behind a commit of which something was changed.
+/// The mark of a commit of which something was changed.
 const CHANGED: &str = "+changes";
 
 /// The file, and the commit of this run.
@@ -104,7 +104,7 @@ fn passed(text: &str, commit: &str) -> BTreeMap<String, Tally> {
         if of != commit {
             continue;
         }
-        let counts = [passed, failed, skipped].map(|count| count.parse::<u64>());
+        let counts = [passed, failed, skipped].map(str::parse::<u64>);
         match (verdict, counts) {
             ("ok" | "flaky", [Ok(passed), Ok(0), Ok(0)]) => {
                 let tally = Tally {

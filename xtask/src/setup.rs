@@ -75,7 +75,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
         println!("all is here");
     } else {
         println!("not here, so what needs it is skipped:");
-        absent.iter().for_each(|line| println!("  {line}"));
+        println!("  {}", absent.join("\n  "));
     }
     Ok(true)
 }
@@ -163,7 +163,7 @@ fn packages(needs: &Needs, subjects: &[String]) -> Result<(), Failure> {
         let status = command.status();
         let status = status.map_err(|error| Failure(format!("{}: {error}", in_words(&command))))?;
         if !status.success() {
-            // What is missing is named below.
+            // The tools that are missing are named below.
             println!("{} ended with {status}", in_words(&command));
         }
     }

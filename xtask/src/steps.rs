@@ -13,7 +13,7 @@ const FUZZ_SECONDS: u64 = 40;
 /// The workspaces of the repository: the code, and the parts with a build of their own.
 const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "interop/rust/Cargo.toml"];
 
-/// What a step looks at.
+/// The subject of a step.
 #[derive(Debug)]
 pub(crate) struct Scope<'a> {
     pub(crate) workspace: &'a Workspace,

@@ -62,7 +62,7 @@ pub(crate) struct FailedTest {
     pub(crate) program: TestProgram,
     /// The test's name; `None`: the whole program.
     pub(crate) name: Option<String>,
-    /// What the program printed.
+    /// The file with all that the program printed.
     pub(crate) log: PathBuf,
 }
 
@@ -108,16 +108,16 @@ pub(crate) fn build(
         .args(["--message-format", "json-render-diagnostics"])
         .env("CARGO_TERM_COLOR", "never");
     let log = workspace.target_folder("xtask")?.join("build.log");
-    let (mut copied, mut fault) = (Vec::new(), None);
+    let (mut made, mut fault) = (Vec::new(), None);
     let mut watch = |line: &str| {
         let Some((name, program)) = under_test(line) else {
             return;
         };
         match replace(&program, &copies.join(name)) {
-            Ok(()) => copied.push(name),
+            Ok(()) => made.push(name),
             Err(error) => fault = Some(Failure(format!("{}: {error}", program.display()))),
         }
-        if UNDER_TEST.iter().all(|name| copied.contains(name)) {
+        if UNDER_TEST.iter().all(|name| made.contains(name)) {
             are_ready();
         }
     };
@@ -141,7 +141,7 @@ fn replace(program: &Path, copy: &Path) -> std::io::Result<()> {
     fs::rename(&beside, copy)
 }
 
-/// What the tests of some programs said.
+/// Results of the tests of some programs.
 #[derive(Debug, Default)]
 pub(crate) struct Tested {
     pub(crate) tally: Tally,

@@ -3,6 +3,7 @@
 mod outcome;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -112,12 +113,8 @@ fn list(parts: &Parts, suites: &Suites, needs: &Needs) {
         line(&part.name, part.tier.name(), &part.about, &subjects);
     }
     for suite in &suites.suites {
-        line(
-            &suite.part(),
-            suite.tier.name(),
-            "foreign clients, or foreign parts",
-            &suite.subjects(),
-        );
+        let about = format!("suite in the lane `{}`", suite.lane);
+        line(&suite.part(), suite.tier.name(), &about, &suite.subjects());
     }
 }
 
@@ -151,7 +148,7 @@ fn tell_times(mut done: Vec<Done>) {
     }
 }
 
-/// What all jobs of a run share.
+/// The surroundings that all jobs of a run share.
 struct Stage<'a> {
     workspace: &'a Workspace,
     parts: &'a Parts,
@@ -184,15 +181,17 @@ impl<'a> Stage<'a> {
         let mut jobs = Jobs::new();
         let of_tests = |part: &&Part| part.name == "build" || part.name.starts_with("tests/");
         if choice.parts.iter().any(|part| of_tests(&part)) || self.has_suites() {
-            jobs.push(
-                self.job("build", COMPILING, &[], &[BROKER, TEST_PROGRAMS], |board| {
-                    self.build(board)
-                }),
-            );
+            jobs.push(job(
+                "build",
+                COMPILING,
+                &[],
+                &[BROKER, TEST_PROGRAMS],
+                |board| self.build(board),
+            ));
         }
         let after_clients = |part: &Part| part.after.iter().any(|event| event == CLIENTS);
         if choice.parts.iter().any(after_clients) || !choice.suites.is_empty() {
-            jobs.push(self.job(CLIENTS, CLIENTS, &[], &[CLIENTS], |board| {
+            jobs.push(job(CLIENTS, CLIENTS, &[], &[CLIENTS], |board| {
                 self.install(board)
             }));
         }
@@ -207,13 +206,13 @@ impl<'a> Stage<'a> {
         for (lane, suites) in lanes {
             let name = format!("suites: {lane}");
             let after = [BROKER, CLIENTS];
-            jobs.push(self.job(&name, &name, &after, &[], move |_| {
+            jobs.push(job(&name, &name, &after, &[], move |_| {
                 self.suites(lane, &suites)
             }));
         }
         for part in choice.parts.iter().filter(|part| part.name != "build") {
             let after: Vec<&str> = part.after.iter().map(String::as_str).collect();
-            jobs.push(self.job(&part.name, &part.lane, &after, &[], move |_| {
+            jobs.push(job(&part.name, &part.lane, &after, &[], move |_| {
                 self.part(part)
             }));
         }
@@ -226,25 +225,7 @@ impl<'a> Stage<'a> {
         suites.any(|suite| self.needs.lack(&suite.subjects()).is_none())
     }
 
-    fn job<'s>(
-        &self,
-        name: &str,
-        lane: &str,
-        after: &[&str],
-        tells: &[&str],
-        run: impl FnOnce(&Board) -> Vec<Done> + Send + 's,
-    ) -> Job<'s, Vec<Done>> {
-        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        Job {
-            name: name.to_owned(),
-            lane: lane.to_owned(),
-            after: owned(after),
-            tells: owned(tells),
-            run: Box::new(run),
-        }
-    }
-
-    /// What stands for a job that cannot begin.
+    /// The result of a job that cannot begin.
     fn refused(&self, name: &str, event: &str) -> Vec<Done> {
         let progress = Progress::aside(&label(name));
         let report = StepReport::skipped(format!("not run: there is no {event}"));
@@ -261,7 +242,7 @@ impl<'a> Stage<'a> {
             time: progress.elapsed(),
             is_flaky: false,
         };
-        // What may yet turn out to be flaky is written down when that is known.
+        // A row may yet turn out to be flaky: that is written down when it is known.
         if done.rows.is_empty() {
             self.write_down(&done);
         }
@@ -269,7 +250,7 @@ impl<'a> Stage<'a> {
     }
 
     fn write_down(&self, done: &Done) {
-        // What clients need is no result.
+        // An installation is no result.
         let Some(record) = self.record.filter(|_| done.part != CLIENTS) else {
             return;
         };
@@ -314,7 +295,7 @@ impl<'a> Stage<'a> {
         let mut command = match words {
             // This program: a second cargo would wait for the first.
             [cargo, xtask, rest @ ..] if cargo == "cargo" && xtask == "xtask" => {
-                let mut command = Command::new(std::env::current_exe()?);
+                let mut command = Command::new(own_program()?);
                 command.args(rest).current_dir(&self.workspace.root);
                 command
             }
@@ -339,7 +320,7 @@ impl<'a> Stage<'a> {
             ..StepReport::default()
         };
         if outcome.success {
-            // What it found out, which is mostly its last line.
+            // Its last line mostly says what it found out.
             let last = outcome
                 .lines
                 .iter()
@@ -542,6 +523,33 @@ impl<'a> Stage<'a> {
     }
 }
 
+fn job<'s>(
+    name: &str,
+    lane: &str,
+    after: &[&str],
+    tells: &[&str],
+    run: impl FnOnce(&Board) -> Vec<Done> + Send + 's,
+) -> Job<'s, Vec<Done>> {
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    Job {
+        name: name.to_owned(),
+        lane: lane.to_owned(),
+        after: owned(after),
+        tells: owned(tells),
+        run: Box::new(run),
+    }
+}
+
+/// This program. A build may have put another one into its place, which the system's own name for it does not follow.
+fn own_program() -> Result<PathBuf, Failure> {
+    let running = PathBuf::from("/proc/self/exe");
+    Ok(if running.exists() {
+        running
+    } else {
+        std::env::current_exe()?
+    })
+}
+
 fn tests_report(tested: Tested) -> StepReport {
     let mut report = StepReport {
         tally: tested.tally,
@@ -573,8 +581,15 @@ fn show(progress: &Progress, report: &StepReport) {
         &report.detail
     };
     // In one piece: other lanes print, too.
-    let lines = report.remarks.iter().flat_map(|remark| remark.lines());
-    let remarks: String = lines.map(|line| format!("\n      {line}")).collect();
+    let lines: Vec<&str> = report
+        .remarks
+        .iter()
+        .flat_map(|remark| remark.lines())
+        .collect();
+    let remarks = match lines[..] {
+        [] => String::new(),
+        _ => format!("\n      {}", lines.join("\n      ")),
+    };
     progress.finish_with(colour, verdict, detail, &remarks);
 }
 

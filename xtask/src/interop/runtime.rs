@@ -224,7 +224,7 @@ impl Runtime {
         Ok(Vec::new())
     }
 
-    /// What is to be installed so that these packages are there and those that were stay; `None` where nothing is.
+    /// Packages that are to be installed so that these are there and others stay; `None` where there are none.
     fn wanted(self, workspace: &Workspace, packages: &[String]) -> Option<Vec<String>> {
         let stamp = self.folder(workspace).join(INSTALLED);
         let installed = fs::read_to_string(stamp).unwrap_or_default();
@@ -249,15 +249,15 @@ impl Runtime {
             let mut build = go(workspace);
             build.args(["build", "-trimpath", "-buildvcs=false", "-o"]);
             build.arg(&programs).arg(".").current_dir(&source);
-            let built = run(&mut build, &log, INSTALL_LIMIT, progress)?;
-            if built.success {
+            let outcome = run(&mut build, &log, INSTALL_LIMIT, progress)?;
+            if outcome.success {
                 continue;
             }
             let mut fetch = go(workspace);
             fetch.args(["mod", "download"]).current_dir(&source);
             let log = log.with_extension("fetch.log");
             let is_fault = run(&mut fetch, &log, INSTALL_LIMIT, progress)?.success;
-            unavailable.push(Unavailable::one(module, &built, is_fault));
+            unavailable.push(Unavailable::one(module, &outcome, is_fault));
         }
         Ok(unavailable)
     }
@@ -328,7 +328,7 @@ fn caches_of_go(workspace: &Workspace, command: &mut Command) {
         .env("GOFLAGS", "-modcacherw");
 }
 
-/// What a suite asks for and cannot have.
+/// A package that a suite asks for and cannot have.
 #[derive(Debug)]
 pub(super) struct Unavailable {
     /// The package; `None`: all of the runtime.

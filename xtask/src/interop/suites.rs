@@ -37,7 +37,7 @@ pub(crate) struct Suite {
     /// language.
     pub(super) python: Vec<String>,
     pub(super) run: Vec<String>,
-    /// What stands before a row's name in its arguments; `None` where it runs all rows or nothing.
+    /// Arguments before the name of a row; `None` where it runs all rows or nothing.
     pub(super) row: Option<Vec<String>>,
     /// Arguments of `sterna serve`, where the suite wants a broker of its own.
     pub(super) serve: Option<Vec<String>>,

@@ -1,4 +1,4 @@
-//! What became of parts, and the second run of what failed.
+//! Results of parts, and the second run of rows that failed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::test_programs::{self, FailedTest};
 pub(super) struct Done {
     pub(super) part: String,
     pub(super) tally: Tally,
-    /// What failed, as far as it can be run once more.
+    /// Rows that failed, as far as they can be run once more.
     pub(super) rows: Rows,
     pub(super) time: Duration,
     /// Whether something of it failed once.
@@ -54,6 +54,21 @@ impl Rows {
             Self::Checks { rows, .. } => rows.clone(),
         }
     }
+
+    /// The log of a row that failed, of the run in which it failed first.
+    fn log_of(&self, row: &str) -> PathBuf {
+        match self {
+            Self::Tests(tests) => {
+                let test = tests.iter().find(|test| test.title() == row);
+                test.map(|test| test.log.clone()).unwrap_or_default()
+            }
+            // The second run has the name that the first had.
+            Self::Checks { rows, log, .. } if rows.iter().any(|one| one == row) => {
+                log.with_file_name(FIRST_LOG)
+            }
+            Self::Checks { log, .. } => log.clone(),
+        }
+    }
 }
 
 impl Done {
@@ -86,9 +101,9 @@ impl Stage<'_> {
         let count: usize = done.iter().map(|one| one.rows.titles().len()).sum();
         let is_told = count > 0 && count <= MOST_ROWS;
         if is_told {
-            println!("\n{count} rows failed; they are run once more, alone");
+            println!("\nfailed rows: {count}; each is run once more, alone");
         } else if count > 0 {
-            println!("\n{count} rows failed, which is no accident: none is run once more");
+            println!("\nfailed rows: {count}, which is no accident; none is run once more");
         }
         let mut flaky = 0;
         for one in done.iter_mut().filter(|one| !one.rows.is_empty()) {
@@ -128,7 +143,7 @@ impl Stage<'_> {
         };
         let judged = judge(&first, &second);
         for row in &judged.flaky {
-            let log = self.workspace.name(&self.log_of(done, row));
+            let log = self.workspace.name(&done.rows.log_of(row));
             let text = format!("flaky: {} {row}  {log}", done.part);
             println!("{}", paint(Colour::Yellow, &text));
         }
@@ -158,20 +173,5 @@ impl Stage<'_> {
             failed.extend(again.iter().map(FailedTest::title));
         }
         Ok(failed)
-    }
-
-    /// What was printed when a row failed for the first time.
-    fn log_of(&self, done: &Done, row: &str) -> PathBuf {
-        match &done.rows {
-            Rows::Tests(tests) => {
-                let test = tests.iter().find(|test| test.title() == row);
-                test.map(|test| test.log.clone()).unwrap_or_default()
-            }
-            // The second run has the name that the first had.
-            Rows::Checks { rows, log, .. } if rows.iter().any(|one| one == row) => {
-                log.with_file_name(FIRST_LOG)
-            }
-            Rows::Checks { log, .. } => log.clone(),
-        }
     }
 }
