@@ -250,8 +250,10 @@ impl<'a> Stage<'a> {
     }
 
     fn write_down(&self, done: &Done) {
-        // An installation is no result.
-        let Some(record) = self.record.filter(|_| done.part != CLIENTS) else {
+        // An installation is no result, and a build of what others need is not that of everything.
+        let mut of_list = self.choice.parts.iter().map(|part| part.name.as_str());
+        let is_part = done.part.starts_with("interop/") || of_list.any(|name| name == done.part);
+        let Some(record) = self.record.filter(|_| is_part) else {
             return;
         };
         if let Err(Failure(why)) = record.add(&done.part, done.verdict(), done.tally, done.time) {

@@ -1,7 +1,7 @@
 //! Programs that are built once for all clones of the repository: they lie in `$STERNA_TOOLS`, by their version.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::Failure;
@@ -70,7 +70,9 @@ pub(crate) fn ensure(
     }
     fs::create_dir_all(&tools).map_err(|error| Failure(format!("{}: {error}", tools.display())))?;
     // Whole or not at all: another clone may look for it meanwhile, or build it, too.
-    let building = tools.join(format!(".{name}-{}", std::process::id()));
+    let before = format!(".{name}-");
+    remove_left_over(&tools, &before);
+    let building = tools.join(format!("{before}{}", std::process::id()));
     let mut command = workspace.cargo();
     command
         .args([
@@ -115,10 +117,46 @@ pub(crate) fn ensure(
     )))
 }
 
+/// Removes what builds have left that were killed: folders whose name ends with a process that is gone.
+fn remove_left_over(tools: &Path, before: &str) {
+    let processes = Path::new("/proc");
+    if !processes.join("self").exists() {
+        return;
+    }
+    for entry in fs::read_dir(tools).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(before));
+        if process.is_some_and(|process| !processes.join(process).exists()) {
+            // Another one may do the same.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::ffi::OsString;
+
+    #[test]
+    fn folders_of_builds_that_were_killed_are_removed() {
+        let tools = std::env::temp_dir().join(format!("xtask-tools-{}", std::process::id()));
+        let mine = format!(".deny-1-{}", std::process::id());
+        // No system has so many processes.
+        for name in [&mine, ".deny-1-99999999", ".other-1-99999999", "deny-1"] {
+            fs::create_dir_all(tools.join(name)).unwrap();
+        }
+        remove_left_over(&tools, ".deny-1-");
+        for (name, stays) in [
+            (&*mine, true),
+            (".deny-1-99999999", false),
+            (".other-1-99999999", true),
+            ("deny-1", true),
+        ] {
+            assert_eq!(tools.join(name).exists(), stays, "{name}");
+        }
+        fs::remove_dir_all(tools).unwrap();
+    }
 
     #[test]
     fn tools_lie_where_the_setting_says_or_with_the_users_caches() {
