@@ -12,10 +12,12 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+pub(crate) use prose::one_sentence;
+
 use crate::command::output;
 use crate::console::{Colour, paint};
 use crate::workspace::Workspace;
-use crate::{Failure, Verdict, sources};
+use crate::{Failure, Verdict, changelog, sources};
 
 /// One promise, and where it is broken.
 #[derive(Debug)]
@@ -117,6 +119,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
             text::machine_paths(workspace, &tracked),
         ),
         prose::long_sentences(workspace, &tracked)?,
+        Rule::new(
+            "each fragment of the changelog is one sentence",
+            changelog::malformed(workspace, &tracked)?,
+        ),
         Rule::new(
             "comments begin with the thing",
             prose::open_subjects(&files),

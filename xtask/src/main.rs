@@ -5,11 +5,13 @@
 
 mod bench;
 mod changed;
+mod changelog;
 mod choice;
 mod cluster;
 mod command;
 mod console;
 mod crash;
+mod crates;
 mod deny;
 mod fuzz;
 mod interop;
@@ -76,6 +78,8 @@ The project's own chores.
   cargo xtask bench quick|full|durable|cost    cost of the broker in CPU and memory
   cargo xtask package [--check]                static programs, Debian packages, an image; `--check` tries them
   cargo xtask deny                             licences, sources and bans of the dependencies
+  cargo xtask crates                           packages of the crates that are for others, built together
+  cargo xtask changelog VERSION                moves the fragments of `changes/` into `CHANGELOG.md`
 ";
 
 fn main() -> ExitCode {
@@ -110,6 +114,8 @@ fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
         "bench" => bench::run(&workspace, arguments),
         "package" => package::run(&workspace, arguments),
         "deny" => deny::run(&workspace, arguments),
+        "crates" => crates::run(&workspace, arguments),
+        "changelog" => changelog::run(&workspace, arguments),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(true)

@@ -5,7 +5,7 @@ use crate::console::{Progress, Tally};
 use crate::invariants::{self, Rule};
 use crate::test_programs::FailedTest;
 use crate::workspace::Workspace;
-use crate::{Failure, deny, fuzz, package, spec, tools};
+use crate::{Failure, crates, deny, fuzz, package, spec, tools};
 
 /// Time of each fuzz target.
 const FUZZ_SECONDS: u64 = 40;
@@ -40,7 +40,7 @@ struct Step {
     run: fn(&Scope<'_>, &mut Progress) -> Result<StepReport, Failure>,
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step {
         name: "format",
         run: |scope, progress| format(scope.workspace, progress),
@@ -68,6 +68,10 @@ const STEPS: [Step; 9] = [
     Step {
         name: "deny",
         run: |scope, progress| dependencies(scope.workspace, progress),
+    },
+    Step {
+        name: "crates",
+        run: |scope, progress| crates_for_others(scope.workspace, progress),
     },
     Step {
         name: "package",
@@ -279,6 +283,19 @@ fn dependencies(workspace: &Workspace, progress: &mut Progress) -> Result<StepRe
         tally: Tally::check(result.passed),
         detail: result.detail.to_owned(),
         remarks: result.remarks,
+        ..StepReport::default()
+    })
+}
+
+fn crates_for_others(
+    workspace: &Workspace,
+    progress: &mut Progress,
+) -> Result<StepReport, Failure> {
+    let report = crates::check(workspace, progress)?;
+    Ok(StepReport {
+        tally: Tally::check(report.faults.is_empty()),
+        detail: format!("{} crates", report.crates.len()),
+        remarks: report.faults,
         ..StepReport::default()
     })
 }

@@ -141,6 +141,12 @@ fn list_item(line: &str) -> Option<&str> {
     line.strip_prefix("- ").or_else(numbered)
 }
 
+/// Whether a text is one sentence.
+pub(crate) fn one_sentence(text: &str) -> bool {
+    let sentences = sentences(text).into_iter();
+    sentences.filter(|words| !words.is_empty()).count() == 1
+}
+
 /// The words of each sentence. Code in backticks is one word; targets of links are none.
 fn sentences(paragraph: &str) -> Vec<Vec<String>> {
     let mut sentences = vec![Vec::new()];
