@@ -1,12 +1,14 @@
 """Three nodes on three servers of NATS: what crosses between them, and what happens when one of them goes.
 
-  cluster.py [WORD]...   all rows, or those with one of the words in their name
+  cluster.py [--part PART] [WORD]...   all rows of a part, or of all; with words those that have one of them in their name
 
-Standard library; the clients are the broker's own command.
+Each part is a suite of its own: they run side by side, each with its own servers, nodes and ports. Standard library; the
+clients are the broker's own command.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -664,15 +666,15 @@ def one_name(cluster: Cluster) -> None:
     none_left(cluster)
 
 
-def run_rows(rows, run, mend) -> None:
+def run_rows(rows, run, mend, wanted: list[str] | None = None) -> None:
     """Runs the rows that the command names, or all, and ends with their report. `mend` follows each of them, and is told
     whether it has failed."""
     report = Report()
-    wanted = sys.argv[1:]
+    wanted = sys.argv[1:] if wanted is None else wanted
     for name, row in rows:
         if wanted and not any(word in name for word in wanted):
             continue
-        has_failed = True
+        has_failed, begun = True, time.monotonic()
         try:
             run(row)
         except (Failure, OSError, AssertionError, subprocess.SubprocessError) as error:
@@ -686,39 +688,63 @@ def run_rows(rows, run, mend) -> None:
                 client.wait()
             clients.clear()
             mend(has_failed)
+            print(f"# {time.monotonic() - begun:.1f} s {name}", flush=True)
     report.exit()
+
+
+def row_of(rows, name: str):
+    """The row of this name, which another part has, too."""
+    return next(row for row in rows if row[0] == name)
+
+
+# The first part has the most telling rows: it is the one that `cargo xtask test` runs.
+PARTS = {
+    "cluster": [
+        ("every protocol to every protocol", protocols),
+        ("every level, and topics with what subjects cannot have", levels),
+        ("retained messages", retained),
+        ("a server of NATS is killed under QoS 2", lambda cluster: one_server(cluster, "2")),
+        ("all servers of NATS are killed", all_servers),
+        ("a node is killed", a_node),
+        ("a node stands still under QoS 1", lambda cluster: a_pause_under_load(cluster, "1")),
+        ("what is told of the cluster", told),
+        ("a node drains", draining),
+        ("two processes have one name", one_name),
+        row_of(GROUPS, "the node of a group's member is killed"),
+        row_of(SESSIONS, "sessions: a client comes to another node"),
+        row_of(REQUESTS, "once: a POST with a key is repeated at other nodes, and its node is killed"),
+        row_of(KEPT, "kept: the session's node is killed"),
+    ],
+    "cluster-faults": [
+        ("retained messages of all nodes to one topic", agreement),
+        ("a server of NATS is killed under QoS 1", lambda cluster: one_server(cluster, "1")),
+        ("a node stands still", a_pause),
+        ("a node stands still under QoS 2", lambda cluster: a_pause_under_load(cluster, "2")),
+        ("a node stands still, and retained messages are published", a_pause_of_retained),
+        ("a node of a later version of the wire form", a_later_version),
+        ("a server of NATS loses its disk", a_disk),
+        *LOSSES,
+        ("a node leaves", leaving),
+        *FLOW,
+    ],
+    "cluster-groups": GROUPS,
+    "cluster-sessions": SESSIONS,
+    "cluster-requests": REQUESTS,
+    "cluster-kept": KEPT,
+}
 
 
 def main() -> None:
     assert LEASE_MS < ABSENCE_MS
-    rows = [
-        ("every protocol to every protocol", protocols),
-        ("every level, and topics with what subjects cannot have", levels),
-        ("retained messages", retained),
-        ("retained messages of all nodes to one topic", agreement),
-        *GROUPS,
-        ("a server of NATS is killed under QoS 1", lambda cluster: one_server(cluster, "1")),
-        ("a server of NATS is killed under QoS 2", lambda cluster: one_server(cluster, "2")),
-        ("all servers of NATS are killed", all_servers),
-        ("a node is killed", a_node),
-        ("a node stands still", a_pause),
-        ("a node stands still under QoS 1", lambda cluster: a_pause_under_load(cluster, "1")),
-        ("a node stands still under QoS 2", lambda cluster: a_pause_under_load(cluster, "2")),
-        ("a node stands still, and retained messages are published", a_pause_of_retained),
-        ("what is told of the cluster", told),
-        ("a node of a later version of the wire form", a_later_version),
-        ("a server of NATS loses its disk", a_disk),
-        *LOSSES,
-        ("a node drains", draining),
-        ("a node leaves", leaving),
-        ("two processes have one name", one_name),
-        *SESSIONS,
-        *FLOW,
-        *REQUESTS,
-        *KEPT,
-    ]
-    with Cluster(Path(os.environ["STERNA_BUILD"]) / "cluster") as cluster:
-        run_rows(rows, lambda row: row(cluster), cluster.mend)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("words", nargs="*", help="only rows with one of these in their name")
+    arguments = parser.parse_args()
+    parts = [arguments.part] if arguments.part else list(PARTS)
+    rows = {name: row for part in parts for name, row in PARTS[part]}.items()
+    folder = Path(os.environ["STERNA_BUILD"]) / (arguments.part or "cluster")
+    with Cluster(folder) as cluster:
+        run_rows(rows, lambda row: row(cluster), cluster.mend, arguments.words)
 
 
 if __name__ == "__main__":

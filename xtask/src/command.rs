@@ -89,6 +89,17 @@ pub(crate) fn run(
     limit: Duration,
     progress: &mut Progress,
 ) -> Result<Outcome, Failure> {
+    run_watched(command, log, limit, progress, &mut |_| ())
+}
+
+/// The same; each line is shown to `watch` as soon as it comes.
+pub(crate) fn run_watched(
+    command: &mut Command,
+    log: &Path,
+    limit: Duration,
+    progress: &mut Progress,
+    watch: &mut dyn FnMut(&str),
+) -> Result<Outcome, Failure> {
     let mut file =
         File::create(log).map_err(|error| Failure::new(format!("{}: {error}", log.display())))?;
     writeln!(file, "$ {}", in_words(command))?;
@@ -112,6 +123,7 @@ pub(crate) fn run(
                     line.trim().clone_into(&mut shown);
                 }
                 progress.busy(&shown);
+                watch(&line);
                 lines.push(line);
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -120,6 +132,7 @@ pub(crate) fn run(
                 if child.try_wait()?.is_some() {
                     for line in lines_received.try_iter() {
                         writeln!(file, "{line}")?;
+                        watch(&line);
                         lines.push(line);
                     }
                     break;

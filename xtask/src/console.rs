@@ -107,6 +107,18 @@ impl Progress {
         }
     }
 
+    /// Announces a step beside others, whose work is not shown: it prints lines of its own.
+    pub(crate) fn aside(label: &str) -> Self {
+        let now = Instant::now();
+        Self {
+            label: label.to_owned(),
+            started: now,
+            drawn: now,
+            terminal: stdout().is_terminal(),
+            is_aside: true,
+        }
+    }
+
     /// The time since the step was announced.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
@@ -139,16 +151,21 @@ impl Progress {
         flush();
     }
 
-    /// Replaces the running step by its verdict.
-    pub(crate) fn finish(&self, colour: Colour, verdict: &str, detail: &str) {
+    /// Replaces the running step by its verdict, with lines that follow it.
+    pub(crate) fn finish_with(&self, colour: Colour, verdict: &str, detail: &str, below: &str) {
         self.clear();
         let time = seconds(self.elapsed());
         println!(
-            "{} {} {detail:<34} {time:>10}",
+            "{} {} {detail:<34} {time:>10}{below}",
             self.label,
             paint(colour, &pad(verdict))
         );
         flush();
+    }
+
+    /// The same without.
+    pub(crate) fn finish(&self, colour: Colour, verdict: &str, detail: &str) {
+        self.finish_with(colour, verdict, detail, "");
     }
 
     fn draw(&self, what: &str) {

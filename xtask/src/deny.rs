@@ -1,6 +1,6 @@
 //! Licences, sources and bans of the dependencies, by cargo-deny with `deny.toml`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::tools::{self, Tool};
 use crate::workspace::Workspace;
 use crate::{Failure, Verdict};
 
-const CARGO_DENY: Tool = Tool {
+pub(crate) const CARGO_DENY: Tool = Tool {
     package: "cargo-deny",
     version: "0.20.2",
 };
@@ -45,7 +45,7 @@ pub(crate) fn check(
     workspace: &Workspace,
     progress: &mut Progress,
 ) -> Result<DenyOutcome, Failure> {
-    tools::ensure(workspace, &CARGO_DENY, progress)?;
+    let program = tools::ensure(workspace, &CARGO_DENY, progress)?;
     let arguments = [
         "--locked",
         "check",
@@ -54,7 +54,7 @@ pub(crate) fn check(
         "licenses",
         "sources",
     ];
-    let rules = cargo_deny(workspace, "deny", &arguments, progress)?;
+    let rules = cargo_deny(workspace, &program, "deny", &arguments, progress)?;
     let mut result = DenyOutcome {
         passed: rules.success,
         detail: "bans, licences, sources",
@@ -65,7 +65,7 @@ pub(crate) fn check(
     }
     if has_advisories() {
         let arguments = ["--locked", "--offline", "check", "advisories"];
-        let advisories = cargo_deny(workspace, "advisories", &arguments, progress)?;
+        let advisories = cargo_deny(workspace, &program, "advisories", &arguments, progress)?;
         result.detail = "bans, licences, sources, advisories";
         if !advisories.success {
             result.passed = false;
@@ -81,11 +81,12 @@ pub(crate) fn check(
 
 fn cargo_deny(
     workspace: &Workspace,
+    program: &Path,
     log: &str,
     arguments: &[&str],
     progress: &mut Progress,
 ) -> Result<Outcome, Failure> {
-    let mut command = Command::new(tools::programs(workspace).join(CARGO_DENY.package));
+    let mut command = Command::new(program);
     command
         .current_dir(&workspace.root)
         .args(["--color", "never"])

@@ -7,17 +7,19 @@
 //! {
 //!   "serve": ["--listen", "mqtt://127.0.0.1:0"],
 //!   "suites": [
-//!     {"name": "paho", "runtime": "python", "install": ["paho-mqtt==2.1.0"], "run": ["python", "paho_suite.py"]}
+//!     {"name": "paho", "tier": "test", "touches": ["@mqtt"], "runtime": "python", "install": ["paho-mqtt==2.1.0"],
+//!      "run": ["python", "paho_suite.py"]}
 //!   ]
 //! }
 //! ```
 //!
-//! A bare array of suites is the same without `serve`. `runtime` and `install` name the
-//! requirements (see [`runtime::Runtime`]). `run` is a command in the folder `interop`, with the
-//! runtime's programs first on the search path. A suite may have `serve` arguments of its own;
+//! `tier` and `touches` say when it runs, as in `xtask/test-parts.json`. `runtime` and `install` name the requirements
+//! (see [`runtime::Runtime`]); `xtask/needs.json` says what the machine must have. `run` is a command in the folder
+//! `interop`, with the runtime's programs first on the search path. A suite may have `serve` arguments of its own;
 //! suites with the same ones share a broker. It may have `timeout_s`. `python` lists packages for
 //! pip, for a program in Python that drives a client of another runtime. Suites that
-//! wait more than they work name a `lane`: each lane runs beside the others, with brokers of its own.
+//! wait more than they work name a `lane`: each lane runs beside the others, with brokers of its own. `row` are the
+//! arguments before the name of one check, where a suite can be asked for it: `[]` for words, of which there may be several.
 //!
 //! The environment of a suite:
 //! - `STERNA_READY_FILE`: written by the ready broker, with its listeners and their ports
@@ -45,151 +47,56 @@ mod broker;
 mod cluster;
 mod results;
 mod runtime;
+mod suites;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use serde_json::Value;
 
 use crate::command::run as run_command;
 use crate::console::{Colour, Progress, Tally, seconds};
+use crate::needs::Needs;
 use crate::workspace::{Workspace, read, write};
 use crate::{Failure, Verdict};
 
 use broker::{Broker, Launch};
 use cluster::Design;
 use results::Results;
-use runtime::Runtime;
+use runtime::{Runtime, Unavailable};
 
-/// Default time limit of a suite.
-const SUITE_SECONDS: u64 = 300;
+pub(crate) use suites::{Suite, Suites};
 
 /// The longest time that building the broker may take.
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Content of `suites.json`.
-#[derive(Debug)]
-struct Suites {
-    serve: Vec<String>,
-    suites: Vec<Suite>,
-}
-
-/// The lane of suites that name none.
-const SHARED_LANE: &str = "shared";
-
-/// One suite of checks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Suite {
-    name: String,
-    runtime: Runtime,
-    /// Packages that the runtime has to install or find.
-    install: Vec<String>,
-    /// Packages for Python beside it: for a scenario in Python that drives a client in another
-    /// language.
-    python: Vec<String>,
-    run: Vec<String>,
-    /// Arguments of `sterna serve`, where the suite wants a broker of its own.
-    serve: Option<Vec<String>>,
-    /// Suites of one lane run one after the other, and lanes beside each other.
-    lane: String,
-    timeout: Duration,
-}
+/// The package with which the lab's statistics are made again.
+const NUMPY: &str = "numpy==2.3.5";
 
 /// Builds the server of NATS and returns a search path that begins with its folder.
 pub(crate) fn nats_search_path(
     workspace: &Workspace,
     progress: &mut Progress,
 ) -> Result<std::ffi::OsString, Failure> {
-    let missing = Runtime::Go
-        .missing(&[])
-        .or_else(|| Runtime::Python.missing(&[]));
-    if let Some(program) = missing {
-        return Err(Failure(format!("`{program}` is not on this machine")));
+    let runtimes = [Runtime::Go, Runtime::Python];
+    let subjects = runtimes.map(|runtime| format!("runtime/{}", runtime.name()));
+    if let Some(lack) = Needs::load(workspace)?.lack(&subjects) {
+        return Err(Failure(lack));
     }
-    if let Some(why) = Runtime::Go.install(workspace, &["gonats".to_owned()], progress)? {
+    let absent = Runtime::Go.install(workspace, &["gonats".to_owned()], progress)?;
+    if let Some(Unavailable { why, .. }) = absent.first() {
         return Err(Failure(format!("NATS could not be built\n{why}")));
     }
     Ok(Runtime::Go.search_path(workspace, false))
 }
 
-impl Suites {
-    fn load(workspace: &Workspace) -> Result<Self, Failure> {
-        let path = workspace.root.join("interop").join("suites.json");
-        Self::parse(&read(&path)?)
-            .map_err(|Failure(why)| Failure(format!("interop/suites.json: {why}")))
-    }
-
-    fn parse(text: &str) -> Result<Self, Failure> {
-        let value: Value =
-            serde_json::from_str(text).map_err(|error| Failure::new(error.to_string()))?;
-        let (serve, suites) = match &value {
-            Value::Array(suites) => (Vec::new(), suites),
-            _ => (
-                strings(&value, "serve")?.unwrap_or_default(),
-                value["suites"]
-                    .as_array()
-                    .ok_or_else(|| Failure::new("no array `suites`"))?,
-            ),
-        };
-        let suites: Vec<Suite> = suites.iter().map(Suite::parse).collect::<Result<_, _>>()?;
-        if suites.is_empty() {
-            return Err(Failure::new("no suite"));
-        }
-        for (index, suite) in suites.iter().enumerate() {
-            if suites[..index].iter().any(|other| other.name == suite.name) {
-                return Err(Failure(format!("two suites are called `{}`", suite.name)));
-            }
-        }
-        Ok(Self { serve, suites })
-    }
-}
-
-impl Suite {
-    fn parse(value: &Value) -> Result<Self, Failure> {
-        let name = value["name"]
-            .as_str()
-            .ok_or_else(|| Failure::new("a suite without `name`"))?;
-        let wrong = |what: &str| Failure(format!("suite `{name}`: {what}"));
-        let runtime = value["runtime"].as_str().and_then(Runtime::named);
-        let run = strings(value, "run")?.filter(|run| !run.is_empty());
-        let timeout = match &value["timeout_s"] {
-            Value::Null => SUITE_SECONDS,
-            seconds => seconds
-                .as_u64()
-                .ok_or_else(|| wrong("`timeout_s` is not a number"))?,
-        };
-        Ok(Self {
-            name: name.to_owned(),
-            runtime: runtime.ok_or_else(|| wrong("no `runtime` that is known"))?,
-            install: strings(value, "install")?.unwrap_or_default(),
-            python: strings(value, "python")?.unwrap_or_default(),
-            run: run.ok_or_else(|| wrong("no command `run`"))?,
-            serve: strings(value, "serve")?,
-            lane: value["lane"].as_str().unwrap_or(SHARED_LANE).to_owned(),
-            timeout: Duration::from_secs(timeout),
-        })
-    }
-
-    /// Whether this suite needs the installed packages of a runtime.
-    fn needs(&self, runtime: Runtime) -> bool {
-        self.runtime == runtime || (runtime == Runtime::Python && !self.python.is_empty())
-    }
-}
-
-fn strings(value: &Value, key: &str) -> Result<Option<Vec<String>>, Failure> {
-    let wrong = || Failure(format!("`{key}` is not an array of strings"));
-    match &value[key] {
-        Value::Null => Ok(None),
-        Value::Array(items) => items
-            .iter()
-            .map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong))
-            .collect::<Result<_, _>>()
-            .map(Some),
-        _ => Err(wrong()),
-    }
-}
+/// One broker, in the profile for development.
+const ONE_BROKER: Options = Options {
+    release: false,
+    cluster: None,
+};
 
 /// How suites are run.
 #[derive(Debug, Default)]
@@ -216,7 +123,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
             }
             "--list" => {
                 for suite in &suites.suites {
-                    println!("{:<24} {}", suite.name, suite.runtime.name());
+                    let (tier, runtime) = (suite.tier.name(), suite.runtime.name());
+                    println!("{:<24} {tier:<5} {runtime}", suite.name);
                 }
                 return Ok(true);
             }
@@ -268,23 +176,58 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
 
 /// Result of all suites.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
-    pub(crate) tally: Tally,
+struct Report {
+    tally: Tally,
     /// Every check that failed or was skipped, and the end of the log of suites that broke.
-    pub(crate) problems: Vec<String>,
+    problems: Vec<String>,
 }
 
 impl Report {
-    fn broken(&mut self, suite: &str, why: &str) {
-        self.tally += Tally::FAILED;
-        self.problems.push(format!("{suite}: not ok: {why}"));
+    fn add(&mut self, one: SuiteReport) {
+        self.tally += one.tally;
+        self.problems.extend(one.problems);
     }
 }
 
-/// Runs all suites against a broker in the profile for development.
-pub(crate) fn check(workspace: &Workspace, progress: &mut Progress) -> Result<Report, Failure> {
-    let suites = Suites::load(workspace)?;
-    check_suites(workspace, &suites, &Options::default(), progress)
+/// Result of a suite.
+#[derive(Debug, Default)]
+pub(crate) struct SuiteReport {
+    pub(crate) name: String,
+    pub(crate) tally: Tally,
+    /// Every check that failed or was skipped, and the end of the log if the suite broke.
+    pub(crate) problems: Vec<String>,
+    /// The names of checks that failed. Where the suite as a whole did, `BROKEN` is one of them.
+    pub(crate) failed: Vec<String>,
+    pub(crate) time: Duration,
+    /// The file with all that the suite printed.
+    pub(crate) log: PathBuf,
+}
+
+/// The name of a suite that broke, among its checks that failed.
+pub(crate) const BROKEN: &str = "the suite as a whole";
+
+impl SuiteReport {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    fn skipped(name: &str, why: &str) -> Self {
+        let mut report = Self::new(name);
+        report.tally = Tally::SKIPPED;
+        report.problems.push(format!("{name}: skip: {why}"));
+        report
+    }
+
+    fn broken(&mut self, why: &str) {
+        self.tally += Tally::FAILED;
+        self.problems.push(format!("{}: not ok: {why}", self.name));
+        if !self.failed.iter().any(|row| row == BROKEN) {
+            self.failed.push(BROKEN.to_owned());
+        }
+    }
 }
 
 /// A number that nobody has chosen.
@@ -300,52 +243,49 @@ fn check_suites(
     progress: &mut Progress,
 ) -> Result<Report, Failure> {
     let mut report = Report::default();
-    let mut ready = Vec::new();
     let design = match options.cluster {
         Some(_) => Design::load(workspace)?,
         None => Design::default(),
     };
-    for suite in &suites.suites {
-        if design.leaves_out(&suite.name) {
-            continue;
-        }
-        if let Some(missing) = suite.runtime.missing(&suite.install) {
-            report.tally += Tally::SKIPPED;
-            report
-                .problems
-                .push(format!("{}: skip: {missing} is not installed", suite.name));
-        } else {
-            ready.push(suite);
-        }
-    }
-    install(workspace, &mut ready, &mut report, progress)?;
-    if ready.is_empty() {
-        return Ok(report);
-    }
-    let program = build(workspace, options.release, progress)?;
-    let launch = match options.cluster {
-        Some(seed) => {
-            let path = nats_search_path(workspace, progress)?;
-            cluster::launch(workspace, program.clone(), path, seed)
-        }
-        None => Launch::program(program.clone()),
+    let chosen = suites
+        .suites
+        .iter()
+        .filter(|suite| !design.leaves_out(&suite.name));
+    let absent = install(workspace, chosen, false, progress)?;
+    let none_runs = suites
+        .suites
+        .iter()
+        .all(|suite| design.leaves_out(&suite.name) || absent.0.contains_key(&suite.name));
+    let program = if none_runs {
+        // Nothing runs.
+        PathBuf::new()
+    } else {
+        build(workspace, options.release, progress)?
     };
     let field = Field {
         workspace,
         program,
-        launch,
+        options,
         design,
+        absent: Arc::new(absent),
     };
     let mut lanes: BTreeMap<&str, Vec<&Suite>> = BTreeMap::new();
-    for suite in ready {
-        lanes.entry(&suite.lane).or_default().push(suite);
+    for suite in &suites.suites {
+        if !field.design.leaves_out(&suite.name) {
+            lanes.entry(&suite.lane).or_default().push(suite);
+        }
     }
     let (field, shown) = (&field, &*progress);
     let ended: Vec<_> = std::thread::scope(|scope| {
         let mut running = Vec::new();
         for (number, (lane, ready)) in lanes.iter().enumerate() {
             let mut progress = shown.lane(number);
-            running.push(scope.spawn(move || run_lane(field, lane, suites, ready, &mut progress)));
+            running.push(scope.spawn(move || {
+                let mut report = Report::default();
+                let mut sink = |one| report.add(one);
+                run_lane(field, lane, suites, ready, &mut progress, &mut sink)?;
+                Ok::<_, Failure>(report)
+            }));
         }
         (running.into_iter())
             .map(|lane| {
@@ -362,75 +302,218 @@ fn check_suites(
     Ok(report)
 }
 
-/// Runs suites one after the other: those that share a broker, then those that want another.
-fn run_lane(
+/// Surroundings that all suites of a run share.
+#[derive(Debug)]
+pub(crate) struct Field<'a> {
+    workspace: &'a Workspace,
+    /// The broker's program.
+    program: PathBuf,
+    options: &'a Options,
+    design: Design,
+    absent: Arc<Absent>,
+}
+
+impl<'a> Field<'a> {
+    /// Suites against this broker, with what was installed for them before.
+    pub(crate) fn new(workspace: &'a Workspace, program: PathBuf, absent: Arc<Absent>) -> Self {
+        Self {
+            workspace,
+            program,
+            options: &ONE_BROKER,
+            design: Design::default(),
+            absent,
+        }
+    }
+
+    fn launch(&self, progress: &mut Progress) -> Result<Launch, Failure> {
+        let program = self.program.clone();
+        Ok(match self.options.cluster {
+            Some(seed) => {
+                let path = nats_search_path(self.workspace, progress)?;
+                cluster::launch(self.workspace, program, path, seed)
+            }
+            None => Launch::program(program),
+        })
+    }
+
+    /// The folder of all that suites and brokers write. Suites against a cluster may run beside the same ones against a
+    /// broker.
+    const fn folder(&self) -> &'static str {
+        match self.options.cluster {
+            Some(_) => "interop/with-cluster",
+            None => "interop",
+        }
+    }
+}
+
+/// Runs suites one after the other: those that share a broker, then those that want another. A suite that cannot have what
+/// it needs is skipped. Each result goes to `sink` as soon as it stands.
+pub(crate) fn run_lane(
     field: &Field<'_>,
     lane: &str,
     suites: &Suites,
-    ready: &[&Suite],
+    chosen: &[&Suite],
     progress: &mut Progress,
-) -> Result<Report, Failure> {
-    let mut report = Report::default();
+    sink: &mut dyn FnMut(SuiteReport),
+) -> Result<(), Failure> {
     let mut brokers: Vec<(&[String], Vec<&Suite>)> = Vec::new();
-    for suite in ready {
+    for suite in chosen {
+        if let Some(absent) = field.absent.0.get(&suite.name) {
+            sink(absent.report(&suite.name));
+            continue;
+        }
         let serve = suite.serve.as_deref().unwrap_or(&suites.serve);
         match brokers.iter_mut().find(|(other, _)| *other == serve) {
             Some((_, sharing)) => sharing.push(suite),
             None => brokers.push((serve, vec![suite])),
         }
     }
+    if brokers.is_empty() {
+        return Ok(());
+    }
+    let launch = field.launch(progress)?;
     for (serve, sharing) in brokers {
-        run_with_broker(field, lane, serve, &sharing, &mut report, progress)?;
-    }
-    Ok(report)
-}
-
-/// Surroundings that all suites of a run share.
-#[derive(Debug)]
-struct Field<'a> {
-    workspace: &'a Workspace,
-    /// The broker's program.
-    program: PathBuf,
-    launch: Launch,
-    design: Design,
-}
-
-/// Installs the suites' requirements, and removes suites that cannot have theirs.
-fn install(
-    workspace: &Workspace,
-    ready: &mut Vec<&Suite>,
-    report: &mut Report,
-    progress: &mut Progress,
-) -> Result<(), Failure> {
-    let mut needs: BTreeMap<Runtime, Vec<String>> = BTreeMap::new();
-    for suite in ready.iter() {
-        needs
-            .entry(suite.runtime)
-            .or_default()
-            .extend(suite.install.iter().cloned());
-        if !suite.python.is_empty() {
-            needs
-                .entry(Runtime::Python)
-                .or_default()
-                .extend(suite.python.iter().cloned());
-        }
-    }
-    for (runtime, mut packages) in needs {
-        packages.sort();
-        packages.dedup();
-        if let Some(why) = runtime.install(workspace, &packages, progress)? {
-            for suite in ready.iter().filter(|suite| suite.needs(runtime)) {
-                report.broken(
-                    &suite.name,
-                    &format!("its requirements could not be installed\n{why}"),
-                );
-            }
-            ready.retain(|suite| !suite.needs(runtime));
-        }
+        let place = Place {
+            lane,
+            launch: &launch,
+        };
+        run_with_broker(field, &place, serve, &sharing, progress, sink)?;
     }
     Ok(())
 }
 
+/// Runs a suite once more and alone, with a broker of its own: only these checks, where it can be asked for them.
+pub(crate) fn run_again(
+    field: &Field<'_>,
+    suites: &Suites,
+    name: &str,
+    rows: &[String],
+    progress: &mut Progress,
+) -> Result<Vec<SuiteReport>, Failure> {
+    let Some(suite) = suites.named(name) else {
+        return Err(Failure(format!("no suite `{name}`")));
+    };
+    let mut suite = suite.clone();
+    if !rows.iter().any(|row| row == BROKEN) {
+        suite.run = suite.command_for(rows);
+    }
+    // The log of its first run stays.
+    let log = field
+        .workspace
+        .target
+        .join(field.folder())
+        .join("suites")
+        .join(name);
+    let _ = fs::rename(log.join("log"), log.join(FIRST_LOG));
+    let (mut reports, lane) = (Vec::new(), format!("{name}-again"));
+    let mut sink = |report| reports.push(report);
+    run_lane(field, &lane, suites, &[&suite], progress, &mut sink)?;
+    Ok(reports)
+}
+
+/// The log of a suite that was run twice, of its first run.
+pub(crate) const FIRST_LOG: &str = "first.log";
+
+/// Suites that cannot have what they need, each with what that is.
+#[derive(Debug, Default)]
+pub(crate) struct Absent(BTreeMap<String, Lack>);
+
+impl Absent {
+    /// A line for each suite.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let line = |(suite, lack): (&String, &Lack)| format!("suite {suite}: {}", lack.why);
+        self.0.iter().map(line).collect()
+    }
+}
+
+/// A need of a suite that cannot be had.
+#[derive(Debug)]
+struct Lack {
+    why: String,
+    /// Whether it is there and wrong.
+    is_fault: bool,
+}
+
+impl Lack {
+    fn report(&self, suite: &str) -> SuiteReport {
+        if self.is_fault {
+            let mut report = SuiteReport::new(suite);
+            report.broken(&format!("what it needs does not compile\n{}", self.why));
+            report
+        } else {
+            SuiteReport::skipped(suite, &self.why)
+        }
+    }
+}
+
+/// Installs what suites need, and numpy where it is asked for. A package that cannot be had takes no other suite with it.
+pub(crate) fn install<'a>(
+    workspace: &Workspace,
+    suites: impl Iterator<Item = &'a Suite>,
+    with_numpy: bool,
+    progress: &mut Progress,
+) -> Result<Absent, Failure> {
+    let needs = Needs::load(workspace)?;
+    let mut absent = Absent::default();
+    let mut ready = Vec::new();
+    for suite in suites {
+        match needs.lack(&suite.subjects()) {
+            Some(why) => {
+                let is_fault = false;
+                absent.0.insert(suite.name.clone(), Lack { why, is_fault });
+            }
+            None => ready.push(suite),
+        }
+    }
+    // Those first for which the longest suites wait.
+    for runtime in Runtime::IN_ORDER {
+        let for_it = ready.iter().filter(|suite| suite.needs(runtime));
+        let mut packages: Vec<String> = (for_it.clone())
+            .flat_map(|suite| suite.packages(runtime).to_vec())
+            .collect();
+        let is_for_numpy =
+            with_numpy && runtime == Runtime::Python && needs.lack(&numpy_subjects()).is_none();
+        if is_for_numpy {
+            packages.push(NUMPY.to_owned());
+        } else if for_it.count() == 0 {
+            continue;
+        }
+        packages.sort();
+        packages.dedup();
+        for lack in runtime.install(workspace, &packages, progress)? {
+            let package = lack.package.as_deref().unwrap_or_else(|| runtime.name());
+            for suite in ready
+                .iter()
+                .filter(|suite| suite.is_without(runtime, &lack))
+            {
+                let why = format!("{package} could not be installed\n{}", lack.why);
+                let is_fault = lack.is_fault;
+                absent.0.insert(suite.name.clone(), Lack { why, is_fault });
+            }
+        }
+    }
+    Ok(absent)
+}
+
+/// The names under which the list of needs has what numpy needs.
+pub(crate) fn numpy_subjects() -> [String; 2] {
+    ["tests/numpy", "runtime/python"].map(str::to_owned)
+}
+
+/// A search path on which the clients' Python comes first, and whether one that is found has numpy.
+pub(crate) fn numpy_search_path(workspace: &Workspace) -> (std::ffi::OsString, bool) {
+    let path = Runtime::Python.search_path(workspace, false);
+    let has_numpy = ["python3", "/usr/bin/python3"].into_iter().any(|python| {
+        let mut command = Command::new("env");
+        command
+            .args([python, "-c", "import numpy"])
+            .env("PATH", &path);
+        crate::command::output(&mut command).is_ok()
+    });
+    (path, has_numpy)
+}
+
+/// Builds the broker and the lab, and returns the broker's program.
 fn build(
     workspace: &Workspace,
     release: bool,
@@ -438,7 +521,14 @@ fn build(
 ) -> Result<PathBuf, Failure> {
     let mut command = workspace.cargo();
     // A suite finds the lab beside the broker.
-    command.args(["build", "--package", "sterna", "--package", "sterna-lab"]);
+    command.args([
+        "build",
+        "--locked",
+        "--package",
+        "sterna",
+        "--package",
+        "sterna-lab",
+    ]);
     if release {
         command.arg("--release");
     }
@@ -474,68 +564,85 @@ fn in_place(copies: &Path, interop: &str, serve: &[String]) -> Result<Vec<String
     Ok(made)
 }
 
+/// Where a lane's suites run.
+#[derive(Debug)]
+struct Place<'a> {
+    lane: &'a str,
+    launch: &'a Launch,
+}
+
 fn run_with_broker(
     field: &Field<'_>,
-    lane: &str,
+    place: &Place<'_>,
     serve: &[String],
     suites: &[&Suite],
-    report: &mut Report,
     progress: &mut Progress,
+    sink: &mut dyn FnMut(SuiteReport),
 ) -> Result<(), Failure> {
     let workspace = field.workspace;
     let interop = workspace.root.join("interop");
-    let copies = workspace.target_folder(&format!("interop/configuration-{lane}"))?;
+    let written = workspace.target_folder(field.folder())?;
+    let copies = written.join(format!("configuration-{}", place.lane));
+    fs::create_dir_all(&copies)?;
     let serve = in_place(&copies, &interop.to_string_lossy(), serve)?;
-    let name = if suites.len() == 1 {
-        suites[0].name.as_str()
-    } else {
-        lane
+    let name = match suites {
+        [alone] => &alone.name,
+        _ => place.lane,
     };
-    let folder = workspace
-        .target_folder("interop")?
-        .join(format!("broker-{name}"));
-    let mut broker = match Broker::start(&field.launch, &serve, &folder) {
-        Ok(broker) => broker,
-        Err(Failure(why)) => {
-            for suite in suites {
-                report.broken(&suite.name, &format!("no broker: {why}"));
-            }
-            return Ok(());
-        }
-    };
+    let folder = written.join(format!("broker-{name}"));
+    let mut running = None;
+    // The end of a broker is a check of the last suite that it had.
+    let mut held: Option<SuiteReport> = None;
     for suite in suites {
-        run_suite(field, &broker, suite, report, progress)?;
-        if let Some(ending) = broker.ended()? {
-            report.broken(&suite.name, &format!("the broker ended: {ending}"));
-            broker = match Broker::start(&field.launch, &serve, &folder) {
-                Ok(broker) => broker,
-                Err(Failure(why)) => {
-                    report.broken(&suite.name, &format!("no broker after it: {why}"));
-                    return Ok(());
+        let broker = match running.take() {
+            Some(broker) => Ok(broker),
+            None => Broker::start(place.launch, &serve, &folder),
+        };
+        let report = match broker {
+            Ok(mut broker) => {
+                let mut report = run_suite(field, &broker, suite, progress)?;
+                match broker.ended()? {
+                    Some(ending) => report.broken(&format!("the broker ended: {ending}")),
+                    None => running = Some(broker),
                 }
-            };
+                report
+            }
+            Err(Failure(why)) => without_broker(suite, &why),
+        };
+        if let Some(before) = held.replace(report) {
+            sink(before);
         }
     }
-    match broker.stop()? {
-        None => report.tally += Tally::PASSED,
-        Some(why) => report.broken(name, &format!("the broker did not end in order: {why}")),
+    let ending = running.map(Broker::stop).transpose()?;
+    if let Some(mut last) = held {
+        match ending {
+            Some(None) => last.tally += Tally::PASSED,
+            Some(Some(why)) => last.broken(&format!("the broker did not end in order: {why}")),
+            None => {}
+        }
+        sink(last);
     }
     Ok(())
+}
+
+fn without_broker(suite: &Suite, why: &str) -> SuiteReport {
+    let mut report = SuiteReport::new(&suite.name);
+    report.broken(&format!("no broker: {why}"));
+    report
 }
 
 fn run_suite(
     field: &Field<'_>,
     broker: &Broker,
     suite: &Suite,
-    report: &mut Report,
     progress: &mut Progress,
-) -> Result<(), Failure> {
+) -> Result<SuiteReport, Failure> {
     let (name, arguments) = suite
         .run
         .split_first()
         .ok_or_else(|| Failure(format!("suite `{}` has no command", suite.name)))?;
     let workspace = field.workspace;
-    let folder = workspace.target_folder(&format!("interop/suites/{}", suite.name))?;
+    let folder = workspace.target_folder(&format!("{}/suites/{}", field.folder(), suite.name))?;
     let mut command = Command::new(name);
     command
         .args(arguments)
@@ -548,11 +655,13 @@ fn run_suite(
         .runtime
         .prepare(workspace, &mut command, !suite.python.is_empty());
     let before = progress.elapsed();
-    let outcome = match run_command(&mut command, &folder.join("log"), suite.timeout, progress) {
+    let mut report = SuiteReport::new(&suite.name);
+    report.log = folder.join("log");
+    let outcome = match run_command(&mut command, &report.log, suite.timeout, progress) {
         Ok(outcome) => outcome,
         Err(Failure(why)) => {
-            report.broken(&suite.name, &why);
-            return Ok(());
+            report.broken(&why);
+            return Ok(report);
         }
     };
     let reason = |check: &str, said: &str| {
@@ -560,32 +669,30 @@ fn run_suite(
         reason.map(str::to_owned)
     };
     let results = Results::read(outcome.lines.iter().map(String::as_str), reason);
-    let mut tally = results.tally;
+    report.tally = results.tally;
     for problem in &results.problems {
         report.problems.push(format!("{}: {problem}", suite.name));
     }
+    report.failed.clone_from(&results.failed);
     if let Some(why) = results.contradiction(outcome.success) {
-        tally += Tally::FAILED;
-        report
-            .problems
-            .push(format!("{}: not ok: {why}", suite.name));
+        report.broken(why);
         report.problems.push(outcome.tail());
     }
-    report.tally += tally;
-    let time = seconds(progress.elapsed().saturating_sub(before));
+    report.time = progress.elapsed().saturating_sub(before);
     let inapplicable = match results.inapplicable {
         0 => String::new(),
         count => format!(", {count} n/a"),
     };
     progress.note(&format!(
-        "          {:<20} {}{inapplicable}, {time}",
+        "          {:<20} {}{inapplicable}, {}",
         suite.name,
-        tally.line()
+        report.tally.line(),
+        seconds(report.time)
     ));
     for (why, count) in &results.refused {
         progress.note(&format!("          {:<20} {count} as said: {why}", ""));
     }
-    Ok(())
+    Ok(report)
 }
 
 #[cfg(test)]
@@ -593,37 +700,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_of_the_list_are_read() {
-        let suite =
-            r#"{"name": "a", "runtime": "python", "install": ["x==1"], "run": ["python", "a.py"]}"#;
-        let bare = Suites::parse(&format!("[{suite}]")).unwrap();
-        let full = Suites::parse(&format!(r#"{{"serve": ["--x"], "suites": [{suite}]}}"#)).unwrap();
-        assert_eq!(bare.suites, full.suites);
-        assert_eq!(full.serve, ["--x"]);
-        assert_eq!(
-            bare.suites[0],
-            Suite {
-                name: "a".into(),
-                runtime: Runtime::Python,
-                install: vec!["x==1".into()],
-                python: vec![],
-                run: vec!["python".into(), "a.py".into()],
-                serve: None,
-                lane: SHARED_LANE.into(),
-                timeout: Duration::from_secs(SUITE_SECONDS),
-            }
-        );
-    }
-
-    #[test]
     fn the_folder_is_put_in_place_in_arguments_and_configuration() {
         let folder = std::env::temp_dir().join(format!("xtask-place-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(&folder).unwrap();
         let name = folder.to_string_lossy().into_owned();
-        std::fs::write(folder.join("plain.toml"), "shards = 2").unwrap();
-        std::fs::write(folder.join("placed.toml"), "ca = \"@interop/ca.pem\"").unwrap();
+        fs::write(folder.join("plain.toml"), "shards = 2").unwrap();
+        fs::write(folder.join("placed.toml"), "ca = \"@interop/ca.pem\"").unwrap();
         let copies = folder.join("copies");
-        std::fs::create_dir_all(&copies).unwrap();
+        fs::create_dir_all(&copies).unwrap();
         let arguments = |config: &str| {
             let serve = ["--config", config, "--x", "@interop"].map(str::to_owned);
             in_place(&copies, &name, &serve).unwrap()
@@ -632,35 +716,9 @@ mod tests {
         assert_eq!(arguments("@interop/plain.toml")[1], plain);
         let placed = arguments("@interop/placed.toml");
         assert_eq!(placed[3], name);
-        let text = std::fs::read_to_string(&placed[1]).unwrap();
+        let text = fs::read_to_string(&placed[1]).unwrap();
         assert_eq!(text, format!("ca = \"{name}/ca.pem\""));
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn python_beside_a_runtime_is_a_need() {
-        let suite = r#"[{"name": "a", "runtime": "node", "install": ["x@1"], "python": ["y==2"], "run": ["x"]}]"#;
-        let suites = Suites::parse(suite).unwrap().suites;
-        assert_eq!(suites[0].python, ["y==2"]);
-        assert!(suites[0].needs(Runtime::Node) && suites[0].needs(Runtime::Python));
-        assert!(!suites[0].needs(Runtime::Go));
-    }
-
-    #[test]
-    fn the_suites_of_the_project_are_well_formed() {
-        let interop = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop");
-        let text = std::fs::read_to_string(interop.join("suites.json")).unwrap();
-        for suite in Suites::parse(&text).unwrap().suites {
-            let of_modules = match suite.runtime {
-                Runtime::Go => "go.mod",
-                Runtime::Java => "pom.xml",
-                _ => continue,
-            };
-            for module in &suite.install {
-                let there = interop.join(module).join(of_modules).is_file();
-                assert!(there, "{}: {module} has no {of_modules}", suite.name);
-            }
-        }
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
@@ -676,28 +734,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_in_the_list_is_named() {
-        for (text, why) in [
-            ("{}", "suites"),
-            ("[]", "no suite"),
-            (r#"[{"runtime": "python"}]"#, "name"),
-            (
-                r#"[{"name": "a", "runtime": "cobol", "run": ["x"]}]"#,
-                "runtime",
-            ),
-            (r#"[{"name": "a", "runtime": "node"}]"#, "run"),
-            (r#"[{"name": "a", "runtime": "node", "run": "x"}]"#, "run"),
-            (
-                r#"[{"name": "a", "runtime": "node", "run": ["x"], "timeout_s": "5"}]"#,
-                "timeout_s",
-            ),
-            (
-                r#"[{"name": "a", "runtime": "go", "run": ["x"]}, {"name": "a", "runtime": "go", "run": ["x"]}]"#,
-                "two suites",
-            ),
-        ] {
-            let Failure(text) = Suites::parse(text).unwrap_err();
-            assert!(text.contains(why), "{text}");
-        }
+    fn what_is_there_and_wrong_fails_and_what_is_absent_is_skipped() {
+        let lack = |is_fault| Lack {
+            why: "no network".to_owned(),
+            is_fault,
+        };
+        let skipped = lack(false).report("paho");
+        assert_eq!(skipped.tally, Tally::SKIPPED);
+        assert_eq!(skipped.problems, ["paho: skip: no network"]);
+        let broken = lack(true).report("quic-go");
+        assert_eq!((broken.tally, &*broken.failed[0]), (Tally::FAILED, BROKEN));
     }
 }

@@ -4,7 +4,9 @@
 //! JSON parser.
 
 mod bench;
+mod changed;
 mod changelog;
+mod choice;
 mod cluster;
 mod command;
 mod console;
@@ -14,14 +16,22 @@ mod deny;
 mod fuzz;
 mod interop;
 mod invariants;
+mod lanes;
+mod needs;
 mod package;
+mod parts;
+mod pattern;
 mod powercut;
+mod record;
 mod rust_source;
+mod second_run;
+mod setup;
 mod sources;
 mod spec;
 mod steps;
 mod test_programs;
 mod test_report;
+mod tiers;
 mod tools;
 mod workspace;
 
@@ -52,7 +62,9 @@ impl From<std::io::Error> for Failure {
 const HELP: &str = "\
 The project's own chores.
 
-  cargo xtask test [--only STEP]... [--list]   every check; the last line counts them
+  cargo xtask test                             every Rust test and foreign client; the last line counts them
+  cargo xtask test --changed                   what a change touches; `--all`: everything; more with `--help`
+  cargo xtask setup [--all] [--list]           install what the tests need
   cargo xtask invariants                       promises of the architecture about the source
   cargo xtask spec                             statements of the specifications against code and tests
   cargo xtask fuzz [TARGET] [--seconds N]      fuzz every target, or one; `--replay FILE` runs one input
@@ -89,7 +101,8 @@ fn main() -> ExitCode {
 fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
     let workspace = Workspace::find()?;
     match chore {
-        "test" => steps::run(&workspace, arguments),
+        "test" => tiers::run(&workspace, arguments),
+        "setup" => setup::run(&workspace, arguments),
         "invariants" => invariants::run(&workspace, arguments),
         "spec" => spec::run(&workspace, arguments),
         "fuzz" => fuzz::run(&workspace, arguments),

@@ -12,6 +12,8 @@ pub(crate) struct TestReport {
     pub(crate) tally: Tally,
     /// Summary lines: one for each test program and each crate's documentation.
     pub(crate) programs: u64,
+    /// Names of tests that passed.
+    pub(crate) passed: Vec<String>,
     /// Names of tests that failed.
     pub(crate) failures: Vec<String>,
     /// The failed tests' output, each cut to its first lines.
@@ -56,7 +58,9 @@ impl TestReport {
             .strip_prefix("test ")
             .and_then(|rest| rest.rsplit_once(" ... "))
         {
-            if verdict.starts_with("FAILED") {
+            if verdict.starts_with("ok") {
+                self.passed.push(name.to_owned());
+            } else if verdict.starts_with("FAILED") {
                 self.failures.push(name.to_owned());
             } else if verdict.starts_with("ignored") {
                 self.ignored.push(name.to_owned());
@@ -134,6 +138,7 @@ test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; fin
             }
         );
         assert_eq!(report.programs, 2);
+        assert_eq!(report.passed, ["one", "crates/a/src/lib.rs - f (line 3)"]);
         assert_eq!(report.failures, ["two"]);
         let told = &report.told_by_failures;
         assert_eq!(told.len(), FAILURE_LINES + 1);

@@ -10,6 +10,8 @@ pub(super) struct Results {
     pub(super) tally: Tally,
     /// The lines of checks that failed or were skipped.
     pub(super) problems: Vec<String>,
+    /// The names of checks that failed.
+    pub(super) failed: Vec<String>,
     /// Checks that had nothing to check.
     pub(super) inapplicable: usize,
     /// Checks that failed and were to fail, by the reason.
@@ -33,6 +35,7 @@ impl Results {
                     *results.refused.entry(why).or_default() += 1;
                 } else {
                     results.tally += Tally::FAILED;
+                    results.failed.push(check.to_owned());
                     results.problems.push(line.to_owned());
                 }
             } else if line.starts_with("n/a ") {
@@ -114,6 +117,7 @@ mod tests {
             results.problems,
             ["not ok retain: nothing came", "skip quic: no library"]
         );
+        assert_eq!(results.failed, ["retain"]);
         assert_eq!(results.inapplicable, 1);
         assert_eq!(results.contradiction(false), None);
         assert!(results.contradiction(true).is_some());

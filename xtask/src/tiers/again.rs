@@ -1,0 +1,93 @@
+//! The second run of rows that failed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::outcome::{Done, Rows};
+use super::stage::{Stage, label};
+use crate::console::{Colour, Progress, Tally, paint};
+use crate::second_run::{Judged, MOST_FLAKY, MOST_ROWS, judge, recount, verdict};
+use crate::test_programs::{self, FailedTest};
+use crate::{Failure, interop};
+
+impl Stage<'_> {
+    /// Runs all rows that failed once more, one part after the other, and counts again. Returns what is counted for the
+    /// flaky ones.
+    pub(super) fn second_runs(&self, done: &mut [Done]) -> Result<Tally, Failure> {
+        let count: usize = done.iter().map(|one| one.rows.titles().len()).sum();
+        let is_told = count > 0 && count <= MOST_ROWS;
+        if is_told {
+            println!("\nfailed rows: {count}; each is run once more, alone");
+        } else if count > 0 {
+            println!("\nfailed rows: {count}, which is no accident; none is run once more");
+        }
+        let mut flaky = 0;
+        for one in done.iter_mut().filter(|one| !one.rows.is_empty()) {
+            if is_told {
+                let judged = self.second_run(one)?;
+                one.tally = recount(one.tally, &one.rows.titles(), &judged);
+                one.is_flaky = !judged.flaky.is_empty();
+                flaky += judged.flaky.len();
+            }
+            self.write_down(one);
+        }
+        let counted = verdict(flaky);
+        if counted == Some(Tally::FAILED) {
+            let text = format!("{flaky} rows are flaky, more than {MOST_FLAKY}: the run fails");
+            println!("{}", paint(Colour::Red, &text));
+        }
+        Ok(counted.unwrap_or_default())
+    }
+
+    fn second_run(&self, done: &Done) -> Result<Judged, Failure> {
+        let mut progress = Progress::aside(&label(&done.part));
+        let first = done.rows.titles();
+        let second = match &done.rows {
+            Rows::Tests(tests) => self.tests_again(&done.part, tests, &mut progress)?,
+            Rows::Checks { suite, rows, .. } => {
+                let mut failed = Vec::new();
+                let field = self.field();
+                for report in interop::run_again(&field, self.suites, suite, rows, &mut progress)? {
+                    if report.tally.passed == 0 && report.failed.is_empty() {
+                        // It did not run: nothing has passed.
+                        failed.extend(first.iter().cloned());
+                    }
+                    failed.extend(report.failed);
+                }
+                failed
+            }
+        };
+        let judged = judge(&first, &second);
+        for row in &judged.flaky {
+            let log = self.workspace.name(&done.rows.log_of(row));
+            let text = format!("flaky: {} {row}  {log}", done.part);
+            println!("{}", paint(Colour::Yellow, &text));
+        }
+        for row in &judged.failed {
+            let text = format!("failed twice: {} {row}", done.part);
+            println!("{}", paint(Colour::Red, &text));
+        }
+        Ok(judged)
+    }
+
+    /// Runs failed tests once more, those of a program together. Returns the names of those that failed again.
+    fn tests_again(
+        &self,
+        part: &str,
+        tests: &[FailedTest],
+        progress: &mut Progress,
+    ) -> Result<Vec<String>, Failure> {
+        let mut programs: BTreeMap<&PathBuf, Vec<FailedTest>> = BTreeMap::new();
+        for test in tests {
+            programs.entry(&test.log).or_default().push(test.clone());
+        }
+        let logs = self.workspace.target_folder("xtask")?;
+        let mut failed = Vec::new();
+        for (number, tests) in programs.into_values().enumerate() {
+            let log = logs.join(format!("again-{}-{number}.log", part.replace('/', "-")));
+            let again = test_programs::run_again(&tests, &log, &self.path(), progress)?;
+            failed.extend(again.iter().map(FailedTest::title));
+        }
+        Ok(failed)
+    }
+}
