@@ -3,7 +3,7 @@
 
 use sterna_quic::{Profile, SavedPath, Settings};
 
-const GUIDE: &str = include_str!("../../../docs/tuning.md");
+const GUIDE: &str = include_str!("../../../../docs/tuning.md");
 
 /// The table of the profiles, as it has to be.
 fn table() -> Vec<String> {
