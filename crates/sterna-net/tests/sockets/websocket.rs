@@ -1,16 +1,15 @@
 //! WebSocket on TCP and TLS, on loopback, with a client written by hand.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind, WebSocketConfig};
-use support::pki::Authority;
-use support::{Manner, PATIENCE, Seen, Setup, pattern};
+
+use crate::support::pki::Authority;
+use crate::support::{Manner, PATIENCE, Seen, Setup, pattern};
 
 const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
@@ -289,7 +288,7 @@ fn on_tls_it_is_the_same() {
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         server.log.forget();
         let config = authority.client(&[version], None, &[b"http/1.1"]);
-        let stream = support::pki::connect(server.address(), &config);
+        let stream = crate::support::pki::connect(server.address(), &config);
         let mut client = Client::upgrade(stream);
         for length in [1, 126, 70_000, 300_000] {
             client.exchange(&pattern(length));
@@ -307,7 +306,7 @@ fn on_tls_it_is_the_same() {
     }
     // Plain HTTP errors arrive through TLS as well.
     let config = authority.client(&[&rustls::version::TLS13], None, &[]);
-    let mut stream = support::pki::connect(server.address(), &config);
+    let mut stream = crate::support::pki::connect(server.address(), &config);
     stream
         .write_all(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
         .unwrap();

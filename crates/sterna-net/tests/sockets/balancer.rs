@@ -2,8 +2,6 @@
 //! (draft-ietf-quic-load-balancers-21, plaintext), with quinn's client.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -14,9 +12,10 @@ use std::time::Duration;
 use quinn::Endpoint;
 use sterna_net::ListenerTransport;
 use sterna_net::quic::{AddressTokens, QuicConfig, ServerId};
-use support::pki::Authority;
-use support::quinn_client::{endpoint, exchange, run};
-use support::{Seen, Server, Setup, loopback};
+
+use crate::support::pki::Authority;
+use crate::support::quinn_client::{endpoint, exchange, run};
+use crate::support::{Seen, Server, Setup, loopback};
 
 /// Bits of the first byte of a packet and of an identifier.
 const LONG_HEADER: u8 = 0x80;

@@ -1,8 +1,6 @@
 //! TCP: the loop, its limits and its mailboxes, on loopback.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
@@ -11,7 +9,8 @@ use std::time::{Duration, Instant};
 use sterna_net::{
     CloseReason, ListenerTransport, Network, RefusedConnection, StreamId, TransportKind,
 };
-use support::{Letter, Manner, PATIENCE, Seen, Server, Setup, pattern};
+
+use crate::support::{Letter, Manner, PATIENCE, Seen, Server, Setup, pattern};
 
 fn setup() -> Setup {
     Setup::new(ListenerTransport::Tcp)

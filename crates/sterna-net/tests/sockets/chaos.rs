@@ -2,8 +2,6 @@
 //! was opened is closed once, an honest client is served throughout, and nothing is left over.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -12,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 use sterna_net::{ListenerConfig, ListenerTransport, StreamId, WebSocketConfig};
-use support::pki::Authority;
-use support::{PATIENCE, Seen, Setup, loopback, pattern};
+
+use crate::support::pki::Authority;
+use crate::support::{PATIENCE, Seen, Setup, loopback, pattern};
 
 /// A small generator: the order of threads is chance anyway, their choices need not be.
 struct Dice(u64);
@@ -29,7 +28,7 @@ impl Dice {
 
 fn misbehave(dice: &mut Dice, address: SocketAddr, tls: Option<&Arc<ClientConfig>>, http: bool) {
     let mut stream: Box<dyn ReadWrite> = match tls {
-        Some(config) if dice.roll(8) > 0 => Box::new(support::pki::connect(address, config)),
+        Some(config) if dice.roll(8) > 0 => Box::new(crate::support::pki::connect(address, config)),
         _ => Box::new(TcpStream::connect(address).unwrap()),
     };
     if http && dice.roll(8) > 0 {
@@ -84,7 +83,7 @@ impl ReadWrite for TcpStream {
     }
 }
 
-impl ReadWrite for support::pki::TlsStream {
+impl ReadWrite for crate::support::pki::TlsStream {
     fn socket(&self) -> &TcpStream {
         &self.sock
     }
@@ -132,7 +131,7 @@ fn nothing_is_lost_and_nobody_suffers() {
         })
         .collect();
 
-    let mut honest = support::pki::connect(server.addresses[1], &config);
+    let mut honest = crate::support::pki::connect(server.addresses[1], &config);
     honest.write_all(b"first").unwrap();
     honest.read_exact(&mut [0; 5]).unwrap();
     let me = honest.sock.local_addr().unwrap();

@@ -2,8 +2,6 @@
 //! driver. The driver's own tests run in virtual time, in `quic`.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -13,9 +11,10 @@ use std::time::{Duration, Instant};
 use quinn::{Connection, Endpoint};
 use sterna_net::quic::{CONNECTION_ID_BYTES, QuicConfig};
 use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind};
-use support::pki::Authority;
-use support::quinn_client::{endpoint, exchange, run};
-use support::{Seen, Server, Setup, loopback, pattern};
+
+use crate::support::pki::Authority;
+use crate::support::quinn_client::{endpoint, exchange, run};
+use crate::support::{Seen, Server, Setup, loopback, pattern};
 
 struct World {
     server: Server,

@@ -1,8 +1,6 @@
 //! TLS on TCP, on loopback, with rustls' client.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -14,8 +12,9 @@ use sterna_net::{
     ClientAuth, ClientAuthority, CloseReason, ListenerTransport, StreamId, TlsConfig, TlsVersions,
     TransportKind,
 };
-use support::pki::{Authority, TlsStream, connect};
-use support::{Manner, PATIENCE, Seen, Setup, pattern};
+
+use crate::support::pki::{Authority, TlsStream, connect};
+use crate::support::{Manner, PATIENCE, Seen, Setup, pattern};
 
 static TLS12: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS12];
 static TLS13: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];

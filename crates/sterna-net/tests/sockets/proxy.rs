@@ -1,8 +1,6 @@
 //! Balancers that connect for clients, by the PROXY protocol, on loopback.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -11,8 +9,9 @@ use rustls::{ClientConnection, StreamOwned};
 use sterna_net::{
     ConnectionInfo, ListenerTransport, RefusedConnection, ShardConfig, WebSocketConfig,
 };
-use support::pki::Authority;
-use support::{PATIENCE, Server, Setup, pattern};
+
+use crate::support::pki::Authority;
+use crate::support::{PATIENCE, Server, Setup, pattern};
 
 const CLIENT: &str = "203.0.113.9:4711";
 const V1: &[u8] = b"PROXY TCP4 203.0.113.9 192.0.2.1 4711 8883\r\n";

@@ -449,10 +449,3 @@ pub(crate) fn pattern(length: usize) -> Vec<u8> {
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect()
 }
-
-/// Resident memory of this process.
-pub(crate) fn resident_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4096
-}
