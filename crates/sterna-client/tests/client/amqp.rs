@@ -1,17 +1,16 @@
 //! The AMQP client over every transport, against a broker of the test's own.
 #![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
 
-mod amqp_broker;
-
 use std::time::Duration;
 
-use amqp_broker::{Broker, Setup};
 use bytes::Bytes;
 use sterna_client::amqp::{
     Body, Connection, Credit, Delivery, Error, Message, Options, Outcome, Receiver,
     ReceiverOptions, ReceiverSettles, Sasl, SenderOptions, SenderSettles, Value,
 };
 use sterna_client::{Client, InvalidError, Scheme};
+
+use crate::amqp_broker::{Broker, Setup};
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::Amqp,

@@ -1,12 +1,9 @@
 //! The HTTP client against a Sterna broker, each version of HTTP, and MQTT beside it.
 #![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
 
-mod path;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use path::{Line, Path};
 use sterna_client::http::{
     self, Client, Credentials, Error, Options, Retained, Subscribe, Version,
 };
@@ -17,6 +14,8 @@ use sterna_server::Server;
 use sterna_server::config::{
     Config, Durability, EarlyData as EarlyDataPolicy, HttpAuthentication, Listener,
 };
+
+use crate::path::{Line, Path};
 
 /// Longest wait for anything; a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(30);

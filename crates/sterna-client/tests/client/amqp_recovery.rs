@@ -1,20 +1,18 @@
 //! Connections of the AMQP client that break, and what comes of what was under way.
 #![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
 
-mod amqp_broker;
-mod path;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use amqp_broker::{Broker, Setup};
-use path::{Line, Path};
 use sterna_amqp::sasl::SaslCode;
 use sterna_client::amqp::{
     Connection, Credit, Error, Event, Events, Message, Options, Outcome, ReceiverOptions,
     ReceiverSettles, SenderOptions,
 };
 use sterna_client::{EarlyData, Scheme, Url};
+
+use crate::amqp_broker::{Broker, Setup};
+use crate::path::{Line, Path};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -1,17 +1,16 @@
 //! The ends of connections over paths that are slow or gone: nothing that was said is lost in silence.
 #![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
 
-mod path;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use path::{Line, Path};
 use sterna_client::{
     Client, Error, Events, Options, Publish, QoS, QuicProfile, Scheme, Subscription, Tls, Url, amqp,
 };
 use sterna_server::Server;
 use sterna_server::config::{Config, Listener};
+
+use crate::path::{Line, Path};
 
 /// Messages of one test.
 const MESSAGES: usize = 40;

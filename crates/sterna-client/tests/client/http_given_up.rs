@@ -1,16 +1,15 @@
 //! Calls for the next message of an HTTP subscription that are given up, as a `select!` does.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod http_broker;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http_broker::{Answer, Part, Request, Script, Server, frame, soon};
 use sterna_client::http::{Client, Error, Options, Received, Subscribe, Subscription};
 use sterna_client::{Backoff, QoS};
 use tokio::sync::mpsc::UnboundedSender;
+
+use crate::http_broker::{Answer, Part, Request, Script, Server, frame, soon};
 
 /// Where the parts of the streams go in, in the order of the streams.
 type Inlets = Arc<Mutex<Vec<UnboundedSender<Part>>>>;

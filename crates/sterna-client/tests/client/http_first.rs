@@ -1,18 +1,17 @@
 //! The first connection of an HTTP client: why it fails, and how soon that is the end.
 #![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
 
-mod http_broker;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http_broker::{Answer, Identity, PATIENCE, Script, Server, soon};
 use sterna_client::http::{Client, Error, Event, Options, Subscribe};
 use sterna_client::{ConnectError, Publish, QoS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+
+use crate::http_broker::{Answer, Identity, PATIENCE, Script, Server, soon};
 
 /// A server that reads something, answers with these bytes, and hangs up. It counts its connections.
 async fn stranger(answer: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {

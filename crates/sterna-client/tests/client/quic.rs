@@ -1,12 +1,9 @@
 //! QUIC's own abilities, against a Sterna broker over a path that delays and counts.
 #![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
 
-mod path;
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use path::{Line, Path, Seen};
 use rcgen::PublicKeyData as _;
 use sterna_client::{
     Client, ConnectError, EarlyData, Error, Event, Events, Fingerprint, Message, Options, Priority,
@@ -14,6 +11,8 @@ use sterna_client::{
 };
 use sterna_server::Server;
 use sterna_server::config::{Config, EarlyData as EarlyDataPolicy, Listener};
+
+use crate::path::{Line, Path, Seen};
 
 /// A broker over QUIC in this process.
 struct Broker {

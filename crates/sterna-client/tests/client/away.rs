@@ -1,13 +1,12 @@
 //! The client while its broker is away: what the application does goes on.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod broker;
-
 use std::time::Duration;
 
-use broker::{Broker, Got, Listener, connected};
 use sterna_client::{Backoff, Client, Event, Events, Message, Options, QoS};
 use tokio::net::TcpStream;
+
+use crate::broker::{Broker, Got, Listener, connected};
 
 /// More than all queues of requests together have room for.
 const MESSAGES: u16 = 200;

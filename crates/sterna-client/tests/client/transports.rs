@@ -1,13 +1,10 @@
 //! The client over TLS, WebSocket and QUIC, each against a server of the test's own.
 #![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
 
-mod broker;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use broker::{Broker, Got, Listener, published};
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -19,6 +16,8 @@ use sterna_client::{
 use sterna_mqtt::packet::Packet;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
+
+use crate::broker::{Broker, Got, Listener, published};
 
 /// An authority, a server certificate for `localhost` and a client certificate, and files of them.
 struct Pki {

@@ -2,23 +2,23 @@
 #![allow(clippy::unwrap_used)] // it is all test
 #![allow(dead_code, reason = "each example has its own main")]
 
-#[path = "../examples/amqp_publish.rs"]
+#[path = "../../examples/amqp_publish.rs"]
 mod amqp_publish;
-#[path = "../examples/amqp_request.rs"]
+#[path = "../../examples/amqp_request.rs"]
 mod amqp_request;
-#[path = "../examples/amqp_subscribe.rs"]
+#[path = "../../examples/amqp_subscribe.rs"]
 mod amqp_subscribe;
-#[path = "../examples/http_publish.rs"]
+#[path = "../../examples/http_publish.rs"]
 mod http_publish;
-#[path = "../examples/http_request.rs"]
+#[path = "../../examples/http_request.rs"]
 mod http_request;
-#[path = "../examples/http_subscribe.rs"]
+#[path = "../../examples/http_subscribe.rs"]
 mod http_subscribe;
-#[path = "../examples/mqtt_publish.rs"]
+#[path = "../../examples/mqtt_publish.rs"]
 mod mqtt_publish;
-#[path = "../examples/mqtt_request.rs"]
+#[path = "../../examples/mqtt_request.rs"]
 mod mqtt_request;
-#[path = "../examples/mqtt_subscribe.rs"]
+#[path = "../../examples/mqtt_subscribe.rs"]
 mod mqtt_subscribe;
 
 use std::error::Error;
@@ -79,10 +79,10 @@ async fn what_one_example_publishes_another_one_prints() {
 
 #[test]
 fn both_readmes_have_the_example_that_is_compiled() {
-    let own = include_str!("../README.md");
+    let own = include_str!("../../README.md");
     let (_, rest) = own.split_once("```rust,no_run\n").unwrap();
     let (example, _) = rest.split_once("```").unwrap();
-    let project = include_str!("../../../README.md");
+    let project = include_str!("../../../../README.md");
     assert!(project.contains(example), "{project}");
 }
 

@@ -1,11 +1,8 @@
 //! The client against a scripted broker over TCP: what it sends when, and what it promises.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod broker;
-
 use std::time::Duration;
 
-use broker::{Broker, Got, Listener, connected, published};
 use sterna_auth::{ClientFirst, Nonce, Record, ServerStart};
 use sterna_client::{
     Client, ConnectError, Error, Event, Events, Login, Options, Property, Publish, QoS, ReasonCode,
@@ -13,6 +10,8 @@ use sterna_client::{
 };
 use sterna_mqtt::packet::{Auth, ConnAck, Packet};
 use tokio::net::TcpStream;
+
+use crate::broker::{Broker, Got, Listener, connected, published};
 
 fn message(topic: &str, qos: QoS) -> Publish {
     Publish::new(topic, "x").unwrap().qos(qos)
@@ -134,7 +133,7 @@ async fn a_message_is_done_when_the_broker_says_so() {
         broker.next().await,
         published(2, "b", QoS::ExactlyOnce, false)
     );
-    let ack = sterna_mqtt::packet::Ack::new(broker::packet_id(1), ReasonCode::QuotaExceeded);
+    let ack = sterna_mqtt::packet::Ack::new(crate::broker::packet_id(1), ReasonCode::QuotaExceeded);
     broker.send(Packet::PubAck(ack)).await;
     broker.ack(Packet::PubRec, 2).await;
     assert_eq!(broker.next().await, Got::PubRel(2));
@@ -848,7 +847,7 @@ async fn scram_proves_both_sides() {
         let nonce = Nonce::from_random([2; 18]);
         let (exchange, challenge) = ServerStart::new(first, record.clone(), &nonce);
         let properties = |data: &str| {
-            broker::block(&[
+            crate::broker::block(&[
                 Property::AuthenticationMethod("SCRAM-SHA-256"),
                 Property::AuthenticationData(data.as_bytes()),
             ])
