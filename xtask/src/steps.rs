@@ -13,7 +13,11 @@ use crate::{Failure, Verdict, deny, fuzz, interop, package, spec, test_programs}
 const FUZZ_SECONDS: u64 = 5;
 
 /// The workspaces of the repository: the code, and the parts with a build of their own.
-const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "interop/rust/Cargo.toml"];
+const MANIFESTS: [&str; 3] = [
+    "Cargo.toml",
+    "fuzz/targets/Cargo.toml",
+    "interop/rust/Cargo.toml",
+];
 
 /// One step.
 struct Step {
@@ -23,7 +27,7 @@ struct Step {
 }
 
 /// Quick steps that often fail come first.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 10] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -48,11 +52,6 @@ const STEPS: [Step; 11] = [
         name: "tests",
         about: "unit, property, conformance and documentation tests",
         run: tests,
-    },
-    Step {
-        name: "features",
-        about: "what is off by default: lints and tests",
-        run: features,
     },
     Step {
         name: "spec",
@@ -223,44 +222,6 @@ fn lints(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, F
         "warnings",
     ];
     one_check(workspace, progress, "lints", &arguments, None)
-}
-
-/// The features of the broker that are off by default.
-fn features(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
-    let server = [
-        "--locked",
-        "--package",
-        "sterna-server",
-        "--features",
-        "otlp",
-    ];
-    let lints = [
-        &["clippy"],
-        &server[..],
-        &["--all-targets", "--", "-D", "warnings"],
-    ]
-    .concat();
-    let tests = [
-        &["test"],
-        &server[..],
-        &[
-            "--lib",
-            "--test",
-            "otlp",
-            "--",
-            "otlp::",
-            "span",
-            "collector",
-        ],
-    ]
-    .concat();
-    let mut report = StepReport::default();
-    for (name, arguments) in [("features-lints", lints), ("features-tests", tests)] {
-        let part = one_check(workspace, progress, name, &arguments, None)?;
-        report.tally += part.tally;
-        report.remarks.extend(part.remarks);
-    }
-    Ok(report)
 }
 
 fn docs(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
