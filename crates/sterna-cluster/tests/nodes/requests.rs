@@ -4,9 +4,6 @@
 //!
 //! `STERNA_SEEDS` says which seeds are played (`seeds/mod.rs` of the broker's tests).
 
-#[path = "../../sterna-broker/tests/seeds/mod.rs"]
-mod seeds;
-
 use std::cell::Cell;
 use std::collections::HashSet;
 
@@ -482,7 +479,7 @@ fn fault_at_rest(seed: u64, frees: bool) -> Option<String> {
 #[test]
 fn a_request_is_done_once_whoever_dies_or_stands_still() {
     let (first, again) = (Cell::new(0), Cell::new(0));
-    seeds::play("the requests' model", 0..300, |seed| {
+    crate::seeds::play("the requests' model", 0..300, |seed| {
         let mut play = Play::new(seed, true);
         play.run(STEPS);
         assert!(play.nats.log.len() <= 1, "seed {seed}: {:?}", play.nats.log);

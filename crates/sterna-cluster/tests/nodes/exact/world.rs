@@ -8,7 +8,7 @@ use sterna_broker::{Destination, Once, Outgoing, SessionKey, Settles as Wanted};
 use sterna_cluster::owners::{Key, Process};
 use sterna_cluster::tail::{Records, Settled, Settles, Tail};
 
-use crate::node::Node;
+use super::node::Node;
 
 const NODES: usize = 3;
 

@@ -3,9 +3,6 @@
 //!
 //! `STERNA_SEEDS` says which seeds are played (`seeds/mod.rs` of the broker's tests).
 
-#[path = "../../sterna-broker/tests/seeds/mod.rs"]
-mod seeds;
-
 use std::collections::{HashMap, HashSet};
 
 use sterna_cluster::arrivals::{Arrivals, Number, Place, Verdict};
@@ -19,7 +16,7 @@ const LAST: usize = 30;
 
 #[test]
 fn each_batch_is_taken_once_and_in_order_whichever_way_it_goes() {
-    seeds::play("batches between nodes", 0..100, |seed| {
+    crate::seeds::play("batches between nodes", 0..100, |seed| {
         World::new(seed).play();
     });
 }

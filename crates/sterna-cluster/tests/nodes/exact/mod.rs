@@ -3,9 +3,6 @@
 //!
 //! `STERNA_SEEDS` says which seeds are played (`seeds/mod.rs` of the broker's tests).
 
-#[path = "../../../sterna-broker/tests/seeds/mod.rs"]
-mod seeds;
-
 mod node;
 mod world;
 
@@ -26,7 +23,7 @@ fn play(seed: u64, knows_tail: bool) -> (Option<String>, usize) {
 #[test]
 fn what_is_sent_exactly_once_is_published_once_whenever_its_client_returns() {
     let amended = Cell::new(0);
-    seeds::play("messages that come once", 0..200, |seed| {
+    crate::seeds::play("messages that come once", 0..200, |seed| {
         let (fault, found) = play(seed, true);
         assert_eq!(fault, None, "seed {seed}");
         amended.set(amended.get() + found);

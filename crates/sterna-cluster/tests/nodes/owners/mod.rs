@@ -7,9 +7,6 @@
 mod adopting;
 mod world;
 
-#[path = "../../../sterna-broker/tests/seeds/mod.rs"]
-mod seeds;
-
 use sterna_cluster::owners::{
     Action, Begin, Key, Mark, Owners, Process, Record, Refusal, Request, Terms, WriteError,
 };
@@ -17,7 +14,7 @@ use world::{Losses, World, play};
 
 #[test]
 fn a_session_has_one_owner_at_a_time_and_its_will_is_published_once() {
-    seeds::play("the owners' model", 0..150, |seed| {
+    crate::seeds::play("the owners' model", 0..150, |seed| {
         let found = play(seed, true, Losses::None);
         assert_eq!(found, None, "seed {seed}");
     });
@@ -26,7 +23,7 @@ fn a_session_has_one_owner_at_a_time_and_its_will_is_published_once() {
 /// NATS loses the records of all sessions at times, and each node writes its own again.
 #[test]
 fn a_session_has_one_owner_at_a_time_where_its_record_is_lost() {
-    seeds::play("the owners' model with losses", 0..150, |seed| {
+    crate::seeds::play("the owners' model with losses", 0..150, |seed| {
         let found = play(seed, true, Losses::Some);
         assert_eq!(found, None, "seed {seed}");
     });
@@ -35,7 +32,7 @@ fn a_session_has_one_owner_at_a_time_where_its_record_is_lost() {
 /// What cannot be restored is its owner's as a session that is away.
 #[test]
 fn a_session_that_cannot_be_restored_is_not_forgotten() {
-    seeds::play("the owners' model without some records", 0..150, |seed| {
+    crate::seeds::play("the owners' model without some records", 0..150, |seed| {
         let found = play(seed, true, Losses::Unrestored);
         assert_eq!(found, None, "seed {seed}");
     });
