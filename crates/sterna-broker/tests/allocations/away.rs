@@ -1,17 +1,15 @@
 //! What a session costs that is away: a budget, not a time, so it does not flake.
 
-#[path = "allocations/counting.rs"]
-mod counting;
-
 use std::sync::Arc;
 
-use counting::{allocated_bytes, allocations};
 use sterna_broker::{
     Appended, Broker, Close, Committed, ConsumerId, Directory, Frame, Full, Limits, Message,
     MessageHeader, OpenSession, Opened, Publication, Qos, ReadAnswer, ReadRequest, SessionKey,
     ShardId, Store, SubscribeOptions,
 };
 use sterna_store::MemoryStore;
+
+use crate::counting::{allocated_bytes, allocations};
 
 const NOW_MS: u64 = 1_700_000_000_000;
 const SESSIONS: usize = 10_000;

@@ -1,18 +1,16 @@
 //! What the hot path allocates, and what an idle session costs.
 
-#[path = "allocations/counting.rs"]
-mod counting;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use counting::{allocated_bytes, allocations};
 use sterna_broker::{
     Appended, Broker, Close, Committed, ConsumerId, Directory, Frame, Full, Limits, Message,
     MessageHeader, MessageParts, NEVER_EXPIRES_S, NoStore, NodeSet, OpenSession, Opened, Outcome,
     PeerGate, Publication, Qos, ReadAnswer, ReadRequest, SessionKey, ShardId, Store,
     SubscribeOptions, Wanted,
 };
+
+use crate::counting::{allocated_bytes, allocations};
 
 const NOW_MS: u64 = 1_000_000;
 
