@@ -1,13 +1,11 @@
 //! `sterna config check` refuses what `sterna serve` would refuse, and touches nothing.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use process::{Broker, code, stderr, stdout, sterna};
+use crate::process::{Broker, code, stderr, stdout, sterna};
 
 /// A folder with good files of each kind, and a configuration that names them.
 struct Folder {

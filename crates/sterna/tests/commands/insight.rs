@@ -1,12 +1,10 @@
 //! What the client commands write for whoever looks into their traffic: TLS secrets and qlog.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::fs;
 use std::path::Path;
 
-use process::{Broker, code, stderr};
+use crate::process::{Broker, code, stderr};
 
 /// Over QUIC and over TLS, of each protocol.
 const SCHEMES: [&str; 6] = ["mqtt+quic", "mqtts", "amqp+quic", "amqps", "h3", "https"];

@@ -1,8 +1,6 @@
 //! The client commands as their users run them, against a broker in this process.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use process::{Broker, code, scripted, stderr, stdout, sterna};
 use sterna_server::config::Config;
+
+use crate::process::{Broker, code, scripted, stderr, stdout, sterna};
 
 const TCP: usize = 0;
 const QUIC: usize = 1;

@@ -1,15 +1,14 @@
 //! Client certificates that the broker refuses.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
-use process::{Broker, code, stderr};
 use sterna_server::config::Listener;
+
+use crate::process::{Broker, code, stderr};
 
 /// How often logins were refused for the certificate at a door, by the metrics of the listener for operators.
 fn refused(admin: &str, protocol: &str) -> u64 {

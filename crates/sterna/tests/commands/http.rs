@@ -1,14 +1,13 @@
 //! The client commands over HTTP as their users run them, against a broker in this process.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 
-use process::{Broker, code, scripted, stderr, stdout, sterna};
 use sterna_server::config::{Config, EarlyData};
+
+use crate::process::{Broker, code, scripted, stderr, stdout, sterna};
 
 const MQTT: usize = 0;
 const HTTP: usize = 1;

@@ -1,15 +1,14 @@
 //! What the client commands say and do while the broker is away.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::Duration;
 
-use process::{Broker, sterna};
 use sterna_server::config::Listener;
+
+use crate::process::{Broker, sterna};
 
 /// The protocols, with and without QUIC.
 const SCHEMES: [&str; 6] = ["mqtt", "mqtt+quic", "amqp", "http", "https", "h3"];

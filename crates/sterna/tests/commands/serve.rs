@@ -1,8 +1,6 @@
 //! `sterna serve` as its operator meets it: what a newcomer gets, and what a reload refuses.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod process;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use process::sterna;
+use crate::process::sterna;
 
 /// A broker as a process of its own.
 struct Served {

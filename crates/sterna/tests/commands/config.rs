@@ -1,13 +1,11 @@
 //! `sterna config`: what it writes is accepted, and what it explains is so.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use process::{Broker, code, stderr, stdout, sterna};
+use crate::process::{Broker, code, stderr, stdout, sterna};
 
 fn config(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = sterna();

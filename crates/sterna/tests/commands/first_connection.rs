@@ -1,14 +1,12 @@
 //! Words and exit codes of the client commands where their first connection does not come about.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use process::{Broker, code, stderr, sterna};
+use crate::process::{Broker, code, stderr, sterna};
 
 const UNREACHABLE: i32 = 14;
 const INTERRUPTED: i32 = 27;

@@ -1,16 +1,15 @@
 //! `sterna admin` against a broker that runs as a process of its own.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod process;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use process::{code, stderr, stdout, sterna};
 use serde_json::Value;
+
+use crate::process::{code, stderr, stdout, sterna};
 
 /// A broker with an MQTT and an admin listener.
 struct Served {

@@ -1,9 +1,7 @@
 //! `sterna acl explain` names the rule that decides.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
-use process::{code, stderr, stdout, sterna};
+use crate::process::{code, stderr, stdout, sterna};
 
 const RULES: &str = "[authorization]
 default_allow = false
