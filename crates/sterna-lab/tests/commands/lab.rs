@@ -6,9 +6,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::process::Command;
 use std::thread;
 
-mod process;
-
-use process::{LAB, has_rights, lab, sterna, text};
+use crate::process::{LAB, has_rights, lab, sterna, text};
 
 #[test]
 fn without_rights_a_relay_serves_tcp_and_udp() {

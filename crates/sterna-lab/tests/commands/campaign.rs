@@ -1,15 +1,13 @@
 //! A campaign from its start to its report, with nothing that needs rights where it can be.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use process::{LAB, has_rights, lab, sterna, text};
+use crate::process::{LAB, has_rights, lab, sterna, text};
 
 const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
 const FLEET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-fleet.toml");

@@ -1,11 +1,9 @@
 //! The crash test in its short form, and that it would notice.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
 use std::process::Output;
 
-use process::{lab, sterna, text};
+use crate::process::{lab, sterna, text};
 
 /// A run with these options, and its report.
 fn crash(options: &str) -> (Output, String) {

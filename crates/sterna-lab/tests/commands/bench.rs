@@ -1,9 +1,7 @@
 //! `sterna-lab bench` as people and scripts use it.
 #![allow(clippy::unwrap_used)] // it is all test
 
-mod process;
-
-use process::{lab, sterna, text};
+use crate::process::{lab, sterna, text};
 
 #[test]
 fn benchmarks_measure_devices_and_requests() {
