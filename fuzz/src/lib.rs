@@ -1,5 +1,5 @@
-//! What the fuzz targets do with the bytes that they are given. A target proper is one line; what it
-//! checks lies here, where the targets share it.
+//! What the fuzz targets do with the bytes that they are given. A target proper (`fuzz/targets`) is one line. The test
+//! plays the seeds of all targets (`fuzz/corpus`), without libFuzzer and its build.
 
 pub mod cluster;
 pub mod configuration;
@@ -12,6 +12,7 @@ mod queue;
 pub mod routing;
 pub mod scram;
 pub mod store;
+pub mod targets;
 pub mod topics;
 pub mod websocket;
 
@@ -71,3 +72,18 @@ mod harmless;
 )]
 #[path = "../../crates/sterna-client/src/message.rs"]
 mod message;
+
+// Checks that are property tests of their crates, too.
+#[allow(dead_code, reason = "the tests of its crate use all of it")]
+#[path = "../../crates/sterna-amqp/tests/engine/bodies.rs"]
+mod amqp;
+#[path = "../../crates/sterna-amqp/tests/engine/script.rs"]
+mod amqp_script;
+#[allow(dead_code, reason = "the tests of its crate use all of it")]
+#[path = "../../crates/sterna-h3/tests/engine/bodies.rs"]
+mod h3;
+#[path = "../../crates/sterna-h3/tests/engine/script.rs"]
+mod h3_script;
+#[allow(dead_code, reason = "the tests of its crate use all of it")]
+#[path = "../../crates/sterna-mqtt/tests/engine/bodies.rs"]
+mod mqtt_engine;

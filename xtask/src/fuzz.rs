@@ -18,6 +18,9 @@ use crate::console::{Colour, Progress, Tally};
 use crate::workspace::{Workspace, on_path, read};
 use crate::{Failure, Verdict};
 
+/// The manifest of the targets.
+const MANIFEST: &str = "fuzz/targets/Cargo.toml";
+
 /// Default time of each target.
 const DEFAULT_SECONDS: u64 = 60;
 
@@ -190,20 +193,18 @@ pub(crate) fn smoke(
 
 /// Names of all targets, in order.
 fn targets(workspace: &Workspace) -> Result<Vec<String>, Failure> {
-    let files = workspace.files("fuzz/fuzz_targets", &["rs"])?;
+    let files = workspace.files("fuzz/targets", &["rs"])?;
     let stems = files.iter().filter_map(|path| path.file_stem());
     let targets: Vec<String> = stems
         .map(|stem| stem.to_string_lossy().into_owned())
         .collect();
     if targets.is_empty() {
-        return Err(Failure::new("no target in fuzz/fuzz_targets"));
+        return Err(Failure::new("no target in fuzz/targets"));
     }
-    let manifest = read(&workspace.root.join("fuzz").join("Cargo.toml"))?;
+    let manifest = read(&workspace.root.join(MANIFEST))?;
     for target in &targets {
-        if !manifest.contains(&format!("path = \"fuzz_targets/{target}.rs\"")) {
-            return Err(Failure(format!(
-                "fuzz/Cargo.toml has no `[[bin]]` for {target}"
-            )));
+        if !manifest.contains(&format!("path = \"{target}.rs\"")) {
+            return Err(Failure(format!("{MANIFEST} has no `[[bin]]` for {target}")));
         }
     }
     Ok(targets)
@@ -217,7 +218,7 @@ fn build(workspace: &Workspace, progress: &mut Progress) -> Result<PathBuf, Fail
     command
         .args(["build", "--release", "--locked", "--bins"])
         .arg("--manifest-path")
-        .arg(workspace.root.join("fuzz").join("Cargo.toml"))
+        .arg(workspace.root.join(MANIFEST))
         .arg("--target-dir")
         .arg(&folder)
         // With a target named, build scripts and macros are built without the flags.

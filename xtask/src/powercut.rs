@@ -32,8 +32,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
         cargo.arg("--release");
         cargo.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
     }
-    cargo.args(["--test", "powercut", "--", "--exact", "--nocapture"]);
-    cargo.arg("a_power_cut_breaks_no_promise");
+    cargo.args(["--test", "models", "--", "--exact", "--nocapture"]);
+    cargo.arg("powercut::a_power_cut_breaks_no_promise");
     cargo.env(SETTING, &setting).env("RUST_BACKTRACE", "0");
     let status = cargo
         .status()

@@ -135,7 +135,7 @@ mod tests {
             file("crates/a/src/fakes/mod.rs", ""),
             file("crates/a/tests/all.rs", ""),
             file("crates/a/benches/speed.rs", ""),
-            file("fuzz/fuzz_targets/a.rs", ""),
+            file("fuzz/targets/a.rs", ""),
         ]);
         let tests: Vec<bool> = files.iter().map(|file| file.only_tests).collect();
         assert_eq!(

@@ -11,7 +11,11 @@ use crate::{Failure, crates, deny, fuzz, package, spec, tools};
 const FUZZ_SECONDS: u64 = 40;
 
 /// The workspaces of the repository: the code, and the parts with a build of their own.
-const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "interop/rust/Cargo.toml"];
+const MANIFESTS: [&str; 3] = [
+    "Cargo.toml",
+    "fuzz/targets/Cargo.toml",
+    "interop/rust/Cargo.toml",
+];
 
 /// The subject of a step.
 #[derive(Debug)]
@@ -40,7 +44,7 @@ struct Step {
     run: fn(&Scope<'_>, &mut Progress) -> Result<StepReport, Failure>,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 9] = [
     Step {
         name: "format",
         run: |scope, progress| format(scope.workspace, progress),
@@ -56,10 +60,6 @@ const STEPS: [Step; 10] = [
     Step {
         name: "docs",
         run: docs,
-    },
-    Step {
-        name: "features",
-        run: |scope, progress| features(scope.workspace, progress),
     },
     Step {
         name: "spec",
@@ -164,44 +164,6 @@ fn lints(scope: &Scope<'_>, progress: &mut Progress) -> Result<StepReport, Failu
     arguments.extend(options.iter().map(String::as_str));
     arguments.extend(["--all-targets", "--", "-D", "warnings"]);
     one_check(scope.workspace, progress, "lints", &arguments, None)
-}
-
-/// The features of the broker that are off by default.
-fn features(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
-    let server = [
-        "--locked",
-        "--package",
-        "sterna-server",
-        "--features",
-        "otlp",
-    ];
-    let lints = [
-        &["clippy"],
-        &server[..],
-        &["--all-targets", "--", "-D", "warnings"],
-    ]
-    .concat();
-    let tests = [
-        &["test"],
-        &server[..],
-        &[
-            "--lib",
-            "--test",
-            "otlp",
-            "--",
-            "otlp::",
-            "span",
-            "collector",
-        ],
-    ]
-    .concat();
-    let mut report = StepReport::default();
-    for (name, arguments) in [("features-lints", lints), ("features-tests", tests)] {
-        let part = one_check(workspace, progress, name, &arguments, None)?;
-        report.tally += part.tally;
-        report.remarks.extend(part.remarks);
-    }
-    Ok(report)
 }
 
 fn docs(scope: &Scope<'_>, progress: &mut Progress) -> Result<StepReport, Failure> {

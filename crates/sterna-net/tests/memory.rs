@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // a global allocator is unsafe by its nature; this one counts and forwards
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "sockets/support/mod.rs"]
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};

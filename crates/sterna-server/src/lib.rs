@@ -46,7 +46,6 @@ mod memory;
 pub mod metrics;
 mod mqtt;
 mod open_files;
-#[cfg(feature = "otlp")]
 mod otlp;
 mod pace;
 mod policy;

@@ -166,7 +166,6 @@ impl Server {
         sources.set_certificates(certificate::all(&config.tls, &certificate, &certificates)?);
         let (sources, orders) = sources.with_orders();
         let sources = Arc::new(sources);
-        #[cfg(feature = "otlp")]
         sources.send_spans(&config.otlp)?;
         let mut policy = policy.announcing(config, &ports);
         match policy.issuer.ask() {

@@ -93,7 +93,6 @@ pub(crate) struct Watch {
     /// The publisher of the message that the broker routes now; `None` for its own.
     publisher: Mutex<Option<Box<str>>>,
     /// Where spans go; once set, the watch is on for good.
-    #[cfg(feature = "otlp")]
     spans: std::sync::OnceLock<crate::otlp::Spans>,
 }
 
@@ -140,7 +139,6 @@ impl Watch {
     }
 
     /// Sends spans from now on.
-    #[cfg(feature = "otlp")]
     pub(crate) fn send_spans(&self, spans: crate::otlp::Spans) {
         self.is_on.store(true, Ordering::Relaxed);
         // It is set once, before the shard runs.
@@ -148,15 +146,8 @@ impl Watch {
     }
 
     /// Whether spans are sent.
-    #[cfg(feature = "otlp")]
     fn has_spans(&self) -> bool {
         self.spans.get().is_some()
-    }
-
-    #[cfg(not(feature = "otlp"))]
-    #[expect(clippy::unused_self, reason = "with the feature it depends")]
-    const fn has_spans(&self) -> bool {
-        false
     }
 
     /// Notes the time of this turn, in milliseconds since the Unix epoch.
@@ -330,7 +321,6 @@ impl RoadWatcher for Eye {
             Step::Settled { .. } => "acknowledged",
         };
         (self.0).note(event, known, |subject| line(message, step, subject));
-        #[cfg(feature = "otlp")]
         if let Some(spans) = self.0.spans.get() {
             spans.saw(self.0.now_ms.load(Ordering::Relaxed), message, step);
         }

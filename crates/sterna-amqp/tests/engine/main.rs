@@ -10,6 +10,8 @@ mod messages;
 mod robustness;
 mod sasl;
 mod script;
+mod selector;
 mod time;
 mod transactions;
+mod types;
 mod violations;

@@ -1,5 +1,5 @@
 //! Bodies that take any bytes and check what must hold for all of them. The fuzz targets in
-//! `fuzz/fuzz_targets/mqtt_*.rs` and the tests of this crate call the same functions.
+//! `fuzz/targets/mqtt_*.rs` and the tests of this crate call the same functions.
 
 use std::collections::{BTreeMap, VecDeque};
 

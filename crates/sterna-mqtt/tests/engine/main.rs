@@ -1,6 +1,7 @@
 //! Tests of the whole engine through its public face. One file per concern.
 
 mod bodies;
+mod both_ends;
 mod connecting;
 mod delivering;
 mod ending;

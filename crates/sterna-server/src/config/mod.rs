@@ -54,7 +54,6 @@ pub use network::{Network, ProxyProtocol};
 pub use quic::Quic;
 pub use store::{Durability, Store};
 pub use tls::{AdditionalCertificate, Tls};
-#[cfg(feature = "otlp")]
 pub(crate) use trace::collector;
 pub use trace::{Otlp, Trace};
 pub use webhook::Webhook;

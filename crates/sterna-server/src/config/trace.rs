@@ -26,7 +26,7 @@ impl Default for Trace {
     }
 }
 
-/// Collector for spans of messages that carry a trace context. Needs the feature `otlp`.
+/// Collector for spans of messages that carry a trace context.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Otlp {
@@ -55,9 +55,6 @@ impl Otlp {
             return Vec::new();
         };
         let mut problems = Vec::new();
-        if !cfg!(feature = "otlp") {
-            problems.push("otlp.url: this program was built without the feature `otlp`".to_owned());
-        }
         if collector(url).is_none() {
             problems.push(format!(
                 "otlp.url: `{url}` is not http://HOST:PORT/PATH, such as http://localhost:4318/v1/traces"

@@ -96,7 +96,7 @@ pub(crate) trait Shared: Send + Sync + std::fmt::Debug {
 }
 
 // Costs of things beside their bytes, as measured in a release build under the GNU C library.
-// `tests/memory_account.rs` compares the sum with the system's.
+// `tests/memory.rs` of the crate `sterna` compares the sum with the system's.
 /// A message beside its body.
 const MESSAGE_BYTES: u64 = 160;
 /// A place in a queue or a ledger.

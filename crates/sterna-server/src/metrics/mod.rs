@@ -206,7 +206,6 @@ impl Sources {
     }
 
     /// Has the watches of all shards send spans, if there is a collector.
-    #[cfg(feature = "otlp")]
     pub(crate) fn send_spans(&self, config: &crate::config::Otlp) -> Result<(), String> {
         let spans = crate::otlp::Spans::start(config);
         if let Some(spans) = spans.map_err(|e| format!("cannot start a thread: {e}"))? {

@@ -4,7 +4,7 @@
 #![allow(unreachable_pub, reason = "the modules of one test binary")]
 
 mod amqp;
-#[path = "../amqp/client.rs"]
+#[path = "../clients/amqp.rs"]
 mod amqp_client;
 mod amqp_exact;
 mod behind;
@@ -13,7 +13,7 @@ mod exactly_once;
 mod first_flight;
 #[path = "../fixture/mod.rs"]
 mod fixture;
-#[path = "../http/h3_client.rs"]
+#[path = "../clients/h3.rs"]
 mod h3_client;
 mod http;
 mod mqtt;

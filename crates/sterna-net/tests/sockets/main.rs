@@ -1,0 +1,10 @@
+//! Shards on sockets of the loopback, with real clients. The QUIC driver alone is in `quic`, in virtual time.
+
+mod balancer;
+mod chaos;
+mod proxy;
+mod support;
+mod tcp;
+mod tls;
+mod udp;
+mod websocket;

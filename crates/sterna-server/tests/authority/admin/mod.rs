@@ -1,0 +1,13 @@
+//! The admin API of operators.
+
+mod attacks;
+mod bans;
+mod dashboard;
+mod lists;
+mod logins;
+mod queues;
+mod reasons;
+mod roles;
+mod schema;
+mod trace;
+mod world;

@@ -1,0 +1,6 @@
+//! The door of operators: `/metrics`, `/healthz`, `/readyz`.
+
+mod access;
+mod agreement;
+mod documents;
+mod panics;

@@ -1,0 +1,7 @@
+//! Rights hold now: what is taken away by a reload, and what a rule denies of a wider subscription.
+
+mod bridge;
+mod conditions;
+mod overlap;
+mod reload;
+mod users;

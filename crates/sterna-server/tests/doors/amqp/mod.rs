@@ -1,0 +1,9 @@
+//! The front door of AMQP, driven by hand: what a client asks for, what it gets, and what is refused.
+
+mod limits;
+mod links;
+mod queues;
+mod security;
+mod stealing;
+mod streams;
+mod transactions;

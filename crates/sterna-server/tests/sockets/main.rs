@@ -1,0 +1,11 @@
+//! The whole server on sockets of the loopback, as an operator starts it.
+
+mod certificates;
+mod key_refresh;
+mod malformed;
+mod otlp;
+mod pages;
+mod process;
+mod profiles;
+mod reload;
+mod scrape;

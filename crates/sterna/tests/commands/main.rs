@@ -1,0 +1,16 @@
+//! The program `sterna` as its users run it.
+
+mod acl;
+mod admin;
+mod amqp;
+mod certificates;
+mod check_config;
+mod clients;
+mod config;
+mod first_connection;
+mod http;
+mod insight;
+mod outages;
+mod process;
+mod programs;
+mod serve;

@@ -1,6 +1,0 @@
-//! Letters about shared subscriptions, from other nodes: see [`sterna_fuzz::cluster`].
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| sterna_fuzz::cluster::group_letter(bytes));

@@ -1,0 +1,4 @@
+//! What servers of HTTP send.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| sterna_fuzz::targets::http_client(bytes));
