@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 const MESSAGES: u16 = 200;
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), future)
+    tokio::time::timeout(Duration::from_secs(60), future)
         .await
         .expect("in time")
 }
