@@ -13,7 +13,7 @@ use sterna_server::Server;
 use sterna_server::config::{Config, Listener};
 
 /// How long an answer may take before the broker counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn broker() -> (tempfile::TempDir, Server, SocketAddr) {
     let directory = tempfile::tempdir().expect("a folder");
