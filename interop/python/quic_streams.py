@@ -18,7 +18,7 @@ from quic_client import PATIENCE_S, Fin, QuicClient, Reset, Stop, alert
 from quic_step import STEPS, Skip, Step, delivered, expect, ping, published, step, subscribed, watcher, will
 from raw import Raw
 
-STEP_LIMIT_S = 25
+STEP_LIMIT_S = 120
 AT_ONCE = 6
 QUIET_S = 0.5
 MEBIBYTE = 1024 * 1024
@@ -188,7 +188,7 @@ async def data_stream_reset(t: Step) -> None:
         await ping(control)
 
 
-async def _on_any(quic: QuicClient, kind: int, numbers: list[int], timeout: float = 5) -> wire.Packet:
+async def _on_any(quic: QuicClient, kind: int, numbers: list[int], timeout: float = PATIENCE_S) -> wire.Packet:
     """The next packet of a kind on any of these streams."""
     until = time.monotonic() + timeout
     while time.monotonic() < until:

@@ -126,8 +126,8 @@ async def large_payload(t: Step) -> None:
     await subscriber.subscribe(t.topic("large"), 2)
     for qos in range(3):
         payload = hashlib.shake_256(f"{t.number}-{qos}".encode()).digest(MEBIBYTE)
-        await publisher.publish(t.topic("large"), payload, qos, timeout=20)
-        message = await subscriber.receive(20)
+        await publisher.publish(t.topic("large"), payload, qos)
+        message = await subscriber.receive()
         equal(len(message.payload), MEBIBYTE, f"length at quality of service {qos}")
         expect(message.payload == payload, f"another payload arrived at quality of service {qos}")
         equal(message.qos, qos, "quality of service")
