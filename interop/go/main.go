@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	stepLimit = 25 * time.Second
+	stepLimit = 120 * time.Second
 	// Steps that run at once.
 	atOnce = 4
 )

@@ -13,7 +13,7 @@ import (
 )
 
 // How long an answer may take.
-const patience = 5 * time.Second
+const patience = 30 * time.Second
 
 // failure is what a step panics with; the text is what the report says.
 type failure struct{ error }

@@ -24,7 +24,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 )
 
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // Request is a line of the scenario.
 type Request struct {

@@ -79,7 +79,7 @@ function connect (request) {
     clean: request.clean,
     keepalive: request.keep_alive,
     reconnectPeriod: 0,
-    connectTimeout: 8000,
+    connectTimeout: 60000,
     resubscribe: false
   }
   if (request.transport === 'tls' || request.transport === 'wss') options.ca = fs.readFileSync(request.ca)

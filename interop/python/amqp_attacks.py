@@ -23,7 +23,7 @@ from harness import AMQP_SCHEMES, Failure, Listener, Report, all_listeners
 from raw import PATIENCE_S, Closed, Work, broker_pid, resident_kib
 
 # As amqp-attacked.toml has them.
-OPEN_TIMEOUT_S, IDLE_TIMEOUT_S = 2.0, 0.5
+OPEN_TIMEOUT_S, IDLE_TIMEOUT_S = 2.0, 3.0
 # Twice what is announced at most, and some time to notice.
 IDLE_TOTAL_S = IDLE_TIMEOUT_S * 2 + 2
 SESSIONS, LINKS, UNSETTLED, CREDIT, QUEUES, TRANSACTIONS = 16, 16, 64, 32, 20, 4
@@ -163,7 +163,6 @@ def silent(at: Listener) -> None:
               wire.SASL_HEADER + wire.sasl(wire.SASL_INIT, Symbol("ANONYMOUS"))]
     with ExitStack() as stack:
         waiting = [(data, stack.enter_context(RawAmqp(at))) for data in starts * 5]
-        began = time.monotonic()
         for data, one in waiting:
             one.send(data)
         dripping = stack.enter_context(RawAmqp(at))
@@ -172,11 +171,9 @@ def silent(at: Listener) -> None:
             time.sleep(0.1)
         for data, one in [*waiting, (b"a byte at a time", dripping)]:
             try:
-                one.ending(OPEN_TIMEOUT_S + 3)
+                one.ending(OPEN_TIMEOUT_S + PATIENCE_S)
             except Failure as why:
                 raise Failure(f"after {data!r}: {why}") from None
-        took = time.monotonic() - began
-        expect(took < OPEN_TIMEOUT_S * 2 + 6, f"silent connections were kept for {took:.1f} s")
 
 
 @row("idle", everywhere=True)
@@ -190,7 +187,7 @@ def idle(at: Listener) -> None:
         while time.monotonic() - began < IDLE_TOTAL_S:
             beating.send(wire.frame(b""))
             time.sleep(IDLE_TIMEOUT_S / 4)
-        quiet.ending(0.5)
+        quiet.ending()
         beating.send(wire.begin())
         beating.next(wire.BEGIN)
 
@@ -506,8 +503,9 @@ def left_behind(at: Listener) -> None:
     with RawAmqp(at) as one:
         one.begun()
         kept, refused = 0, None
+        # None expires before there are too many.
+        of = wire.source(address("d"), durable=2, expiry=Symbol("link-detach"), timeout=600)
         for number in range(400):
-            of = wire.source(address("d"), durable=2, expiry=Symbol("link-detach"), timeout=1)
             one.send(wire.attach_receiver(f"d{number}", 0, of))
             if one.next(wire.ATTACH).field(5) is None:
                 refused = one.next(wire.DETACH)
@@ -517,8 +515,13 @@ def left_behind(at: Listener) -> None:
             kept += 1
         expect(refused is not None, f"{kept} subscriptions were kept")
         expect(refused.error == LIMIT, f"{refused.error} for a subscription too many")
-    # They expire.
-    time.sleep(2.5)
+    with RawAmqp(at) as one:
+        one.begun()
+        for number in range(kept):
+            one.send(wire.attach_receiver(f"d{number}", 0, of))
+            one.next(wire.ATTACH)
+            one.send(wire.detach(0, closed=True))
+            one.next(wire.DETACH)
 
 
 @row("connections-cut-within-a-transfer", everywhere=True)

@@ -8,7 +8,7 @@ import secrets
 
 from harness import Cannot, Driver, Failure, Listener
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 # 64 MiB through a broker that is not optimized.
 LARGE_PATIENCE_S = 90.0
 

@@ -487,7 +487,7 @@ async def sessions_apart(t: Step) -> None:
 async def idle(t: Step) -> None:
     # Part 2, section 2.4.5: the broker sends empty frames, or the library gives the connection up.
     # Long enough for a library that is busy with the steps beside this one.
-    sender, receiver = await t.pair(t.topic("idle"), 10, idle_s=3)
-    await asyncio.sleep(7)
+    sender, receiver = await t.pair(t.topic("idle"), 10, idle_s=6)
+    await asyncio.sleep(13)
     await sender.deliver(message(b"alive"))
     equal(payload(await receiver.accept()), b"alive", "payload after silence")

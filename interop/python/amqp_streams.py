@@ -21,7 +21,7 @@ from amqp_scenario import places
 from amqp_wire import Symbol
 from harness import Failure, Listener, Report
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 AT_ONCE = 6
 STEPS: list[tuple[str, object]] = []
 ANONYMOUS = wire.SASL_HEADER + wire.sasl(wire.SASL_INIT, Symbol("ANONYMOUS"), b"")
@@ -364,7 +364,7 @@ async def run_step(name: str, function, at: Listener, report: Report, gate: asyn
     async with gate:
         label = f"quic/{name}"
         try:
-            await asyncio.wait_for(function(Step(at)), 30)
+            await asyncio.wait_for(function(Step(at)), 4 * PATIENCE_S)
             report.ok(label)
         except Failure as why:
             report.not_ok(label, str(why))

@@ -28,7 +28,7 @@ SLACK_KIB = 16 * 1024
 # Rows whose tables are large keep more: room for a hundred thousand entries.
 ROOM_KIB = {"10-retained-topics-100000": 40 * 1024}
 # How long memory may take to come back: sessions end, queues are dropped.
-SETTLE_S = 6.0
+SETTLE_S = 60.0
 # The processors' time that the broker may spend on others while a neighbour's ping waits, in seconds.
 PING_LIMIT_CPU_S = 1.0
 PING_PAUSE_S = 0.05
@@ -77,14 +77,14 @@ class Bystander:
             while not self.stopping.wait(PING_PAUSE_S):
                 work = Work(self.pid)
                 self.raw.send(wire.pingreq())
-                self.raw.expect(wire.PINGRESP, 10)
+                self.raw.expect(wire.PINGRESP)
                 self.worst_cpu_s = max(self.worst_cpu_s, work.seconds())
         except (Failure, Closed) as why:
             self.trouble = str(why)
 
     def __exit__(self, *_) -> None:
         self.stopping.set()
-        self.thread.join(12)
+        self.thread.join(2 * PATIENCE_S)
         self.raw.close()
 
     def judge(self) -> None:
@@ -549,7 +549,7 @@ def will_delay(at: Listener) -> None:
         dying.connect(props={"session_expiry": 1}, clean=False,
                       will={"topic": topic, "payload": b"late", "qos": 1, "properties": {"will_delay": 0xFFFFFFFF}})
         dying.abort()
-        got = watcher.packet(5)
+        got = watcher.packet()
         expect(got is not None and got.payload == b"late", "the will did not come with the end of the session")
 
 
@@ -590,7 +590,7 @@ def keep_alive(at: Listener) -> None:
             if given > 5:
                 raise Skip(f"the broker sets a keep alive of {given} s")
             start = time.monotonic()
-            packets, _ = one.end(given * 1.5 + 3)
+            packets, _ = one.end(given * 1.5 + PATIENCE_S)
             took = time.monotonic() - start
             expect(took >= given * 1.4, f"closed after {took:.2f} s with a keep alive of {given} s")
             codes = [got.reason for got in packets]
@@ -633,7 +633,8 @@ def half_open(at: Listener, connect_timeout_s: float = 30) -> None:
         time.sleep(1)
         spent = cpu_seconds(pid) - spent
         expect(spent < 0.5, f"{len(waiting)} silent connections cost {spent:.2f} s of processor time in a second")
-    limit = connect_timeout_s + 3
+    # The broker closes them after the first. The rest is for a slow machine.
+    limit = connect_timeout_s + PATIENCE_S
     try:
         while time.monotonic() - start < limit:
             dripping.send_raw(bytes([next(drops)]))
@@ -644,7 +645,7 @@ def half_open(at: Listener, connect_timeout_s: float = 30) -> None:
         else:
             raise Failure(f"a byte every 0.2 s keeps a connection open for more than {limit:.0f} s")
         for what, one in waiting:
-            one.settimeout(max(0.05, start + limit - time.monotonic()))
+            one.settimeout(max(1.0, start + limit - time.monotonic()))
             try:
                 while one.recv(4096):
                     pass

@@ -17,8 +17,9 @@ from harness import Failure
 STERNA = os.environ["STERNA_BIN"]
 # HTTP has one request at a time.
 MESSAGES = {"mqtt": 4_000, "amqp": 4_000, "http": 400}
-# For how long NATS stands still, several times: less than `cluster.patience_ms`, after which messages are refused.
-STILL_S, TIMES = 1.0, 3
+# NATS stands still several times, each time for no longer than so many times so long: less than `cluster.patience_ms`, after
+# which messages are refused.
+STILL_S, LOOKS, TIMES = 1.0, 8, 3
 # Bytes that a message is charged beside its body.
 OVERHEAD_BYTES = 64
 
@@ -54,10 +55,13 @@ def slow(cluster: Cluster, protocol: str) -> None:
                 time.sleep(0.2)
                 for server in cluster.nats:
                     server.send(signal.SIGSTOP)
-                time.sleep(STILL_S)
-                earlier = first.figure("sterna_cluster_waiting_bytes")
-                time.sleep(STILL_S)
-                later = first.figure("sterna_cluster_waiting_bytes")
+                # A slow machine needs a while until the client has sent all that it may.
+                later = -1.0
+                for _ in range(LOOKS):
+                    time.sleep(STILL_S)
+                    earlier, later = later, first.figure("sterna_cluster_waiting_bytes")
+                    if earlier == later:
+                        break
                 for server in cluster.nats:
                     server.send(signal.SIGCONT)
                 # What waits is what the client may have on its way by its protocol, and no more.

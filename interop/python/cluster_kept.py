@@ -14,7 +14,7 @@ import subprocess
 import time
 
 import wire
-from cluster_nodes import ABSENCE_MS, PATIENCE_S, Cluster, Node, ask_nats, wait_until
+from cluster_nodes import PATIENCE_S, Cluster, Node, ask_nats, wait_until
 from cluster_sessions import FOREVER_S, Client
 from harness import Failure
 from mqtt_client import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Connection
@@ -318,7 +318,7 @@ def adopted(cluster: Cluster) -> None:
     reader.close()
     ending.close()
     writer.publish("adopted/a", "m1", 2)
-    taken = ABSENCE_MS / 1000 + PATIENCE_S
+    taken = cluster.absence_s + PATIENCE_S
     wait_until("a survivor has the session, and the other has ended", lambda: owned() == before - 1, taken)
     writer.publish("adopted/a", "m2", 1)
     first.start()

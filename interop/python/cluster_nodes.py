@@ -28,8 +28,11 @@ COUNT = 3
 # How long something may take that is expected: a hang is told from a slow machine, and nothing is measured. More than a group
 # outlives the nodes of its members.
 PATIENCE_S = 120
-# Short, so that a suite sees a node go: a node is away after the first, and given up after the second.
-LEASE_MS, ABSENCE_MS = 1_000, 20_000
+# A node is away after the first, and given up after the second. They are short, so that a suite sees a node go, and longer than
+# a busy machine stands still. The second is longer than a row lets a node stand still that must not be given up.
+LEASE_MS, ABSENCE_MS = 2_000, 20_000
+# For suites that wait until a node is given up, and let none stand still that must not be.
+SHORT_ABSENCE_MS = 6_000
 PORTS = (10_000, 32_000)
 SCHEMES = ("mqtt", "amqp", "http", "admin")
 
@@ -122,7 +125,9 @@ class Nats(Program):
 
 
 class Node(Program):
-    def __init__(self, folder: Path, name: str, servers: list[int], settings: str = ""):
+    def __init__(
+        self, folder: Path, name: str, servers: list[int], settings: str = "", absence_ms: int = ABSENCE_MS
+    ):
         self.name = name
         folder.mkdir(parents=True)
         self.ports = dict(zip(SCHEMES, free_ports(len(SCHEMES)), strict=True))
@@ -135,7 +140,7 @@ class Node(Program):
             f'data_directory = "{folder / "data"}"\nshards = 2\n\n{listeners}'
             f"[store]\nenabled = false\n\n"
             f'[cluster]\nnats = [{urls}]\nnode = "{self.name}"\n'
-            f"lease_ms = {LEASE_MS}\nabsence_ms = {ABSENCE_MS}\n{settings}"
+            f"lease_ms = {LEASE_MS}\nabsence_ms = {absence_ms}\n{settings}"
         )
         arguments = [os.environ["STERNA_BIN"], "serve", "--config", str(self.config)]
         super().__init__(arguments, folder / "log")
@@ -200,13 +205,14 @@ class Programs:
 class Cluster(Programs):
     """All of them, which end with it. The nodes have some more settings."""
 
-    def __init__(self, folder: Path, settings: str = ""):
+    def __init__(self, folder: Path, settings: str = "", absence_ms: int = ABSENCE_MS):
+        self.absence_s = absence_ms / 1e3
         shutil.rmtree(folder, ignore_errors=True)
         ports, routes = free_ports(COUNT), free_ports(COUNT)
         self.nats = [Nats(folder, number, ports, routes) for number in range(COUNT)]
         self.servers = ports
         names = [f"node-{number + 1}" for number in range(COUNT)]
-        self.nodes = [Node(folder / name, name, ports, settings) for name in names]
+        self.nodes = [Node(folder / name, name, ports, settings, absence_ms) for name in names]
         self.programs = [*self.nats, *self.nodes]
         self.folder = folder
 

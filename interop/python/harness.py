@@ -26,6 +26,8 @@ AMQP_SCHEMES = {"amqp": "tcp", "amqps": "tls", "ws": "ws", "wss": "wss", "amqp+q
 LEVELS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 # A driver's line may carry a payload of 1 MiB in base64.
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
+# How long something may take that is to come. A hang is told from a slow machine, and nothing is measured.
+PATIENCE_S = 30.0
 
 
 class Failure(Exception):
@@ -168,7 +170,7 @@ class Driver:
             stderr=asyncio.subprocess.PIPE, limit=LINE_LIMIT_BYTES,
         )
         self.tasks = [asyncio.create_task(self._errors())]
-        line = await asyncio.wait_for(self.process.stdout.readline(), 20)
+        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE_S)
         if not line:
             await asyncio.sleep(0.2)
             raise Failure(f"the driver {self.command} ended at once: {' | '.join(self.stderr[-5:])}")
@@ -215,7 +217,7 @@ class Driver:
             if not future.done():
                 future.set_exception(Failure(self.dead))
 
-    async def ask(self, op: str, timeout: float = 10, **arguments) -> dict:
+    async def ask(self, op: str, timeout: float = PATIENCE_S, **arguments) -> dict:
         if self.dead:
             raise Failure(self.dead)
         number, future = next(self.numbers), asyncio.get_running_loop().create_future()
@@ -284,7 +286,7 @@ class Client:
         return (await self.driver.ask("unsubscribe", client=self.handle, filters=list(filters))).get("codes")
 
     async def publish(self, topic: str, payload: bytes | str = b"", qos: int = 0, retain: bool = False,
-                      timeout: float = 10, **properties) -> int | None:
+                      timeout: float = PATIENCE_S, **properties) -> int | None:
         """Publishes and waits until the exchange is complete; the reason code if the client shows it."""
         raw = payload.encode() if isinstance(payload, str) else payload
         answer = await self.driver.ask(
@@ -295,20 +297,20 @@ class Client:
 
     async def burst(self, topic: str, qos: int, count: int) -> None:
         """Publishes "0", "1", ... as fast as the client does, and waits for all acknowledgements."""
-        await self.driver.ask("burst", 20, client=self.handle, topic=topic, qos=qos, count=count)
+        await self.driver.ask("burst", client=self.handle, topic=topic, qos=qos, count=count)
 
     async def ack(self, count: int = 1) -> None:
         """Acknowledges the oldest messages of a client that was opened with `manual_ack`."""
         await self.driver.ask("ack", client=self.handle, count=count)
 
-    async def receive(self, timeout: float = 5) -> Message:
+    async def receive(self, timeout: float = PATIENCE_S) -> Message:
         try:
             return await asyncio.wait_for(self.inbox.get(), timeout)
         except TimeoutError:
             end = f" (its connection ended: {self.end.result()})" if self.end.done() else ""
             raise Failure(f"{self.name} got no message within {timeout} s{end}") from None
 
-    async def closed(self, timeout: float = 5) -> tuple[int | None, str]:
+    async def closed(self, timeout: float = PATIENCE_S) -> tuple[int | None, str]:
         """Waits for the end of the connection: the server's reason code if it gave one, and a text."""
         try:
             return await asyncio.wait_for(asyncio.shield(self.end), timeout)

@@ -16,7 +16,7 @@ from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
 
-PATIENCE_S = 8.0
+PATIENCE_S = 30.0
 # What a driver's line may be long: content of 1 MiB in base64.
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
 REQUEST_CANCELLED = 0x010C

@@ -23,7 +23,7 @@ from http_raw import Answer, RawHttp, request
 from raw import PATIENCE_S, Closed, broker_pid, resident_kib
 
 # As http-attacked.toml has them.
-FIELDS_TIMEOUT_S, CONTENT_TIMEOUT_S, IDLE_TIMEOUT_S, STALLED_S = 1.5, 1.5, 2.5, 2
+FIELDS_TIMEOUT_S, CONTENT_TIMEOUT_S, IDLE_TIMEOUT_S, STALLED_S = 3.0, 3.0, 5.0, 2
 CONTENT_BYTES, REQUESTS, RESETS, SUBSCRIPTIONS, TOPICS = 262_144, 64, 64, 16, 500
 KIB, MIB = 1024, 1 << 20
 # What the broker may hold of a row, in KiB, beside what its limits say.
@@ -242,18 +242,15 @@ def slow_head(at: Listener) -> None:
         slow = [stack.enter_context(RawHttp(at)) for _ in range(20)]
         for one in part:
             one.send(b"GET / HTTP/1.1\r\nHost: local")
-        began = time.monotonic()
         dripping(slow, b"GET / HTTP/1.1\r\nX: " + b"y" * 100, FIELDS_TIMEOUT_S + 1)
         for what, some in (("a head that never ends", slow), ("a part of a head", part), ("nothing", silent)):
             for one in some:
                 try:
-                    rest = one.ending(max(FIELDS_TIMEOUT_S, IDLE_TIMEOUT_S) + 3)
+                    rest = one.ending(max(FIELDS_TIMEOUT_S, IDLE_TIMEOUT_S) + PATIENCE_S)
                 except Failure as why:
                     raise Failure(f"{what}: {why}") from None
                 status = rest.split(b" ")[1:2]
                 expect(not rest or status in ([b"408"], [b"400"]), f"{what}: {rest[:60]!r}")
-        took = time.monotonic() - began
-        expect(took < FIELDS_TIMEOUT_S + IDLE_TIMEOUT_S + 3, f"slow heads were kept for {took:.1f} s")
 
 
 @row("slow-content", "h1", "h1s", waits=True)
@@ -267,7 +264,7 @@ def slow_content(at: Listener) -> None:
             one.send(request("POST", topic("s"), {"Transfer-Encoding": "chunked"}) + b"3e8\r\n")
         dripping(slow + chunked, b"x" * 100, CONTENT_TIMEOUT_S + 0.6)
         for one in slow + chunked:
-            got = one.answer(CONTENT_TIMEOUT_S + 3)
+            got = one.answer(CONTENT_TIMEOUT_S + PATIENCE_S)
             expect((got.status, got.problem()) == (408, "timeout"), f"{got.status} {got.problem()}")
             one.ending()
 

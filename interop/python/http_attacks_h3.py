@@ -155,7 +155,7 @@ async def violations(at: Listener) -> None:
         try:
             async with opened(at, control) as quic:
                 doing(quic)
-                got = await quic.lost(3)
+                got = await quic.lost()
                 if got not in codes:
                     wrong.append(f"{what}: 0x{got:X}, not {' or '.join(f'0x{each:X}' for each in sorted(codes))}")
         except Failure as why:
@@ -237,7 +237,7 @@ async def malformed(at: Listener) -> None:
         ]:
             data = frame(HEADERS, qpack(fields)) + (frame(DATA, content) if content is not None else b"")
             try:
-                status, code = await quic.outcome(quic.request(data), 3)
+                status, code = await quic.outcome(quic.request(data))
                 if not (code == MESSAGE or status in (400, 404, 405, 421, 501)):
                     wrong.append(f"{what}: status {status}, reset with {code}")
             except Failure as why:
@@ -341,10 +341,10 @@ async def slow(at: Listener) -> None:
             quic.transmit()
             await asyncio.sleep(0.1)
         for stream in heads:
-            status, code = await quic.outcome(stream, 4)
+            status, code = await quic.outcome(stream)
             expect(status == 408 or code is not None, f"a slow head: status {status}")
         for stream in contents:
-            status, code = await quic.outcome(stream, 4)
+            status, code = await quic.outcome(stream)
             expect(status == 408, f"slow content: status {status}, reset {code}")
         await quic.in_order()
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import wire
 from harness import Cannot, Driver, Failure, Listener
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 NDJSON, SSE, BINARY = "application/x-ndjson", "text/event-stream", "application/vnd.sterna.stream"
 FORMS = (NDJSON, SSE, BINARY)
 PROBLEM = "urn:sterna:problem:"

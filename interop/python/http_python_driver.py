@@ -12,7 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 VERSIONS = {10: "1.0", 11: "1.1"}
 # Threads write at the same time.
 WRITING = threading.Lock()

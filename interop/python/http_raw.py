@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hpack import Decoder
 
 from harness import Failure, Listener
-from raw import PATIENCE_S, Closed, Raw
+from raw import BLOCKED_S, PATIENCE_S, Closed, Raw
 
 # Frames and flags of HTTP/2 (RFC 9113, section 6).
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -48,6 +48,7 @@ class RawHttp(Raw):
             context = ssl.create_default_context(cafile=listener.certificate)
             context.set_alpn_protocols([self.alpn])
             self.socket = context.wrap_socket(self.socket, server_hostname=listener.host)
+        self.socket.settimeout(BLOCKED_S)
 
     def _more(self, until: float, what: str) -> None:
         left = until - time.monotonic()

@@ -27,7 +27,7 @@ from http_client import HttpDriver, HttpError
 from http_step import CORE, ONCE, SCHEMES, STEPS, Places, Step
 from scenario import python_with
 
-STEP_LIMIT_S = 60
+STEP_LIMIT_S = 120
 # Most steps wait for a clock, not for the processor.
 AT_ONCE = 16
 

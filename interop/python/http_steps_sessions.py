@@ -216,7 +216,7 @@ async def expiry(t: Step) -> None:
     again = await one.subscribe(t.topic("x"), f"session={name}")
     got = await again.message()
     equal(got.payload, b"long", "what has not expired")
-    expect(95 <= got.properties["expiry_s"] <= 99, f"{got.properties['expiry_s']} s are left of 100")
+    expect(40 <= got.properties["expiry_s"] <= 99, f"{got.properties['expiry_s']} s are left of 100")
     (await one.request("DELETE", f"/v1/sessions/{name}")).expect(204)
 
 

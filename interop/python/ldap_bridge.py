@@ -135,7 +135,7 @@ class World:
 
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/readyz", timeout=60) as answer:
                 return answer.status == 200
         except OSError:
             return False

@@ -23,7 +23,7 @@ from harness import LEVELS, Failure, Listener, Report, listeners
 
 VERSIONS = {3: "mqttv31", 4: "mqttv311", 5: "mqttv5"}
 STEPS: list[tuple[str, tuple[int, ...], object]] = []
-PATIENCE_S = 8
+PATIENCE_S, STEP_LIMIT_S = 30, 120
 AT_ONCE = 6
 
 
@@ -304,7 +304,7 @@ async def properties(t: Step) -> None:
     pairs = got.get("user-properties", got.get("user-property"))
     flat = [next(iter(pair.items())) for pair in pairs] if isinstance(pairs, list) else list((pairs or {}).items())
     equal(flat, [("b", "2"), ("a", "1")], "user properties")
-    if not 490 <= got.get("message-expiry-interval", 0) <= 500:
+    if not 440 <= got.get("message-expiry-interval", 0) <= 500:
         raise Failure(f"message expiry interval {got.get('message-expiry-interval')} of 500")
 
 
@@ -369,12 +369,12 @@ async def run_step(listener, level, name, function, report, gate) -> None:
         with tempfile.TemporaryDirectory() as folder:
             one = Step(listener, level, Path(folder))
             try:
-                await asyncio.wait_for(function(one), 30)
+                await asyncio.wait_for(function(one), STEP_LIMIT_S)
                 report.ok(label)
             except Failure as why:
                 report.not_ok(label, str(why))
             except TimeoutError:
-                report.not_ok(label, "not done within 30 s")
+                report.not_ok(label, f"not done within {STEP_LIMIT_S} s")
             except Exception as error:  # a fault of the suite must name itself and not end the others
                 report.not_ok(label, f"{type(error).__name__}: {error}")
             await one.clean_up()

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from harness import LEVELS, Failure, Listener, Report, listeners
-from mosquitto import PATIENCE_S, Step, Subscriber, equal
+from mosquitto import PATIENCE_S, STEP_LIMIT_S, Step, Subscriber, equal
 
 BRIDGE_VERSIONS = {3: "mqttv31", 4: "mqttv311", 5: "mqttv50"}
 # Where Debian puts it, which is not in everybody's search path.
@@ -193,13 +193,13 @@ async def run_step(listener, level, name, function, report, gate) -> None:
         with tempfile.TemporaryDirectory() as folder:
             site = Site(listener, level, Path(folder))
             try:
-                await asyncio.wait_for(site.start(), 30)
-                await asyncio.wait_for(function(site), 30)
+                await asyncio.wait_for(site.start(), STEP_LIMIT_S)
+                await asyncio.wait_for(function(site), STEP_LIMIT_S)
                 report.ok(label)
             except Failure as why:
                 report.not_ok(label, str(why))
             except TimeoutError:
-                report.not_ok(label, f"not done within 30 s: {site.log()}")
+                report.not_ok(label, f"not done within {STEP_LIMIT_S} s: {site.log()}")
             except Exception as error:  # a fault of the suite must name itself and not end the others
                 report.not_ok(label, f"{type(error).__name__}: {error}")
             finally:

@@ -20,7 +20,7 @@ from aioquic.quic.packet import QuicErrorCode
 import wire
 from harness import Failure, Listener
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 # What an idle connection survives; the broker may set less.
 IDLE_S = 30.0
 

@@ -15,7 +15,9 @@ import wire
 from harness import Failure, Listener, ready
 
 # How long an answer may take on a busy machine.
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
+# How long a send waits for a broker that does not read.
+BLOCKED_S = 10.0
 
 
 class Closed(Exception):
@@ -39,6 +41,7 @@ class Raw:
         if listener.scheme in ("ws", "wss"):
             self.frames = bytearray()
             self._upgrade()
+        self.socket.settimeout(BLOCKED_S)
 
     # ------------------------------------------------------------------ bytes
 

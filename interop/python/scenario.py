@@ -21,7 +21,7 @@ from harness import INTEROP, LEVELS, Cannot, Driver, Failure, Refused, Report, b
 from steps import STEPS, Step
 
 # A step that hangs ends after this long.
-STEP_LIMIT_S = 60
+STEP_LIMIT_S = 120
 # Steps that run side by side; most of them wait for a clock, not for the processor.
 AT_ONCE = 12
 

@@ -343,7 +343,7 @@ mod tests {
         let mut letters = Vec::new();
         while next.iter().sum::<u32>() < 4 * EACH {
             if mailbox.fall_asleep() {
-                poll.poll(&mut events, Some(Duration::from_secs(10)))
+                poll.poll(&mut events, Some(Duration::from_secs(60)))
                     .expect("poll");
                 assert!(!events.is_empty(), "a wake-up was lost");
             }

@@ -149,7 +149,7 @@ mod tests {
         let accepted = loop {
             match group[0].accept() {
                 Ok((socket, _)) => break socket,
-                Err(_) if started.elapsed() < Duration::from_secs(5) => std::thread::yield_now(),
+                Err(_) if started.elapsed() < Duration::from_secs(60) => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
         };

@@ -86,7 +86,7 @@ mod tests {
             for socket in &group {
                 socket.set_nonblocking(false).expect("blocking");
                 socket
-                    .set_read_timeout(Some(Duration::from_secs(5)))
+                    .set_read_timeout(Some(Duration::from_secs(60)))
                     .expect("timeout");
             }
             for byte in 0..24u8 {

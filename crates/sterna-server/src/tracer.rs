@@ -219,7 +219,7 @@ mod tests {
         trace.sink.record(b"two");
         drop(trace);
         let path = directory.path().join("deep").join("a%2Fb-7-0.sqlog");
-        for _ in 0..1000 {
+        for _ in 0..6_000 {
             if std::fs::read(&path).is_ok_and(|bytes| bytes == b"one two") {
                 return;
             }

@@ -126,8 +126,8 @@ impl Drop for Broker {
 
 fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-    stream.set_write_timeout(Some(Duration::from_millis(500)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -629,7 +629,12 @@ fn anonymous_clients_within_every_limit_do_not_end_the_process_or_an_honest_clie
     let begin = Instant::now();
     let mut answered = Instant::now();
     let mut longest = Duration::ZERO;
-    while begin.elapsed() < ATTACK {
+    let is_short = || {
+        let entered = broker.metric("sterna_memory_stages_entered_total");
+        entered.iter().any(|(_, times)| *times > 0)
+    };
+    // On a slow machine the attackers need longer.
+    while begin.elapsed() < ATTACK || (begin.elapsed() < 10 * ATTACK && !is_short()) {
         if !is_open {
             let payload = next.to_be_bytes();
             honest

@@ -105,7 +105,7 @@ final class Main {
     }
 
     private static String url(URI place, String trust, String mechanism) {
-        String options = "?amqp.saslMechanisms=" + mechanism + "&jms.requestTimeout=10000&jms.connectTimeout=10000";
+        String options = "?amqp.saslMechanisms=" + mechanism + "&jms.requestTimeout=60000&jms.connectTimeout=60000";
         if (place.getScheme().equals("amqps")) {
             options += "&transport.trustStoreType=PKCS12&transport.verifyHost=true&transport.trustStorePassword="
                     + STORE_PASSWORD + "&transport.trustStoreLocation="

@@ -162,7 +162,7 @@ async fn no_abort_loses_or_doubles_a_message() {
                 delivery.await.unwrap();
             }
         };
-        let patience = std::time::Duration::from_secs(30);
+        let patience = std::time::Duration::from_secs(60);
         tokio::time::timeout(patience, all)
             .await
             .expect("all are acknowledged");

@@ -20,7 +20,7 @@ const SCHEMES: [Scheme; 4] = [
 ];
 
 /// Longest wait for anything; a test that hangs fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)

@@ -14,7 +14,7 @@ use sterna_client::{EarlyData, Scheme, Url};
 use crate::amqp_broker::{Broker, Setup};
 use crate::path::{Line, Path};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
@@ -419,8 +419,9 @@ async fn visit(options: &Options) -> EarlyData {
     let outcome = soon(sender.deliver(message)).await.unwrap();
     assert_eq!(outcome, Outcome::Accepted);
     let connected = soon(connection.connected()).await.unwrap();
-    // The tickets come right behind the handshake.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // The tickets come behind the handshake, and the answer to this behind them.
+    let other = session.sender(SenderOptions::new("other")).await.unwrap();
+    soon(other.attached()).await.unwrap();
     soon(connection.close()).await.unwrap();
     connected.early_data
 }

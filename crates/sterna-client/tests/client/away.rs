@@ -12,7 +12,7 @@ use crate::broker::{Broker, Got, Listener, connected};
 const MESSAGES: u16 = 200;
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), future)
+    tokio::time::timeout(Duration::from_secs(60), future)
         .await
         .expect("in time")
 }

@@ -109,7 +109,7 @@ async fn received(events: &mut Events) -> Vec<String> {
     let mut all = Vec::new();
     while all.len() < MESSAGES {
         let Ok(Some(message)) =
-            tokio::time::timeout(Duration::from_secs(10), events.message()).await
+            tokio::time::timeout(Duration::from_secs(60), events.message()).await
         else {
             break;
         };

@@ -22,7 +22,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time until the acknowledgement comes at which the broker is to end.
 const ALARM_LIMIT: Duration = Duration::from_secs(5);
 /// Longest silence of all readers while messages are missing. After it these messages count as lost.
-const SILENCE_LIMIT: Duration = Duration::from_secs(12);
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// The time for second copies to come, once everything has come.
 const AFTERWARDS: Duration = Duration::from_millis(300);
 /// Interval of checks whether something has come.

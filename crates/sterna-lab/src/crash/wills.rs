@@ -10,7 +10,7 @@ use super::mqtt::{Dialect, text};
 use super::site::Site;
 
 /// After this time the broker has noticed the loss of a client, and keeps its will. Nothing says so.
-const NOTICED: Duration = Duration::from_secs(1);
+const NOTICED: Duration = Duration::from_secs(3);
 /// Longest delay of a will, in seconds.
 const MAX_DELAY_S: u64 = 2;
 

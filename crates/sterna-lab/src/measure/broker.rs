@@ -28,7 +28,7 @@ const AUTHORITY: &str = "development-ca.pem";
 /// it is as long as devices try. A slow handshake is a result, and no failure.
 const PATIENCE_MS: &str = "60000";
 /// Longest start of a program on a busy machine.
-pub(super) const START_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const START_LIMIT: Duration = Duration::from_secs(60);
 /// Interval of checks whether a broker listens.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Settings with which a broker serves the cell as campaigns require: there are no other clients.

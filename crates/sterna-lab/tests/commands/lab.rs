@@ -257,7 +257,7 @@ fn nothing_outlives_a_link_that_is_told_to_end() {
             .filter(|line| text(line).contains(&marker))
             .count()
     };
-    for _ in 0..2_000 {
+    for _ in 0..12_000 {
         if sleepers() == 2 {
             break;
         }

@@ -24,6 +24,7 @@ struct Server {
     confirmed: BTreeSet<Key>,
     finished: BTreeSet<(Key, StreamId)>,
     bytes: usize,
+    taken: BTreeMap<(Key, StreamId), usize>,
 }
 
 impl Server {
@@ -65,6 +66,7 @@ impl Server {
                     "bytes after the end"
                 );
                 self.bytes += bytes.len();
+                *self.taken.entry((key, *stream)).or_default() += bytes.len();
                 if stream.is_bidirectional() {
                     if bytes.len() > 500 && random.chance(500_000) {
                         driver.send_shared(key, *stream, bytes.clone());
@@ -270,7 +272,19 @@ fn run(seed: u64) {
                 .received
                 .get(&stream.0)
                 .map_or(&[][..], |bytes| bytes);
-            assert_eq!(echoed.len(), bytes.len(), "seed {seed}: {stream:?}");
+            let key = keys[number];
+            assert_eq!(
+                echoed.len(),
+                bytes.len(),
+                "seed {seed}: client {number}, {stream:?}, given up: {}; the server took {:?}, is paused: {}, has {} bytes \
+                 unsent on {:?}; the client: {:?}",
+                given_up.contains(number),
+                server.borrow().taken.get(&(key, *stream)),
+                server.borrow().paused.contains(&key),
+                world.server.unsent_bytes(key),
+                world.server.path(key),
+                client.connection.stats()
+            );
             assert!(echoed == bytes, "seed {seed}: {stream:?} came back changed");
             whole += 1;
         }

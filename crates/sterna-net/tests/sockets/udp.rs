@@ -14,7 +14,7 @@ use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind};
 
 use crate::support::pki::Authority;
 use crate::support::quinn_client::{endpoint, exchange, run};
-use crate::support::{Seen, Server, Setup, loopback, pattern};
+use crate::support::{PATIENCE, Seen, Server, Setup, loopback, pattern};
 
 struct World {
     server: Server,
@@ -71,18 +71,24 @@ fn streams_echo_and_the_shard_sleeps_in_between() {
         let path = world.server.run(0, move |_, net| net.path(id));
         assert!(path.received_bytes > 50_000 && path.rtt_us > 0);
 
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let before = world.server.turns.load(Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let turns = world.server.turns.load(Ordering::Relaxed) - before;
-        assert!(turns <= 1, "{turns} turns while nothing happened");
+        let rest = Duration::from_millis(500);
+        world.server.wait_rest(rest, 1);
 
-        // One exchange must not cost more turns than there are datagrams and timers.
-        let before = world.server.turns.load(Ordering::Relaxed);
+        // One exchange must not cost more turns than there are datagrams and timers. What a stalled machine sends
+        // again is a datagram as well.
+        let datagrams = || {
+            let figures = world.server.counters[0].listeners()[0];
+            (figures.received_datagrams + figures.sent_datagrams) as usize
+        };
+        let before = (world.server.turns.load(Ordering::Relaxed), datagrams());
         exchange(&connection, b"hello").await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let turns = world.server.turns.load(Ordering::Relaxed) - before;
-        assert!(turns <= 6, "{turns} turns for one exchange");
+        world.server.wait_rest(rest, 0);
+        let turns = world.server.turns.load(Ordering::Relaxed) - before.0;
+        let datagrams = datagrams() - before.1;
+        assert!(
+            turns <= datagrams + 2,
+            "{turns} turns for {datagrams} datagrams"
+        );
 
         let figures = world.server.counters[0].figures();
         assert_eq!((figures.quic.accepted, figures.quic.confirmed), (1, 1));
@@ -120,7 +126,13 @@ fn a_handler_that_takes_nothing_gets_it_later() {
         world.server.run(0, |echo, _| echo.is_full = true);
         let before = world.server.log.received_bytes.load(Ordering::Relaxed);
         let exchanged = tokio::spawn(async move { exchange(&connection, &pattern(5_000)).await });
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // It is asked again and again meanwhile.
+        let asked = world.server.turns.load(Ordering::Relaxed) + 50;
+        let started = Instant::now();
+        while world.server.turns.load(Ordering::Relaxed) < asked {
+            assert!(started.elapsed() < PATIENCE);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let now = world.server.log.received_bytes.load(Ordering::Relaxed);
         assert_eq!(now, before);
         world.server.run(0, |echo, _| echo.is_full = false);
@@ -244,17 +256,17 @@ fn change_addresses(kernel_steering: bool) {
             shards[owner] += 1;
             let moved = endpoint.local_addr().unwrap();
             // The new address counts once it is validated, a round trip after the exchange began.
-            let mut peer = None;
-            for _ in 0..200 {
-                peer = world
+            let started = Instant::now();
+            loop {
+                let peer = world
                     .server
                     .run(owner, move |_, net| net.info(id).map(|info| info.peer));
                 if peer == Some(moved) {
                     break;
                 }
+                assert!(started.elapsed() < PATIENCE, "{peer:?}");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            assert_eq!(peer, Some(moved));
             let told = |_, seen: &Seen| *seen == Seen::Migrated(id);
             let told = world.server.log.count(told);
             assert!((1..=3).contains(&told), "told {told} times");
@@ -342,15 +354,12 @@ fn silent_connections_hold_nobody_up() {
                 .unwrap();
             let _ = tokio::time::timeout(Duration::from_micros(200), connecting).await;
         }
-        let started = Instant::now();
         let honest_endpoint = world.endpoint();
         let connection = world.connect(&honest_endpoint).await;
         exchange(&connection, b"hello").await;
-        assert!(
-            started.elapsed() < Duration::from_secs(1),
-            "{:?}",
-            started.elapsed()
-        );
+        // It did not have to wait for the end of any of them.
+        let is_over = |silent: &Connection| silent.close_reason().is_some();
+        assert_eq!(silent.iter().filter(|one| is_over(one)).count(), 0);
         drop(silent);
         world.server.stop();
     });
@@ -443,7 +452,7 @@ fn an_address_has_so_many_connections_over_all_transports() {
             if let Ok(connected) = attempt.unwrap().await {
                 break connected;
             }
-            assert!(started.elapsed() < Duration::from_secs(30), "no room");
+            assert!(started.elapsed() < PATIENCE, "no room");
         };
         exchange(&connected, b"room").await;
         world.server.stop();
@@ -453,9 +462,7 @@ fn an_address_has_so_many_connections_over_all_transports() {
 /// The token in a stateless reset that answers a packet for this identifier.
 fn reset_token(listener: SocketAddr, id: [u8; CONNECTION_ID_BYTES]) -> [u8; 16] {
     let socket = UdpSocket::bind(loopback()).unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let packet = [&[0x40][..], &id, &[7; 60]].concat();
     socket.send_to(&packet, listener).unwrap();
     let mut answer = [0; 100];

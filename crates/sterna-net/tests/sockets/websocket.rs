@@ -238,9 +238,7 @@ fn the_handler_closes_with_a_frame() {
 
 #[test]
 fn requests_that_are_no_upgrade_get_an_answer() {
-    let mut setup = setup();
-    setup.config.handshake_timeout_ms = 500;
-    let server = setup.start();
+    let server = setup().start();
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), 426),
         (REQUEST.replace("/mqtt", "/else"), 404),
@@ -262,7 +260,11 @@ fn requests_that_are_no_upgrade_get_an_answer() {
             "{status}: {answer}"
         );
     }
+    server.stop();
     // One that never finishes its request is dropped.
+    let mut setup = setup();
+    setup.config.handshake_timeout_ms = 500;
+    let server = setup.start();
     let started = Instant::now();
     let mut stream = tcp(server.address());
     stream

@@ -97,7 +97,7 @@ fn a_reload_begins_and_ends_traces() {
             .filter_map(|file| std::fs::read(file.expect("a file").path()).ok())
             .any(|bytes| bytes == b"once")
     };
-    for _ in 0..1000 {
+    for _ in 0..6_000 {
         if written() {
             return;
         }

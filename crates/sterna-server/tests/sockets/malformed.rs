@@ -13,7 +13,7 @@ use sterna_server::config::{Config, Listener};
 use table::{Case, Expect, Step};
 
 /// How long an answer may take before the broker counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn broker() -> (tempfile::TempDir, Server, SocketAddr) {
     let directory = tempfile::tempdir().expect("a folder");

@@ -408,7 +408,7 @@ fn the_end_comes_quietly() {
     let started = Instant::now();
     while subscriber.child.try_wait().unwrap().is_none() {
         assert!(
-            started.elapsed() < Duration::from_secs(20),
+            started.elapsed() < Duration::from_secs(60),
             "it writes into the void"
         );
         broker.run(TCP, "pub", &["-t", "a", "-m", "x"]);

@@ -461,10 +461,13 @@ fn a_broker_without_clients_lets_the_processor_rest() {
         "https://127.0.0.1:0",
     ];
     let served = Served::start(folder.path(), &listeners);
-    // What follows a start is over: checkpoints, first looks.
-    std::thread::sleep(Duration::from_secs(3));
-    let before = wakeups(served.child.id());
-    std::thread::sleep(Duration::from_secs(10));
-    let woken = wakeups(served.child.id()) - before;
-    assert!((1..=30).contains(&woken), "{woken} wake-ups in ten seconds");
+    // What follows a start ends: checkpoints, first looks.
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|woken| *woken > 30) {
+        assert!(seen.len() < 6, "{seen:?} wake-ups, each in ten seconds");
+        let before = wakeups(served.child.id());
+        std::thread::sleep(Duration::from_secs(10));
+        seen.push(wakeups(served.child.id()) - before);
+    }
+    assert_ne!(seen.last(), Some(&0), "it watches its files");
 }

@@ -29,9 +29,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
 /// How long an answer may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(6);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest time of a step.
-const STEP_LIMIT: Duration = Duration::from_secs(30);
+const STEP_LIMIT: Duration = Duration::from_secs(120);
 /// Steps that run side by side.
 const AT_ONCE: usize = 6;
 

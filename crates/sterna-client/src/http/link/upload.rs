@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     /// The pieces take longer together than the time, and each a small part of it.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_time_counts_from_the_last_progress() {
         let timeout = Duration::from_secs(2);
         let progress = Progress::default();
@@ -114,14 +114,14 @@ mod tests {
     }
 
     /// The wait for a connection has a limit of its own.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_time_begins_with_the_request() {
         let timeout = Duration::from_millis(10);
         let waiting = Box::pin(tokio::time::sleep(10 * timeout));
         assert!(Progress::default().within(timeout, waiting).await.is_some());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_request_that_stands_still_is_given_up() {
         let progress = Progress::default();
         let mut upload = Upload::new(vec![7; 10 * PIECE_BYTES].into(), progress.clone());

@@ -331,7 +331,7 @@ async fn serve_quic(connection: quinn::Connection, shared: Arc<Shared>) {
         }
         if served.is_over() {
             // The client closes when it has read the close.
-            let _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
+            let _ = tokio::time::timeout(Duration::from_secs(60), connection.closed()).await;
             return;
         }
         tokio::select! {

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 pub(crate) use quic::Quic;
 
 /// Longest wait for anything; a test that hangs fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)

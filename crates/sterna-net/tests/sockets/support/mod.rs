@@ -19,8 +19,8 @@ use sterna_net::{
     ShardFigures, StreamEnd, StreamId, bind,
 };
 
-/// How long a test waits for something that is to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a test waits for something that is to happen. A stalled machine takes long, so only what never comes fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the handler saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -422,6 +422,20 @@ impl Server {
             }
             assert!(started.elapsed() < PATIENCE, "in vain: {figures:?}");
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for a time of this length in which the shards have no more than `most` turns: they come to rest.
+    pub(crate) fn wait_rest(&self, length: Duration, most: usize) {
+        let started = Instant::now();
+        loop {
+            let before = self.turns.load(Ordering::Relaxed);
+            std::thread::sleep(length);
+            let turns = self.turns.load(Ordering::Relaxed) - before;
+            if turns <= most {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "{turns} turns in {length:?}");
         }
     }
 

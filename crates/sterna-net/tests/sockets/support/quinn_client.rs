@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, Endpoint};
 
+use super::PATIENCE;
 use super::pki::Authority;
 
 /// A client endpoint at an address; its connections share tickets, and use them for early data where that is wanted.
@@ -29,14 +29,14 @@ pub(crate) async fn exchange(connection: &Connection, bytes: &[u8]) {
     assert!(answer == bytes);
 }
 
-/// Runs a test for at most a minute.
+/// Runs a test, for a limited time.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap()
         .block_on(async {
-            tokio::time::timeout(Duration::from_secs(60), test)
+            tokio::time::timeout(3 * PATIENCE, test)
                 .await
                 .expect("in time");
         });

@@ -509,8 +509,8 @@ mod tests {
         };
         let args = Args {
             urls: Vec::new(),
-            interval: Duration::from_millis(50),
-            seconds: Some(Duration::from_secs(1)),
+            interval: Duration::from_millis(10),
+            seconds: Some(Duration::from_secs(2)),
             cafile: None,
             fingerprint: Vec::new(),
             username: None,

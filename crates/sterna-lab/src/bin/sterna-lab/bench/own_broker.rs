@@ -11,7 +11,7 @@ use serde::Deserialize;
 use sterna_client::Fingerprint;
 
 /// Longest wait until it listens.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A broker, and the folder of its files, which go with it.
 pub(super) struct OwnBroker {
