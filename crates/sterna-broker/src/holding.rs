@@ -308,8 +308,8 @@ impl<P> Queues<P> {
             && session.account.held_bytes() < 2 * self.limits.queued_bytes as u64
     }
 
-    /// Looks at readers that hold publishers, a few times in the time that they have to take their share: they may be slow, or slow no
-    /// more.
+    /// Looks at readers that hold publishers, a few times in the time that they have to take their share: they may be
+    /// slow, or slow no more.
     pub(crate) fn look_at_holders(&mut self, now_ms: u64) {
         if self.holders_due_ms > now_ms {
             return;

@@ -77,9 +77,9 @@ impl Context<'_> {
         self.fence.is_some_and(|fence| fence.is_shut())
     }
 
-    /// Whether a message of QoS 1 or 2 for a topic has to wait, and the input of its connection behind it: a reader who gets it has a
-    /// queue that is half full. The front door looks again when [`Holding`] has let the connection go. `is_own` tells the
-    /// connection's consumers, and `sessions` are their sessions.
+    /// Whether a message of QoS 1 or 2 for a topic has to wait, and the input of its connection behind it: a reader who
+    /// gets it has a queue that is half full. The front door looks again when [`Holding`] has let the connection go.
+    /// `is_own` tells the connection's consumers, and `sessions` are their sessions.
     #[inline(never)]
     pub(crate) fn must_hold(
         &mut self,

@@ -2,7 +2,8 @@
 //!
 //! A client is not read while it waits. Readers slow their publishers down so, and a client that reads on purpose as
 //! slowly as it may would slow down all. So each connection has a budget of time for which it waits in all. It comes
-//! back as time passes in which the client does not wait. A client that has used it up is let go, and its messages go by the rule of the queue.
+//! back as time passes in which the client does not wait. A client that has used it up is let go, and its messages go by
+//! the rule of the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -362,8 +362,8 @@ impl Client {
             + self.transactions.bytes()
     }
 
-    /// Stops reading while too much waits for the store, memory is short, the webhook is asked, or a reader's queue is half full, and goes on after
-    /// that, unless the broker `is_stopping`. The client's silence does not count meanwhile.
+    /// Stops reading while too much waits for the store, memory is short, the webhook is asked, or a reader's queue is
+    /// half full. Goes on after that, unless the broker `is_stopping`. The client's silence does not count meanwhile.
     pub(super) fn pace(&mut self, cx: &mut Context<'_>, is_stopping: bool) {
         let is_held_back = self.sips.holds_back(cx, self.partial_bytes());
         let is_full = is_stopping
