@@ -196,6 +196,8 @@ pub(crate) struct SuiteReport {
     pub(crate) tally: Tally,
     /// Every check that failed or was skipped, and the end of the log if the suite broke.
     pub(crate) problems: Vec<String>,
+    /// The names of checks that passed.
+    passed: Vec<String>,
     /// The names of checks that failed. Where the suite as a whole did, `BROKEN` is one of them.
     pub(crate) failed: Vec<String>,
     pub(crate) time: Duration,
@@ -219,6 +221,25 @@ impl SuiteReport {
         report.tally = Tally::SKIPPED;
         report.problems.push(format!("{name}: skip: {why}"));
         report
+    }
+
+    /// Whether each of these checks has passed or failed.
+    fn tells_of_all(&self, rows: &[String]) -> bool {
+        let mut rows = rows.iter();
+        rows.all(|row| self.passed.contains(row) || self.failed.contains(row))
+    }
+
+    /// The checks that failed, and those of another run that did not pass.
+    fn not_passed(&self, rows: &[String]) -> Vec<String> {
+        let mut found = self.failed.clone();
+        for row in rows.iter().filter(|row| !self.failed.contains(row)) {
+            // A suite as a whole has passed if it has said so of something, and nothing else.
+            let is_whole = row == BROKEN && self.tally.passed > 0;
+            if !is_whole && !self.passed.contains(row) {
+                found.push(row.clone());
+            }
+        }
+        found
     }
 
     fn broken(&mut self, why: &str) {
@@ -382,33 +403,43 @@ pub(crate) fn run_lane(
     Ok(())
 }
 
-/// Runs a suite once more and alone, with a broker of its own: only these checks, where it can be asked for them.
+/// Runs a suite once more and alone, with a broker of its own: only these checks, where it can be asked for them. Returns
+/// the checks that failed now, and those of the first run that did not pass.
 pub(crate) fn run_again(
     field: &Field<'_>,
     suites: &Suites,
     name: &str,
     rows: &[String],
     progress: &mut Progress,
-) -> Result<Vec<SuiteReport>, Failure> {
+) -> Result<Vec<String>, Failure> {
     let Some(suite) = suites.named(name) else {
         return Err(Failure(format!("no suite `{name}`")));
     };
-    let mut suite = suite.clone();
-    if !rows.iter().any(|row| row == BROKEN) {
-        suite.run = suite.command_for(rows);
-    }
     // The log of its first run stays.
-    let log = field
-        .workspace
-        .target
-        .join(field.folder())
-        .join("suites")
-        .join(name);
-    let _ = fs::rename(log.join("log"), log.join(FIRST_LOG));
-    let (mut reports, lane) = (Vec::new(), format!("{name}-again"));
-    let mut sink = |report| reports.push(report);
-    run_lane(field, &lane, suites, &[&suite], progress, &mut sink)?;
-    Ok(reports)
+    let folder = field.workspace.target.join(field.folder());
+    let log = folder.join("suites").join(name).join("log");
+    let _ = fs::rename(&log, log.with_file_name(FIRST_LOG));
+    let lane = format!("{name}-again");
+    let mut run = |command: Vec<String>| {
+        let mut suite = suite.clone();
+        suite.run = command;
+        let mut again = SuiteReport::new(name);
+        let mut sink = |report| again = report;
+        run_lane(field, &lane, suites, &[&suite], progress, &mut sink)?;
+        Ok::<_, Failure>(again)
+    };
+    let whole = || suite.run.clone();
+    let asked = if rows.iter().any(|row| row == BROKEN) {
+        whole()
+    } else {
+        suite.command_for(rows)
+    };
+    let mut again = run(asked.clone())?;
+    if asked != suite.run && !again.tells_of_all(rows) {
+        // A check that has no row of its own: a start that failed.
+        again = run(whole())?;
+    }
+    Ok(again.not_passed(rows))
 }
 
 /// The log of a suite that was run twice, of its first run.
@@ -673,6 +704,7 @@ fn run_suite(
     for problem in &results.problems {
         report.problems.push(format!("{}: {problem}", suite.name));
     }
+    report.passed.clone_from(&results.passed);
     report.failed.clone_from(&results.failed);
     if let Some(why) = results.contradiction(outcome.success) {
         report.broken(why);
@@ -731,6 +763,38 @@ mod tests {
         let suites = Suites::load(&workspace).unwrap().suites;
         let names: Vec<&str> = suites.iter().map(|suite| &*suite.name).collect();
         Design::load(&workspace).unwrap().check(&names).unwrap();
+    }
+
+    #[test]
+    fn a_check_that_is_not_seen_in_the_second_run_has_not_passed() {
+        let owned = |words: &[&str]| {
+            words
+                .iter()
+                .map(|&word| word.to_owned())
+                .collect::<Vec<_>>()
+        };
+        let report = |passed: &[&str], failed: &[&str]| SuiteReport {
+            passed: owned(passed),
+            failed: owned(failed),
+            tally: Tally {
+                passed: passed.len() as u64,
+                failed: failed.len() as u64,
+                skipped: 0,
+            },
+            ..SuiteReport::default()
+        };
+        let rows = owned(&["a", "b"]);
+        assert_eq!(report(&["a", "b", "c"], &[]).not_passed(&rows), [""; 0]);
+        assert_eq!(report(&["a", "b"], &["c"]).not_passed(&rows), ["c"]);
+        assert_eq!(report(&["a"], &["b"]).not_passed(&rows), ["b"]);
+        assert_eq!(report(&["c"], &[]).not_passed(&rows), ["a", "b"]);
+        assert_eq!(report(&[], &[BROKEN]).not_passed(&rows), [BROKEN, "a", "b"]);
+        assert!(report(&["a"], &["b"]).tells_of_all(&rows));
+        assert!(!report(&["a"], &[]).tells_of_all(&rows));
+        // A suite that broke and does not break again; one that is skipped now has not passed.
+        let broken = owned(&[BROKEN]);
+        assert_eq!(report(&["c"], &[]).not_passed(&broken), [""; 0]);
+        assert_eq!(report(&[], &[]).not_passed(&broken), [BROKEN]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub(super) struct Results {
     pub(super) tally: Tally,
     /// The lines of checks that failed or were skipped.
     pub(super) problems: Vec<String>,
+    /// The names of checks that passed.
+    pub(super) passed: Vec<String>,
     /// The names of checks that failed.
     pub(super) failed: Vec<String>,
     /// Checks that had nothing to check.
@@ -27,8 +29,9 @@ impl Results {
         let mut results = Self::default();
         for line in lines {
             let line = line.trim();
-            if line.starts_with("ok ") {
+            if let Some(check) = line.strip_prefix("ok ") {
                 results.tally += Tally::PASSED;
+                results.passed.push(check.to_owned());
             } else if let Some(rest) = line.strip_prefix("not ok ") {
                 let (check, said) = rest.split_once(": ").unwrap_or((rest, ""));
                 if let Some(why) = reason(check, said) {
@@ -117,6 +120,7 @@ mod tests {
             results.problems,
             ["not ok retain: nothing came", "skip quic: no library"]
         );
+        assert_eq!(results.passed, ["connect", "publish"]);
         assert_eq!(results.failed, ["retain"]);
         assert_eq!(results.inapplicable, 1);
         assert_eq!(results.contradiction(false), None);
