@@ -64,9 +64,10 @@ use crate::{Failure, Verdict};
 
 use broker::{Broker, Launch};
 use cluster::Design;
-use results::Results;
+use results::{BROKEN, Results};
 use runtime::{Runtime, Unavailable};
 
+pub(crate) use results::SuiteReport;
 pub(crate) use suites::{Suite, Suites};
 
 /// The longest time that building the broker may take.
@@ -186,47 +187,6 @@ impl Report {
     fn add(&mut self, one: SuiteReport) {
         self.tally += one.tally;
         self.problems.extend(one.problems);
-    }
-}
-
-/// Result of a suite.
-#[derive(Debug, Default)]
-pub(crate) struct SuiteReport {
-    pub(crate) name: String,
-    pub(crate) tally: Tally,
-    /// Every check that failed or was skipped, and the end of the log if the suite broke.
-    pub(crate) problems: Vec<String>,
-    /// The names of checks that failed. Where the suite as a whole did, `BROKEN` is one of them.
-    pub(crate) failed: Vec<String>,
-    pub(crate) time: Duration,
-    /// The file with all that the suite printed.
-    pub(crate) log: PathBuf,
-}
-
-/// The name of a suite that broke, among its checks that failed.
-pub(crate) const BROKEN: &str = "the suite as a whole";
-
-impl SuiteReport {
-    fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            ..Self::default()
-        }
-    }
-
-    fn skipped(name: &str, why: &str) -> Self {
-        let mut report = Self::new(name);
-        report.tally = Tally::SKIPPED;
-        report.problems.push(format!("{name}: skip: {why}"));
-        report
-    }
-
-    fn broken(&mut self, why: &str) {
-        self.tally += Tally::FAILED;
-        self.problems.push(format!("{}: not ok: {why}", self.name));
-        if !self.failed.iter().any(|row| row == BROKEN) {
-            self.failed.push(BROKEN.to_owned());
-        }
     }
 }
 
@@ -382,33 +342,43 @@ pub(crate) fn run_lane(
     Ok(())
 }
 
-/// Runs a suite once more and alone, with a broker of its own: only these checks, where it can be asked for them.
+/// Runs a suite once more and alone, with a broker of its own: only these checks, where it can be asked for them. Returns
+/// the checks that failed now, and those of the first run that did not pass.
 pub(crate) fn run_again(
     field: &Field<'_>,
     suites: &Suites,
     name: &str,
     rows: &[String],
     progress: &mut Progress,
-) -> Result<Vec<SuiteReport>, Failure> {
+) -> Result<Vec<String>, Failure> {
     let Some(suite) = suites.named(name) else {
         return Err(Failure(format!("no suite `{name}`")));
     };
-    let mut suite = suite.clone();
-    if !rows.iter().any(|row| row == BROKEN) {
-        suite.run = suite.command_for(rows);
-    }
     // The log of its first run stays.
-    let log = field
-        .workspace
-        .target
-        .join(field.folder())
-        .join("suites")
-        .join(name);
-    let _ = fs::rename(log.join("log"), log.join(FIRST_LOG));
-    let (mut reports, lane) = (Vec::new(), format!("{name}-again"));
-    let mut sink = |report| reports.push(report);
-    run_lane(field, &lane, suites, &[&suite], progress, &mut sink)?;
-    Ok(reports)
+    let folder = field.workspace.target.join(field.folder());
+    let log = folder.join("suites").join(name).join("log");
+    let _ = fs::rename(&log, log.with_file_name(FIRST_LOG));
+    let lane = format!("{name}-again");
+    let mut run = |command: Vec<String>| {
+        let mut suite = suite.clone();
+        suite.run = command;
+        let mut again = SuiteReport::new(name);
+        let mut sink = |report| again = report;
+        run_lane(field, &lane, suites, &[&suite], progress, &mut sink)?;
+        Ok::<_, Failure>(again)
+    };
+    let whole = || suite.run.clone();
+    let asked = if rows.iter().any(|row| row == BROKEN) {
+        whole()
+    } else {
+        suite.command_for(rows)
+    };
+    let mut again = run(asked.clone())?;
+    if asked != suite.run && !again.tells_of_all(rows) {
+        // A check that has no row of its own: a start that failed.
+        again = run(whole())?;
+    }
+    Ok(again.not_passed(rows))
 }
 
 /// The log of a suite that was run twice, of its first run.
@@ -673,6 +643,7 @@ fn run_suite(
     for problem in &results.problems {
         report.problems.push(format!("{}: {problem}", suite.name));
     }
+    report.passed.clone_from(&results.passed);
     report.failed.clone_from(&results.failed);
     if let Some(why) = results.contradiction(outcome.success) {
         report.broken(why);

@@ -13,7 +13,7 @@ use crate::{Failure, interop};
 impl Stage<'_> {
     /// Runs all rows that failed once more, one part after the other, and counts again. Returns what is counted for the
     /// flaky ones.
-    pub(super) fn second_runs(&self, done: &mut [Done]) -> Result<Tally, Failure> {
+    pub(super) fn second_runs(&self, done: &mut [Done]) -> Tally {
         let count: usize = done.iter().map(|one| one.rows.titles().len()).sum();
         let is_told = count > 0 && count <= MOST_ROWS;
         if is_told {
@@ -24,7 +24,7 @@ impl Stage<'_> {
         let mut flaky = 0;
         for one in done.iter_mut().filter(|one| !one.rows.is_empty()) {
             if is_told {
-                let judged = self.second_run(one)?;
+                let judged = self.second_run(one);
                 one.tally = recount(one.tally, &one.rows.titles(), &judged);
                 one.is_flaky = !judged.flaky.is_empty();
                 flaky += judged.flaky.len();
@@ -36,27 +36,23 @@ impl Stage<'_> {
             let text = format!("{flaky} rows are flaky, more than {MOST_FLAKY}: the run fails");
             println!("{}", paint(Colour::Red, &text));
         }
-        Ok(counted.unwrap_or_default())
+        counted.unwrap_or_default()
     }
 
-    fn second_run(&self, done: &Done) -> Result<Judged, Failure> {
+    fn second_run(&self, done: &Done) -> Judged {
         let mut progress = Progress::aside(&label(&done.part));
         let first = done.rows.titles();
         let second = match &done.rows {
-            Rows::Tests(tests) => self.tests_again(&done.part, tests, &mut progress)?,
+            Rows::Tests(tests) => self.tests_again(&done.part, tests, &mut progress),
             Rows::Checks { suite, rows, .. } => {
-                let mut failed = Vec::new();
-                let field = self.field();
-                for report in interop::run_again(&field, self.suites, suite, rows, &mut progress)? {
-                    if report.tally.passed == 0 && report.failed.is_empty() {
-                        // It did not run: nothing has passed.
-                        failed.extend(first.iter().cloned());
-                    }
-                    failed.extend(report.failed);
-                }
-                failed
+                interop::run_again(&self.field(), self.suites, suite, rows, &mut progress)
             }
         };
+        // A row that cannot be run again has not passed.
+        let second = second.unwrap_or_else(|Failure(why)| {
+            println!("{}: {why}", done.part);
+            first.clone()
+        });
         let judged = judge(&first, &second);
         for row in &judged.flaky {
             let log = self.workspace.name(&done.rows.log_of(row));
@@ -67,7 +63,7 @@ impl Stage<'_> {
             let text = format!("failed twice: {} {row}", done.part);
             println!("{}", paint(Colour::Red, &text));
         }
-        Ok(judged)
+        judged
     }
 
     /// Runs failed tests once more, those of a program together. Returns the names of those that failed again.
