@@ -16,6 +16,7 @@ mod seeds;
 mod amqp;
 mod conformance;
 mod first_flight;
+mod holding;
 mod http;
 mod inspect;
 mod lanes;

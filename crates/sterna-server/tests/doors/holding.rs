@@ -1,14 +1,5 @@
 //! Publishers that wait for a reader whose queue is half full: at every door, on one shard and on two.
 
-#![allow(unreachable_pub, dead_code, reason = "the modules of one test binary")]
-
-#[path = "../amqp/client.rs"]
-mod client;
-#[path = "../fixture/mod.rs"]
-mod fixture;
-#[path = "../http/h3_client.rs"]
-mod h3_client;
-
 use std::collections::VecDeque;
 
 use sterna_broker::{Limits, NoStore, QueueFull, Store};
@@ -18,7 +9,7 @@ use sterna_net::TransportKind;
 use sterna_server::config::Config;
 use sterna_store::MemoryStore;
 
-use crate::client::{Client, Start};
+use crate::amqp_client::{Client, Start};
 use crate::fixture::{Broker, Peer, encode, everybodys, plain, publish};
 
 const V5: Version = Version::V5;
@@ -442,7 +433,7 @@ fn posts_wait_for_their_answers_until_a_reader_has_room() {
         let mut reader = Reader::on(&mut broker, 0, "reader", "t");
         let features = Features::default();
         let mut client =
-            h3_client::Client::connect_on(&mut broker, shards - 1, features, Vec::new());
+            crate::h3_client::Client::connect_on(&mut broker, shards - 1, features, Vec::new());
         let count = 3_000;
         let mut open = VecDeque::new();
         let (mut sent, mut rounds, mut has_waited) = (0, 0, false);
@@ -491,7 +482,7 @@ fn frames_of_webtransport_wait_until_a_reader_has_room() {
         datagrams: true,
         webtransport: true,
     };
-    let mut client = h3_client::Client::connect_with(&mut broker, features);
+    let mut client = crate::h3_client::Client::connect_with(&mut broker, features);
     let session = (client.engine)
         .connect_session("localhost", "/v1/topics/none", &[], &mut client.out)
         .expect("settings that allow it");
