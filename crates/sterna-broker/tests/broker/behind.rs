@@ -370,8 +370,6 @@ struct Storm {
     limits: Limits,
     random: Random,
     client: Option<Client>,
-    /// Whether it lost its consumer for what it holds of the log, and may not have read all since.
-    is_limited: bool,
     /// Whether it is written that the consumer has left.
     is_left_written: bool,
     counts: Vec<Counts>,
@@ -405,7 +403,6 @@ impl Storm {
             limits,
             random,
             client: None,
-            is_limited: false,
             is_left_written: false,
             counts: Vec::new(),
             unread: BTreeSet::new(),
@@ -445,7 +442,6 @@ impl Storm {
                 Qos::AtLeastOnce,
             );
             self.counts.push(match self.client {
-                Some(_) if self.is_limited => Counts::Maybe,
                 Some(_) => Counts::No,
                 None if self.is_left_written => Counts::Yes,
                 None => Counts::Unwritten,
@@ -471,7 +467,7 @@ impl Storm {
             });
             assert!(
                 is_due,
-                "{number} is lost, which counts {:?}, is unread {}, sent {}, settled {}, again {}, with {:?} {:?} limited {}: {lists:?}",
+                "{number} is lost, which counts {:?}, is unread {}, sent {}, settled {}, again {}, with {:?} {:?}: {lists:?}",
                 self.counts[number as usize],
                 self.unread.contains(&number),
                 self.sent.iter().any(|(_, sent)| *sent == number),
@@ -479,7 +475,6 @@ impl Storm {
                 self.again.contains(&number),
                 self.limits.queue_full,
                 self.client,
-                self.is_limited,
             );
             assert!(
                 self.unread.remove(&number) || self.again.remove(&number),
@@ -492,17 +487,6 @@ impl Storm {
         let unread = self.unread.union(&self.again).copied();
         let counts = |number: &u32| self.counts[*number as usize] > Counts::No;
         unread.filter(counts).collect()
-    }
-
-    /// The store has little room left, for a while.
-    fn press(&mut self) {
-        let end = self.counts.len() as u64 + 1;
-        let before = 1 + self.random.below(end);
-        self.store.set_pressed_before(before);
-        self.pass();
-        if self.random.below(2) == 0 {
-            self.store.set_pressed_before(1);
-        }
     }
 
     fn open(&mut self) {
@@ -570,12 +554,6 @@ impl Storm {
     fn pass(&mut self) {
         let seconds = 1 + self.random.below(20) as u32;
         pass(&mut self.cluster, seconds);
-        if let Some(client) = self.client
-            && self.cluster.was_evicted(client)
-        {
-            self.client = None;
-            self.is_limited = true;
-        }
         self.check_losses();
         self.is_left_written = true;
         self.unwritten_is(Counts::Yes);
@@ -619,15 +597,7 @@ impl Storm {
     }
 
     fn step(&mut self) {
-        let step = self.random.below(20);
-        if std::env::var_os("STERNA_MODEL_TRACE").is_some() {
-            let published = self.counts.len();
-            eprintln!(
-                "{step} with {published}, {:?}, sent {:?}",
-                self.client, self.sent
-            );
-        }
-        match step {
+        match self.random.below(20) {
             0..=6 => self.publish(),
             7..=9 => self.open(),
             10..=12 => {
@@ -636,7 +606,6 @@ impl Storm {
             }
             13..=15 => self.settle(),
             16..=17 => self.close(),
-            18 if self.random.below(3) == 0 => self.press(),
             18 => self.pass(),
             _ if self.random.below(3) == 0 => self.restart(),
             _ => {}

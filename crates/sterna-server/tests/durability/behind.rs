@@ -3,7 +3,7 @@
 use sterna_amqp::link::AttachOptions;
 use sterna_amqp::performatives::Role;
 use sterna_mqtt::packet::{Connect, Publish};
-use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, PublishProperties, QoS, Version};
+use sterna_mqtt::{Packet, PacketId, Property, QoS, Version};
 
 use crate::amqp::durable;
 use crate::amqp_client::Client as AmqpClient;
@@ -109,6 +109,7 @@ fn a_session_of_mqtt_that_is_behind_gets_all_when_it_comes_back() {
         let store = Held::new();
         let mut broker = store.broker(&config(), 1);
         let reader = connect(&mut broker);
+        assert_eq!(broker.told(reader, V5), ["CONNACK Success"]);
         broker.subscribe(reader, V5, "kept/#", QoS::AtLeastOnce);
         publish_all(&mut broker, 0..BEHIND);
         match end {
@@ -129,6 +130,7 @@ fn a_thousand_in_flight_and_many_that_wait_arrive_after_a_restart() {
         let store = Held::new();
         let mut broker = store.broker(&config(), 1);
         let reader = connect(&mut broker);
+        assert_eq!(broker.told(reader, V5), ["CONNACK Success"]);
         broker.subscribe(reader, V5, "kept/#", QoS::AtLeastOnce);
         publish_all(&mut broker, 0..1_900);
         let mut broker = after(broker, &store, end);
