@@ -150,7 +150,7 @@ async fn early_data_rides_in_the_first_datagram() {
         panic!("not connected");
     };
     assert_eq!(connected.early_data, EarlyData::Accepted);
-    let seen = path.seen();
+    let seen = path.seen_of_newest();
     let first_answer = seen.iter().position(|datagram| !datagram.up).unwrap();
     let flight: Vec<usize> = seen[..first_answer].iter().map(|one| one.bytes).collect();
     assert_eq!(flight, [1200], "{seen:#?}");
