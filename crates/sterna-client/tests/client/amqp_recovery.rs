@@ -429,7 +429,7 @@ async fn visit(options: &Options) -> EarlyData {
 /// The flights until the first acceptance: datagrams of the client before each time the server speaks
 /// again.
 fn first_flight(path: &Path) -> Vec<usize> {
-    let seen = path.seen();
+    let seen = path.seen_of_newest();
     let answer = seen.iter().position(|datagram| !datagram.up).unwrap();
     seen[..answer]
         .iter()

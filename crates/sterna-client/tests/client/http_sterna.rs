@@ -254,7 +254,7 @@ async fn the_first_message_of_a_resumed_client_is_in_the_first_datagram() {
     path.seen();
     let again = Client::new(broker.options(url)).unwrap();
     soon(again.publish(message("early", "3"))).await.unwrap();
-    let seen = path.seen();
+    let seen = path.seen_of_newest();
     let connected = soon(again.connected()).await.unwrap();
     assert_eq!(connected.early_data, EarlyData::Accepted);
     assert_eq!(

@@ -74,6 +74,15 @@ impl Path {
     pub(crate) fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
+
+    /// The same without the last words of earlier connections: what the newest client has to do with.
+    pub(crate) fn seen_of_newest(&self) -> Vec<Seen> {
+        let mut seen = self.seen();
+        if let Some(newest) = seen.last().map(|datagram| datagram.client) {
+            seen.retain(|datagram| datagram.client == newest);
+        }
+        seen
+    }
 }
 
 async fn forward(
