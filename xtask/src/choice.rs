@@ -122,6 +122,11 @@ impl Choice {
                 return Err(Failure::new(why));
             }
             choice.before = record.passed();
+            let (parts, suites) = (&choice.parts, &choice.suites);
+            choice.before.retain(|name, _| {
+                parts.iter().any(|part| part.name == *name)
+                    || suites.iter().any(|suite| suite.part() == *name)
+            });
             let before = &choice.before;
             choice.parts.retain(|part| !before.contains_key(&part.name));
             choice

@@ -43,7 +43,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     }
     if !choice.before.is_empty() {
         println!(
-            "{} parts have passed for this commit before\n",
+            "parts that have passed for this commit before: {}\n",
             choice.before.len()
         );
     }
