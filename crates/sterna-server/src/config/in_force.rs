@@ -114,7 +114,7 @@ mod tests {
         let config = load(Some(&file), [(variable.clone(), "7".to_owned())]).unwrap();
         let said = |name: &str| -> Vec<String> {
             let setting = settings().into_iter().find(|it| it.name() == name).unwrap();
-            let found = config.in_force(&setting, Some(&file), &[variable.clone()]);
+            let found = config.in_force(&setting, Some(&file), std::slice::from_ref(&variable));
             let found = found.into_iter().map(|it| {
                 let place = it.place.to_string();
                 let place = place.replace(&file.display().to_string(), "f");

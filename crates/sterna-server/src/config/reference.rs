@@ -143,7 +143,7 @@ fn size(key: &str, value: &str) -> Option<String> {
     };
     let (unit, name) = units
         .iter()
-        .find(|(unit, _)| number >= *unit && number % unit == 0)?;
+        .find(|(unit, _)| number >= *unit && number.is_multiple_of(*unit))?;
     Some(format!("{} {name}", number / unit))
 }
 
@@ -204,11 +204,11 @@ pub fn find(name: &str) -> Result<Found, Option<String>> {
         let found: Vec<Setting> = all.iter().filter(|it| is_meant(it)).cloned().collect();
         (!found.is_empty()).then_some(found)
     };
-    let named = || matches(&|it| it.name() == name).map(Found::Named);
+    let exact = || matches(&|it| it.name() == name).map(Found::Named);
     let section = || matches(&|it| it.section == name && !name.is_empty()).map(Found::Below);
     let key = || matches(&|it| it.key == name).map(Found::Named);
     let prefix = || matches(&|it| it.name().starts_with(name)).map(Found::Below);
-    let found = named().or_else(section).or_else(key).or_else(prefix);
+    let found = exact().or_else(section).or_else(key).or_else(prefix);
     found.ok_or_else(|| {
         let names = (all.iter()).flat_map(|it| [it.name(), it.key.to_owned(), it.section.clone()]);
         let names: Vec<String> = names.collect();

@@ -243,14 +243,15 @@ pub(super) fn keep_value<T: Clone + PartialEq>(
 }
 
 /// The same, where only one of both has a value.
-pub(super) fn keep_presence<T: Clone + PartialEq>(
+pub(super) fn keep_presence<T: Clone>(
     own: &mut Option<T>,
-    in_force: &Option<T>,
+    in_force: Option<&T>,
     name: impl FnOnce() -> String,
     kept: &mut Vec<String>,
 ) {
     if own.is_some() != in_force.is_some() {
-        keep_value(own, in_force, name, kept);
+        kept.push(name());
+        *own = in_force.cloned();
     }
 }
 
@@ -359,7 +360,7 @@ macro_rules! settings {
     };
     (@keep presence [$type:ty] $own:expr, $in_force:expr, $name:ident $kept:ident ($key:expr)) => {
         let of = || $crate::config::table::join($name, $key);
-        $crate::config::table::keep_presence($own, $in_force, of, $kept);
+        $crate::config::table::keep_presence($own, $in_force.as_ref(), of, $kept);
     };
 
     (
