@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::load::line_of;
+use super::load::{line_of, text_of};
 use super::{Config, Listener, Setting};
 
 /// Where a value comes from.
@@ -47,7 +47,7 @@ impl Config {
         file: Option<&Path>,
         variables: &[String],
     ) -> Vec<InForce> {
-        let text = file.and_then(|file| std::fs::read_to_string(file).ok());
+        let text = text_of(file);
         let set: toml::Table = (text.as_deref())
             .and_then(|text| text.parse().ok())
             .unwrap_or_default();

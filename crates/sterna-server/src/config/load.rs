@@ -88,7 +88,7 @@ pub fn located(
     environment: impl IntoIterator<Item = (String, String)>,
 ) -> ConfigError {
     let variables: Vec<String> = environment.into_iter().map(|(name, _)| name).collect();
-    let text = file.and_then(|file| std::fs::read_to_string(file).ok());
+    let text = text_of(file);
     let place = |problem: &str| {
         let end = problem.find(|c: char| !(c.is_ascii_alphanumeric() || "._".contains(c)));
         let setting = problem[..end.unwrap_or(problem.len())].trim_end_matches('.');
@@ -113,6 +113,11 @@ pub fn located(
         None => problem,
     };
     ConfigError::Problems(problems.into_iter().map(with_place).collect())
+}
+
+/// The text of a configuration file; `None` where there is none that can be read.
+pub(super) fn text_of(file: Option<&Path>) -> Option<String> {
+    std::fs::read_to_string(file?).ok()
 }
 
 /// The line of a setting, or of an entry of a list by its number; lines and entries are counted from 1.
