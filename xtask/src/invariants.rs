@@ -4,6 +4,7 @@ mod arrows;
 mod blocking;
 mod layers;
 mod limits;
+mod links;
 mod packages;
 mod prose;
 mod text;
@@ -117,6 +118,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
             text::machine_paths(workspace, &tracked),
         ),
         prose::long_sentences(workspace, &tracked)?,
+        Rule::new(
+            "links between pages lead to a heading",
+            links::broken(workspace, &tracked)?,
+        ),
         Rule::new(
             "comments begin with the thing",
             prose::open_subjects(&files),
