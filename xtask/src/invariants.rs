@@ -4,6 +4,7 @@ mod arrows;
 mod blocking;
 mod layers;
 mod limits;
+mod links;
 mod packages;
 mod prose;
 mod text;
@@ -122,6 +123,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
         Rule::new(
             "each fragment of the changelog is one sentence",
             changelog::malformed(workspace, &tracked)?,
+        ),
+        Rule::new(
+            "links between pages lead to a heading",
+            links::broken(workspace, &tracked)?,
         ),
         Rule::new(
             "comments begin with the thing",

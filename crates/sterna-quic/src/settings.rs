@@ -1,9 +1,15 @@
 //! The settings, and changes on top of a profile's.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::choice::{Cipher, CongestionControl, KeyShare};
 use crate::profile::Profile;
+use crate::transport::{
+    MAX_ACK_DELAY_MS, MAX_PATH_MEMORY_MS, MAX_PAYLOAD_BYTES, MAX_STREAMS, MAX_TIME_MS,
+    MAX_WINDOW_BYTES, MIN_PAYLOAD_BYTES,
+};
 
 /// A value of a setting as text: on the command line, and as TOML.
 trait Value: Sized {
@@ -81,10 +87,10 @@ named!(
     Cipher, "auto, aes or chacha20";
 );
 
-/// Writes the list of settings once and makes of it the structure, its optional twin, and the access
-/// by name.
+/// Writes the list of settings once, with their ranges, and makes of it the structure, its optional twin, the
+/// check of the ranges, and the access by name.
 macro_rules! settings {
-    ($($(#[$doc:meta])+ $name:ident: $type:ty,)+) => {
+    ($($(#[$doc:meta])+ $name:ident: $type:ty $(= $range:expr)?,)+) => {
         /// The settings of a QUIC connection, for either end.
         ///
         /// Missing fields of a TOML table are those of [`Profile::Default`]; unknown ones are errors.
@@ -125,6 +131,37 @@ macro_rules! settings {
                     $(stringify!($name) => Some(self.$name.toml()),)+
                     _ => None,
                 }
+            }
+
+            /// The least and the greatest value of a setting as TOML writes them. `None` for an unknown setting, and
+            /// for one whose values are bounded by their type or by other settings alone.
+            #[must_use]
+            pub fn range(name: &str) -> Option<(String, String)> {
+                $($(if name == stringify!($name) {
+                    let range: RangeInclusive<$type> = $range;
+                    return Some((range.start().toml(), range.end().toml()));
+                })?)+
+                None
+            }
+
+            /// A sentence for each value out of its range, beginning with the setting's name. [`Settings::check`]
+            /// finds these and more.
+            #[must_use]
+            pub fn range_problems(&self) -> Vec<String> {
+                let mut problems = Vec::new();
+                $($({
+                    let range: RangeInclusive<$type> = $range;
+                    if !range.contains(&self.$name) {
+                        problems.push(format!(
+                            "{} must be from {} to {}, not {}",
+                            stringify!($name),
+                            range.start(),
+                            range.end(),
+                            self.$name
+                        ));
+                    }
+                })?)+
+                problems
             }
 
             /// Every setting's name with its value as TOML writes it.
@@ -206,24 +243,24 @@ settings! {
     /// packet of the handshake is sent more than once. At a real round trip of 2 s a client sent
     /// six Initial datagrams of 1,200 bytes with 100 ms here. It sent four with 333 ms, and two
     /// with 1,500 ms. If it is more, a lost first packet is noticed later.
-    initial_rtt_ms: u32,
+    initial_rtt_ms: u32 = 1..=60_000,
 
     /// Longest handshake, in milliseconds: at least three times `initial_rtt_ms`, at most an hour.
     /// Default: 30,000. The driver keeps this time, not the library.
-    handshake_timeout_ms: u32,
+    handshake_timeout_ms: u32 = 1..=3_600_000,
 
     /// Time without an arriving packet after which a connection is dropped without a word, in milliseconds; 0 is never.
     /// The smaller value of the two ends counts (RFC 9000, section 10.1). Default: 3,600,000 (1 h).
     ///
     /// Short ones make sleeping devices shake hands again; long ones keep the state of devices that
     /// have gone. With 0 only the message protocol's keep alive finds those.
-    idle_timeout_ms: u64,
+    idle_timeout_ms: u64 = 0..=MAX_TIME_MS,
 
     /// Time without traffic after which a PING is sent, in milliseconds; 0 is never, the default.
     /// Must be less than `idle_timeout_ms`. It keeps network address translators and firewalls from
     /// forgetting the device, and wakes its radio each time. One end is enough. Connections survive
     /// a forgotten binding if the device speaks first.
-    keep_alive_interval_ms: u64,
+    keep_alive_interval_ms: u64 = 0..=MAX_TIME_MS,
 
     /// Whether the peer is asked to acknowledge as the next two settings say
     /// (draft-ietf-quic-ack-frequency). Peers without the extension go on as RFC 9000 says: every
@@ -233,7 +270,7 @@ settings! {
     /// Packets that the peer may leave unacknowledged, 0 to 1,000: with 9, every tenth is
     /// acknowledged at once. Default: 1 (RFC 9000, section 13.2.2). Many save the peer's uplink and
     /// battery, and make the sender's bursts longer and its loss detection slower.
-    ack_eliciting_threshold_packets: u32,
+    ack_eliciting_threshold_packets: u32 = 0..=1_000,
 
     /// Longest delay of the peer's acknowledgements, in milliseconds, 1 to 16,383. Default: 25; the
     /// profiles with `ack_frequency` have half their typical round trip.
@@ -242,33 +279,33 @@ settings! {
     /// 25 ms, whichever is more. It raises it to the peer's minimum. It never sets the transport
     /// parameter `max_ack_delay`. So an end acknowledges later than 25 ms only if its *peer*
     /// requested it. With both ends on the same profile, both do.
-    max_ack_delay_ms: u32,
+    max_ack_delay_ms: u32 = 1..=MAX_ACK_DELAY_MS,
 
     /// Share of the granted streams, in percent, 1 to 100, after whose use the peer is granted more
     /// (MAX_STREAMS). Default: 50. Small values send many frames; with 100 the peer waits a round
     /// trip each time. The driver does this: the library alone would announce every eighth part.
-    stream_credit_watermark_percent: u8,
+    stream_credit_watermark_percent: u8 = 1..=100,
 
     /// Bidirectional streams that a client may have open at once, at first. Default: 5, the number
     /// that common clients open by themselves. Each costs the server about 50 bytes per connection.
     /// Server only.
-    initial_bidirectional_streams: u32,
+    initial_bidirectional_streams: u32 = 0..=MAX_STREAMS,
 
     /// Limit of that number's growth, which doubles as the client uses them; at most 65,535.
     /// Default: 256.
-    max_bidirectional_streams: u32,
+    max_bidirectional_streams: u32 = 0..=MAX_STREAMS,
 
-    /// Unidirectional streams that a client may have open at once, at first. Default: 3, the number
-    /// that HTTP/3 needs (RFC 9114, section 6.2). Server only.
-    initial_unidirectional_streams: u32,
+    /// Unidirectional streams that a client may have open at once, at first. Default: 5: three that
+    /// HTTP/3 needs (RFC 9114, section 6.2), and some of WebTransport. Server only.
+    initial_unidirectional_streams: u32 = 0..=MAX_STREAMS,
 
     /// Limit of that number's growth; at most 65,535. Default: 256.
-    max_unidirectional_streams: u32,
+    max_unidirectional_streams: u32 = 0..=MAX_STREAMS,
 
     /// Congestion window at the start, in bytes, 2,400 to 1,000,000. Default: 12,000 (ten datagrams;
     /// RFC 9002, section 7.2). A server needs 4,800 more than it lets answer early data, which makes
     /// 10,800 with the usual 6,000.
-    initial_window_bytes: u64,
+    initial_window_bytes: u64 = 2 * u64::from(MIN_PAYLOAD_BYTES)..=1_000_000,
 
     /// Algorithm of the congestion window. Default: `cubic`. `bbr` does not take random loss for
     /// congestion, but the library calls its version experimental.
@@ -276,11 +313,11 @@ settings! {
 
     /// Packets by which one may be overtaken before it counts as lost, 3 to 1,000. Default: 3
     /// (RFC 9002, section 6.1.1). More on paths that reorder.
-    packet_threshold: u32,
+    packet_threshold: u32 = 3..=1_000,
 
     /// Round trips after which an overtaken packet counts as lost, 1 to 10. Default: 1.125 (RFC 9002,
     /// section 6.1.2). More on paths whose delay jumps.
-    time_threshold: f64,
+    time_threshold: f64 = 1.0..=10.0,
 
     /// Search for datagrams larger than `initial_mtu_bytes` (RFC 8899). Default: no. It costs about
     /// 11 kB of padded probes per connection. It saves 28 bytes of header and a cipher tag per
@@ -289,39 +326,39 @@ settings! {
 
     /// Largest UDP payload that the search tries, in bytes, up to 65,527. Default: 1,452 (Ethernet
     /// with IPv6).
-    mtu_upper_bound_bytes: u16,
+    mtu_upper_bound_bytes: u16 = MIN_PAYLOAD_BYTES..=MAX_PAYLOAD_BYTES,
 
     /// Time between two searches, in milliseconds. Default: 600,000.
-    mtu_search_interval_ms: u64,
+    mtu_search_interval_ms: u64 = 1_000..=MAX_TIME_MS,
 
     /// UDP payload without a search, in bytes. At least 1,200, which is the default, and which
     /// every path of QUIC carries (RFC 9000, section 14). If the path carries less, losses show it.
-    initial_mtu_bytes: u16,
+    initial_mtu_bytes: u16 = MIN_PAYLOAD_BYTES..=MAX_PAYLOAD_BYTES,
 
     /// Largest UDP payload accepted from the peer, in bytes, 1,200 to 65,527. Default: 1,472
     /// (Ethernet). Sets the size of the receive buffers.
-    max_received_payload_bytes: u16,
+    max_received_payload_bytes: u16 = MIN_PAYLOAD_BYTES..=MAX_PAYLOAD_BYTES,
 
     /// Bytes that the peer may send on a stream ahead of our reading, 1,024 to 1 GiB. Also the limit
     /// for early data on a stream. Default: 131,072. Less than a path's rate times its round trip
     /// slows bulk down to one window per round trip.
-    stream_receive_window_bytes: u32,
+    stream_receive_window_bytes: u32 = 1_024..=MAX_WINDOW_BYTES,
 
     /// The same for a whole connection, at least as much as for a stream. Default: 262,144. A peer
     /// can make this end keep as much.
-    receive_window_bytes: u32,
+    receive_window_bytes: u32 = 1_024..=MAX_WINDOW_BYTES,
 
     /// Bytes per connection taken over from the application until they are acknowledged, 1,024 to
     /// 1 GiB. Default: 262,144.
-    send_window_bytes: u32,
+    send_window_bytes: u32 = 1_024..=MAX_WINDOW_BYTES,
 
     /// Buffer for unreliable datagrams (RFC 9221), each way, in bytes; 0 refuses them. Default:
     /// 65,536. When it is full, the oldest are dropped.
-    datagram_buffer_bytes: u32,
+    datagram_buffer_bytes: u32 = 0..=MAX_WINDOW_BYTES,
 
     /// Handshake bytes kept that arrived out of order, 4,096 (RFC 9000, section 7.5) to 1 MiB.
     /// Default: 16,384. A limit, not a reservation.
-    crypto_buffer_bytes: u32,
+    crypto_buffer_bytes: u32 = 4_096..=1 << 20,
 
     /// Group of the key share that a client sends first, and a server likes most. Default: `x25519`.
     /// `x25519mlkem768` needs a TLS library that has it.
@@ -332,16 +369,16 @@ settings! {
 
     /// Session tickets sent per connection, 0 to 16; each is good for one resumption and takes about
     /// 90 bytes. Default: 1. 0 turns resumption and early data off. Server only.
-    tickets: u8,
+    tickets: u8 = 0..=16,
 
     /// Address validation tokens (NEW_TOKEN) sent per connection, 0 to 16. Default: 0. Each spares a
     /// Retry under load, and costs about 90 bytes. Server only.
-    address_tokens: u8,
+    address_tokens: u8 = 0..=16,
 
     /// Lifetime of the memory of a path's round trip and congestion window, for a device that
     /// returns with a ticket (RFC 9959). In milliseconds, up to 7 days; 0 forgets them at once.
     /// Default: 3,600,000 (1 h).
-    path_memory_lifetime_ms: u64,
+    path_memory_lifetime_ms: u64 = 0..=MAX_PATH_MEMORY_MS,
 }
 
 impl Default for Settings {

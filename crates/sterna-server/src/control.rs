@@ -27,9 +27,9 @@ pub enum Order {
     Drain,
 }
 
-/// The result of an order. `Ok` has the names of sections of the configuration that stay unchanged
+/// The result of an order. `Ok` has the names of settings of the configuration that stay unchanged
 /// until a restart. `Err` has the reason of a refusal.
-pub type Obeyed = Result<Vec<&'static str>, String>;
+pub type Obeyed = Result<Vec<String>, String>;
 
 /// An order, and the way to answer it.
 pub struct OrderLetter {

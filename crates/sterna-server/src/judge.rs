@@ -2,7 +2,7 @@
 //!
 //! [`judge`] takes the known facts of a connection (its listener, its certificate, its address) and the client's claim.
 //! It answers with an [`Identity`] or a [`Refusal`], at once or later. A password is checked beside the shard, and the
-//! verdict comes by letter. The rule it keeps is in `docs/configuration.md`, "Who a client is":
+//! verdict comes by letter. The rule it keeps is in `docs/configuring.md`, "Who a client is":
 //!
 //! - Every proof that is shown must hold.
 //! - Proofs that name a user must name the same one.

@@ -227,7 +227,7 @@ impl key_refresh::Place for Live {
 
 impl Live {
     /// See [`Server::reload`](crate::Server::reload).
-    pub(crate) fn reload(&self, config: &Config) -> Result<Vec<&'static str>, String> {
+    pub(crate) fn reload(&self, config: &Config) -> Result<Vec<String>, String> {
         self.put_in_force(config, locked(&self.in_force))
     }
 
@@ -246,7 +246,7 @@ impl Live {
         config: &Config,
         // One reload at a time.
         mut in_force: MutexGuard<'_, InForce>,
-    ) -> Result<Vec<&'static str>, String> {
+    ) -> Result<Vec<String>, String> {
         let said = |problems: Vec<String>| problems.join("\n");
         config.check().map_err(said)?;
         let (next, unchanged) = config.after(&in_force.config);

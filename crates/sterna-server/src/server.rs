@@ -273,11 +273,11 @@ impl Server {
     /// which stay, and the new authentication. A change that would admit clients that are refused
     /// now needs an explicit setting.
     ///
-    /// Returns the names of sections that changed and need a restart.
+    /// Returns the names of settings that changed and need a restart.
     ///
     /// # Errors
     /// A sentence for the operator; the old configuration then stays in force as a whole.
-    pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, String> {
+    pub fn reload(&self, config: &Config) -> Result<Vec<String>, String> {
         self.live.reload(config)
     }
 

@@ -2,153 +2,105 @@
 
 use std::collections::HashSet;
 
-use serde::{Deserialize, Serialize};
-
 use super::Durability;
 
-/// Limits and settings of AMQP clients.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Amqp {
-    /// The broker's container-id.
-    pub container_id: String,
-    /// `HOST:PORT` of another broker, told to clients at shutdown as `amqp:connection:redirect`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server_reference: Option<String>,
-    /// Largest frame accepted, in bytes (max-frame-size), from 512.
-    pub maximum_frame_bytes: u32,
-    /// Sessions of one connection (channel-max, plus one).
-    pub maximum_sessions_per_connection: u16,
-    /// Links of one session (handle-max, plus one).
-    pub maximum_links_per_session: u32,
-    /// Longest name of a link, in bytes.
-    pub maximum_link_name_bytes: u32,
-    /// Longest container-id of a client, in bytes.
-    pub maximum_container_id_bytes: u32,
-    /// Unsettled deliveries of one link, in either direction.
-    pub maximum_unsettled_deliveries: u32,
-    /// Largest message accepted, in bytes (max-message-size).
-    pub maximum_message_bytes: u64,
-    /// Bytes of all messages of one connection of which only parts have arrived.
-    pub maximum_assembling_bytes: u64,
-    /// Transfers that a session may send before the broker renews its window (incoming-window).
-    pub incoming_window: u32,
-    /// Credit that each sending link is given, and renewed when half of it is used.
-    pub link_credit: u32,
-    /// Longest silence of a client on TCP, TLS or WebSocket, in milliseconds (idle-time-out). After
-    /// twice this it is disconnected. 0: any. On QUIC the transport notices a dead client.
-    pub idle_timeout_ms: u32,
-    /// Bytes of one connection that wait for a decision about earlier ones.
-    pub maximum_held_bytes: u32,
-    /// Further prefixes of addresses that name topics; `topic://` always does.
-    pub topic_prefixes: Vec<String>,
-    /// Further prefixes of addresses that name queues; `queue://` always does.
-    pub queue_prefixes: Vec<String>,
-    /// Whether a link that names a queue which is not there makes it.
-    pub queues_on_first_use: bool,
-    /// Queues in all.
-    pub maximum_queues: u32,
-    /// Queues that the links of one user may have made; clients without a name are one user.
-    pub maximum_queues_per_user: u32,
-    /// Failed deliveries after which a queue's message goes to its dead letters. 0: any number.
-    pub queue_maximum_deliveries: u16,
-    /// The queue for the dead letters of queues. These are messages that receivers reject, or whose
-    /// deliveries failed too often. Without this queue they are dropped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_dead_letter: Option<String>,
-    /// The longest time that a queue holds a message until it is due, in seconds; longer ones are
-    /// shortened.
-    pub queue_maximum_delay_s: u32,
-    /// Whether queues deliver messages of a higher priority first.
-    pub queue_priorities: bool,
-    /// Longest time that a source outlives its link, in seconds (timeout; 4,294,967,295 also allows
-    /// `never`).
-    pub maximum_source_timeout_s: u32,
-    /// Time that the unsettled deliveries of a client's sending link are remembered when its connection
-    /// is lost, in seconds.
-    pub suspended_link_timeout_s: u32,
-    /// Sending links whose unsettled deliveries are remembered, on all connections.
-    pub maximum_suspended_links: u32,
-    /// Bytes of the unsettled deliveries of such links, as the account of memory counts them. Beyond
-    /// that, those that would be forgotten first are forgotten.
-    pub maximum_suspended_bytes: u64,
-    /// Transactions of one connection at a time.
-    pub maximum_transactions: u32,
-    /// Messages and outcomes in one transaction.
-    pub maximum_transaction_deliveries: u32,
-    /// Bytes of the messages in one transaction.
-    pub maximum_transaction_bytes: u64,
-    /// Longest selector, in bytes.
-    pub maximum_selector_bytes: u32,
-    /// Message annotations of one message after a receiver has modified them, in bytes. Modifications
-    /// that lead to more are not kept.
-    pub maximum_modified_annotations_bytes: u32,
-    /// Queues that are there from the start.
-    #[serde(rename = "queue")]
-    pub queues: Vec<Queue>,
+settings! {
+    /// Limits and features for AMQP clients; see [AMQP](amqp.md).
+    #[derive(Eq)]
+    pub struct Amqp {
+        /// The broker's container-id.
+        reload container_id: String = "sterna".to_owned();
+        /// Another broker, as `HOST:PORT`, told to clients at shutdown: `amqp:connection:redirect` instead of
+        /// `amqp:connection:forced`.
+        reload server_reference: Option<String>;
+        /// Largest frame accepted (max-frame-size). Larger ones end the connection (`amqp:connection:framing-error`).
+        reload maximum_frame_bytes: u32 = 64 << 10, within u64::from(sterna_amqp::MIN_MAX_FRAME_BYTES)..;
+        /// Sessions of one connection (channel-max plus 1).
+        reload maximum_sessions_per_connection: u16 = 256, within 1..;
+        /// Links of one session (handle-max plus 1), and sources of a connection that are detached and not closed.
+        reload maximum_links_per_session: u32 = 256, within 1..;
+        /// Longest name of a link.
+        reload maximum_link_name_bytes: u32 = 1024;
+        /// Longest container-id of a client.
+        reload maximum_container_id_bytes: u32 = 256;
+        /// Unsettled deliveries of one link, in either direction.
+        reload maximum_unsettled_deliveries: u32 = 2048, within 1..;
+        /// Largest message accepted (max-message-size). Larger ones end the link (`amqp:link:message-size-exceeded`).
+        reload maximum_message_bytes: u64 = 64 << 20;
+        /// Bytes of all incomplete messages of one connection.
+        reload maximum_assembling_bytes: u64 = 128 << 20;
+        /// Transfers that a session may send before the broker renews its window (incoming-window).
+        reload incoming_window: u32 = 2048, within 1..;
+        /// Credit of each sending link, renewed when half of it is used.
+        reload link_credit: u32 = 256, within 1..;
+        /// Longest silence of a client on TCP, TLS or WebSocket (idle-time-out). After twice this it is disconnected.
+        /// 0: any. On QUIC the transport says who lives.
+        reload idle_timeout_ms: u32 = 60_000;
+        /// Bytes kept of a client about which something is still being decided.
+        reload maximum_held_bytes: u32 = 64 << 10;
+        /// Prefixes of addresses that name topics, beside `topic://`.
+        reload topic_prefixes: Vec<String>;
+        /// Prefixes of addresses that name queues, beside `queue://`. An empty one makes every plain name a queue
+        /// ([AMQP](amqp.md#addresses)).
+        reload queue_prefixes: Vec<String>;
+        /// Whether a link makes the queue that it names, where there is none.
+        reload queues_on_first_use: bool = true;
+        /// Queues in all.
+        reload maximum_queues: u32 = 10_000;
+        /// Queues that the links of one user have made. Clients without a name are one user.
+        reload maximum_queues_per_user: u32 = 1_000;
+        /// Failed deliveries after which a message goes to the dead letters, for queues without `maximum_deliveries`.
+        /// 0: any number.
+        restart queue_maximum_deliveries: u16 = 0;
+        /// Queue of dead letters, for queues without `dead_letter`. They are messages that receivers reject, or whose
+        /// deliveries failed too often. Without either setting they are dropped and counted.
+        restart queue_dead_letter: Option<String>;
+        /// Longest time that a queue holds a message until it is due. Longer delays are shortened to it.
+        restart queue_maximum_delay_s: u32 = 7 * 24 * 3600;
+        /// Whether queues without `priorities` deliver messages of a higher priority first.
+        restart queue_priorities: bool = false;
+        /// Longest time that a source outlives its link (timeout). 4294967295 also allows `never`.
+        reload maximum_source_timeout_s: u32 = u32::MAX;
+        /// Time that the unsettled deliveries of a client's sending link are remembered when its connection is lost.
+        reload suspended_link_timeout_s: u32 = 60;
+        /// Sending links whose unsettled deliveries are remembered, on all connections.
+        reload maximum_suspended_links: u32 = 10_000;
+        /// Bytes of those deliveries, with the memory that each takes beside. Beyond it, those that would be
+        /// forgotten first are forgotten.
+        reload maximum_suspended_bytes: u64 = 16 << 20;
+        /// Transactions of one connection at a time.
+        reload maximum_transactions: u32 = 16;
+        /// Messages and outcomes in one transaction.
+        reload maximum_transaction_deliveries: u32 = 10_000;
+        /// Bytes of the messages in one transaction.
+        reload maximum_transaction_bytes: u64 = 16 << 20;
+        /// Longest selector.
+        reload maximum_selector_bytes: u32 = 8192;
+        /// Message annotations of one message after a receiver returned it as `modified`. Annotations that lead to more
+        /// are not kept.
+        reload maximum_modified_annotations_bytes: u32 = 4096;
+        /// Queues that are there from the start.
+        section queues as "queue": Vec<Queue>;
+    }
 }
 
-/// A queue that is there from the start.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Queue {
-    /// Name of the queue: its address after `queue/`.
-    pub name: String,
-    /// Topic filter of the queue, instead of the topic `queue/NAME`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub filter: Option<String>,
-    /// Overrides `amqp.queue_maximum_deliveries`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub maximum_deliveries: Option<u16>,
-    /// Overrides `amqp.queue_dead_letter`; empty for none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dead_letter: Option<String>,
-    /// Overrides `amqp.queue_priorities`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priorities: Option<bool>,
-    /// Least durability for which acknowledgements of the queue's messages wait. The stricter of
-    /// this and the listener's holds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub durability: Option<Durability>,
-}
-
-impl Default for Amqp {
-    fn default() -> Self {
-        Self {
-            container_id: "sterna".to_owned(),
-            server_reference: None,
-            maximum_frame_bytes: 64 << 10,
-            maximum_sessions_per_connection: 256,
-            maximum_links_per_session: 256,
-            maximum_link_name_bytes: 1024,
-            maximum_container_id_bytes: 256,
-            maximum_unsettled_deliveries: 2048,
-            maximum_message_bytes: 64 << 20,
-            maximum_assembling_bytes: 128 << 20,
-            incoming_window: 2048,
-            link_credit: 256,
-            idle_timeout_ms: 60_000,
-            maximum_held_bytes: 64 << 10,
-            topic_prefixes: Vec::new(),
-            queue_prefixes: Vec::new(),
-            queues_on_first_use: true,
-            maximum_queues: 10_000,
-            maximum_queues_per_user: 1_000,
-            queue_maximum_deliveries: 0,
-            queue_dead_letter: None,
-            queue_maximum_delay_s: 7 * 24 * 3600,
-            queue_priorities: false,
-            maximum_source_timeout_s: u32::MAX,
-            suspended_link_timeout_s: 60,
-            maximum_suspended_links: 10_000,
-            maximum_suspended_bytes: 16 << 20,
-            maximum_transactions: 16,
-            maximum_transaction_deliveries: 10_000,
-            maximum_transaction_bytes: 16 << 20,
-            maximum_selector_bytes: 8192,
-            maximum_modified_annotations_bytes: 4096,
-            queues: Vec::new(),
-        }
+settings! {
+    /// Queues that are there from the start; see [AMQP](amqp.md).
+    #[derive(Eq)]
+    pub struct Queue {
+        /// Name of the queue: its address after `queue/`.
+        restart name: String, said "required";
+        /// Topic filter of the messages that the queue takes.
+        restart filter: Option<String>, said "the topic `queue/NAME`";
+        /// Failed deliveries after which a message is a dead letter. 0: any number.
+        restart maximum_deliveries: Option<u16>, said "as `amqp.queue_maximum_deliveries` says";
+        /// Queue that takes the dead letters. Empty: none.
+        restart dead_letter: Option<String>, said "as `amqp.queue_dead_letter` says";
+        /// Whether messages of a higher priority are delivered first.
+        restart priorities: Option<bool>, said "as `amqp.queue_priorities` says";
+        /// Durability for which acknowledgements of the queue's messages wait at least. The stricter of this and the
+        /// listener's holds.
+        restart durability: Option<Durability>, said "as the listener says";
     }
 }
 
@@ -166,26 +118,6 @@ impl Amqp {
         let mut problems = Vec::new();
         if self.server_reference.is_some() && self.redirect().is_none() {
             problems.push("amqp.server_reference is HOST:PORT".to_owned());
-        }
-        if self.maximum_frame_bytes < sterna_amqp::MIN_MAX_FRAME_BYTES {
-            problems.push("amqp.maximum_frame_bytes is at least 512".to_owned());
-        }
-        for (name, value) in [
-            (
-                "maximum_sessions_per_connection",
-                u32::from(self.maximum_sessions_per_connection),
-            ),
-            ("maximum_links_per_session", self.maximum_links_per_session),
-            ("incoming_window", self.incoming_window),
-            ("link_credit", self.link_credit),
-            (
-                "maximum_unsettled_deliveries",
-                self.maximum_unsettled_deliveries,
-            ),
-        ] {
-            if value == 0 {
-                problems.push(format!("amqp.{name} is at least 1"));
-            }
         }
         if self.container_id.is_empty() {
             problems.push("amqp.container_id is empty".to_owned());
@@ -224,28 +156,6 @@ impl Amqp {
             }
         }
         problems
-    }
-
-    /// Whether queues are declared, and made, as by other settings.
-    pub(crate) fn has_queues_of(&self, other: &Self) -> bool {
-        let rules = |amqp: &Self| {
-            (
-                amqp.queue_maximum_deliveries,
-                amqp.queue_dead_letter.clone(),
-                amqp.queue_priorities,
-                amqp.queue_maximum_delay_s,
-            )
-        };
-        self.queues == other.queues && rules(self) == rules(other)
-    }
-
-    /// Declares and makes queues as by other settings.
-    pub(crate) fn take_queues_of(&mut self, other: &Self) {
-        self.queues.clone_from(&other.queues);
-        self.queue_maximum_deliveries = other.queue_maximum_deliveries;
-        self.queue_dead_letter.clone_from(&other.queue_dead_letter);
-        self.queue_priorities = other.queue_priorities;
-        self.queue_maximum_delay_s = other.queue_maximum_delay_s;
     }
 
     /// The names of all queues that take dead letters.

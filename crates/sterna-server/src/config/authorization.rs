@@ -7,93 +7,82 @@ use super::{AddressPrefix, Durability, Limit};
 /// In a list of administrators: clients without a user name.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
-/// Rights of clients. The first rule that names the client and the topic decides.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Authorization {
-    /// Whether actions are allowed that no rule names.
-    pub default_allow: bool,
-    /// Permits `default_allow` also on addresses that other hosts reach.
-    pub allow_default_beyond_loopback: bool,
-    /// Users who may read topics about single clients (`$SYS/sterna/`), and delete topics in HTTP.
-    /// `anonymous` stands for clients without a user name.
-    pub admins: Vec<String>,
-    /// Groups whose users are administrators, too.
-    pub admin_groups: Vec<String>,
-    /// Groups of users, by which rules name them.
-    #[serde(rename = "group")]
-    pub groups: Vec<Group>,
-    /// Limits of users; the first one that names the user holds.
-    #[serde(rename = "limit")]
-    pub limits: Vec<Limit>,
-    /// Users whose rates are remembered while they are away, at most.
-    pub maximum_remembered_users: u32,
-    /// The rules, in order.
-    #[serde(rename = "rule")]
-    pub rules: Vec<Rule>,
-}
-
-impl Default for Authorization {
-    fn default() -> Self {
-        Self {
-            default_allow: true,
-            allow_default_beyond_loopback: false,
-            admins: Vec::new(),
-            admin_groups: Vec::new(),
-            groups: Vec::new(),
-            limits: Vec::new(),
-            maximum_remembered_users: 100_000,
-            rules: Vec::new(),
-        }
+settings! {
+    /// Rights of clients. The first rule that names the client and the topic decides: see
+    /// [Rules](configuring.md#rules).
+    #[derive(Eq)]
+    pub struct Authorization {
+        /// Whether actions are allowed that no rule names.
+        reload default_allow: bool = true;
+        /// Whether `default_allow` may hold on addresses that other hosts reach. Without it such a listener needs
+        /// `default_allow = false`, or a rule for every client and `#`.
+        reload allow_default_beyond_loopback: bool = false;
+        /// Users who may read all of `$SYS/`, also `$SYS/sterna/` about single clients. They may `DELETE` topics in
+        /// HTTP if no rule denies it, and have the role `admin` in the [admin API](admin.md#roles). `anonymous` stands
+        /// for clients without a user name: a broker without users needs it to have administrators.
+        reload admins: Vec<String>;
+        /// Groups whose users are administrators, too.
+        reload admin_groups: Vec<String>;
+        /// Users whose [rates](configuring.md#limits-of-users) are remembered while they are away.
+        reload maximum_remembered_users: u32 = 100_000;
+        /// Groups of users, by which rules name them.
+        section groups as "group": Vec<Group>;
+        /// The rules, in order.
+        section rules as "rule": Vec<Rule>;
+        /// Limits of users; the first one that names the user holds.
+        section limits as "limit": Vec<Limit>;
     }
 }
 
-/// A group of users.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Group {
-    /// Name of the group in rules.
-    pub name: String,
-    /// User names.
-    pub users: Vec<String>,
+settings! {
+    /// Groups of users, for rules, limits and roles. Each group that one of them names needs an entry.
+    #[derive(Eq)]
+    pub struct Group {
+        /// Name of the group in rules, limits and roles.
+        reload name: String, said "required";
+        /// Users of the group, named one by one. It needs none if tokens or the webhook give the group.
+        reload users: Vec<String>;
+    }
 }
 
-/// One rule.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rule {
-    /// User names; `*` is every client that named itself, empty is every client.
-    pub users: Vec<String>,
-    /// Groups, whose users the rule names, too. Empty beside empty `users` is every client.
-    pub groups: Vec<String>,
-    /// Client identifiers; empty is every client.
-    pub clients: Vec<String>,
-    /// Addresses and prefixes from which clients speak; empty is every address.
-    pub addresses: Vec<AddressPrefix>,
-    /// Transports over which clients speak; empty is every one.
-    pub transports: Vec<TransportName>,
-    /// Only administrators (true), or only others (false).
-    pub admin: Option<bool>,
-    /// Only messages with (true) or without (false) the retain flag.
-    pub retain: Option<bool>,
-    /// Only messages of these qualities of service; empty is every one.
-    pub qos: Vec<u8>,
-    /// Only messages in early data (true), or only others (false).
-    pub early_data: Option<bool>,
-    /// `allow`, `deny`, or `ask` the webhook.
-    pub effect: Effect,
-    /// `publish`, `subscribe`, `delete`. Empty, a rule that allows means the first two, and one that
-    /// denies all.
-    pub actions: Vec<ActionName>,
-    /// Topic filters; `%u` and `%c` stand for the user name and the client identifier.
-    pub topics: Vec<String>,
-    /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm. As early data it
-    /// then does not wait for the handshake.
-    pub idempotent: bool,
-    /// Least durability for which acknowledgements of messages wait that this rule allows. The
-    /// stricter of this and the listener's holds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub durability: Option<Durability>,
+settings! {
+    /// Rules. All conditions of a rule must hold, and the first rule that matches decides. [Rules](configuring.md#rules)
+    /// has examples.
+    #[derive(Eq)]
+    pub struct Rule {
+        /// Topic filters. `%u` and `%c` stand for the user name and the client identifier.
+        reload topics: Vec<String>, said "required";
+        /// User names. `*` is every client with a name.
+        reload users: Vec<String>, said "every client";
+        /// Names of groups. A rule with `users` and `groups` is for all of them.
+        reload groups: Vec<String>;
+        /// Client identifiers.
+        reload clients: Vec<String>, said "every client";
+        /// Decision of the rule. `ask`: the [webhook](webhook.md#what-a-client-may-do) decides.
+        reload effect: Effect = Effect::Allow;
+        /// Actions that the rule is about. `delete` is `DELETE` of a topic in HTTP, which ends everybody's
+        /// subscriptions to it.
+        reload actions: Vec<ActionName>, said "`publish` and `subscribe`; with `deny` also `delete`";
+        /// Addresses and prefixes from which clients speak: `192.0.2.7`, `10.0.0.0/8`, `2001:db8::/32`.
+        reload addresses: Vec<AddressPrefix>, said "every address";
+        /// Transports over which clients speak. `quic` includes HTTP/3 and WebTransport.
+        reload transports: Vec<TransportName>, said "every one";
+        /// Whether only administrators are meant (true), or only others (false).
+        reload admin: Option<bool>, said "every client";
+        /// Whether only messages with the retain flag are meant (true), or only others (false).
+        reload retain: Option<bool>, said "every message";
+        /// Qualities of service of messages: 0, 1, 2.
+        reload qos: Vec<u8>, said "every one";
+        /// Whether only messages in early data are meant (true), or only others (false).
+        reload early_data: Option<bool>, said "every message";
+        /// Durability for which acknowledgements of messages wait at least that this rule allows. The strictest of
+        /// listener, rule and [queues](durability.md#when-an-acknowledgement-leaves) wins. Only for a rule that allows
+        /// to publish.
+        reload durability: Option<Durability>;
+        /// Whether messages of QoS 0 that this rule allows may take effect twice without harm. As early data they then
+        /// do not wait for the handshake (see `quic.early_data`).
+        reload idempotent: bool = false;
+    }
 }
 
 impl Rule {

@@ -1,87 +1,21 @@
 //! From one configuration to the next while connections live.
 
 use super::Config;
+use super::table::Nested as _;
 
 impl Config {
     /// The configuration that a reload would put in force: this one, with the settings of `old` that cannot change at
     /// run time. The second value names those that differ.
     #[must_use]
-    pub(crate) fn after(&self, old: &Self) -> (Self, Vec<&'static str>) {
+    pub(crate) fn after(&self, old: &Self) -> (Self, Vec<String>) {
         let mut next = self.clone();
-        let mut unchanged = Vec::new();
-        let mut keep = |name, differs: bool| {
-            if differs {
-                unchanged.push(name);
-            }
-        };
-        keep(
-            "listener",
-            self.listeners_in_force() != old.listeners_in_force(),
-        );
-        next.listeners.clone_from(&old.listeners);
-        keep("shards", self.shards != old.shards);
-        next.shards = old.shards;
-        keep("data_directory", self.data_directory != old.data_directory);
-        next.data_directory.clone_from(&old.data_directory);
-        keep("broker", self.broker != old.broker);
-        next.broker.clone_from(&old.broker);
-        keep("store", !self.store.is_opened_like(&old.store));
-        next.store.clone_from(&old.store);
-        next.store.take_reloaded(&self.store);
-        keep("cluster", self.cluster != old.cluster);
-        next.cluster.clone_from(&old.cluster);
-        keep("amqp.queue", !self.amqp.has_queues_of(&old.amqp));
-        next.amqp.take_queues_of(&old.amqp);
-        keep("network", self.network != old.network);
-        next.network.clone_from(&old.network);
-        // The transports' announcements must stay true.
-        keep("mqtt.datagrams", self.mqtt.datagrams != old.mqtt.datagrams);
-        next.mqtt.datagrams = old.mqtt.datagrams;
-        keep("quic", self.quic != old.quic);
-        next.quic.clone_from(&old.quic);
-        keep(
-            "passwords.threads",
-            self.passwords.threads != old.passwords.threads,
-        );
-        next.passwords.threads = old.passwords.threads;
-        keep("sys", self.sys != old.sys);
-        next.sys.clone_from(&old.sys);
-        keep("otlp", self.otlp != old.otlp);
-        next.otlp.clone_from(&old.otlp);
-        keep("log", self.log != old.log);
-        next.log.clone_from(&old.log);
-        let (tls, before) = (&mut next.tls, &old.tls);
-        // Their files may be others, but whether there is one is what a handshake is made of.
-        if tls.client_ca.is_some() != before.client_ca.is_some() {
-            keep("tls.client_ca", true);
-            tls.client_ca.clone_from(&before.client_ca);
+        // A broker without any listener has them, too.
+        if self.listeners_in_force() == old.listeners_in_force() {
+            next.listeners.clone_from(&old.listeners);
         }
-        if tls.client_keys.is_some() != before.client_keys.is_some() {
-            keep("tls.client_keys", true);
-            tls.client_keys.clone_from(&before.client_keys);
-        }
-        for (name, value, before) in [
-            (
-                "tls.require_client_certificate",
-                &mut tls.require_client_certificate,
-                before.require_client_certificate,
-            ),
-            (
-                "tls.certificate_as_username",
-                &mut tls.certificate_as_username,
-                before.certificate_as_username,
-            ),
-            ("tls.only_tls13", &mut tls.only_tls13, before.only_tls13),
-            (
-                "tls.raw_public_key",
-                &mut tls.raw_public_key,
-                before.raw_public_key,
-            ),
-        ] {
-            keep(name, *value != before);
-            *value = before;
-        }
-        (next, unchanged)
+        let mut kept = Vec::new();
+        next.keep(old, "", &mut kept);
+        (next, kept)
     }
 
     /// The accesses that `old` keeps shut and this configuration would open without a setting that says so. Each is a
@@ -132,5 +66,95 @@ impl Config {
             );
         }
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference::settings;
+    use super::super::{Change, Kind, Setting, parse};
+    use super::*;
+
+    /// Other values of a kind than a setting's default, as TOML writes them.
+    fn others(setting: &Setting) -> Vec<String> {
+        let default = setting.default.clone().unwrap_or_default();
+        let all: Vec<String> = match &setting.kind {
+            Kind::Boolean => vec!["true".to_owned(), "false".to_owned()],
+            Kind::Integer(least, most, _) => vec![least.to_string(), most.to_string()],
+            Kind::Number(_) => vec!["2.5".to_owned(), "3.5".to_owned()],
+            Kind::Choice(words) => words.iter().map(|word| format!("\"{word}\"")).collect(),
+            Kind::Text | Kind::Path => vec!["\"other\"".to_owned()],
+            Kind::List(element) => match &**element {
+                Kind::Integer(..) => vec!["[1]".to_owned()],
+                Kind::Choice(words) => vec![format!("[\"{}\"]", words[0])],
+                _ => vec!["[\"192.0.2.1\"]".to_owned()],
+            },
+            Kind::Table(_) => vec!["{ from = [\"192.0.2.1\"] }".to_owned()],
+            Kind::Other(_) => vec!["\"1 GiB\"".to_owned()],
+        };
+        all.into_iter().filter(|value| *value != default).collect()
+    }
+
+    /// Each row, asked of the code of a reload: the new value is in force, or the old one and the setting is named.
+    #[test]
+    fn a_reload_does_what_each_row_says() {
+        for setting in settings() {
+            let with = |value: &str| {
+                let text = format!("{}{} = {value}\n", setting.header(), setting.key);
+                parse("x", &text).unwrap_or_else(|why| panic!("{}: {why}", setting.name()))
+            };
+            let values = others(&setting);
+            assert!(!values.is_empty(), "{} has one value alone", setting.name());
+            let new = with(&values[0]);
+            let named = if setting.repeats {
+                setting.section.clone()
+            } else {
+                setting.name()
+            };
+            // Unset before; and where there is a second value, another one before.
+            let mut changes = vec![(Config::default(), setting.change == Change::Reload)];
+            let takes = setting.change != Change::Restart;
+            if setting.change == Change::Presence {
+                changes.push((with("\"before\""), true));
+            } else if let Some(second) = values.get(1) {
+                changes.push((with(second), takes));
+            }
+            for (old, takes) in changes {
+                assert_ne!(new, old, "{}", setting.name());
+                let (next, kept) = new.after(&old);
+                assert_eq!(
+                    next,
+                    if takes { new.clone() } else { old },
+                    "{}",
+                    setting.name()
+                );
+                let expected = if takes {
+                    Vec::new()
+                } else {
+                    vec![named.clone()]
+                };
+                assert_eq!(kept, expected, "{}", setting.name());
+            }
+        }
+    }
+
+    /// The lists change as a whole, so that their settings change at one moment.
+    #[test]
+    fn the_settings_of_a_list_change_together() {
+        for section in super::super::reference::sections() {
+            let changes: Vec<Change> = section.settings.iter().map(|it| it.change).collect();
+            let is_one = changes.windows(2).all(|pair| pair[0] == pair[1]);
+            assert!(!section.repeats || is_one, "{}: {changes:?}", section.name);
+        }
+    }
+
+    #[test]
+    fn default_listeners_that_are_written_out_are_no_change() {
+        let written = Config {
+            listeners: Config::default_listeners(),
+            ..Config::default()
+        };
+        let (next, kept) = written.after(&Config::default());
+        assert_eq!((next, kept), (Config::default(), Vec::new()));
     }
 }

@@ -8,99 +8,112 @@ use sterna_cluster::is_name;
 
 use super::Config;
 
-/// Other nodes. Without `nats` there are none, and nothing of this runs.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Cluster {
-    /// Servers of NATS with JetStream, such as `tls://nats-1.example:4222`; `nats://` for those without
-    /// TLS. One of them is connected, and another when it fails.
-    pub nats: Vec<String>,
-    /// Name of the cluster: 1 to 32 letters, digits, `-` and `_`. Clusters of different names may share
-    /// servers of NATS.
-    pub name: String,
-    /// Name of this node, which no other node of the cluster has: 1 to 32 letters, digits, `-` and `_`.
-    /// Default: the host's name up to its first dot.
-    pub node: Option<String>,
-    /// A credentials file of NATS: a JWT and its key.
-    pub credentials_file: Option<PathBuf>,
-    /// User of NATS; goes with `password_file`.
-    pub user: Option<String>,
-    /// The user's password, in the first line of a file.
-    pub password_file: Option<PathBuf>,
-    /// Certificates in PEM that sign those of the servers. Default: those that the system trusts.
-    pub ca: Option<PathBuf>,
-    /// Certificate chain in PEM that this node shows to the servers; goes with `key`.
-    pub certificate: Option<PathBuf>,
-    /// Key of that certificate, in PEM.
-    pub key: Option<PathBuf>,
-    /// Speak to servers beyond loopback without TLS.
-    pub allow_plaintext_beyond_loopback: bool,
-    /// Number of copies that NATS keeps of retained messages and of each message that waits for a
-    /// node. Between 1 and 5, and at most the number of servers.
-    pub replicas: u8,
-    /// Time without a word of a node after which it gets no messages of QoS 0, in milliseconds.
-    pub lease_ms: u64,
-    /// Time for which a node is sure of its sessions after it has heard from NATS, in milliseconds. A client
-    /// that comes from a node which died or is cut off waits for the rest of it.
-    pub session_lease_ms: u64,
-    /// Time in which a session is claimed in the cluster, in milliseconds. After it the client is refused.
-    pub claim_timeout_ms: u64,
-    /// Time without a word of a node after which its readers are given up, in milliseconds. Until then
-    /// messages of QoS 1 and 2 wait for them.
-    pub absence_ms: u64,
-    /// Time in which NATS has to answer, in milliseconds. After it the same is asked again.
-    pub answer_timeout_ms: u64,
-    /// Time in which another node takes messages of QoS 1 and 2 that are given to it directly, in milliseconds.
-    /// After it they wait for that node in NATS.
-    pub give_timeout_ms: u64,
-    /// Time for which messages of QoS 1 and 2 for other nodes wait for NATS, in milliseconds. After it they
-    /// are refused until NATS is back.
-    pub patience_ms: u64,
-    /// The longest time between two attempts to connect, in milliseconds.
-    pub maximum_backoff_ms: u64,
-    /// Bytes of messages that may wait in this process for NATS. Above it those of QoS 1 and 2 that other
-    /// nodes want are refused, and those of QoS 0 dropped. As many of QoS 0 from other nodes may wait for shards.
-    pub maximum_waiting_bytes: u64,
-    /// Bytes of messages that may wait in NATS for all nodes together.
-    pub maximum_inbox_bytes: u64,
-    /// Bytes of messages that NATS may keep for sessions that outlive their connections. Above
-    /// seven eighths of it, messages that such a session wants are refused.
-    pub maximum_log_bytes: u64,
-    /// Bytes of one batch of messages to a node. One larger message is a batch of its own.
-    pub batch_bytes: u32,
-    /// Entries of the log, retained messages, records and filters, of each kind, that are handed to NATS before it has
-    /// answered.
-    pub maximum_in_flight: u32,
-    /// Sessions that read the log in NATS at once, on this node.
-    pub maximum_log_reads: u32,
-    /// Messages published exactly once, of all nodes, that this node remembers until their records are kept.
-    pub maximum_unsettled_entries: u32,
-    /// Messages of one shared subscription that members on this node hold together: 1 to 32,768.
-    pub maximum_branch_messages: u32,
-    /// Time after which a node looks again for the node that has a shared subscription, in milliseconds.
-    pub group_seek_interval_ms: u64,
-    /// Time for which a shared subscription goes on after its last member has left, in milliseconds.
-    pub group_linger_ms: u64,
-    /// The region that this cluster is, where there are others: 1 to 32 letters, digits, `-` and `_`.
-    pub region: Option<String>,
-    /// Filters whose messages cross between regions, out of this one and into it. Default: none cross.
-    pub region_topics: Vec<String>,
-    /// The other regions.
-    pub remote_regions: Vec<RemoteRegion>,
-    /// Bytes of messages that may wait in NATS for other regions.
-    pub maximum_region_bytes: u64,
-    /// Whether the oldest messages go or publishers are refused when that many bytes wait.
-    pub region_full: RegionFull,
+settings! {
+    /// Other nodes, by way of NATS; [Clusters](cluster.md) says what a cluster does and what not.
+    ///
+    /// Without `nats` there are no other nodes, and nothing of this runs.
+    #[derive(Eq)]
+    pub struct Cluster {
+        /// Servers of NATS with JetStream, such as `["tls://nats-1.example:4222"]`; `nats://` for those without TLS. One
+        /// of them is connected, and another when it fails.
+        restart nats: Vec<String>;
+        /// Name of the cluster: 1 to 32 letters, digits, `-` and `_`. Clusters of different names may share servers.
+        restart name: String = "sterna".to_owned();
+        /// Name of this node, which no other node of the cluster has: 1 to 32 letters, digits, `-` and `_`.
+        restart node: Option<String>, said "the host's name up to its first dot";
+        /// Credentials file of NATS: a JWT and its key.
+        restart credentials_file: Option<PathBuf>;
+        /// User of NATS; goes with `password_file`.
+        restart user: Option<String>;
+        /// File whose first line is the user's password.
+        restart password_file: Option<PathBuf>;
+        /// Certificates in PEM that sign those of the servers.
+        restart ca: Option<PathBuf>, said "the system's";
+        /// Certificate with its chain that this node shows to the servers, in PEM; goes with `key`.
+        restart certificate: Option<PathBuf>;
+        /// Key of that certificate, in PEM.
+        restart key: Option<PathBuf>;
+        /// Whether `nats://` may be of servers that are not on loopback. All messages then go in the clear.
+        restart allow_plaintext_beyond_loopback: bool = false;
+        /// Copies that NATS keeps of each message. At most the number of servers.
+        restart replicas: u8 = 3, within 1..=5;
+        /// Time without a word of a node after which it gets no messages of QoS 0.
+        restart lease_ms: u64 = 4_000, within MIN_LEASE_MS..;
+        /// Time for which a node is sure of its sessions after it has heard from NATS. A client whose node died or is
+        /// cut off waits for the rest of it.
+        restart session_lease_ms: u64 = 1_500, within MIN_LEASE_MS..;
+        /// Time in which a session is claimed in the cluster. After it the client is refused. At least twice
+        /// `session_lease_ms`.
+        restart claim_timeout_ms: u64 = 6_000;
+        /// Time without a word of a node after which nothing waits for it. Another node then has its sessions, and their
+        /// wills are published. At least twice `session_lease_ms`.
+        restart absence_ms: u64 = 60_000;
+        /// Time in which NATS has to answer. After it the same is asked again.
+        restart answer_timeout_ms: u64 = 2_000, within 1..;
+        /// Time in which another node takes QoS 1 and 2 that is [given to it
+        /// directly](cluster.md#given-or-by-the-inbox). After it the messages wait for that node in NATS, and their
+        /// acknowledgements have waited so long. A shorter one sends more by NATS when nodes are busy.
+        restart give_timeout_ms: u64 = 500, within 1..;
+        /// Time for which QoS 1 and 2 for other nodes wait for NATS. So long the node goes by its last knowledge of the
+        /// others' wants. After it they are refused until NATS is back, and all QoS 1 and 2 where the node hears
+        /// nothing.
+        restart patience_ms: u64 = 15_000;
+        /// Longest time between two attempts to connect.
+        restart maximum_backoff_ms: u64 = 2_000, within 1..;
+        /// Bytes of messages that wait in this process for NATS. Above it they are refused, and those of QoS 0 dropped.
+        /// As many of QoS 0 from other nodes may wait for this node's threads.
+        restart maximum_waiting_bytes: u64 = 64 << 20, within 1..;
+        /// Bytes of messages that wait in NATS for all nodes together.
+        restart maximum_inbox_bytes: u64 = 1 << 30, within 1..;
+        /// Bytes that NATS keeps for sessions that outlive their connections. Above seven eighths of it, messages that
+        /// such a session wants are refused.
+        restart maximum_log_bytes: u64 = 1 << 30, within 1..;
+        /// Bytes of one batch of messages to a node, and no more than NATS takes. One larger message is a batch of its
+        /// own.
+        restart batch_bytes: u32 = 256 << 10, within 1..;
+        /// Entries of the log, retained messages, records and filters, of each kind, handed to NATS before it has
+        /// answered. More is faster where NATS is far away, and loads it more.
+        restart maximum_in_flight: u32 = 256, within 1..;
+        /// Sessions that read the log in NATS at once, on this node; others wait. Each holds up to
+        /// `store.read_ahead_messages` in memory meanwhile.
+        restart maximum_log_reads: u32 = 16, within 1..;
+        /// Messages [published exactly once](cluster.md#what-an-entry-settles), of all nodes, that this node remembers
+        /// until their records are kept; some 200 bytes each. Above it the oldest are forgotten: if a node dies then,
+        /// its messages may come twice.
+        restart maximum_unsettled_entries: u32 = 100_000, within 1..;
+        /// Messages of one [shared subscription](cluster.md#shared-subscriptions) that members on this node hold
+        /// together. Each takes some 10 bytes of a letter between nodes.
+        restart maximum_branch_messages: u32 = 16_384, within 1..=MAX_BRANCH_MESSAGES;
+        /// Time after which a node looks again for the node that has a shared subscription. A shorter one finds it
+        /// sooner, and asks all nodes more often.
+        restart group_seek_interval_ms: u64 = 500, within MIN_SEEK_INTERVAL_MS..;
+        /// Time for which a shared subscription goes on after its last member has left, and keeps its messages. At
+        /// least twice `group_seek_interval_ms`.
+        restart group_linger_ms: u64 = 5_000;
+        /// The [region](cluster.md#regions) that this cluster is, where there are others: 1 to 32 letters, digits, `-`
+        /// and `_`.
+        restart region: Option<String>;
+        /// Filters whose messages cross between regions, out of this one and into it, such as `["plant/#"]`.
+        restart region_topics: Vec<String>, said "none cross";
+        /// The other regions.
+        section remote_regions: Vec<RemoteRegion>;
+        /// Bytes of messages that wait in NATS for other regions.
+        restart maximum_region_bytes: u64 = 1 << 30, within 1..;
+        /// Choice when so much waits. `discard_oldest`: the oldest messages go. `refuse`: publishers of messages that
+        /// cross are refused at seven eighths.
+        restart region_full: RegionFull = RegionFull::DiscardOldest;
+    }
 }
 
-/// Another region.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RemoteRegion {
-    /// Its `cluster.region`.
-    pub name: String,
-    /// The domain of its JetStream. Default: its name.
-    pub domain: Option<String>,
+settings! {
+    /// The other [regions](cluster.md#regions), such as `[{ name = "south", domain = "south" }]`.
+    #[derive(Eq)]
+    pub struct RemoteRegion {
+        /// Name of the other region: its `cluster.region`.
+        restart name: String, said "required";
+        /// Domain of its JetStream.
+        restart domain: Option<String>, said "as `name`";
+    }
 }
 
 /// The choice where too much waits for other regions.
@@ -114,52 +127,11 @@ pub enum RegionFull {
     Refuse,
 }
 
-impl Default for Cluster {
-    fn default() -> Self {
-        Self {
-            nats: Vec::new(),
-            name: "sterna".to_owned(),
-            node: None,
-            credentials_file: None,
-            user: None,
-            password_file: None,
-            ca: None,
-            certificate: None,
-            key: None,
-            allow_plaintext_beyond_loopback: false,
-            replicas: 3,
-            lease_ms: 4_000,
-            session_lease_ms: 1_500,
-            claim_timeout_ms: 6_000,
-            absence_ms: 60_000,
-            answer_timeout_ms: 2_000,
-            give_timeout_ms: 500,
-            patience_ms: 15_000,
-            maximum_backoff_ms: 2_000,
-            maximum_waiting_bytes: 64 << 20,
-            maximum_inbox_bytes: 1 << 30,
-            maximum_log_bytes: 1 << 30,
-            batch_bytes: 256 << 10,
-            maximum_in_flight: 256,
-            maximum_log_reads: 16,
-            maximum_unsettled_entries: 100_000,
-            maximum_branch_messages: 16_384,
-            group_seek_interval_ms: 500,
-            group_linger_ms: 5_000,
-            region: None,
-            region_topics: Vec::new(),
-            remote_regions: Vec::new(),
-            maximum_region_bytes: 1 << 30,
-            region_full: RegionFull::default(),
-        }
-    }
-}
-
 /// Where Linux has the host's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 /// Most messages of a branch: a letter names all of them twice, and fits a message of NATS.
-const MAX_BRANCH_MESSAGES: u32 = 32_768;
+const MAX_BRANCH_MESSAGES: u64 = 32_768;
 
 /// Least time between two looks for a shared subscription's node, in milliseconds: each goes to all nodes.
 const MIN_SEEK_INTERVAL_MS: u64 = 50;
@@ -244,17 +216,6 @@ impl Cluster {
                 problems.push(format!("{name}: there is no file {}", path.display()));
             }
         }
-        if !(1..=5).contains(&self.replicas) {
-            problems.push("cluster.replicas is 1 to 5".to_owned());
-        }
-        if self.lease_ms < MIN_LEASE_MS {
-            problems.push(format!("cluster.lease_ms is at least {MIN_LEASE_MS}"));
-        }
-        if self.session_lease_ms < MIN_LEASE_MS {
-            problems.push(format!(
-                "cluster.session_lease_ms is at least {MIN_LEASE_MS}"
-            ));
-        }
         if self.claim_timeout_ms < self.session_lease_ms.saturating_mul(2) {
             problems.push(
                 "cluster.claim_timeout_ms is at least twice cluster.session_lease_ms".to_owned(),
@@ -267,26 +228,6 @@ impl Cluster {
         if self.absence_ms < self.lease_ms {
             problems.push("cluster.absence_ms is at least cluster.lease_ms".to_owned());
         }
-        for (name, value) in [
-            ("answer_timeout_ms", self.answer_timeout_ms),
-            ("give_timeout_ms", self.give_timeout_ms),
-            ("maximum_backoff_ms", self.maximum_backoff_ms),
-            ("maximum_waiting_bytes", self.maximum_waiting_bytes),
-            ("maximum_inbox_bytes", self.maximum_inbox_bytes),
-            ("maximum_log_bytes", self.maximum_log_bytes),
-            ("maximum_region_bytes", self.maximum_region_bytes),
-            ("batch_bytes", u64::from(self.batch_bytes)),
-            ("maximum_in_flight", u64::from(self.maximum_in_flight)),
-            ("maximum_log_reads", u64::from(self.maximum_log_reads)),
-            (
-                "maximum_unsettled_entries",
-                u64::from(self.maximum_unsettled_entries),
-            ),
-        ] {
-            if value == 0 {
-                problems.push(format!("cluster.{name} is at least 1"));
-            }
-        }
         problems.extend(self.group_problems());
         problems.extend(self.region_problems());
         problems.extend(Self::promises(config));
@@ -296,16 +237,6 @@ impl Cluster {
     /// The faults of the settings of shared subscriptions.
     fn group_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if !(1..=MAX_BRANCH_MESSAGES).contains(&self.maximum_branch_messages) {
-            problems.push(format!(
-                "cluster.maximum_branch_messages is 1 to {MAX_BRANCH_MESSAGES}"
-            ));
-        }
-        if self.group_seek_interval_ms < MIN_SEEK_INTERVAL_MS {
-            problems.push(format!(
-                "cluster.group_seek_interval_ms is at least {MIN_SEEK_INTERVAL_MS}"
-            ));
-        }
         if self.group_linger_ms < self.group_seek_interval_ms.saturating_mul(2) {
             problems.push(
                 "cluster.group_linger_ms is at least twice cluster.group_seek_interval_ms"
@@ -540,12 +471,8 @@ mod tests {
             name: "a.b".to_owned(),
             user: Some("u".to_owned()),
             key: Some("/nowhere".into()),
-            replicas: 6,
             lease_ms: 10,
             absence_ms: 5,
-            batch_bytes: 0,
-            maximum_unsettled_entries: 0,
-            maximum_branch_messages: 40_000,
             group_seek_interval_ms: 5,
             group_linger_ms: 9,
             ..at("nats://localhost:4222")
@@ -556,13 +483,7 @@ mod tests {
             "cluster.user",
             "cluster.certificate",
             "cluster.key",
-            "cluster.replicas",
-            "cluster.lease_ms",
             "cluster.absence_ms",
-            "cluster.batch_bytes",
-            "cluster.maximum_unsettled_entries",
-            "cluster.maximum_branch_messages",
-            "cluster.group_seek_interval_ms",
             "cluster.group_linger_ms",
         ] {
             let named = problems.iter().any(|problem| problem.starts_with(name));

@@ -5,82 +5,63 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// Longest clock skew, in seconds: beyond it an expiry means little.
-const MAXIMUM_CLOCK_SKEW_S: u32 = 600;
+const MAXIMUM_CLOCK_SKEW_S: u64 = 600;
 
 /// Longest token that MQTT can carry, in bytes.
-const MAXIMUM_TOKEN_BYTES: u32 = 65_535;
+const MAXIMUM_TOKEN_BYTES: u64 = 65_535;
 
-/// JSON web tokens (RFC 7519) of one issuer, as proof of who a client is.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Jwt {
-    /// The issuer's keys: JWK sets (RFC 7517), single JWKs, or public keys in PEM. Without any, no token is
-    /// accepted.
-    pub key_files: Vec<PathBuf>,
-    /// URL (`https://`) of the issuer's keys, a JWK set (RFC 7517, section 5). Secrets from there
-    /// are ignored.
-    pub keys_url: Option<String>,
-    /// Certificates in PEM that sign the certificate of `keys_url`; by default, those that the system trusts.
-    pub keys_ca: Option<PathBuf>,
-    /// Time between two requests to `keys_url`, in seconds.
-    pub keys_refresh_s: u32,
-    /// Shortest time between two requests to `keys_url`, in seconds: after a failure, or when a token names
-    /// an unknown key.
-    pub keys_retry_s: u32,
-    /// Time that a request to `keys_url` may take, in milliseconds.
-    pub keys_timeout_ms: u64,
-    /// Longest answer of `keys_url`, in bytes.
-    pub maximum_keys_bytes: u32,
-    /// Accepted algorithms. A key serves the one algorithm of its type only, also if a token names
-    /// another.
-    pub algorithms: Vec<JwtAlgorithm>,
-    /// The claim `iss` of each token.
-    pub issuer: Option<String>,
-    /// Each token names one of these in its claim `aud`.
-    pub audiences: Vec<String>,
-    /// Largest difference between the issuer's clock and this one, in seconds.
-    pub clock_skew_s: u32,
-    /// The claim with the user name. A name that starts with `/` is a JSON pointer into the claims.
-    pub user_claim: String,
-    /// The claim with the client identifiers that the client may have: a pattern or a list of patterns.
-    /// Without this setting, tokens do not limit them.
-    pub client_ids_claim: Option<String>,
-    /// The claim with the client's groups: a text or a list of texts. Without this setting, tokens give none.
-    pub groups_claim: Option<String>,
-    /// The claim with rules of the client, which decide before `authorization.rule`. Without this setting,
-    /// tokens give none.
-    pub rules_claim: Option<String>,
-    /// Longest token, in bytes.
-    pub maximum_token_bytes: u32,
-    /// Keys in all files and from `keys_url`.
-    pub maximum_keys: u32,
-}
-
-impl Default for Jwt {
-    fn default() -> Self {
-        Self {
-            key_files: Vec::new(),
-            keys_url: None,
-            keys_ca: None,
-            keys_refresh_s: 300,
-            keys_retry_s: 10,
-            keys_timeout_ms: 5000,
-            maximum_keys_bytes: 256 << 10,
-            algorithms: vec![
-                JwtAlgorithm::Es256,
-                JwtAlgorithm::EdDsa,
-                JwtAlgorithm::Rs256,
-            ],
-            issuer: None,
-            audiences: Vec::new(),
-            clock_skew_s: 30,
-            user_claim: "sub".to_owned(),
-            client_ids_claim: None,
-            groups_claim: None,
-            rules_claim: None,
-            maximum_token_bytes: 8192,
-            maximum_keys: 64,
-        }
+settings! {
+    /// JSON web tokens (RFC 7519) of one issuer. Without `key_files` and `keys_url`, no token is accepted.
+    ///
+    /// [Signed tokens](configuring.md#signed-tokens) says how clients show them.
+    #[derive(Eq)]
+    pub struct Jwt {
+        /// Keys of the issuer: JWK sets (RFC 7517), single JWKs, or public keys in PEM (`BEGIN PUBLIC KEY`). RSA keys
+        /// have at least 2048 bits, secrets at least 32 bytes. Keys in a JWK set for encryption, or of other types, are
+        /// ignored.
+        reload key_files: Vec<PathBuf>;
+        /// URL (`https://`) where the issuer publishes its keys as a JWK set (RFC 7517, section 5). Secrets from there
+        /// are ignored.
+        reload keys_url: Option<String>;
+        /// Certificates in PEM that sign the certificate of `keys_url`.
+        reload keys_ca: Option<PathBuf>, said "the system's";
+        /// Time between two requests to `keys_url`.
+        reload keys_refresh_s: u32 = 300, within 1..;
+        /// Shortest time between two requests, after a failure or when a token names an unknown key.
+        reload keys_retry_s: u32 = 10, within 1..;
+        /// Longest time of one request, from the connection to the last byte.
+        reload keys_timeout_ms: u64 = 5000, within 1..;
+        /// Longest answer of `keys_url`.
+        reload maximum_keys_bytes: u32 = 256 << 10, within 1..;
+        /// Accepted algorithms. A key serves the one algorithm of its type only, also if a token names another.
+        /// `none` does not exist.
+        reload algorithms: Vec<JwtAlgorithm> = vec![
+            JwtAlgorithm::Es256,
+            JwtAlgorithm::EdDsa,
+            JwtAlgorithm::Rs256,
+        ];
+        /// The claim `iss` of each token. Tokens need it.
+        reload issuer: Option<String>;
+        /// Names of this service: each token has one of them in its claim `aud`. Tokens need it.
+        reload audiences: Vec<String>;
+        /// Difference allowed between the issuer's clock and this one, for `exp` and `nbf`.
+        reload clock_skew_s: u32 = 30, within ..=MAXIMUM_CLOCK_SKEW_S;
+        /// The claim with the user name. A name that starts with `/` is a JSON pointer into the claims.
+        reload user_claim: String = "sub".to_owned();
+        /// The claim with the client identifiers that the client may have. It is a pattern or a list of at most 64, as
+        /// in [client identifiers](configuring.md#who-a-client-is). If it is set, a token without it is refused.
+        reload client_ids_claim: Option<String>;
+        /// The claim with the client's groups, a text or a list of texts, beside those of `[[authorization.group]]`.
+        /// Each group that a rule, limit or role names needs an entry there, even without `users`. If it is set, a
+        /// token without it is refused.
+        reload groups_claim: Option<String>;
+        /// The claim with rules of the client: a list of objects with `effect`, `actions` and `topics`. They decide
+        /// before `[[authorization.rule]]`. If it is set, a token without it is refused.
+        reload rules_claim: Option<String>;
+        /// Longest token.
+        reload maximum_token_bytes: u32 = 8192, within 1..=MAXIMUM_TOKEN_BYTES;
+        /// Keys in all files and from `keys_url`. At most four keys of an algorithm may have the same `kid`, or none.
+        reload maximum_keys: u32 = 64, within 1..;
     }
 }
 
@@ -142,10 +123,6 @@ impl Jwt {
                 "authentication.jwt.algorithms names at least one of ES256, EdDSA, RS256 and HS256",
             ),
             (
-                self.clock_skew_s > MAXIMUM_CLOCK_SKEW_S,
-                "authentication.jwt.clock_skew_s is at most 600",
-            ),
-            (
                 is_empty(&self.user_claim)
                     || [
                         &self.client_ids_claim,
@@ -160,25 +137,6 @@ impl Jwt {
             (
                 self.keys_ca.is_some() && self.keys_url.is_none(),
                 "authentication.jwt.keys_ca needs authentication.jwt.keys_url",
-            ),
-            (
-                [
-                    self.keys_refresh_s,
-                    self.keys_retry_s,
-                    self.maximum_keys_bytes,
-                ]
-                .contains(&0)
-                    || self.keys_timeout_ms == 0,
-                "authentication.jwt.keys_refresh_s, keys_retry_s, keys_timeout_ms and \
-                 maximum_keys_bytes are at least 1",
-            ),
-            (
-                self.maximum_keys == 0,
-                "authentication.jwt.maximum_keys is at least 1",
-            ),
-            (
-                !(1..=MAXIMUM_TOKEN_BYTES).contains(&self.maximum_token_bytes),
-                "authentication.jwt.maximum_token_bytes is 1 to 65535",
             ),
         ];
         let faults = faults.into_iter().filter(|(is_fault, _)| *is_fault);
@@ -202,18 +160,12 @@ mod tests {
         };
         assert_eq!(complete.problems(), [""; 0]);
         assert_eq!(Jwt::default().problems(), [""; 0]);
-        let changes: [(Change, &str); 8] = [
+        let changes: [(Change, &str); 5] = [
             (|jwt| jwt.key_files.clear(), "key_files"),
             (|jwt| jwt.issuer = None, "issuer"),
             (|jwt| jwt.audiences.clear(), "audiences"),
             (|jwt| jwt.algorithms.clear(), "algorithms"),
-            (|jwt| jwt.clock_skew_s = 601, "clock_skew_s"),
             (|jwt| jwt.user_claim.clear(), "user_claim"),
-            (|jwt| jwt.maximum_keys = 0, "maximum_keys"),
-            (
-                |jwt| jwt.maximum_token_bytes = 65_536,
-                "maximum_token_bytes",
-            ),
         ];
         for (change, named) in changes {
             let mut jwt = complete.clone();

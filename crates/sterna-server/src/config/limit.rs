@@ -2,36 +2,37 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Limits of some users. The first entry that names a user holds, as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limit {
-    /// User names; `*` is every client with a name, empty beside empty `groups` is every client.
-    pub users: Vec<String>,
-    /// Groups, whose users it names, too.
-    pub groups: Vec<String>,
-    /// Connections of each user, over all protocols and shards. Clients without a name are one user.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connections: Option<u32>,
-    /// Sessions of each user, also of clients that are away.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sessions: Option<u32>,
-    /// Subscriptions of each session of MQTT, and of each connection of AMQP and HTTP.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub subscriptions: Option<u32>,
-    /// Messages that each user may publish in a second, over all its connections.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub messages_per_s: Option<u32>,
-    /// Bytes of payloads that each user may publish in a second, over all its connections.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes_per_s: Option<u32>,
-    /// Seconds whose worth of messages and bytes may come at once.
-    pub burst_s: u32,
-    /// Longest debt of a user, in seconds. Messages beyond it are refused. A single connection may
-    /// make half of it.
-    pub debt_s: u32,
-    /// Treatment of a client that publishes faster.
-    pub exceeded: Exceeded,
+settings! {
+    /// Limits of users: see [Limits of users](configuring.md#limits-of-users). The first entry that names a user
+    /// holds, as a whole.
+    #[derive(Eq)]
+    pub struct Limit {
+        /// User names. `*` is every client with a name. An entry without `users` and `groups` is for every client.
+        reload users: Vec<String>, said "every client";
+        /// Groups, whose users it names, too: also groups that tokens and the webhook give.
+        reload groups: Vec<String>, said "every client";
+        /// Connections of each user, over all protocols and shards. A client of MQTT that comes back takes its own
+        /// place.
+        reload connections: Option<u32>, said "any number";
+        /// Sessions of each user, also while the client is away. A receiving link of AMQP and a subscription of HTTP is
+        /// one.
+        reload sessions: Option<u32>, said "any number";
+        /// Subscriptions of each session of MQTT; receiving links of each connection of AMQP; subscriptions of the user
+        /// on each connection of HTTP.
+        reload subscriptions: Option<u32>, said "any number";
+        /// Messages that each user publishes, over all its connections, protocols and shards.
+        reload messages_per_s: Option<u32>, within 1.., said "any number";
+        /// Bytes of payloads that each user publishes.
+        reload bytes_per_s: Option<u32>, within 1.., said "any number";
+        /// Seconds whose worth of messages and bytes may come at once.
+        reload burst_s: u32 = 1, within 1..;
+        /// Longest backlog of a user that publishes too fast, in seconds at the permitted rate. Messages beyond it are
+        /// refused. A single connection may make half of it.
+        reload debt_s: u32 = 60, within 1..;
+        /// Treatment of a client that publishes faster. `pause`: it is not read until its rate is met again. `refuse`:
+        /// its messages are refused.
+        reload exceeded: Exceeded = Exceeded::Pause;
+    }
 }
 
 /// Treatment of a client that publishes faster than it may.
@@ -45,37 +46,16 @@ pub enum Exceeded {
     Refuse,
 }
 
-impl Default for Limit {
-    fn default() -> Self {
-        Self {
-            users: Vec::new(),
-            groups: Vec::new(),
-            connections: None,
-            sessions: None,
-            subscriptions: None,
-            messages_per_s: None,
-            bytes_per_s: None,
-            burst_s: 1,
-            debt_s: 60,
-            exceeded: Exceeded::default(),
-        }
-    }
-}
-
 impl Limit {
     /// Its fault, in words; `None` without one.
     pub(super) fn problem(&self) -> Option<&'static str> {
-        if self.burst_s == 0 || self.debt_s == 0 {
-            return Some("burst_s and debt_s are at least 1");
-        }
-        let rates = [self.messages_per_s, self.bytes_per_s];
-        if rates.contains(&Some(0)) {
-            return Some(
-                "messages_per_s and bytes_per_s are at least 1: a rule denies all of them",
-            );
-        }
-        let counts = [self.connections, self.sessions, self.subscriptions];
-        let limits = counts.iter().chain(&rates).flatten().count();
-        (limits == 0).then_some("there is nothing that it limits")
+        let limits = [
+            self.connections,
+            self.sessions,
+            self.subscriptions,
+            self.messages_per_s,
+            self.bytes_per_s,
+        ];
+        (limits.iter().all(Option::is_none)).then_some("there is nothing that it limits")
     }
 }

@@ -1,10 +1,102 @@
-//! URLs of listeners.
+//! The section `listener`: listeners, and their URLs.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use super::Listener;
+use serde::{Deserialize, Serialize};
+use sterna_quic::Profile;
+
+use super::{Durability, ProxyProtocol};
+
+settings! {
+    /// Addresses at which the broker takes connections.
+    ///
+    /// Two listeners cannot share an address and a port; TCP and QUIC have ports of their own. [Listeners
+    /// and ports](configuring.md#listeners-and-ports) has the ports of a broker without any.
+    #[derive(Eq)]
+    pub struct Listener {
+        /// Scheme, address and port, such as `mqtts://*:8883`. Schemes: `mqtt://`, `mqtts://`, `ws://`, `wss://`,
+        /// `mqtt+quic://`, `amqp://`, `amqps://`, `amqp+quic://`, `http://`, `https://`, `h3://`, and `admin://` and
+        /// `admins://` for [metrics and health](operations.md#health). The address is an IP address, `localhost` or `*`
+        /// (both families). Port 0: the system chooses. The path of a WebSocket URL is served beside `/` and `/amqp`;
+        /// `/mqtt` without one. Every WebSocket listener serves MQTT and AMQP by subprotocol, every QUIC listener by
+        /// ALPN.
+        restart url: String, said "required";
+        /// Whether clients without credentials are admitted here. An admin listener beyond loopback never admits them.
+        restart anonymous: Option<bool>,
+            said "as `[authentication]` says; on an admin listener whether it is on loopback";
+        /// Effect of early data (0-RTT) on this listener, instead of `quic.early_data`.
+        restart early_data: Option<EarlyData>, said "as `quic.early_data` says";
+        /// Keep alive told to every MQTT 5 client of this listener instead of its own. 0: none, so that only the
+        /// transport detects lost clients.
+        restart server_keep_alive_s: Option<u16>, said "as `mqtt.server_keep_alive_s` says";
+        /// Profile of QUIC's settings on this listener. Changes to a profile in `[quic]` hold here, too.
+        restart profile: Option<Profile>, said "as `[quic]` says";
+        /// Durability for which acknowledgements to clients of this listener wait, instead of `store.durability`.
+        restart durability: Option<Durability>, said "as `store.durability` says";
+        /// Balancers that connect here for clients: `{ from = ["10.0.0.0/8"] }`. See [behind a
+        /// balancer](configuring.md#behind-a-balancer).
+        restart proxy_protocol: Option<ProxyProtocol>;
+    }
+}
+
+/// Packets of early data (0-RTT) that take effect before the handshake has shown that they are no
+/// replay. All others wait for that, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EarlyData {
+    /// Early data is refused; clients send it again after the handshake.
+    #[default]
+    Off,
+    /// Requests that a replay cannot harm are done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE and PINGREQ. So is PUBLISH
+    /// of QoS 1 and 2 from clients with a name of their own, by which a repetition is known. So is PUBLISH of QoS 0 if
+    /// the rule that allows it says `idempotent`.
+    Idempotent,
+    /// Everything is done at once. Tickets work once, so a replay can only succeed instead of the
+    /// original, and the client then repeats the refused requests.
+    All,
+}
+
+impl Listener {
+    /// A listener with defaults at a URL.
+    #[must_use]
+    pub fn at(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether clients without credentials are admitted, where `[authentication]` says `default`.
+    pub(crate) fn admits_anonymous(&self, default: bool) -> bool {
+        self.anonymous.unwrap_or_else(|| {
+            let url = self.url.parse::<ListenerUrl>().ok();
+            match url.filter(|url| url.scheme.protocol() == Protocol::Admin) {
+                Some(url) => self.is_for_this_host(&url),
+                None => default,
+            }
+        })
+    }
+
+    /// The address at which it takes encrypted connections, if it names one and not all of this host.
+    pub(super) fn encrypted_address(&self) -> Option<IpAddr> {
+        let url = self.url.parse::<ListenerUrl>().ok()?;
+        let address = url.address().ip();
+        (url.scheme.is_encrypted() && !address.is_unspecified()).then_some(address)
+    }
+
+    /// Whether only this host can reach the listener; `url` is its own. Through a balancer others can.
+    pub(crate) fn is_for_this_host(&self, url: &ListenerUrl) -> bool {
+        url.is_loopback() && self.proxy_protocol.is_none()
+    }
+
+    pub(super) fn encrypts(&self) -> bool {
+        self.url
+            .parse::<ListenerUrl>()
+            .is_ok_and(|url| url.scheme.is_encrypted())
+    }
+}
 
 /// Protocol of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -370,7 +462,7 @@ mod tests {
 
     #[test]
     fn the_page_names_every_alias() {
-        let page = include_str!("configuration.md");
+        let page = include_str!("../../../../docs/configuring.md");
         let (line, _) = page
             .split_once("Schemes have other names, too: ")
             .unwrap()

@@ -2,28 +2,30 @@
 
 use serde::{Deserialize, Serialize};
 
+settings! {
+    /// `$SYS` topics, which tell clients about the broker.
+    #[derive(Eq)]
+    pub struct Sys {
+        /// Time between two updates of `$SYS`. 0 turns it off.
+        restart interval_s: u32 = 10;
+    }
+}
+
 /// The values of a level.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// The log.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// `error`, `warn`, `info`, `debug`, `trace`, `off`, or directives such as `sterna_net=debug`.
-    pub level: String,
-    /// `text` or `json`.
-    pub format: LogFormat,
-    /// Level of the audit log, which does not depend on `level`.
-    pub audit: AuditLevel,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            level: "info".to_owned(),
-            format: LogFormat::Text,
-            audit: AuditLevel::default(),
-        }
+settings! {
+    /// The log on standard error, and the [audit log](operations.md#the-log) in it.
+    #[derive(Eq)]
+    pub struct Log {
+        /// Level of the log: `error`, `warn`, `info`, `debug`, `trace`, `off`, or directives such as
+        /// `sterna_net=debug`.
+        restart level: String = "info".to_owned();
+        /// Form of the lines. `text`: one readable line an event. `json`: one object a line.
+        restart format: LogFormat = LogFormat::Text;
+        /// Level of the audit log, whatever `log.level` says. `warn`: refused logins. `info`: reloads and shutdowns as
+        /// well. `debug`: logins as well.
+        restart audit: AuditLevel = AuditLevel::Info;
     }
 }
 

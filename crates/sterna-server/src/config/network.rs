@@ -4,93 +4,59 @@ use serde::{Deserialize, Serialize};
 
 use super::{AddressPrefix, Listener, ListenerUrl};
 
-/// Sockets and handshakes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Network {
-    /// Time a TLS, WebSocket or QUIC handshake may take, in milliseconds.
-    pub handshake_timeout_ms: u64,
-    /// Time from the accept of a balancer's connection to the end of its header (PROXY protocol), in
-    /// milliseconds.
-    pub proxy_header_timeout_ms: u64,
-    /// Longest header of a balancer, in bytes.
-    pub maximum_proxy_header_bytes: u16,
-    /// Time from the accept of a connection to the CONNECT of MQTT, open of AMQP or first request
-    /// of HTTP. In milliseconds. It bounds a close of AMQP that waits for its answer, too.
-    pub connect_timeout_ms: u64,
-    /// Handshakes under way at once on one shard.
-    pub maximum_half_open: u32,
-    /// Handshakes under way at once from one address on one shard.
-    pub maximum_half_open_per_address: u32,
-    /// Connections of one shard.
-    pub maximum_connections: u32,
-    /// Connections from one address (IPv6: from one /64), over all listeners, transports and shards.
-    pub maximum_connections_per_address: u32,
-    /// Open files that connections over TCP leave to the store and everything else.
-    pub reserved_files: u32,
-    /// Bytes queued towards one client at which its queue is no longer drained.
-    pub high_watermark_bytes: u32,
-    /// Time that a closing connection may take to send queued bytes, in milliseconds.
-    pub linger_ms: u64,
-    /// Milliseconds for which a broker that is to stop still takes new clients. `/readyz` says that it
-    /// drains, so that balancers choose others.
-    pub drain_notice_ms: u64,
-    /// Time from the end of the notice to the end of the process, in milliseconds.
-    pub shutdown_timeout_ms: u64,
-}
+/// Longest header of version 1 of the PROXY protocol, in bytes.
+const LONGEST_PROXY_HEADER_1_BYTES: u64 = 107;
 
-impl Default for Network {
-    fn default() -> Self {
-        Self {
-            handshake_timeout_ms: 30_000,
-            proxy_header_timeout_ms: 2_000,
-            maximum_proxy_header_bytes: 4_096,
-            connect_timeout_ms: 30_000,
-            maximum_half_open: 10_000,
-            maximum_half_open_per_address: 5_000,
-            maximum_connections: 1_000_000,
-            maximum_connections_per_address: 10_000,
-            reserved_files: 256,
-            high_watermark_bytes: 256 << 10,
-            linger_ms: 3_000,
-            drain_notice_ms: 0,
-            shutdown_timeout_ms: 20_000,
-        }
+settings! {
+    /// Sockets and handshakes. All is per shard, but for the limit by address.
+    ///
+    /// [Time to connect](configuring.md#time-to-connect) has the reasons for the timeouts.
+    #[derive(Eq)]
+    pub struct Network {
+        /// Longest handshake: TLS, WebSocket upgrade, QUIC without a profile.
+        restart handshake_timeout_ms: u64 = 30_000;
+        /// Time from the accept of a balancer's connection to the end of its header (PROXY protocol).
+        restart proxy_header_timeout_ms: u64 = 2_000, within 1..;
+        /// Longest header of a balancer.
+        restart maximum_proxy_header_bytes: u16 = 4_096, within LONGEST_PROXY_HEADER_1_BYTES..;
+        /// Time from the handshake to CONNECT (MQTT), open (AMQP) or the first request (HTTP, all versions). Also from a
+        /// close of AMQP to its answer.
+        restart connect_timeout_ms: u64 = 30_000, within 1..;
+        /// Handshakes under way.
+        restart maximum_half_open: u32 = 10_000;
+        /// Handshakes under way from one address.
+        restart maximum_half_open_per_address: u32 = 5_000;
+        /// Connections of one shard.
+        restart maximum_connections: u32 = 1_000_000;
+        /// Connections from one IPv4 address, or one /64 of IPv6, over all listeners and shards. A site behind one
+        /// address (NAT, a proxy, a load generator) with more devices needs more. TCP connections beyond it are closed
+        /// as they are accepted, QUIC is told `CONNECTION_REFUSED`.
+        restart maximum_connections_per_address: u32 = 10_000, within 1..;
+        /// Open files that connections over TCP leave to the store and everything else; at most half of the limit. The
+        /// broker raises its limit of open files (`ulimit -n`) as far as the system lets it. Where the rest is less than
+        /// `maximum_connections`, the shards share it. The log says so at the start, and connections beyond it are
+        /// closed as they are accepted.
+        restart reserved_files: u32 = 256;
+        /// Bytes queued towards one client, above which its queue is no longer drained.
+        restart high_watermark_bytes: u32 = 256 << 10;
+        /// Time that a closing connection waits for the client to take or acknowledge the next bytes. Over QUIC: at
+        /// least three probe timeouts of the path. In all it waits ten times this.
+        restart linger_ms: u64 = 3_000;
+        /// Time for which a broker that is to stop still takes new clients. `/readyz` says `draining` meanwhile, so that
+        /// balancers choose others. A second signal ends it. 0: none.
+        restart drain_notice_ms: u64 = 0;
+        /// Time from the signal to stop, or the end of that notice, to the end of the process. Meanwhile everything is
+        /// committed, and clients are told goodbye. Work that takes longer is given up.
+        restart shutdown_timeout_ms: u64 = 20_000, within 1..;
     }
 }
 
-/// The PROXY protocol of a listener, versions 1 and 2.
+/// The PROXY protocol of a listener, versions 1 and 2. It is a value: `{ from = ["10.0.0.0/8"] }`.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxyProtocol {
     /// Addresses and prefixes of the balancers.
     pub from: Vec<AddressPrefix>,
-}
-
-impl Network {
-    /// A sentence for each fault.
-    pub(super) fn problems(&self) -> Vec<String> {
-        let least = [
-            ("connect_timeout_ms", self.connect_timeout_ms, 1),
-            (
-                "maximum_connections_per_address",
-                self.maximum_connections_per_address.into(),
-                1,
-            ),
-            ("shutdown_timeout_ms", self.shutdown_timeout_ms, 1),
-            ("proxy_header_timeout_ms", self.proxy_header_timeout_ms, 1),
-            // The longest one of version 1.
-            (
-                "maximum_proxy_header_bytes",
-                self.maximum_proxy_header_bytes.into(),
-                107,
-            ),
-        ];
-        let faults = least.into_iter().filter(|(_, value, least)| value < least);
-        faults
-            .map(|(name, _, least)| format!("network.{name} is at least {least}"))
-            .collect()
-    }
 }
 
 impl Listener {

@@ -30,95 +30,70 @@ impl Durability {
     }
 }
 
-/// The embedded store.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Store {
-    /// Whether anything survives the process: sessions, queues and retained messages, in `store` in the
-    /// data directory.
-    pub enabled: bool,
-    /// Durability for which acknowledgements wait.
-    pub durability: Durability,
-    /// Time between two syncs under `interval`, in milliseconds.
-    pub sync_interval_ms: u64,
-    /// Time that appends wait before they are written, in milliseconds: a slow disk, for tests of crashes.
-    pub write_delay_ms: u64,
-    /// Size of one file of the log, in bytes.
-    pub segment_bytes: u64,
-    /// Size of the log, in bytes, above which messages are refused. 0: the disk's size.
-    pub maximum_bytes: u64,
-    /// The part of the log's room from which on the reader that holds most of it loses its connection, in percent.
-    pub pressed_percent: u32,
-    /// Bytes that stay free on the disk: messages are refused before it is full.
-    pub minimum_free_bytes: u64,
-    /// Bytes that wait to be written; above it messages are refused.
-    pub maximum_unwritten_bytes: u64,
-    /// Time between two records of how far a reader has come, in milliseconds.
-    pub cursor_interval_ms: u64,
-    /// Time between two surveys of what of the log nobody needs any more, in milliseconds.
-    pub survey_interval_ms: u64,
-    /// Readers that a file of the log may have which is rewritten to what they need. 0: none is.
-    pub maximum_rewrite_readers: u32,
-    /// Filters of these readers, in number; with more, the file stays.
-    pub maximum_rewrite_filters: u32,
-    /// Messages of these readers, in number, that are not settled although later ones are; with more, the file keeps all
-    /// that their filters match.
-    pub maximum_rewrite_positions: u32,
-    /// Memory that may be taken to say what is needed of a file, in bytes; with more, the file stays.
-    pub maximum_rewrite_memory_bytes: u64,
-    /// Time for which readers hold a file before it is looked at whether rewriting pays, and between two looks, in
-    /// seconds.
-    pub rewrite_interval_s: u64,
-    /// The least part of their bytes that files lose when they are rewritten, in percent.
-    pub rewrite_least_percent: u32,
-    /// Bytes that rewriting reads and writes in a second.
-    pub rewrite_bytes_per_s: u64,
-    /// Messages that wait in memory for a session which reads the log, in number.
-    pub read_ahead_messages: u64,
-    /// Largest size of the bodies that are read ahead, in bytes; a single message may have more.
-    pub read_ahead_bytes: u64,
-    /// Time between two checkpoints of the small records, in milliseconds.
-    pub checkpoint_interval_ms: u64,
-    /// Bytes of changes of small records that wait in memory for a checkpoint; with more, one is made at
-    /// once.
-    pub maximum_pending_bytes: u64,
-    /// Memory for pages of the small records' file, in bytes.
-    pub records_cache_bytes: u64,
-    /// Memory for indexes of the log's files that readers use, in bytes.
-    pub index_cache_bytes: u64,
-    /// Acknowledgements of one connection that wait for the store; above it the connection is not read.
-    pub maximum_waiting_acknowledgements: u32,
-}
-
-impl Default for Store {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            durability: Durability::Interval,
-            sync_interval_ms: 10,
-            write_delay_ms: 0,
-            segment_bytes: 64 << 20,
-            maximum_bytes: 0,
-            pressed_percent: 80,
-            minimum_free_bytes: 256 << 20,
-            maximum_unwritten_bytes: 64 << 20,
-            cursor_interval_ms: 200,
-            survey_interval_ms: 10_000,
-            maximum_rewrite_readers: 256,
-            maximum_rewrite_filters: 1_024,
-            maximum_rewrite_positions: 65_536,
-            maximum_rewrite_memory_bytes: 64 << 20,
-            rewrite_interval_s: 600,
-            rewrite_least_percent: 50,
-            rewrite_bytes_per_s: 32 << 20,
-            read_ahead_messages: 256,
-            read_ahead_bytes: 1 << 20,
-            checkpoint_interval_ms: 5_000,
-            maximum_pending_bytes: 64 << 20,
-            records_cache_bytes: 16 << 20,
-            index_cache_bytes: 64 << 20,
-            maximum_waiting_acknowledgements: 4_096,
-        }
+settings! {
+    /// The store, by which messages and sessions survive the process. [Durability](durability.md) has the promises.
+    #[derive(Eq)]
+    pub struct Store {
+        /// Whether anything is kept, in `store` in the data directory. Without it a restart loses everything.
+        restart enabled: bool = true;
+        /// Durability for which an acknowledgement waits. `commit`: the disk has the message (fdatasync, one for many
+        /// messages). `interval`: the kernel has it, so that it survives a kill, and every `sync_interval_ms` the disk
+        /// has it. `memory`: nothing.
+        reload durability: Durability = Durability::Interval;
+        /// Time between two syncs under `interval`. `memory` syncs when a segment is full, and at a checkpoint.
+        restart sync_interval_ms: u64 = 10, within 1..;
+        /// Time that appends wait before they are written, as if the disk were slow. For tests of crashes. 0: none.
+        restart write_delay_ms: u64 = 0;
+        /// Size of one file of the log.
+        restart segment_bytes: u64 = 64 << 20, within MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES;
+        /// Size of the log, above which messages are refused. 0: the disk's size; else at least two segments.
+        restart maximum_bytes: u64 = 0;
+        /// Part of the room that ends with `maximum_bytes` or `minimum_free_bytes`. From here on the reader that holds most
+        /// of the log [loses its connection](durability.md#a-full-disk).
+        restart pressed_percent: u32 = 80, within 1..=100;
+        /// Bytes that stay free on the disk. Messages, and [records that would grow](durability.md#a-full-disk), are
+        /// refused before it is full.
+        restart minimum_free_bytes: u64 = 256 << 20;
+        /// Bytes that wait to be written. Above it messages are refused.
+        restart maximum_unwritten_bytes: u64 = 64 << 20, within MIN_SEGMENT_BYTES..;
+        /// Time between two records of how far readers have come. Messages acknowledged since may come again after a
+        /// crash.
+        restart cursor_interval_ms: u64 = 200, within 1..;
+        /// Time between two looks for parts of the log that nobody needs.
+        restart survey_interval_ms: u64 = 10_000, within 1..;
+        /// Readers that a file of the log may have which is [rewritten](durability.md#what-is-rewritten) to what they
+        /// need. 0: none is rewritten.
+        restart maximum_rewrite_readers: u32 = 256;
+        /// Filters of these readers together. With more, files stay that more readers have.
+        restart maximum_rewrite_filters: u32 = 1_024;
+        /// Messages of these readers that are not settled although later ones are. With more, all stays that the
+        /// filters of a reader match.
+        restart maximum_rewrite_positions: u32 = 65_536;
+        /// Memory that may be taken to say what is needed of a file, its index included. A file that takes more stays.
+        restart maximum_rewrite_memory_bytes: u64 = 64 << 20;
+        /// Time for which readers hold a file before it is looked at, and between two looks.
+        restart rewrite_interval_s: u64 = 600;
+        /// Part of their bytes that files lose at least when they are rewritten.
+        restart rewrite_least_percent: u32 = 50, within 1..=100;
+        /// Bytes that rewriting reads and writes.
+        restart rewrite_bytes_per_s: u64 = 32 << 20, within MIN_SEGMENT_BYTES..;
+        /// Messages that wait in memory for a session which reads the log: after its absence, or because it is slower
+        /// than its publishers. Also those of a shared subscription or AMQP queue, and four times as many while that has
+        /// consumers. The others wait in the log.
+        restart read_ahead_messages: u64 = 256, within 1..;
+        /// Bytes of their bodies. One message may have more.
+        restart read_ahead_bytes: u64 = 1 << 20, within 1..;
+        /// Time between two checkpoints of the small records.
+        restart checkpoint_interval_ms: u64 = 5_000, within 1..;
+        /// Memory for changes of the small records that wait for a checkpoint. With more, one is made at once.
+        restart maximum_pending_bytes: u64 = 64 << 20, within 1..;
+        /// Memory for pages of the small records' file.
+        restart records_cache_bytes: u64 = 16 << 20;
+        /// Memory for indexes of the log's files that readers use.
+        restart index_cache_bytes: u64 = 64 << 20;
+        /// Acknowledgements of one connection that wait for the store. Above it the connection is not read; its keep
+        /// alive does not run meanwhile.
+        reload maximum_waiting_acknowledgements: u32 = 4_096, within 1..;
     }
 }
 
@@ -128,66 +103,15 @@ const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
 impl Store {
-    /// The faults of the settings, each a sentence that names one setting.
+    /// The faults of the settings beside their ranges, each a sentence that names one setting.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        for (name, value) in [
-            ("sync_interval_ms", self.sync_interval_ms),
-            ("cursor_interval_ms", self.cursor_interval_ms),
-            ("survey_interval_ms", self.survey_interval_ms),
-            ("read_ahead_messages", self.read_ahead_messages),
-            ("read_ahead_bytes", self.read_ahead_bytes),
-            ("checkpoint_interval_ms", self.checkpoint_interval_ms),
-            ("maximum_pending_bytes", self.maximum_pending_bytes),
-            (
-                "maximum_waiting_acknowledgements",
-                u64::from(self.maximum_waiting_acknowledgements),
-            ),
-        ] {
-            if value == 0 {
-                problems.push(format!("store.{name} is at least 1"));
-            }
-        }
-        if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&self.segment_bytes) {
-            problems.push(format!(
-                "store.segment_bytes is at least {MIN_SEGMENT_BYTES} and at most {MAX_SEGMENT_BYTES}"
-            ));
-        }
-        if !(1..=100).contains(&self.pressed_percent) {
-            problems.push("store.pressed_percent is at least 1 and at most 100".to_owned());
-        }
-        if !(1..=100).contains(&self.rewrite_least_percent) {
-            problems.push("store.rewrite_least_percent is at least 1 and at most 100".to_owned());
-        }
-        if self.rewrite_bytes_per_s < MIN_SEGMENT_BYTES {
-            problems.push(format!(
-                "store.rewrite_bytes_per_s is at least {MIN_SEGMENT_BYTES}"
-            ));
-        }
         if self.maximum_bytes > 0 && self.maximum_bytes < self.segment_bytes.saturating_mul(2) {
             problems.push(
                 "store.maximum_bytes is 0, or at least two times store.segment_bytes".to_owned(),
             );
         }
-        if self.maximum_unwritten_bytes < MIN_SEGMENT_BYTES {
-            problems.push(format!(
-                "store.maximum_unwritten_bytes is at least {MIN_SEGMENT_BYTES}"
-            ));
-        }
         problems
-    }
-
-    /// Whether all that only a restart changes is as in other settings.
-    pub(super) fn is_opened_like(&self, other: &Self) -> bool {
-        let mut like = other.clone();
-        like.take_reloaded(self);
-        like == *self
-    }
-
-    /// Takes what a reload changes from other settings.
-    pub(super) const fn take_reloaded(&mut self, new: &Self) {
-        self.durability = new.durability;
-        self.maximum_waiting_acknowledgements = new.maximum_waiting_acknowledgements;
     }
 }
 
@@ -196,29 +120,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_is_named() {
-        let store = Store {
-            sync_interval_ms: 0,
-            segment_bytes: 2 << 30,
-            maximum_bytes: 1 << 20,
-            maximum_waiting_acknowledgements: 0,
-            rewrite_least_percent: 101,
-            rewrite_bytes_per_s: 1,
+    fn a_log_has_two_files_at_least() {
+        let store = |maximum_bytes| Store {
+            maximum_bytes,
             ..Store::default()
         };
-        let problems = store.problems();
-        for name in [
-            "store.sync_interval_ms",
-            "store.segment_bytes",
-            "store.maximum_bytes",
-            "store.maximum_waiting_acknowledgements",
-            "store.rewrite_least_percent",
-            "store.rewrite_bytes_per_s",
-        ] {
-            let named = problems.iter().any(|problem| problem.starts_with(name));
-            assert!(named, "{name}: {problems:?}");
-        }
-        assert_eq!(problems.len(), 6, "{problems:?}");
+        let least = 2 * Store::default().segment_bytes;
+        assert_eq!(store(0).problems(), [""; 0]);
+        assert_eq!(store(least).problems(), [""; 0]);
+        assert_eq!(store(least - 1).problems().len(), 1);
     }
 
     #[test]

@@ -2,49 +2,30 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-/// Traces (qlog) of single clients' QUIC connections. A reload switches them on and off.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Trace {
-    /// Client identifiers whose connections are traced.
-    pub clients: Vec<String>,
-    /// Folder for traces, with a file for each connection. Default: `traces` in the data directory.
-    pub directory: Option<PathBuf>,
-    /// Bytes after which a trace ends.
-    pub maximum_bytes: u64,
-}
-
-impl Default for Trace {
-    fn default() -> Self {
-        Self {
-            clients: Vec::new(),
-            directory: None,
-            maximum_bytes: 64 << 20,
-        }
+settings! {
+    /// Traces (qlog) of single clients' QUIC connections. A reload switches them on and off while connections live.
+    #[derive(Eq)]
+    pub struct Trace {
+        /// Client identifiers whose connections are traced.
+        reload clients: Vec<String>;
+        /// Folder for traces, with a file for each connection.
+        reload directory: Option<PathBuf>, said "`traces` in the data directory";
+        /// Bytes after which a trace ends.
+        reload maximum_bytes: u64 = 64 << 20;
     }
 }
 
-/// Collector for spans of messages that carry a trace context.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Otlp {
-    /// `http://HOST:PORT/PATH` of a collector that takes OTLP as JSON; without it there are no spans.
-    pub url: Option<String>,
-    /// Spans that wait to be sent; more are dropped and counted in the log.
-    pub maximum_spans: u32,
-    /// Time that a request to the collector may take for each of its steps, in milliseconds.
-    pub timeout_ms: u64,
-}
-
-impl Default for Otlp {
-    fn default() -> Self {
-        Self {
-            url: None,
-            maximum_spans: 10_000,
-            timeout_ms: 5_000,
-        }
+settings! {
+    /// Spans of single messages, for a collector of OpenTelemetry: [traces of messages](operations.md#spans).
+    #[derive(Eq)]
+    pub struct Otlp {
+        /// `http://HOST:PORT/PATH` of a collector that takes OTLP as JSON, such as `http://localhost:4318/v1/traces`.
+        /// Without it there are no spans.
+        restart url: Option<String>;
+        /// Spans that wait to be sent. More are dropped and counted in the log.
+        restart maximum_spans: u32 = 10_000, within 1..;
+        /// Time for each step of a request to the collector: connecting, writing, reading.
+        restart timeout_ms: u64 = 5_000, within 1..;
     }
 }
 
@@ -59,9 +40,6 @@ impl Otlp {
             problems.push(format!(
                 "otlp.url: `{url}` is not http://HOST:PORT/PATH, such as http://localhost:4318/v1/traces"
             ));
-        }
-        if self.maximum_spans == 0 || self.timeout_ms == 0 {
-            problems.push("otlp.maximum_spans and otlp.timeout_ms are at least 1".to_owned());
         }
         problems
     }

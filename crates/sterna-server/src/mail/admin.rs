@@ -52,9 +52,9 @@ pub(crate) enum Answer {
     Found(Found),
     /// The state of the cluster.
     Report(Box<sterna_cluster::Report>),
-    /// The outcome of an order to the process: sections of the configuration that stay unchanged, or the reason
+    /// The outcome of an order to the process: settings of the configuration that stay unchanged, or the reason
     /// of a refusal.
-    Obeyed(Result<Vec<&'static str>, String>),
+    Obeyed(Result<Vec<String>, String>),
 }
 
 /// The things that a shard has found, as the API writes them.

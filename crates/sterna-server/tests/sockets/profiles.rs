@@ -36,13 +36,13 @@ fn every_profile_starts_and_keys_are_read_again() {
     assert_eq!(server.listeners().len(), 5);
     assert_eq!(
         server.reload(&config).expect("the same"),
-        Vec::<&str>::new()
+        Vec::<String>::new()
     );
     // Another profile needs a restart, and keys that are none change nothing.
     let mut other = config.clone();
     other.quic.transport.profile = None;
     other.listeners[0].profile = None;
-    assert_eq!(server.reload(&other).expect("sound"), ["quic"]);
+    assert_eq!(server.reload(&other).expect("sound"), ["quic.profile"]);
     std::fs::write(&keys, KEY.replace("MFkw", "!!!!")).expect("writes");
     let error = server.reload(&config).expect_err("no keys");
     assert!(error.contains("keys.pem"), "{error}");

@@ -252,8 +252,8 @@ fn in_one_line(fault: &str) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// Reads configuration and certificates again. Returns the sections that changed and need a restart.
-fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<&'static str>, String> {
+/// Reads configuration and certificates again. Returns the settings that changed and need a restart.
+fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<String>, String> {
     let read = match &args.source.config {
         // An editor or a full disk leaves it behind, without intent.
         Some(path) if !was_empty && is_empty(path) => Err(format!(
@@ -271,7 +271,7 @@ fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<&'static 
         Ok(kept) => info!(
             target: AUDIT,
             waiting = kept.join(", "),
-            "configuration and certificates reloaded; changes of some sections wait for a restart"
+            "configuration and certificates reloaded; changes of some settings wait for a restart"
         ),
         Err(problem) => {
             error!(target: AUDIT, %problem, "reload refused; the old configuration stays in force");

@@ -112,7 +112,7 @@ fn the_check_names_file_and_line() {
         ),
         (
             "mqtt = { maximum_qos = 3 }\n",
-            "sterna.toml:1: mqtt.maximum_qos is 0, 1 or 2\n",
+            "sterna.toml:1: mqtt.maximum_qos is at most 2\n",
         ),
     ] {
         fs::write(folder.path().join("sterna.toml"), text).unwrap();
@@ -209,11 +209,12 @@ fn settings_are_explained() {
     assert_eq!(code(&one), 0);
     let text = stdout(&one);
     for words in [
-        "network.linger_ms: how long",
+        "network.linger_ms: Time that a closing connection",
         "section   [network]",
-        "type      whole number from 0 to",
+        "type      whole number from 0 on",
         "unit      milliseconds",
-        "default   3000",
+        "default   3000 (3 s)",
+        "change    a restart puts it in force",
         "variable  STERNA__NETWORK__LINGER_MS",
     ] {
         assert!(text.contains(words), "{words}: {text}");
@@ -240,12 +241,89 @@ fn settings_are_explained() {
     }
     let bogus = stderr(&config(folder, &["explain", "bogus"]));
     assert!(
-        bogus.contains("`sterna config init -` prints all"),
+        bogus.contains("`sterna config explain` lists all"),
         "{bogus}"
     );
     let none = config(folder, &["explain", "mqtt.recieve_maximum"]);
     assert_eq!(code(&none), 1);
     assert!(stderr(&none).contains("`mqtt.receive_maximum`"));
+}
+
+#[test]
+fn settings_are_listed_by_section_and_beginning() {
+    let folder = Path::new(".");
+    let lines = |name: &[&str]| -> Vec<String> {
+        let listed = config(folder, &[&["explain"], name].concat());
+        assert_eq!(code(&listed), 0, "{}", stderr(&listed));
+        stdout(&listed).lines().map(str::to_owned).collect()
+    };
+    let bans = lines(&["bans.flapping"]);
+    assert_eq!(bans.len(), 3, "{bans:?}");
+    assert_eq!(
+        bans[1],
+        "bans.flapping_window_s: Time in which logins are counted. Default: 60 (1 min)"
+    );
+    let all = lines(&[]);
+    assert!(all.len() > 350, "{}", all.len());
+    assert!(
+        all.iter()
+            .any(|line| line.starts_with("quic.initial_rtt_ms: "))
+    );
+}
+
+/// The value in force, and the line or variable that sets it.
+#[test]
+fn a_value_in_force_is_explained_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = "[mqtt]\nreceive_maximum = 5\n\n[[listener]]\nurl = 'mqtt://localhost:1'\n";
+    fs::write(folder.join("f.toml"), text).unwrap();
+    let said = |key: &str, variable: Option<&str>| {
+        let mut command = sterna();
+        command.current_dir(folder).args(["config", "explain", key]);
+        match variable {
+            Some(value) => command.env("STERNA__MQTT__RECEIVE_MAXIMUM", value),
+            None => command.args(["--config", "f.toml"]),
+        };
+        let run = command.output().unwrap();
+        let lines = stdout(&run)
+            .lines()
+            .filter(|line| line.contains("in force  "));
+        lines.map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    for (key, expected) in [
+        ("receive_maximum", "in force  5 (f.toml:2)"),
+        ("maximum_qos", "in force  2 (default)"),
+        ("mqtt.server_reference", "in force  not set (default)"),
+        (
+            "listener.url",
+            "in force  listener 1: \"mqtt://localhost:1\" (f.toml:4)",
+        ),
+    ] {
+        assert_eq!(said(key, None), [expected], "{key}");
+    }
+    assert_eq!(
+        said("receive_maximum", Some("7")),
+        ["in force  7 (STERNA__MQTT__RECEIVE_MAXIMUM)"]
+    );
+    // Without a configuration there is the default alone.
+    let plain = config(folder, &["explain", "receive_maximum"]);
+    assert!(!stdout(&plain).contains("  in force"), "{}", stdout(&plain));
+    fs::write(folder.join("f.toml"), "[mqtt]\nbogus = 1\n").unwrap();
+    let wrong = config(folder, &["explain", "shards", "--config", "f.toml"]);
+    assert_eq!(code(&wrong), 1);
+    assert!(stderr(&wrong).contains("bogus"), "{}", stderr(&wrong));
+}
+
+#[test]
+fn the_reference_is_the_page() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let printed = config(Path::new("."), &["reference"]);
+    let is_page = stdout(&printed) == fs::read_to_string(page).unwrap();
+    assert!(
+        is_page,
+        "`sterna config reference` prints another page than docs/configuration.md"
+    );
 }
 
 #[test]

@@ -490,14 +490,13 @@ impl Shown {
 
 /// The answer to a reload in words.
 fn reloaded(answer: &Value) -> String {
-    let sections = answer["unchanged"].as_array().into_iter().flatten();
-    let sections = sections.map(|section| format!("[{}]", table::cell(Some(section))));
-    let sections: Vec<String> = sections.collect();
-    if sections.is_empty() {
+    let settings = answer["unchanged"].as_array().into_iter().flatten();
+    let settings: Vec<String> = settings.map(|it| table::cell(Some(it))).collect();
+    if settings.is_empty() {
         return "the configuration is in force\n".to_owned();
     }
-    let sections = sections.join(", ");
-    format!("the configuration is in force, but changes of {sections} need a restart\n")
+    let settings = settings.join(", ");
+    format!("the configuration is in force, but changes of {settings} need a restart\n")
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -4,6 +4,7 @@ pub(crate) mod check;
 mod explain;
 mod import;
 mod init;
+mod reference;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ enum Task {
     Init(init::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Reference(reference::Args),
     Import(import::Args),
 }
 
@@ -33,6 +35,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Task::Init(args) => init::run(args),
         Task::Check(args) => check::run(args),
         Task::Explain(args) => explain::run(args),
+        Task::Reference(args) => reference::run(args),
         Task::Import(args) => import::run(args),
     }
 }
