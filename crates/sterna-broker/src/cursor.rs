@@ -438,6 +438,7 @@ mod tests {
             ]),
             settled: vec![(1 << 40) + 1, (1 << 40) + 100],
             failed: VecDeque::from([unsettled((1 << 40) + 7)]),
+            ..Cursor::default()
         };
         assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
         let away = Cursor::at(1 << 30);
@@ -489,6 +490,7 @@ mod tests {
             unsettled: VecDeque::from([unsettled(5), unsettled(9)]),
             settled: vec![21, 24],
             failed: VecDeque::from([unsettled(22), unsettled(25)]),
+            ..Cursor::default()
         };
         for (position, from, wanted) in [
             (5, 20, vec![9, 20, 22, 23, 25]),

@@ -180,12 +180,10 @@ impl Translation {
                 config.mqtt.send_maximum = number;
                 config.mqtt.receive_maximum = number;
             }),
-            "max_queued_messages" => {
-                limited(line).map(|number| {
-                    config.broker.maximum_queued_messages = number;
-                    config.broker.maximum_away_messages = number.into();
-                })
-            }
+            "max_queued_messages" => limited(line).map(|number| {
+                config.broker.maximum_queued_messages = number;
+                config.broker.maximum_away_messages = number.into();
+            }),
             "max_queued_bytes" => match line.number() {
                 Some(0) => Some(()),
                 number => number.map(|number| {
