@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// Each crate of the workspace and those it may depend on, from top to bottom. Development
 /// dependencies are free: a test may stand anywhere.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     (
         "sterna",
         &[
@@ -78,6 +78,22 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("sterna-auth", &[]),
     ("sterna-topic", &[]),
     ("sterna-ledger", &[]),
+    (
+        "sterna-fuzz",
+        &[
+            "sterna-store",
+            "sterna-cluster",
+            "sterna-net",
+            "sterna-quic",
+            "sterna-broker",
+            "sterna-mapping",
+            "sterna-mqtt",
+            "sterna-amqp",
+            "sterna-h3",
+            "sterna-auth",
+            "sterna-topic",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

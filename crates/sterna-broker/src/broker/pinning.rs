@@ -1,6 +1,6 @@
 //! Readers that hold most of the log of a store that has little room left.
 //!
-//! What is published while a session has its consumer counts against no limit, so one that acknowledges nothing would
+//! Messages published while a session has its consumer count against no limit, so one that acknowledges nothing would
 //! hold the log until the store is full, and all publishers were refused. Before that, the session that holds most loses
 //! its consumer, once. From there on it is *limited*: what is published counts, also when its consumer is back, until it
 //! has read all. The limits of sessions that are limited or away are applied here without waiting for their consumers, so
@@ -52,7 +52,7 @@ struct Trim {
     counted: u64,
     /// Where the oldest are dropped: all that counts and is before is.
     first: u64,
-    /// What counts and stays.
+    /// Messages that count and stay.
     unread: Amount,
     /// Where the newest are dropped: whether a message did not fit.
     is_full: bool,
@@ -161,7 +161,7 @@ impl<P: DoorState> Broker<P> {
                 == (session.generation, session.attendance, start)
         });
         if !is_known {
-            // What it has in memory is unread, too.
+            // Messages in its memory are unread, too.
             let mut unread = Amount::default();
             self.queues.nodes.each(session.pending, |entry| {
                 let position = entry.own_position();
@@ -230,12 +230,10 @@ impl<P: DoorState> Broker<P> {
         };
         let session = self.queues.session(slot, trim.generation);
         let is_same = session.is_some_and(|session| {
+            let is_asleep = (session.reader.as_ref())
+                .filter(|reader| reader.awake_from.is_none() && reader.count.is_none());
             session.attendance == trim.attendance
-                && (session.reader.as_ref()).is_some_and(|reader| {
-                    reader.awake_from.is_none()
-                        && reader.count.is_none()
-                        && reader.next == trim.start
-                })
+                && is_asleep.map(|reader| reader.next) == Some(trim.start)
         });
         if !std::mem::take(&mut trim.is_asked) || !is_same {
             return true; // it is looked at anew in the next survey

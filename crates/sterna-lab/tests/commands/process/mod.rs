@@ -9,7 +9,10 @@ pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_sterna-lab");
 
 /// The lab, to its end.
 pub(crate) fn lab(arguments: &[&str]) -> Output {
-    Command::new(LAB).args(arguments).output().unwrap()
+    Command::new(LAB)
+        .args(arguments)
+        .output()
+        .expect("the lab is started")
 }
 
 /// The program `sterna`, which Cargo puts beside the lab's, but builds only if asked to.
