@@ -11,9 +11,10 @@ const LIMIT_BYTES: usize = 200;
 /// What is seen of a frame: id, topic, properties, payload, QoS, flags.
 type Seen = Option<(Option<u64>, String, Vec<u8>, Vec<u8>, u8, bool, bool)>;
 
-/// Checks that a stream is read as the same frames in one piece and in pieces as long as its first
-/// byte says, and that no more is held than one frame and one piece; and that problems and sessions of
-/// any content are read or refused.
+/// Checks that a stream is read as the same frames in one piece and in pieces.
+///
+/// Pieces are as long as the stream's first byte says. No more is held than one frame and one piece. Problems and
+/// sessions of any content are read or refused.
 ///
 /// # Panics
 ///

@@ -30,6 +30,7 @@ mod authorization;
     dead_code,
     unused_imports,
     unreachable_pub,
+    clippy::struct_field_names,
     reason = "its own crate uses and shows more"
 )]
 #[path = "../../crates/sterna-server/src/config/mod.rs"]

@@ -5,9 +5,10 @@ use sterna_amqp::messaging::{Header, MessageView};
 use sterna_mapping::{ToAmqp, from_amqp, from_fields, to_amqp, topic_of_address};
 use sterna_mqtt::{Property, PropertyBuf, PropertyContext};
 
-/// Takes bytes as name of a User Property, its value and a payload, with line ends between them. Checks
-/// that what becomes of them is a message of AMQP, and that whatever that is to MQTT stays the same from
-/// then on. The value is read as fields of HTTP, too.
+/// Takes bytes as name of a User Property, its value and a payload, with line ends between them.
+///
+/// Checks that what becomes of them is a message of AMQP, and that whatever that is to MQTT stays the same from then on.
+/// The value is read as fields of HTTP, too.
 ///
 /// # Panics
 ///

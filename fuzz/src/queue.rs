@@ -31,7 +31,7 @@ type Name = (String, Vec<u8>);
 struct Even;
 
 fn is_even(payload: &[u8]) -> bool {
-    payload.last().is_some_and(|byte| byte % 2 == 0)
+    payload.last().is_some_and(|byte| byte.is_multiple_of(2))
 }
 
 impl Selector for Even {
@@ -140,7 +140,7 @@ impl Queue {
                 _ => self.settle(now_ms, broker, at, byte),
             }
         } else {
-            self.attach(now_ms, broker, at, byte % 2 == 0);
+            self.attach(now_ms, broker, at, byte.is_multiple_of(2));
         }
         pump(now_ms, shards);
         let id = self.consumers[at].as_ref().map(|consumer| consumer.id);

@@ -52,12 +52,12 @@ fn hear(bytes: &[u8], piece_bytes: usize) -> Heard {
     for piece in bytes.chunks(piece_bytes) {
         let mut piece = piece.to_vec();
         match decoder.decode(&mut piece) {
-            Ok(decoded) => {
-                assert!(decoded.data_bytes <= piece.len());
-                heard.data.extend(&piece[..decoded.data_bytes]);
-                heard.last_ping = decoded.ping.or(heard.last_ping);
-                if decoded.close.is_some() {
-                    heard.close = decoded.close;
+            Ok(frame) => {
+                assert!(frame.data_bytes <= piece.len());
+                heard.data.extend(&piece[..frame.data_bytes]);
+                heard.last_ping = frame.ping.or(heard.last_ping);
+                if frame.close.is_some() {
+                    heard.close = frame.close;
                     break;
                 }
             }

@@ -233,10 +233,8 @@ fn what_is_published_while_no_consumer_is_there_counts() {
             if end == End::Restart {
                 cluster.pass(1_000);
                 cluster = started(2, &limits, &store);
-                publish(&mut cluster, 2_300..2_400);
-            } else {
-                publish(&mut cluster, 2_300..2_400);
             }
+            publish(&mut cluster, 2_300..2_400);
             let client = cluster.open(0, "s");
             let expected = match queue_full {
                 QueueFull::DropNewest => each(0, 2_100),
@@ -276,16 +274,16 @@ fn who_comes_and_goes_without_reading_has_one_limit() {
             take(&mut cluster, client);
             let mut next = 20;
             let (mut kept, mut counted) = (each(0, 20), Vec::new());
-            for round in 0..40 {
+            for round in 0..40_u16 {
                 cluster.close(client, Close::LOST);
                 publish(&mut cluster, next..next + 10);
                 counted.extend(next..next + 10);
                 next += 10;
-                if is_restarted && round % 10 == 0 {
+                if is_restarted && round.is_multiple_of(10) {
                     cluster.pass(1_000);
                     cluster = started(2, &limits, &store);
                 }
-                client = cluster.open((round % 2) as u16, "s");
+                client = cluster.open(round % 2, "s");
                 take(&mut cluster, client);
                 publish(&mut cluster, next..next + 3);
                 kept.extend(next..next + 3);
@@ -397,7 +395,7 @@ impl Storm {
         };
         let store = MemoryStore::new();
         let shards = 1 + random.below(3) as u16;
-        let mut storm = Self {
+        let mut world = Self {
             cluster: started(shards, &limits, &store),
             store,
             limits,
@@ -412,13 +410,13 @@ impl Storm {
             again: BTreeSet::new(),
             lost: Arc::default(),
         };
-        storm.watch();
-        storm.open();
-        let client = storm.client.expect("it is connected");
-        storm
+        world.watch();
+        world.open();
+        let client = world.client.expect("it is connected");
+        world
             .cluster
             .subscribe(client, "t/+", qos(Qos::AtLeastOnce));
-        storm
+        world
     }
 
     fn shards(&self) -> u64 {

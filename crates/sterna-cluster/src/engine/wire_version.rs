@@ -190,10 +190,10 @@ mod tests {
         }
 
         fn expect_all_read(&self) {
-            for at in 0..NAMES.len() {
-                assert_eq!(self.unread(at), (0, 0), "{}", NAMES[at]);
+            for (at, name) in NAMES.iter().enumerate() {
+                assert_eq!(self.unread(at), (0, 0), "{name}");
                 let received = self.nodes[at].status.received_messages.get();
-                assert!(received > 0, "{}", NAMES[at]);
+                assert!(received > 0, "{name}");
             }
         }
     }

@@ -1,4 +1,5 @@
 //! The program `sterna` as its users run it.
+#![allow(clippy::unwrap_used)] // it is all test
 
 mod acl;
 mod admin;
