@@ -195,6 +195,9 @@ impl Service for Admin {
             cx.net.close(client.id, NO_ERROR);
         }
     }
+
+    // What waits for other shards has its own deadlines.
+    fn check(_: &Door) {}
 }
 
 impl Connection {
