@@ -73,7 +73,7 @@ impl Table {
         );
     }
 
-    /// What nodes want of a filter is what each of them has said.
+    /// Each node gets what it has said to want of a filter.
     fn check_wanted(&self, filter: &str) {
         let wanted = self.wanted(filter);
         let mut acknowledged = NodeSet::default();

@@ -196,7 +196,7 @@ impl Service for Admin {
         }
     }
 
-    // What waits for other shards has its own deadlines.
+    // Requests that wait for other shards have their own deadlines.
     fn check(_: &Door) {}
 }
 
