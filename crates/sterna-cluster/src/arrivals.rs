@@ -75,7 +75,7 @@ impl<B> Arrivals<B> {
         if known.is_some_and(|known| (incarnation, serial) <= known) {
             return Place::Repeated;
         }
-        self.last.insert(node.to_owned(), (incarnation, serial));
+        self.take(node, (incarnation, serial));
         match known {
             Some((same, last)) if same == incarnation && serial - last > 1 => {
                 Place::AfterMissing(serial - last - 1)
@@ -84,9 +84,13 @@ impl<B> Arrivals<B> {
         }
     }
 
-    /// A node gives a batch. It takes the place of an earlier one that still waits.
+    /// A node gives a batch. It takes the place of an earlier one that still waits, and a later one keeps its place.
     pub fn give(&mut self, now_ms: u64, node: &str, number: Number, batch: B) {
         self.given.retain(|_, given| now_ms < given.until_ms);
+        // It was doubled or held up on its way, and its node waits for the later one's answer alone.
+        if (self.given.get(node)).is_some_and(|given| number < given.number) {
+            return;
+        }
         let given = Given {
             number,
             batch,
@@ -102,9 +106,40 @@ impl<B> Arrivals<B> {
         let (node, verdict) = decided?;
         let given = self.given.remove(&node)?;
         if verdict == Verdict::Next {
-            self.last.insert(node, given.number);
+            self.take(&node, given.number);
         }
         Some((verdict, given.batch))
+    }
+
+    /// A batch counts as taken.
+    fn take(&mut self, node: &str, number: Number) {
+        let before = self.last.insert(node.to_owned(), number);
+        debug_assert!(
+            before.is_none_or(|before| before < number),
+            "batches of a node are taken in order"
+        );
+    }
+
+    /// Looks at every batch that waits, after [`decide`](Self::decide) had none; for tests, after each of their steps.
+    ///
+    /// # Panics
+    /// Where one waits for nothing, or for too long.
+    pub fn check(&self, now_ms: u64) {
+        for (node, given) in &self.given {
+            let last = self.last.get(node);
+            assert!(
+                last.is_some_and(|(of, _)| *of == given.number.0),
+                "a batch of {node} waits whose process is known"
+            );
+            assert!(
+                last.is_some_and(|(_, last)| given.number.1 - last > 1),
+                "a batch of {node} waits for those before it"
+            );
+            assert!(
+                given.until_ms <= now_ms + self.patience_ms,
+                "a batch of {node} waits as long as its node does"
+            );
+        }
     }
 
     fn verdict(&self, node: &str, (incarnation, serial): Number) -> Option<Verdict> {
@@ -242,6 +277,11 @@ mod tests {
         assert_eq!(arrivals.given.len(), 2);
         arrivals.came("b", Some((7, 3)));
         assert_eq!(arrivals.decide(), Some((Verdict::Next, "second")));
+        // What is doubled on its way comes behind a later one.
+        arrivals.give(300, "b", (7, 6), "third");
+        arrivals.give(400, "b", (7, 2), "late");
+        arrivals.came("b", Some((7, 5)));
+        assert_eq!(arrivals.decide(), Some((Verdict::Next, "third")));
         arrivals.give(700, "b", (7, 9), "later");
         let waiting: Vec<_> = arrivals.given.keys().collect();
         assert_eq!(waiting, ["b"]);

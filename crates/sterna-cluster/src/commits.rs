@@ -67,6 +67,7 @@ impl Commits {
     /// up to which the engine now has everything; `None` where that is as before.
     pub fn close(&mut self, part: Part) -> Option<u64> {
         let turn = self.turn(part)?;
+        debug_assert!(turn.missing > 0, "each part of a turn comes once");
         turn.missing = turn.missing.saturating_sub(1);
         let mut token = None;
         while self.turns.front().is_some_and(|turn| turn.missing == 0) {

@@ -12,6 +12,8 @@
 //! their node is gone or starts anew, and a process takes them over. Until that is done ([`Table::swept`]),
 //! messages for these filters go to the log. No input or output here, and time is an argument.
 
+mod check;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -206,9 +208,18 @@ impl Table {
         if is_leaving || self.own_incarnation == 0 {
             return;
         }
-        if incarnation < self.own_incarnation {
+        // A word of a process before, which comes late, is nothing to the one that is there.
+        let is_late = (self.peers.get(node)).is_some_and(|peer| incarnation < peer.incarnation);
+        let unread = self.unread.get(node).copied();
+        if unread.is_some_and(|known| incarnation <= known) {
+            return;
+        }
+        if is_late {
+            self.unread.insert(name, incarnation);
+        } else if incarnation < self.own_incarnation {
             self.events.push(Event::Unfit { node: name, reads });
-        } else if self.unread.insert(Arc::clone(&name), incarnation) != Some(incarnation) {
+        } else {
+            self.unread.insert(Arc::clone(&name), incarnation);
             self.turn(&name, Presence::Gone);
             self.events.push(Event::Unread { node: name, reads });
         }
@@ -505,6 +516,15 @@ impl Table {
         wanted
     }
 
+    /// Numbers that there are for other nodes.
+    fn numbers(&self) -> usize {
+        if self.exported.is_empty() {
+            NodeSet::MAXIMUM
+        } else {
+            OUTSIDE
+        }
+    }
+
     /// The node of that name, in that incarnation; `None` for an earlier one, or where there is no room.
     fn peer(&mut self, now_ms: u64, node: &str, incarnation: u64) -> Option<(Arc<str>, &mut Peer)> {
         let name: Arc<str> = Arc::from(node);
@@ -517,12 +537,7 @@ impl Table {
         }
         if !self.peers.contains_key(node) {
             let is_taken = |number: &usize| self.peers.values().any(|peer| peer.number == *number);
-            let numbers = if self.exported.is_empty() {
-                NodeSet::MAXIMUM
-            } else {
-                OUTSIDE
-            };
-            let Some(number) = (0..numbers).find(|number| !is_taken(number)) else {
+            let Some(number) = (0..self.numbers()).find(|number| !is_taken(number)) else {
                 if self.left_out.insert(Arc::clone(&name)) {
                     self.events.push(Event::TooMany { node: name });
                 }
@@ -580,5 +595,7 @@ impl Table {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -186,6 +186,27 @@ impl Tail {
         self.from = position;
     }
 
+    /// Looks at all entries; for tests, after each of their steps.
+    ///
+    /// # Panics
+    /// Where the number is not that of the entries, or they are not in order.
+    pub fn check(&self) {
+        let entries: usize = self.known.values().map(VecDeque::len).sum();
+        assert_eq!(self.entries, entries, "entries of all processes");
+        assert!(entries <= self.most_entries, "no more is known than may be");
+        for (name, known) in &self.known {
+            let kept = self.kept.get(name).copied().unwrap_or(0);
+            assert!(
+                known.iter().all(|(position, _)| *position >= kept),
+                "what a process has kept is no part of the tail"
+            );
+            let pairs = known.iter().zip(known.iter().skip(1));
+            for ((position, _), (next, _)) in pairs {
+                assert!(position < next, "entries of a process are in order");
+            }
+        }
+    }
+
     /// Number of entries that are known.
     #[must_use]
     pub const fn entries(&self) -> usize {

@@ -206,6 +206,10 @@ impl EncodedRun {
         let is_empty = self.records.is_empty();
         let (bytes, count) = leading(records.bytes, is_empty, |end, _| end <= room);
         let (fitting, rest) = records.bytes.split_at(bytes);
+        debug_assert!(
+            count <= records.count,
+            "records that fit are among those that came"
+        );
         self.extend(fitting, count);
         Records {
             bytes: rest,

@@ -143,6 +143,10 @@ impl Link {
         done: Option<Done<Published>>,
     ) {
         let io = self.lane(lane);
+        debug_assert!(
+            io.outlet.buffer.len() >= behind,
+            "a message is behind what was there"
+        );
         let bytes = io.outlet.buffer.len().saturating_sub(behind);
         io.outlet.note(bytes, done);
         io.outlet.ending |= io.state.purpose == Purpose::Single;

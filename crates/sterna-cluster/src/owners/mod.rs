@@ -22,6 +22,7 @@
 //!
 //! No input or output here, and time is an argument: [`Owners::take_actions`] says what is to be done.
 
+mod check;
 mod claims;
 mod fence;
 mod record;
@@ -646,6 +647,10 @@ impl<S: Copy> Owners<S> {
         if is_apart {
             self.passed.push_back((sequence, now_ms));
         }
+        debug_assert!(
+            self.passed.len() as u64 <= grace_ms / apart_ms + 1,
+            "places of the stream are as far apart as they are to be"
+        );
     }
 
     /// A record comes by in the stream.

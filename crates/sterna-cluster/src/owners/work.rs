@@ -216,6 +216,9 @@ impl<S: Copy> Owners<S> {
                 self.finish(now_ms, key);
             }
             (Op::Renew(..), _) if !is_forgotten => self.finish(now_ms, key),
+            (Op::Claim(claim), _) if claim.is_abandoned && !claim.may_be_written => {
+                self.give_up(now_ms, key);
+            }
             (Op::Claim(_), _) => {
                 work.stage = Stage::Reading;
                 self.read(key);
@@ -349,16 +352,24 @@ impl<S: Copy> Owners<S> {
         };
         let stage = work.stage;
         let is_due = now_ms >= work.wake_ms;
-        if let Some(claim) = work.claim_mut()
-            && !(claim.is_let_in || claim.is_abandoned)
-            && now_ms >= claim.deadline_ms
-        {
-            claim.is_abandoned = true;
-            let (session, may_be_written) = (claim.request.session, claim.may_be_written);
-            self.settle(session, key, Err(Refusal::Away));
-            if !may_be_written {
-                return self.give_up(now_ms, key);
+        let mut refused = Vec::new();
+        let mut is_over = false;
+        for (at, op) in work.ops.iter_mut().enumerate() {
+            // One that waits behind another operation is refused in time, too.
+            if let Op::Claim(claim) = op
+                && !(claim.is_let_in || claim.is_abandoned)
+                && now_ms >= claim.deadline_ms
+            {
+                claim.is_abandoned = true;
+                refused.push(claim.request.session);
+                is_over |= at == 0 && !claim.may_be_written;
             }
+        }
+        for session in refused {
+            self.settle(session, key, Err(Refusal::Away));
+        }
+        if is_over {
+            return self.give_up(now_ms, key);
         }
         match stage {
             Stage::Pausing if is_due => self.begin_again(now_ms, key),

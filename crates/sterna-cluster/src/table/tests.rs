@@ -127,6 +127,13 @@ fn who_reads_nothing_of_the_others_takes_no_part() {
     // It is installed anew, and fits.
     first.heard(0, "late", 12, false, reads("2-3"));
     assert_eq!((first.version(), first.count(Presence::Here)), (2, 1));
+    // Words of its processes before come late.
+    for earlier in [3, 11] {
+        first.take_events();
+        first.heard(0, "late", earlier, false, newer);
+        assert_eq!(first.take_events(), [], "{earlier} is over");
+        assert_eq!((first.version(), first.count(Presence::Here)), (2, 1));
+    }
     let mut late = Table::new("late", 4_000, 60_000, newer);
     late.set_own_incarnation(9);
     late.heard(0, "a", 5, false, reads("1-2"));

@@ -271,6 +271,7 @@ impl World {
                 continue;
             }
             let Some((_, number)) = next else {
+                self.arrivals.check(self.now_ms);
                 break;
             };
             self.read += 1;

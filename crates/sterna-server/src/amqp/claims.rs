@@ -22,6 +22,11 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    /// The number of the session's consumer.
+    pub(super) const fn consumer(self) -> u64 {
+        self.consumer
+    }
+
     /// Removes the records of deliveries.
     pub(super) fn forget(self, cx: &mut Context<'_>, forgotten: Forgotten) {
         for key in forgotten {

@@ -279,6 +279,7 @@ impl<L: Weighed> Links<L> {
 
     pub(super) fn remove(&mut self, id: LinkId) -> Option<L> {
         let link = self.links.remove(&id)?;
+        debug_assert!(self.bytes >= link.bytes(), "a link that goes was counted");
         self.bytes -= link.bytes();
         debug_assert!(
             !self.links.is_empty() || self.bytes == 0,
@@ -289,6 +290,13 @@ impl<L: Weighed> Links<L> {
 
     pub(super) fn get_mut(&mut self, id: LinkId) -> Option<&mut L> {
         self.links.get_mut(&id)
+    }
+
+    /// # Panics
+    /// Where the bytes are not those of the links.
+    fn check(&self) {
+        let bytes: usize = self.links.values().map(Weighed::bytes).sum();
+        assert_eq!(self.bytes, bytes, "bytes of links");
     }
 }
 
@@ -419,6 +427,53 @@ impl Client {
     /// Whether something of a stream is held, which anything later must not overtake.
     pub(super) fn holds(&self, stream: StreamId) -> bool {
         self.held.iter().any(|held| held.stream() == stream)
+    }
+
+    /// Looks at the links, transactions and input of the client. `link_of` is the link that the door knows by the number
+    /// of a consumer of this client. Returns how many it is to know.
+    ///
+    /// # Panics
+    /// Where something does not agree with what it stands for.
+    pub(super) fn check(&self, link_of: impl Fn(u64) -> Option<LinkId>) -> usize {
+        self.framers.check();
+        self.sources.check();
+        self.targets.check();
+        self.transactions.check(&self.targets);
+        assert!(
+            self.accepted.is_none(),
+            "a step tells which deliveries are accepted"
+        );
+        assert!(self.finishing.is_empty(), "a step finishes streams");
+        let is_here = !matches!(self.state, State::Ended);
+        if let Some(first) = self.held.first().filter(|_| is_here) {
+            assert!(
+                !self.accepts(first.stream()),
+                "input that is held waits for something"
+            );
+        }
+        for (link, source) in self.sources.iter() {
+            assert_eq!(
+                link_of(source.consumer),
+                Some(*link),
+                "the door finds a source"
+            );
+        }
+        for (_, source) in &self.suspended {
+            let is_known = link_of(source.consumer).is_some();
+            assert!(is_known, "the door finds whose source is suspended");
+        }
+        let claims = self
+            .targets
+            .iter()
+            .filter_map(|(link, target)| Some((link, target.claim?)));
+        for (link, claim) in claims.clone() {
+            assert_eq!(
+                link_of(claim.consumer()),
+                Some(*link),
+                "the door finds a claim"
+            );
+        }
+        self.sources.len() + self.suspended.len() + claims.count()
     }
 
     /// The name of a link among all clients' links.

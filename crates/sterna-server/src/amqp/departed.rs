@@ -83,6 +83,22 @@ impl Departed {
         }
     }
 
+    /// All links, each with its place.
+    ///
+    /// # Panics
+    /// Where the bytes are not those of the links, or a place is still to be given.
+    pub(super) fn check(&self) -> impl Iterator<Item = (Deadline, &LinkKey)> {
+        let bytes: usize = self.links.values().map(|(_, bytes)| bytes).sum();
+        assert_eq!(self.bytes, bytes, "bytes of departed links");
+        let mut places = self.links.keys();
+        assert!(
+            places.all(|(_, number)| *number <= self.next),
+            "places are given in order"
+        );
+        let links = self.links.iter();
+        links.map(|(deadline, (key, _))| (*deadline, key))
+    }
+
     /// The next link whose time is up, or that has to make room.
     pub(super) fn late(&self, now_ms: u64, most: Most) -> Option<LinkKey> {
         let ((deadline_ms, _), (key, _)) = self.links.first_key_value()?;

@@ -154,6 +154,33 @@ impl ExactLinks {
         &self.gauge
     }
 
+    /// Looks at the links that are attached nowhere.
+    ///
+    /// # Panics
+    /// Where a sum or a place does not agree with them.
+    pub(super) fn check(&self) {
+        let links = lock(&self.links);
+        let mut count = 0;
+        for (deadline, key) in links.departed.check() {
+            let place = links.known.get(key).and_then(|taken| lock(taken).deadline);
+            assert_eq!(
+                place,
+                Some(deadline),
+                "a link that is to be forgotten is known"
+            );
+            count += 1;
+        }
+        let known = links.known.values();
+        let departed = known.filter(|taken| lock(taken).deadline.is_some());
+        assert_eq!(
+            departed.count(),
+            count,
+            "each departed link is forgotten at some time"
+        );
+        let bytes = links.departed.bytes();
+        assert_eq!(self.gauge.bytes(), bytes, "the gauge of departed links");
+    }
+
     /// Forgets links whose time is up, and those beyond `most` that would be forgotten first.
     pub(super) fn forget_late(&self, now_ms: u64, most: Most) -> Forgotten {
         let mut links = lock(&self.links);

@@ -294,6 +294,22 @@ impl Service for Amqp {
     fn shed(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         door.shed_client(cx, client);
     }
+
+    fn check(door: &Door) {
+        let consumers = &door.service.consumers;
+        let links = door.clients.iter().map(|client| {
+            client.check(|number| {
+                let (connection, link) = consumers.get(&number)?;
+                (*connection == client.id).then_some(*link)
+            })
+        });
+        assert_eq!(
+            links.sum::<usize>(),
+            consumers.len(),
+            "each consumer is a client's link"
+        );
+        door.service.registry.check();
+    }
 }
 
 impl Door {

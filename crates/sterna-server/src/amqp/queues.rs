@@ -51,6 +51,7 @@ impl Door {
                 if has_ended {
                     cx.broker.forget_node(&owner_record(name));
                     let anchors = &self.service.anchors;
+                    debug_assert!(anchors.get() > 0, "a queue that goes was counted");
                     anchors.set(anchors.get().saturating_sub(1));
                 }
                 has_ended

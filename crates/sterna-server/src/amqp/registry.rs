@@ -322,6 +322,41 @@ impl Registry {
         due.into_iter().flatten().min()
     }
 
+    /// Looks at all queues, and at the links that are attached nowhere.
+    ///
+    /// # Panics
+    /// Where a sum or a place does not agree with them.
+    pub(super) fn check(&self) {
+        let queues = lock(&self.queues);
+        let made = queues.iter().filter(|(_, queue)| queue.is_made);
+        let bytes: u64 = made.map(|(name, _)| queue_bytes(name)).sum();
+        assert_eq!(self.queue_bytes(), bytes, "bytes of queues that are made");
+        drop(queues);
+        let suspended = lock(&self.suspended);
+        let mut count = 0;
+        for (deadline, key) in suspended.departed.check() {
+            let remembered = suspended.links.get(key);
+            assert_eq!(
+                remembered.map(|remembered| remembered.deadline),
+                Some(deadline),
+                "a link that is to be forgotten is remembered"
+            );
+            count += 1;
+        }
+        assert_eq!(
+            suspended.links.len(),
+            count,
+            "each link is forgotten at some time"
+        );
+        assert_eq!(
+            self.suspended_gauge.bytes(),
+            suspended.departed.bytes(),
+            "the gauge of links that are attached nowhere"
+        );
+        drop(suspended);
+        self.exact.check();
+    }
+
     /// Forgets links whose time is up. Returns the keys of records to forget.
     pub(super) fn forget_late(&self, now_ms: u64) -> Forgotten {
         let mut suspended = lock(&self.suspended);

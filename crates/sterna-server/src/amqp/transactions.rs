@@ -12,7 +12,7 @@ use sterna_broker::{self as broker, Message, SessionKey, Unacknowledged};
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::attach::{Refusal, may_publish, refusal};
-use super::client::{Client, Target};
+use super::client::{Client, Links, Target, TargetLink};
 use super::incoming::rejected;
 use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning, modify};
 use crate::authorization::MessageKind;
@@ -61,6 +61,24 @@ impl Transactions {
                 + transaction.retired.len() * size_of::<Retired>()
         });
         each.sum()
+    }
+
+    /// # Panics
+    /// Where the bytes are not those of the messages, or a coordinator's link is gone.
+    pub(super) fn check(&self, targets: &Links<TargetLink>) {
+        for transaction in self.declared.values() {
+            let posted = transaction.posted.iter();
+            let posted_bytes: u64 = posted.map(|message| message.body_bytes() as u64).sum();
+            assert_eq!(
+                transaction.posted_bytes, posted_bytes,
+                "bytes of posted messages"
+            );
+            let coordinator = targets.get(&transaction.coordinator);
+            assert!(
+                coordinator.is_some_and(|link| link.node == Target::Coordinator),
+                "a transaction ends with its coordinator"
+            );
+        }
     }
 }
 
@@ -372,7 +390,8 @@ fn declare(
         client
             .targets
             .get(&coordinator)
-            .is_some_and(|link| link.node == Target::Coordinator)
+            .is_some_and(|link| link.node == Target::Coordinator),
+        "a transaction is declared to a coordinator"
     );
     let transactions = &mut client.transactions;
     if transactions.declared.len() >= cx.policy.amqp.maximum_transactions as usize {

@@ -335,6 +335,23 @@ impl Sips {
         (!is_known).then_some(until_ms)
     }
 
+    /// Looks at the time until which the client is not read; `is_noted` says whether the door looks again then.
+    ///
+    /// # Panics
+    /// Where it does not.
+    pub(super) fn check(&self, now_ms: u64, is_noted: impl FnOnce(u64) -> bool) {
+        if let Some(until_ms) = self.paused_until_ms(now_ms) {
+            assert!(
+                is_noted(until_ms),
+                "the door reads a client again that was too fast"
+            );
+        }
+        assert!(
+            self.paused_until_ms(now_ms).is_some() || !self.is_waiting(),
+            "a message waits while its client is not read"
+        );
+    }
+
     /// Subscriptions that the client may have.
     pub(crate) fn most_subscriptions(&self) -> Option<usize> {
         let limit = &self.allowance.as_ref()?.limit;

@@ -36,6 +36,11 @@ impl<I: Copy + Eq + Hash, C> Clients<I, C> {
         self.0.keys().copied()
     }
 
+    /// All clients that are in their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &C> {
+        self.0.values().filter_map(Option::as_deref)
+    }
+
     /// A client in its place.
     pub(crate) fn get(&self, id: I) -> Option<&C> {
         self.0.get(&id)?.as_deref()
@@ -48,7 +53,8 @@ impl<I: Copy + Eq + Hash, C> Clients<I, C> {
 
     /// Adds a client.
     pub(crate) fn insert(&mut self, id: I, client: C) {
-        self.0.insert(id, Some(Box::new(client)));
+        let before = self.0.insert(id, Some(Box::new(client)));
+        debug_assert!(before.is_none(), "a client comes once");
     }
 
     /// Takes a client out of its place for a step.
@@ -59,7 +65,10 @@ impl<I: Copy + Eq + Hash, C> Clients<I, C> {
     /// Puts a client back into its place; false if that is gone.
     pub(crate) fn put_back(&mut self, id: I, client: Box<C>) -> bool {
         let place = self.0.get_mut(&id);
-        place.map(|place| *place = Some(client)).is_some()
+        let Some(place) = place else { return false };
+        debug_assert!(place.is_none(), "a client comes back to its own place");
+        *place = Some(client);
+        true
     }
 
     /// Takes a client away for good.

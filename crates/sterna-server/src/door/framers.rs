@@ -51,6 +51,20 @@ impl<F: Default> Framers<F> {
         std::iter::once(&self.control).chain(others)
     }
 
+    /// # Panics
+    /// Where a stream has two framers.
+    pub(crate) fn check(&self) {
+        for (at, stream) in self.others.iter().enumerate() {
+            let is_control = stream.id == StreamId::FIRST;
+            assert!(!is_control, "the control stream has its own framer");
+            let mut before = self.others[..at].iter();
+            assert!(
+                before.all(|known| known.id != stream.id),
+                "a stream has one framer"
+            );
+        }
+    }
+
     /// Whether a stream beside the control stream is known.
     pub(crate) fn has(&self, stream: StreamId) -> bool {
         self.find(stream).is_some()

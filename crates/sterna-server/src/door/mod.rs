@@ -8,6 +8,7 @@
 
 mod allowance;
 mod asking;
+mod check;
 mod clients;
 mod framers;
 mod held;
@@ -162,6 +163,12 @@ pub(crate) trait Service: Sized {
 
     /// Ends a client because memory is short and it holds more than others.
     fn shed(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
+
+    /// Looks at what only this service keeps, of itself and of its clients; for tests, between two steps.
+    ///
+    /// # Panics
+    /// Where something does not agree with what it stands for.
+    fn check(door: &Door<Self>);
 
     /// Counts that are kept elsewhere than in the door.
     fn counts(&self) -> Counts {

@@ -219,6 +219,23 @@ impl<A> Promises<A> {
         each.map(|(_, acknowledgement)| acknowledgement)
     }
 
+    /// Looks at the answers that wait, of a client that the door waits with (`is_noted`) or not.
+    ///
+    /// # Panics
+    /// Where nobody would send them.
+    pub(super) fn check(&self, is_noted: bool) {
+        if let Some(waiting) = &self.0 {
+            assert!(
+                waiting.queue.is_empty() || waiting.is_awaited,
+                "answers that wait are looked at"
+            );
+            assert!(
+                !waiting.is_awaited || is_noted,
+                "the door knows whose answers wait"
+            );
+        }
+    }
+
     /// The client is looked at now.
     pub(super) fn looked_at(&mut self) {
         if let Some(waiting) = &mut self.0 {
@@ -264,6 +281,17 @@ impl<I: Ord> Awaited<I> {
     /// Whether nobody waits.
     pub(super) fn is_empty(&self) -> bool {
         self.written.is_empty() && self.synced.is_empty() && self.fenced.is_empty()
+    }
+
+    /// All that wait; some of them are gone.
+    pub(super) fn ids(&self) -> impl Iterator<Item = I>
+    where
+        I: Copy,
+    {
+        let heaps = self.written.iter().chain(&self.synced);
+        heaps
+            .map(|Reverse((_, id))| *id)
+            .chain(self.fenced.iter().copied())
     }
 
     /// Looks at a client when the first of its acknowledgements may leave.

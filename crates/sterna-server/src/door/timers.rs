@@ -26,6 +26,14 @@ impl<I: Ord> Timers<I> {
         self.heap.push(Reverse((deadline_ms, id)));
     }
 
+    /// All entries, each with its deadline.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, I)>
+    where
+        I: Copy,
+    {
+        self.heap.iter().map(|Reverse(entry)| *entry)
+    }
+
     /// When the first entry comes due.
     pub(crate) fn next_ms(&self) -> Option<u64> {
         self.heap

@@ -101,6 +101,13 @@ impl Registry {
 }
 
 impl Topics {
+    /// # Panics
+    /// Where the bytes are not those of the names.
+    pub(super) fn check(&self) {
+        let bytes: usize = self.names.keys().map(|name| name.len()).sum();
+        assert_eq!(self.bytes, bytes, "bytes of created topics");
+    }
+
     /// Takes up a record that the store has kept.
     pub(super) fn restore(&mut self, topic: &[u8], owner: &[u8]) {
         if let Ok(topic) = std::str::from_utf8(topic)

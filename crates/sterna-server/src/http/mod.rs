@@ -240,6 +240,10 @@ impl Service for Http {
         );
         cx.net.close(client.id, EXCESSIVE_LOAD);
     }
+
+    fn check(door: &Door) {
+        (door.service.api).check(door.clients.iter().map(|client| &client.peer));
+    }
 }
 
 impl Connection {

@@ -175,6 +175,25 @@ impl Registry {
         }
     }
 
+    /// Looks at all topics and keys.
+    ///
+    /// # Panics
+    /// Where a sum or an age does not agree with them.
+    pub(super) fn check(&self) {
+        lock(&self.topics).check();
+        let keys = lock(&self.keys);
+        assert_eq!(keys.ages.len(), keys.known.len(), "each key has one age");
+        for (age, id) in &keys.ages {
+            let known = keys.known.get(id);
+            assert_eq!(
+                known.map(|known| known.age),
+                Some(*age),
+                "an age is that of its key"
+            );
+            assert!(*age <= keys.next, "ages are given in order");
+        }
+    }
+
     /// The way to other nodes; `None` where there are none.
     pub(crate) const fn cluster(&self) -> Option<&Asker> {
         self.cluster.as_ref()

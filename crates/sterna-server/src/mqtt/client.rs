@@ -109,6 +109,25 @@ impl Client {
         }
     }
 
+    /// Looks at the streams and the input of the client.
+    ///
+    /// # Panics
+    /// Where a stream has two framers, or input waits for nothing.
+    pub(super) fn check(&self) {
+        self.framers.check();
+        if let Some(first) = self
+            .held
+            .first()
+            .filter(|_| !matches!(self.state, State::Ended))
+        {
+            let lane = Lane(first.stream().0);
+            assert!(
+                !self.accepts(lane),
+                "input that is held waits for something"
+            );
+        }
+    }
+
     /// When the engine is due, or the client's right to be here ends.
     pub(super) fn next_ms(&self) -> Option<u64> {
         let until_ms = match self.state {

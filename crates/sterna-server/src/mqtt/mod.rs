@@ -250,6 +250,10 @@ impl Service for Mqtt {
         let detail = "memory is short, and this client holds most of it";
         door.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
     }
+
+    fn check(door: &Door) {
+        door.clients.iter().for_each(Client::check);
+    }
 }
 
 impl Door {

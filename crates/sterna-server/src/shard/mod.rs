@@ -1,6 +1,7 @@
 //! One shard: the front doors over one broker.
 
 mod bans;
+mod check;
 mod report;
 mod shortage;
 mod stopping;

@@ -85,6 +85,10 @@ impl Changes {
     /// Puts a record, or removes it where there is no value.
     pub(crate) fn change(&mut self, key: &[u8], value: Option<&[u8]>) {
         let hash = self.hashing.hash_one(key) >> PLACE_BITS << PLACE_BITS;
+        debug_assert!(
+            self.buffer.len() >> PLACE_BITS == 0,
+            "a place has room for the offset"
+        );
         let place = hash | self.buffer.len() as u64;
         put_number(&mut self.buffer, key.len() as u64);
         put_number(
@@ -117,6 +121,10 @@ impl Changes {
     }
 
     fn drop_old(&mut self) {
+        debug_assert!(
+            self.old_bytes <= self.buffer.len(),
+            "old changes are in the buffer"
+        );
         let mut buffer = Vec::with_capacity(self.buffer.len() - self.old_bytes);
         for place in &mut self.places {
             let rest = &self.buffer[offset(*place)..];
@@ -134,6 +142,34 @@ impl Changes {
             let (key, value) = later.at(*place);
             self.change(key, value);
         }
+    }
+
+    /// # Panics
+    /// Where the table or the sum does not agree with the buffer.
+    pub(crate) fn check(&self) {
+        let mut current_bytes = 0;
+        let mut offsets = std::collections::HashSet::new();
+        for &place in &self.places {
+            assert!(
+                offsets.insert(offset(place)),
+                "each place is that of one change"
+            );
+            let Some(change) = self.buffer.get(offset(place)..).and_then(read) else {
+                panic!("a place is that of a change");
+            };
+            let hash = self.hashing.hash_one(change.key);
+            assert_eq!(
+                place >> PLACE_BITS,
+                hash >> PLACE_BITS,
+                "a place has the hash of its key"
+            );
+            current_bytes += change.bytes;
+        }
+        assert_eq!(
+            self.old_bytes + current_bytes,
+            self.buffer.len(),
+            "the bytes of old changes are those of no current one"
+        );
     }
 
     /// All of them, in the order of their keys.
@@ -169,9 +205,13 @@ mod tests {
                 &mut later
             };
             into.change(&key, value.as_deref());
+            if step.is_multiple_of(1_000) {
+                into.check();
+            }
             expected.insert(key, value);
         }
         changes.extend(&later);
+        changes.check();
         assert_eq!(changes.len(), expected.len());
         let found = changes.in_order();
         let expected_bytes: usize = expected

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::check::Follow;
 use super::handle::Appended;
 use crate::log::frame::{Draft, HEADER_BYTES, Header, MOST_SHARED_BYTES, Seal};
 
@@ -34,6 +35,10 @@ struct SharedFrame {
 
 /// How far a frame is from the last one on the disk. The frames between are in memory: there are never 4 billion of them.
 fn unsynced(sequence: u64, synced: u64) -> u32 {
+    debug_assert!(
+        synced < sequence,
+        "a frame is on the disk after it is appended"
+    );
     u32::try_from(sequence - synced).unwrap_or(u32::MAX)
 }
 
@@ -62,6 +67,30 @@ impl Inbox {
     pub(crate) fn take(&mut self, empty: &mut Vec<u8>) {
         std::mem::swap(&mut self.frames, empty);
         self.shared = None;
+    }
+
+    /// Looks at the frames that wait, behind those before.
+    ///
+    /// # Panics
+    /// Where they do not follow on each other, or the next append would not follow on them.
+    pub(super) fn check(&self, before: &mut Follow) {
+        before.check(&self.frames);
+        assert_eq!(
+            before.sequence, self.next_sequence,
+            "the next frame follows on the last"
+        );
+        assert!(
+            before.position <= self.next_position,
+            "the next message follows on the last"
+        );
+        if let Some(shared) = &self.shared {
+            let bytes = HEADER_BYTES + shared.header.body_bytes as usize;
+            assert_eq!(
+                shared.start + bytes,
+                self.frames.len(),
+                "the frame that messages join is the last"
+            );
+        }
     }
 
     /// The checksum of a body, where it is long: it is made before the inbox is locked.
@@ -147,6 +176,7 @@ mod tests {
             .message("a", |out| out.extend_from_slice(b"a 1"))
             .expect("it fits");
         let appended = [3, 5].map(|synced| inbox.append(&draft, None, (None, seal), synced));
+        inbox.check(&mut Follow::new(8, 1, seal));
         assert_eq!(appended.map(|one| one.sequence), [8, 8]);
         let mut frames = Vec::new();
         inbox.take(&mut frames);

@@ -107,9 +107,10 @@ struct Shares {
 }
 
 impl Shares {
-    fn new() -> Self {
+    /// Nothing is needed of any topic.
+    fn new(topics: usize) -> Self {
         Self {
-            all: vec![(Rc::default(), 0)],
+            all: vec![(Rc::default(), topics)],
             known: FxHashMap::default(),
             free: Vec::new(),
             bytes: 0,
@@ -139,6 +140,7 @@ impl Shares {
     fn move_topic(&mut self, before: u32, after: u32) {
         self.all[after as usize].1 += 1;
         let left = &mut self.all[before as usize].1;
+        debug_assert!(*left > 0, "a topic leaves the place that it has");
         *left = left.saturating_sub(1);
     }
 
@@ -149,6 +151,10 @@ impl Shares {
             return;
         }
         let needed = std::mem::take(needed);
+        debug_assert!(
+            self.bytes >= needed.memory_bytes(),
+            "what is forgotten was counted"
+        );
         self.bytes -= needed.memory_bytes();
         self.known.remove(&needed);
         self.free.push(place);
@@ -231,7 +237,7 @@ impl Kept {
         }
         let mut kept = Self {
             topics: vec![0; index.topics()],
-            shares: Shares::new(),
+            shares: Shares::new(index.topics()),
             single,
         };
         for (filter, mut needed) in filters {
@@ -367,6 +373,28 @@ mod tests {
         IndexFile::decode(bytes, 1, 9_999, seal).unwrap()
     }
 
+    /// Each sum is that of what it stands for.
+    fn check(kept: &Kept) {
+        let shares = &kept.shares;
+        let mut topics = vec![0; shares.all.len()];
+        for &place in &kept.topics {
+            topics[place as usize] += 1;
+        }
+        let counted = shares.all.iter().map(|(_, topics)| *topics);
+        assert!(counted.eq(topics), "topics of each place");
+        let known = shares.known.iter();
+        let bytes: usize = known.clone().map(|(needed, _)| needed.memory_bytes()).sum();
+        assert_eq!(shares.bytes, bytes, "bytes of what is needed");
+        for (needed, &place) in known {
+            assert_eq!(
+                shares.all[place as usize].0, *needed,
+                "a place has what is known of it"
+            );
+        }
+        let places = 1 + shares.known.len() + shares.free.len();
+        assert_eq!(shares.all.len(), places, "a place is known or free");
+    }
+
     fn reader(filters: &[(&str, u64, u64)], from: u64, single: &[u64]) -> ReaderNeeds {
         let filters = filters.iter().map(|&(filter, since, until)| NeededFilter {
             filter: filter.into(),
@@ -438,6 +466,7 @@ mod tests {
             let needs = handle(readers);
             let positions = 0..2 * TOPICS;
             let kept = Kept::of(&index, &positions, &needs, &room).unwrap();
+            check(&kept);
             let expected = expected(&needs[0].needs.readers);
             let frames = kept.frames(&index, &room).unwrap();
             let offsets: Vec<u64> = frames.iter().map(|frame| frame.offset).collect();

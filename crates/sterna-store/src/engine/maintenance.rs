@@ -198,6 +198,45 @@ impl Maintenance {
         Step::Again
     }
 
+    /// # Panics
+    /// Where a checkpoint does not agree with the changes that wait for it, or a part of the work with the log.
+    pub(super) fn check(&self) {
+        let pending = self.shared.pending();
+        pending.changes.check();
+        pending.applying.check();
+        assert!(
+            self.applied_before <= self.applied.sequence
+                && self.applied.sequence <= pending.through,
+            "the records' file is not ahead of the log"
+        );
+        match self.waiting {
+            Some(waiting) => assert!(
+                self.applied.sequence < waiting.sequence
+                    && waiting.sequence <= pending.through
+                    && waiting.next_position <= pending.next_position,
+                "a checkpoint brings changes of frames that are written"
+            ),
+            None => assert_eq!(
+                pending.applying.len(),
+                0,
+                "a checkpoint has its changes applied"
+            ),
+        }
+        drop(pending);
+        assert!(
+            self.log_bytes <= self.shared.written_bytes(),
+            "bytes of the log at the last checkpoint"
+        );
+        let put_off = self.put_off.values().chain(&self.removal_put_off);
+        for put_off in put_off {
+            assert!(
+                put_off.pause_ms <= MOST_RETRY_MS,
+                "the time before another attempt"
+            );
+        }
+        self.rewriter.check();
+    }
+
     /// Whether no checkpoint is under way, and the records' file has all changes that are written.
     pub(crate) fn is_done(&self) -> bool {
         !self.is_busy() && self.applied.sequence >= self.shared.pending().through

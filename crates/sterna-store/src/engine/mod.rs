@@ -6,6 +6,7 @@
 //! each a thread, and [`Engine::turn`] does their steps in virtual time.
 
 pub(crate) mod changes;
+mod check;
 mod handle;
 mod inbox;
 pub(crate) mod kept;
@@ -232,6 +233,17 @@ impl Engine {
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
         self.shared.damage()
+    }
+
+    /// Looks at every segment, frame in memory, sum and flag of the store; for tests, after each of their steps.
+    ///
+    /// # Panics
+    /// Where something does not agree with what it stands for.
+    pub fn check(&self) {
+        check::segments(&self.shared);
+        self.writer.check();
+        self.reader.check();
+        self.maintenance.check();
     }
 
     /// Does the work of the threads of [`Running`] up to a time, in milliseconds of a virtual clock.

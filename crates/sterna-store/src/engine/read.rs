@@ -195,6 +195,10 @@ impl Gathered<'_> {
         if self.is_full() || (!self.messages.is_empty() && bytes > self.request.most_bytes) {
             return false;
         }
+        debug_assert!(
+            position >= self.next && position < self.to,
+            "messages come in order, and are asked for"
+        );
         self.bytes = bytes;
         self.buffer.extend_from_slice(content);
         self.messages.push((position, topic.into(), content.len()));
@@ -537,6 +541,15 @@ impl Reader {
             }
         }
         Ok(open)
+    }
+
+    /// # Panics
+    /// Where more is open or remembered than may be, or something twice.
+    pub(super) fn check(&self) {
+        assert!(self.open.len() <= MOST_OPEN, "files that are open");
+        assert!(self.plans.len() <= MOST_PLANS, "plans that are remembered");
+        let files: FxHashSet<FileId> = self.open.iter().map(|open| open.file_id).collect();
+        assert_eq!(files.len(), self.open.len(), "a file is open once");
     }
 
     /// Closes the files of segments that are gone: they take room until then.

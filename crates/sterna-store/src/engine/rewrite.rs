@@ -245,6 +245,51 @@ impl Rewriter {
         }
     }
 
+    /// # Panics
+    /// Where the segments that are being rewritten, or their copy, do not agree with the log.
+    pub(super) fn check(&self) {
+        let segments = self.shared.segments();
+        if let Some(replaced) = &self.replaced {
+            let mut numbers = segments.iter().map(|segment| segment.number);
+            assert!(
+                !numbers.any(|number| replaced.contains(&number)),
+                "a segment that another stands for is none of the log's"
+            );
+        }
+        let Some(job) = &self.job else { return };
+        assert!(
+            self.replaced.is_none(),
+            "files are gone before the next rewriting"
+        );
+        assert!(job.copied <= job.segments.len(), "segments that are copied");
+        let start = SEGMENT_HEADER_BYTES as u64;
+        assert!(job.frames_at >= start, "a draft begins with its header");
+        if let Some(source) = &job.source {
+            assert!(
+                job.copied < job.segments.len(),
+                "a segment that is copied is one of them"
+            );
+            assert!(source.next <= source.frames.len(), "frames that are copied");
+            let mut pairs = source.frames.iter().zip(source.frames.iter().skip(1));
+            assert!(
+                pairs.all(|(one, next)| one.offset < next.offset
+                    && one.positions.end <= next.positions.start),
+                "frames that stay are in order"
+            );
+        }
+        let first = &job.segments[0];
+        let at = segments.iter().position(|known| Arc::ptr_eq(known, first));
+        if let Some(at) = at {
+            let here = segments[at..].iter().zip(&job.segments);
+            let same = here.filter(|(known, own)| Arc::ptr_eq(known, own)).count();
+            assert_eq!(
+                same,
+                job.segments.len(),
+                "segments that are rewritten are neighbours"
+            );
+        }
+    }
+
     /// Whether a rewritten segment has its name, and what it stands for is still to go. Nothing else is removed or
     /// rewritten before.
     pub(crate) const fn is_unfinished(&self) -> bool {

@@ -294,6 +294,14 @@ impl Shared {
 
     /// Tells the handles that wait how far it has come.
     pub(crate) fn publish(&self, progress: Progress) {
+        debug_assert!(
+            progress.synced <= progress.written,
+            "what is synced is written"
+        );
+        debug_assert!(
+            self.synced.load(Ordering::SeqCst) <= progress.synced,
+            "what is synced stays so"
+        );
         self.written.store(progress.written, Ordering::SeqCst);
         self.synced.store(progress.synced, Ordering::SeqCst);
         let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::check::Follow;
 use super::inbox::Inbox;
 use super::shared::{Pending, Progress, Shared};
 use crate::disk::{DiskFile, UNFINISHED, remove_if_there};
@@ -160,6 +161,99 @@ impl Writer {
         Step::Again
     }
 
+    /// # Panics
+    /// Where a sum, a place or a flag does not agree with the frames in memory, or with the segment that is written.
+    pub(super) fn check(&self) {
+        let shared = &*self.shared;
+        let Progress { written, synced } = self.progress;
+        assert_eq!(
+            shared.progress(),
+            self.published,
+            "handles know what is published"
+        );
+        assert!(
+            self.published.written <= written && self.published.synced <= synced,
+            "what is published is done"
+        );
+        let pending = shared.pending();
+        assert_eq!(
+            pending.through, written,
+            "changes wait of all frames that are written"
+        );
+        let mut frames = Follow::new(synced + 1, 0, shared.seal);
+        frames.check(&self.retained);
+        assert_eq!(
+            frames.sequence,
+            written + 1,
+            "frames that are not synced are in memory"
+        );
+        assert!(
+            self.batch_done <= self.batch.len(),
+            "what is written of a batch is in it"
+        );
+        let in_hand = &self.batch[self.batch_done..];
+        assert_eq!(
+            shared.in_hand.load(Ordering::Relaxed),
+            in_hand.len() as u64,
+            "the bytes in hand"
+        );
+        let mut frames = Follow::new(written + 1, pending.next_position, shared.seal);
+        drop(pending);
+        frames.check(in_hand);
+        shared.inbox().check(&mut frames);
+        assert_eq!(
+            self.must_move,
+            shared.certainty().is_none(),
+            "readers wait while a segment has failed"
+        );
+        assert!(
+            !self.lacks_room || shared.is_full(),
+            "messages are refused for want of room"
+        );
+        let is_stuck = shared.stuck.load(Ordering::Relaxed);
+        assert!(
+            !is_stuck || self.retry_at_ms.is_some(),
+            "what has failed is tried again"
+        );
+        match &self.active {
+            Some(active) => self.check_active(active),
+            None => assert_eq!(written, synced, "frames are written to a segment"),
+        }
+    }
+
+    fn check_active(&self, active: &Active) {
+        let Progress { written, synced } = self.progress;
+        let segments = self.shared.segments();
+        let last = segments.last();
+        assert!(
+            last.is_some_and(|last| Arc::ptr_eq(last, &active.segment)),
+            "the segment that is written is the last"
+        );
+        assert_eq!(
+            active.end.sequence, written,
+            "the segment ends with what is written"
+        );
+        assert_eq!(
+            active.synced.sequence, synced,
+            "the disk has what is synced"
+        );
+        assert_eq!(
+            active.end.offset - active.synced.offset,
+            self.retained.len() as u64,
+            "the bytes that are not synced"
+        );
+        let readable = if self.must_move {
+            active.synced
+        } else {
+            active.end
+        };
+        assert_eq!(
+            active.segment.end(),
+            readable,
+            "readers see the frames that are certain"
+        );
+    }
+
     /// Whether everything that was appended is on the disk and published.
     pub(crate) fn is_done(&self) -> bool {
         self.batch.is_empty()
@@ -262,6 +356,10 @@ impl Writer {
         }
         self.retained.extend_from_slice(frames);
         active.absorb(frames, Some(&mut self.shared.pending()));
+        debug_assert!(
+            active.end.offset <= active.limit,
+            "frames find room in their segment"
+        );
         self.progress.written = active.end.sequence;
         self.shared
             .log_written
@@ -270,10 +368,11 @@ impl Writer {
         self.unchecked_bytes += count as u64;
         if self.batch_done == self.batch.len() {
             self.batch.clear();
+            self.batch_done = 0;
             // A burst's room is given back.
             self.batch.shrink_to(ROOM_CHECK_BYTES as usize);
         }
-        let in_hand = (self.batch.len() - self.batch_done.min(self.batch.len())) as u64;
+        let in_hand = (self.batch.len() - self.batch_done) as u64;
         self.shared.in_hand.store(in_hand, Ordering::Relaxed);
         Ok(())
     }
@@ -499,6 +598,12 @@ impl Active {
             let (frame, after) = rest.split_at(frame_bytes(rest));
             rest = after;
             let mut position = u64_at(frame, 16).unwrap_or(self.end.position);
+            debug_assert!(position >= self.end.position, "positions rise");
+            debug_assert_eq!(
+                u64_at(frame, 8),
+                Some(self.end.sequence + 1),
+                "a frame follows on the one before"
+            );
             for item in items(&frame[HEADER_BYTES..]) {
                 let pending = pending.as_deref_mut();
                 match (item, pending) {

@@ -188,6 +188,7 @@ impl World {
             left = left.saturating_sub(1);
             left == 0 || disk.busy_until_ms() > now_ms
         });
+        self.engine.check();
     }
 
     fn append(&mut self, messages: &[(u8, u16)], changes: &[(u8, Option<u8>)]) {

@@ -179,6 +179,7 @@ impl World {
             }
             self.disk.set_now_ms(self.now_ms - START_MS);
             self.engine.turn(self.now_ms - START_MS, &mut || false);
+            self.engine.check();
             for broker in &mut self.brokers {
                 broker.poll_store(self.now_ms);
             }

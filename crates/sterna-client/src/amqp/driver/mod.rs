@@ -120,7 +120,8 @@ impl Held {
     }
 
     pub(super) fn take(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        debug_assert!(before >= bytes, "what the application takes was counted");
         self.taken.notify_one();
     }
 

@@ -185,6 +185,7 @@ impl World {
         let line = self.log[position - 1].line.as_deref().expect("a short one");
         let settled = Settled::parse(line).expect("its own form");
         self.tail.saw(position as u64, settled);
+        self.tail.check();
     }
 
     /// The records of a node's next turn are kept, unless another has the session by now.

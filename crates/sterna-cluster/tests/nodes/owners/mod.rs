@@ -490,6 +490,36 @@ fn claim_over(
     }
 }
 
+/// NATS is away, and the client comes again: its claim is behind the end of its session before.
+#[test]
+fn a_claim_that_waits_behind_something_else_is_refused_in_time() {
+    let mut owners = with_another_node();
+    let key = Key::default();
+    owners.claim(30_100, key, request_of("alice", 1, false));
+    let (settled, _) = answered(&mut owners, 30_100, &mut None, true);
+    assert_eq!(settled, [Ok(Begin::Anew)]);
+    owners.release(30_200, key, "client".into());
+    owners.claim(30_300, key, request_of("alice", 2, false));
+    for now_ms in (30_300..35_300).step_by(100) {
+        owners.tick(now_ms);
+        owners.check(now_ms);
+        let mut actions = owners.take_actions().into_iter();
+        let settled = actions.find(|action| matches!(action, Action::Settled { .. }));
+        assert!(settled.is_none(), "at {now_ms}: {settled:?}");
+    }
+    owners.tick(35_300);
+    owners.check(35_300);
+    let actions = owners.take_actions().into_iter();
+    let settled = actions.filter_map(|action| match action {
+        Action::Settled {
+            session, result, ..
+        } => Some((session, result)),
+        _ => None,
+    });
+    let settled: Vec<_> = settled.collect();
+    assert_eq!(settled, [(2, Err(Refusal::Away))]);
+}
+
 #[test]
 fn a_kept_session_stays_its_users_when_its_owner_is_gone() {
     // Its node has started again, has died, or is this one, whose shards do not have it yet.

@@ -493,6 +493,7 @@ impl World {
             return;
         };
         work(owners, now_ms);
+        owners.check(now_ms);
         for action in owners.take_actions() {
             self.act(node, action);
         }

@@ -99,6 +99,31 @@ impl Api {
         self.consumers.len()
     }
 
+    /// Looks at the subscriptions and requests of all connections, and at what all shards share.
+    ///
+    /// # Panics
+    /// Where something does not agree with what it stands for.
+    pub(crate) fn check<'a>(&self, peers: impl Iterator<Item = &'a Peer>) {
+        let mut subscriptions = 0;
+        for peer in peers {
+            peer.check();
+            for subscription in &peer.subscriptions {
+                assert_eq!(
+                    self.connection_of(subscription.consumer),
+                    Some(peer.connection),
+                    "the door finds a subscription"
+                );
+            }
+            subscriptions += peer.subscriptions.len();
+        }
+        assert_eq!(
+            self.consumers.len(),
+            subscriptions,
+            "each consumer is a subscription"
+        );
+        self.registry.check();
+    }
+
     /// Where a consumer is.
     pub(crate) fn connection_of(&self, consumer: ConsumerId) -> Option<ConnectionId> {
         self.consumers.get(&consumer).copied()

@@ -105,6 +105,32 @@ impl Peer {
         }
     }
 
+    /// Looks at the requests that wait, and at what is open.
+    ///
+    /// # Panics
+    /// Where a request waits for nothing, or two have one response.
+    pub(super) fn check(&self) {
+        for held in &self.held {
+            let waits = match held.until {
+                Until::Claimed => {
+                    let mut claims = self.claims.iter();
+                    claims.any(|claimed| claimed.exchange == held.request.id)
+                }
+                Until::Answer => self.asking.is_waiting(),
+                // The carrier and the checker know.
+                Until::Confirmed | Until::Verdict | Until::Room => true,
+            };
+            assert!(waits, "a request that is held waits for something");
+        }
+        for (at, one) in self.subscriptions.iter().enumerate() {
+            let mut others = self.subscriptions[..at].iter();
+            assert!(
+                others.all(|other| other.consumer != one.consumer),
+                "a subscription is a consumer of its own"
+            );
+        }
+    }
+
     /// The user that a request of the connection has shown.
     pub(crate) fn name(&self) -> Option<&str> {
         self.credentials.name()

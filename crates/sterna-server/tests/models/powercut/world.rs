@@ -294,6 +294,7 @@ impl World {
             left = left.saturating_sub(1);
             left == 0 || disk.busy_until_ms() > now_ms
         });
+        life.engine.check();
         if life.woken.swap(false, Ordering::Relaxed) {
             life.broker.wake();
         }

@@ -121,6 +121,7 @@ impl Store {
             let (disk, now_ms) = (self.disk.clone(), self.now_ms);
             self.engine
                 .turn(now_ms, &mut || disk.busy_until_ms() > now_ms);
+            self.engine.check();
         }
     }
 
