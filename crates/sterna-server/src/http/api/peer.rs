@@ -117,8 +117,8 @@ impl Peer {
                     claims.any(|claimed| claimed.exchange == held.request.id)
                 }
                 Until::Answer => self.asking.is_waiting(),
-                // The carrier and the checker know.
-                Until::Confirmed | Until::Verdict | Until::Room => true,
+                // The carrier, the checker and the broker know.
+                Until::Confirmed | Until::Verdict | Until::Room | Until::Reader => true,
             };
             assert!(waits, "a request that is held waits for something");
         }
