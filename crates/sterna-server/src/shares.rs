@@ -59,12 +59,12 @@ impl Shares {
 
     /// One of so many bytes is gone.
     pub(crate) fn remove(&mut self, owner: &Owner, bytes: usize) {
-        let share = self.0.get_mut(owner);
-        debug_assert!(
-            (share.as_ref()).is_some_and(|share| share.objects > 0 && share.bytes >= bytes),
-            "what is gone was counted"
-        );
-        let Some(share) = share else { return };
+        let Some(share) = self.0.get_mut(owner) else {
+            debug_assert!(false, "what is gone was counted");
+            return;
+        };
+        let was_counted = share.objects > 0 && share.bytes >= bytes;
+        debug_assert!(was_counted, "what is gone was counted");
         share.objects = share.objects.saturating_sub(1);
         share.bytes = share.bytes.saturating_sub(bytes);
         if share.objects == 0 {

@@ -210,12 +210,15 @@ impl Maintenance {
             "the records' file is not ahead of the log"
         );
         match self.waiting {
-            Some(waiting) => assert!(
-                self.applied.sequence < waiting.sequence
-                    && waiting.sequence <= pending.through
-                    && waiting.next_position <= pending.next_position,
-                "a checkpoint brings changes of frames that are written"
-            ),
+            Some(waiting) => {
+                let is_behind = self.applied.sequence < waiting.sequence;
+                assert!(is_behind, "a checkpoint brings changes");
+                let is_known = waiting.next_position <= pending.next_position;
+                assert!(
+                    is_known && waiting.sequence <= pending.through,
+                    "a checkpoint has frames that are written"
+                );
+            }
             None => assert_eq!(
                 pending.applying.len(),
                 0,

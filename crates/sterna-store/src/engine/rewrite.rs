@@ -272,8 +272,10 @@ impl Rewriter {
             assert!(source.next <= source.frames.len(), "frames that are copied");
             let mut pairs = source.frames.iter().zip(source.frames.iter().skip(1));
             assert!(
-                pairs.all(|(one, next)| one.offset < next.offset
-                    && one.positions.end <= next.positions.start),
+                pairs.all(|(one, next)| {
+                    let is_before = one.positions.end <= next.positions.start;
+                    is_before && one.offset < next.offset
+                }),
                 "frames that stay are in order"
             );
         }
