@@ -370,6 +370,8 @@ struct Storm {
     limits: Limits,
     random: Random,
     client: Option<Client>,
+    /// Whether it lost its consumer for what it holds of the log, and may not have read all since.
+    is_limited: bool,
     /// Whether it is written that the consumer has left.
     is_left_written: bool,
     counts: Vec<Counts>,
@@ -403,6 +405,7 @@ impl Storm {
             limits,
             random,
             client: None,
+            is_limited: false,
             is_left_written: false,
             counts: Vec::new(),
             unread: BTreeSet::new(),
@@ -442,6 +445,7 @@ impl Storm {
                 Qos::AtLeastOnce,
             );
             self.counts.push(match self.client {
+                Some(_) if self.is_limited => Counts::Maybe,
                 Some(_) => Counts::No,
                 None if self.is_left_written => Counts::Yes,
                 None => Counts::Unwritten,
@@ -467,7 +471,7 @@ impl Storm {
             });
             assert!(
                 is_due,
-                "{number} is lost, which counts {:?}, is unread {}, sent {}, settled {}, again {}, with {:?} {:?}: {lists:?}",
+                "{number} is lost, which counts {:?}, is unread {}, sent {}, settled {}, again {}, with {:?} {:?} limited {}: {lists:?}",
                 self.counts[number as usize],
                 self.unread.contains(&number),
                 self.sent.iter().any(|(_, sent)| *sent == number),
@@ -475,6 +479,7 @@ impl Storm {
                 self.again.contains(&number),
                 self.limits.queue_full,
                 self.client,
+                self.is_limited,
             );
             assert!(
                 self.unread.remove(&number) || self.again.remove(&number),
@@ -487,6 +492,17 @@ impl Storm {
         let unread = self.unread.union(&self.again).copied();
         let counts = |number: &u32| self.counts[*number as usize] > Counts::No;
         unread.filter(counts).collect()
+    }
+
+    /// The store has little room left, for a while.
+    fn press(&mut self) {
+        let end = self.counts.len() as u64 + 1;
+        let before = 1 + self.random.below(end);
+        self.store.set_pressed_before(before);
+        self.pass();
+        if self.random.below(2) == 0 {
+            self.store.set_pressed_before(1);
+        }
     }
 
     fn open(&mut self) {
@@ -554,6 +570,12 @@ impl Storm {
     fn pass(&mut self) {
         let seconds = 1 + self.random.below(20) as u32;
         pass(&mut self.cluster, seconds);
+        if let Some(client) = self.client
+            && self.cluster.was_evicted(client)
+        {
+            self.client = None;
+            self.is_limited = true;
+        }
         self.check_losses();
         self.is_left_written = true;
         self.unwritten_is(Counts::Yes);
@@ -571,6 +593,9 @@ impl Storm {
         let is_killed = self.random.below(2) == 0;
         if !is_killed {
             self.pass();
+            for broker in &mut self.cluster.brokers {
+                broker.write_cursors();
+            }
         }
         let now_ms = self.cluster.now_ms;
         let shards = 1 + self.random.below(3) as u16;
@@ -597,7 +622,15 @@ impl Storm {
     }
 
     fn step(&mut self) {
-        match self.random.below(20) {
+        let step = self.random.below(20);
+        if std::env::var_os("STERNA_MODEL_TRACE").is_some() {
+            let published = self.counts.len();
+            eprintln!(
+                "{step} with {published}, {:?}, sent {:?}",
+                self.client, self.sent
+            );
+        }
+        match step {
             0..=6 => self.publish(),
             7..=9 => self.open(),
             10..=12 => {
@@ -606,6 +639,7 @@ impl Storm {
             }
             13..=15 => self.settle(),
             16..=17 => self.close(),
+            18 if self.random.below(3) == 0 => self.press(),
             18 => self.pass(),
             _ if self.random.below(3) == 0 => self.restart(),
             _ => {}
