@@ -460,13 +460,17 @@ impl Storm {
         let lost = std::mem::take(&mut *self.lost.lock().expect("no panic"));
         let most = self.limits.away_messages as usize;
         for number in lost {
-            // As it was when the connection began; or as it is, where the store has little room.
-            let lists = [self.counted.clone(), self.counted_now()];
-            let is_due = lists.iter().any(|counted| {
+            // As it was when the connection began; or as it is, where the store has little room. The first of these may
+            // be in memory, which stay.
+            let lists = [
+                (self.counted.clone(), 0),
+                (self.counted_now(), self.limits.read_ahead_messages),
+            ];
+            let is_due = lists.iter().any(|(counted, in_memory)| {
                 let at = counted.iter().position(|&counted| counted == number);
                 at.is_some_and(|at| match self.limits.queue_full {
                     QueueFull::DropNewest => at >= most,
-                    QueueFull::DropOldest => counted.len() - at > most,
+                    QueueFull::DropOldest => counted.len() - at + at.min(*in_memory) > most,
                 })
             });
             assert!(
