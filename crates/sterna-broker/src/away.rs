@@ -85,16 +85,17 @@ impl Spans {
         (until > position).then_some(until)
     }
 
-    /// Notes a position that is done with, in one piece with the one `after` which it comes, if both are in one span of
-    /// `within`. There is nothing between them that is not done with.
+    /// Notes a position that is done with, in one piece with the one before; and with the one `after` which it comes, if
+    /// both are in one span of `within`. There is nothing between them that is not done with.
     pub(crate) fn add(&mut self, position: u64, after: Option<u64>, within: &Self) {
         if self.contains(position) {
             return;
         }
         let behind = self.0.partition_point(|span| span.from <= position);
         if let Some(before) = behind.checked_sub(1).and_then(|at| self.0.get_mut(at))
-            && after == Some(before.until - 1)
-            && within.of(before.until - 1) == within.of(position)
+            && (before.until == position
+                || after == Some(before.until - 1)
+                    && within.of(before.until - 1) == within.of(position))
         {
             before.until = position + 1;
             return;

@@ -437,6 +437,8 @@ fn what_is_not_acknowledged_or_not_read_is_bounded_on_the_heap() {
             Limits {
                 queued_bytes: MOST_BYTES,
                 queued_qos0_bytes: MOST_BYTES,
+                // Publishers go on.
+                reader_stall_ms: 0,
                 ..Limits::default()
             },
         );

@@ -301,6 +301,8 @@ impl<P: DoorState> Broker<P> {
                 allowance.pass(message.body_bytes());
             }
             reader.cursor.drop_position(position, after);
+            // Also where the rest is not looked at any more.
+            self.queues.mark_changed(slot);
         }
         self.queues.lose(slot, Some(message), LossReason::Full);
     }

@@ -368,6 +368,8 @@ struct Storm {
     limits: Limits,
     random: Random,
     client: Option<Client>,
+    /// Whether it lost its consumer for what it holds of the log, and may not have read all since.
+    is_limited: bool,
     /// Whether it is written that the consumer has left.
     is_left_written: bool,
     counts: Vec<Counts>,
@@ -401,6 +403,7 @@ impl Storm {
             limits,
             random,
             client: None,
+            is_limited: false,
             is_left_written: false,
             counts: Vec::new(),
             unread: BTreeSet::new(),
@@ -440,6 +443,7 @@ impl Storm {
                 Qos::AtLeastOnce,
             );
             self.counts.push(match self.client {
+                Some(_) if self.is_limited => Counts::Maybe,
                 Some(_) => Counts::No,
                 None if self.is_left_written => Counts::Yes,
                 None => Counts::Unwritten,
@@ -454,18 +458,22 @@ impl Storm {
         let lost = std::mem::take(&mut *self.lost.lock().expect("no panic"));
         let most = self.limits.away_messages as usize;
         for number in lost {
-            // As it was when the connection began; or as it is, where the store has little room.
-            let lists = [self.counted.clone(), self.counted_now()];
-            let is_due = lists.iter().any(|counted| {
+            // As it was when the connection began; or as it is, where the store has little room. The first of these may
+            // be in memory, which stay.
+            let lists = [
+                (self.counted.clone(), 0),
+                (self.counted_now(), self.limits.read_ahead_messages),
+            ];
+            let is_due = lists.iter().any(|(counted, in_memory)| {
                 let at = counted.iter().position(|&counted| counted == number);
                 at.is_some_and(|at| match self.limits.queue_full {
                     QueueFull::DropNewest => at >= most,
-                    QueueFull::DropOldest => counted.len() - at > most,
+                    QueueFull::DropOldest => counted.len() - at + at.min(*in_memory) > most,
                 })
             });
             assert!(
                 is_due,
-                "{number} is lost, which counts {:?}, is unread {}, sent {}, settled {}, again {}, with {:?} {:?}: {lists:?}",
+                "{number} is lost, which counts {:?}, is unread {}, sent {}, settled {}, again {}, with {:?} {:?} limited {}: {lists:?}",
                 self.counts[number as usize],
                 self.unread.contains(&number),
                 self.sent.iter().any(|(_, sent)| *sent == number),
@@ -473,6 +481,7 @@ impl Storm {
                 self.again.contains(&number),
                 self.limits.queue_full,
                 self.client,
+                self.is_limited,
             );
             assert!(
                 self.unread.remove(&number) || self.again.remove(&number),
@@ -485,6 +494,17 @@ impl Storm {
         let unread = self.unread.union(&self.again).copied();
         let counts = |number: &u32| self.counts[*number as usize] > Counts::No;
         unread.filter(counts).collect()
+    }
+
+    /// The store has little room left, for a while.
+    fn press(&mut self) {
+        let end = self.counts.len() as u64 + 1;
+        let before = 1 + self.random.below(end);
+        self.store.set_pressed_before(before);
+        self.pass();
+        if self.random.below(2) == 0 {
+            self.store.set_pressed_before(1);
+        }
     }
 
     fn open(&mut self) {
@@ -552,6 +572,12 @@ impl Storm {
     fn pass(&mut self) {
         let seconds = 1 + self.random.below(20) as u32;
         pass(&mut self.cluster, seconds);
+        if let Some(client) = self.client
+            && self.cluster.was_evicted(client)
+        {
+            self.client = None;
+            self.is_limited = true;
+        }
         self.check_losses();
         self.is_left_written = true;
         self.unwritten_is(Counts::Yes);
@@ -569,6 +595,9 @@ impl Storm {
         let is_killed = self.random.below(2) == 0;
         if !is_killed {
             self.pass();
+            for broker in &mut self.cluster.brokers {
+                broker.write_cursors();
+            }
         }
         let now_ms = self.cluster.now_ms;
         let shards = 1 + self.random.below(3) as u16;
@@ -595,7 +624,15 @@ impl Storm {
     }
 
     fn step(&mut self) {
-        match self.random.below(20) {
+        let step = self.random.below(20);
+        if std::env::var_os("STERNA_MODEL_TRACE").is_some() {
+            let published = self.counts.len();
+            eprintln!(
+                "{step} with {published}, {:?}, sent {:?}",
+                self.client, self.sent
+            );
+        }
+        match step {
             0..=6 => self.publish(),
             7..=9 => self.open(),
             10..=12 => {
@@ -604,6 +641,7 @@ impl Storm {
             }
             13..=15 => self.settle(),
             16..=17 => self.close(),
+            18 if self.random.below(3) == 0 => self.press(),
             18 => self.pass(),
             _ if self.random.below(3) == 0 => self.restart(),
             _ => {}

@@ -34,6 +34,7 @@ struct Register {
 struct World {
     random: Random,
     with_fence: bool,
+    limits: Limits,
     log: Log,
     register: Register,
     nodes: Vec<Node>,
@@ -55,9 +56,14 @@ struct World {
 
 impl World {
     fn new(seed: u64, with_fence: bool) -> Self {
+        Self::with_limits(seed, with_fence, Limits::default())
+    }
+
+    fn with_limits(seed: u64, with_fence: bool, limits: Limits) -> Self {
         let mut world = Self {
             random: Random::from_seed(seed),
             with_fence,
+            limits,
             log: Log::default(),
             register: Register::default(),
             nodes: Vec::new(),
@@ -87,7 +93,7 @@ impl World {
     fn start(&mut self) -> Node {
         self.next_publisher += 1;
         Node {
-            site: LogNode::start(&self.log, Limits::default(), PeerGate::new(1 << 30)),
+            site: LogNode::start(&self.log, self.limits.clone(), PeerGate::new(1 << 30)),
             epoch: 0,
             is_deposed: false,
             publisher: self.next_publisher,
@@ -500,4 +506,76 @@ fn without_the_fence_messages_are_lost_or_come_twice() {
         found > 1,
         "only {found} of 60 seeds have found a late write"
     );
+}
+
+/// Its limits count only what was published while it had no consumer on any node.
+#[test]
+fn a_session_that_is_behind_gets_all_on_the_node_that_goes_on_with_it() {
+    for owner_dies in [false, true] {
+        for is_adopted in [false, true] {
+            let limits = Limits {
+                away_messages: 10,
+                queued_messages: 20,
+                ..Limits::default()
+            };
+            let mut world = World::with_limits(1, true, limits);
+            world.connect(0);
+            for _ in 0..3 {
+                for _ in 0..100 {
+                    world.publish(1);
+                }
+                // What is published is kept and comes to the owner; its reader takes some, and is behind.
+                world.take_turns(1, usize::MAX);
+                world.follow(0, usize::MAX);
+                world.follow(1, usize::MAX);
+                world.read();
+                world.nodes[0].site.cluster.pass(1_000);
+                world.end_turn(0);
+                world.take_turns(0, usize::MAX);
+            }
+            assert!(world.got.len() < 20, "it is behind");
+            let owner = world.owner.expect("it has one");
+            if owner_dies {
+                world.kill(owner);
+                if is_adopted {
+                    world.adopt(2);
+                }
+            } else if is_adopted {
+                // Its client is elsewhere before its node has let go of it.
+                world.connect(2);
+            }
+            world.rest();
+            let case = format!("{owner_dies} {is_adopted}");
+            assert_eq!(world.acknowledged.len(), 300, "{case}");
+            assert_eq!(world.fault(), None, "{case}");
+            let came: BTreeSet<_> = world
+                .got
+                .iter()
+                .map(|&(by, number, _)| (by, number))
+                .collect();
+            assert_eq!(came, world.acknowledged, "{case}");
+            // And while it has none, they do.
+            let client = world.client.take().expect("it is connected");
+            let at = world.owner.expect("it has one");
+            world.nodes[at].site.cluster.close(client, Close::LOST);
+            world.end_turn(at);
+            world.take_turns(at, usize::MAX);
+            for _ in 0..30 {
+                world.publish(1);
+            }
+            world.take_turns(1, usize::MAX);
+            world.follow(at, usize::MAX);
+            world.rest();
+            // What comes again is read before it.
+            for _ in 0..200 {
+                for at in 0..NODES {
+                    world.take_turns(at, usize::MAX);
+                    world.follow(at, usize::MAX);
+                }
+                world.read();
+            }
+            assert_eq!(world.acknowledged.len(), 330, "{case}");
+            assert_eq!(world.got.len(), 310, "{case}");
+        }
+    }
 }

@@ -17,5 +17,9 @@ mod fixture;
 mod h3_client;
 mod http;
 mod mqtt;
+mod near_full;
+#[allow(dead_code, reason = "each test binary uses its part")]
+#[path = "../authority/page.rs"]
+mod page;
 mod restart;
 mod store;
