@@ -5,7 +5,7 @@
 //! a held client until the queue has drained to a quarter. Readers of the log hold nobody, for they fall behind instead.
 //!
 //! A reader that takes too little of its queue for a while is *slow*. It holds nobody until it takes enough again, and
-//! its queue drops by its rule meanwhile.
+//! its queue drops by its rule meanwhile. The time in which its own client is held does not count.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -129,6 +129,11 @@ impl Holds {
             at = *next;
         }
         false
+    }
+
+    /// Whether the client of a reader waits itself. Its acknowledgements are not read meanwhile.
+    fn is_held(&self, reader: CrowdedReader) -> bool {
+        self.state().held.contains_key(&reader)
     }
 
     /// Ends that.
@@ -325,6 +330,17 @@ impl<P> Queues<P> {
             let (generation, was_slow) = (holding.generation, holding.is_slow);
             if now_ms >= holding.looked_ms + part_ms {
                 let session = &self.sessions[slot];
+                let reader = CrowdedReader {
+                    shard: self.shard,
+                    slot,
+                    generation,
+                };
+                if !was_slow && self.holds.is_held(reader) {
+                    // It could not take its share. Its time begins when its client is read again.
+                    *holding = Holding::new(now_ms, session);
+                    due_ms = due_ms.min(now_ms + part_ms);
+                    continue;
+                }
                 let is_over = holding.looks >= PARTS;
                 let has_taken = holding.has_taken(session, percent);
                 holding.look(now_ms, session);

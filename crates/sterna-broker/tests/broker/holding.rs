@@ -298,6 +298,47 @@ fn nobody_waits_for_itself_or_in_a_circle() {
     assert!(other.waits.is_some());
 }
 
+/// The acknowledgements of a client that waits are not read, so its own reader takes nothing.
+#[test]
+fn a_reader_whose_client_waits_is_not_slow() {
+    for shards in [1, 2] {
+        let mut cluster = Cluster::new(shards);
+        let [a, b] = [(0, "a"), (shards - 1, "b")].map(|(shard, name)| {
+            let reader = cluster.open(shard, name);
+            cluster.subscribe(reader, name, qos(Qos::AtLeastOnce));
+            reader
+        });
+        let mut both = Publisher::new(0, Some(a));
+        let mut other = Publisher::new(0, None);
+        both.wants("b", 700);
+        other.wants("a", 2_000);
+        for _ in 0..2 {
+            both.publish(&mut cluster, 600);
+            other.publish(&mut cluster, 2_000);
+            turn(&mut cluster, &mut [&mut both, &mut other]);
+        }
+        assert!(both.waits.is_some() && other.waits.is_some());
+        take(&mut cluster, b, 20);
+        // Slowly, but its share.
+        for _ in 0..4 {
+            take(&mut cluster, b, 55);
+            turn(&mut cluster, &mut [&mut both, &mut other]);
+            pass(&mut cluster, STALL_MS / 2);
+        }
+        turn(&mut cluster, &mut [&mut both, &mut other]);
+        assert!(both.waits.is_some() && other.waits.is_some());
+        assert_eq!(counters(&mut cluster, 0).readers_slow, 0);
+        // From here on it could.
+        take(&mut cluster, b, 200);
+        turn(&mut cluster, &mut [&mut both, &mut other]);
+        assert!(both.waits.is_none() && other.waits.is_some());
+        pass(&mut cluster, 2 * STALL_MS);
+        turn(&mut cluster, &mut [&mut both, &mut other]);
+        assert!(other.waits.is_none());
+        assert_eq!(counters(&mut cluster, 0).readers_slow, 1);
+    }
+}
+
 #[test]
 fn a_reader_that_is_gone_holds_nobody() {
     for shards in [1, 2] {

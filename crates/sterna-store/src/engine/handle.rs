@@ -13,10 +13,6 @@ use crate::log::frame::Draft;
 use crate::log::segment::Segment;
 use crate::settings::Durability;
 
-/// Segments that the log may have, the one that is written included, before readers that get nothing are to make
-/// room. So a reader writes its cursor at most once in this number of segments.
-pub(super) const ROOMY_SEGMENTS: usize = 4;
-
 /// Place of an append in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Appended {
@@ -195,7 +191,7 @@ impl Handle {
     #[must_use]
     pub fn crowded_before(&self) -> u64 {
         let segments = self.shared.segments();
-        let first = segments.len().checked_sub(ROOMY_SEGMENTS);
+        let first = segments.len().checked_sub(self.shared.roomy_segments());
         first.map_or(1, |first| segments[first].first_position)
     }
 
@@ -214,7 +210,7 @@ impl Handle {
         let mut before_bytes = 0;
         for segment in segments
             .iter()
-            .take(segments.len().saturating_sub(ROOMY_SEGMENTS))
+            .take(segments.len().saturating_sub(self.shared.roomy_segments()))
         {
             before_bytes += bytes(segment);
             if before_bytes >= half {

@@ -17,7 +17,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::handle::ROOMY_SEGMENTS;
 use super::kept::{Kept, NeededFrame, Room};
 use super::read::{TOGETHER_BYTES, Window, open_segment};
 use super::shared::{Damage, HandleNeeds, Shared};
@@ -467,7 +466,7 @@ impl Rewriter {
         }
         // Those that nobody has looked at come first, at once where there is little room left. Others are
         // looked at again when nothing is to be rewritten: reports may come faster than all can be looked at.
-        let is_urgent = shared.is_full() || shared.is_pressed.load(Ordering::Relaxed);
+        let is_urgent = shared.has_little_room();
         let is_due = |look: &Look| {
             let soon_ms = look.at_ms.saturating_sub(interval_ms) + URGENT_MS.min(interval_ms);
             let is_time =
@@ -548,7 +547,7 @@ impl Rewriter {
         let mut firsts: Vec<u64> = readers.map(sterna_broker::ReaderNeeds::first).collect();
         firsts.sort_unstable();
         let most_readers = self.shared.settings.maximum_rewrite_readers;
-        let roomy = segments.len().saturating_sub(ROOMY_SEGMENTS);
+        let roomy = segments.len().saturating_sub(self.shared.roomy_segments());
         let is_held = |&at: &usize| {
             let next = &segments[at + 1];
             // Changes of records that are not applied for certain are needed by the next start.

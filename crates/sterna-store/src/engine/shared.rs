@@ -15,6 +15,9 @@ use crate::log::segment::Segment;
 use crate::settings::Settings;
 use sterna_broker::LogNeeds;
 
+/// See [`Shared::roomy_segments`].
+const ROOMY_SEGMENTS: usize = 4;
+
 /// A place in a file that is no sound frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
@@ -375,6 +378,22 @@ impl Shared {
 
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
+    }
+
+    /// Whether messages are refused, or will be soon.
+    pub(crate) fn has_little_room(&self) -> bool {
+        self.is_full() || self.is_pressed.load(Ordering::Relaxed)
+    }
+
+    /// Segments that the log may have, the one that is written included, before readers that get nothing are to make
+    /// room. So a reader writes its cursor at most once in this number of segments. With little room left all that are
+    /// full are looked at, because a small log is full before it has as many more.
+    pub(crate) fn roomy_segments(&self) -> usize {
+        if self.has_little_room() {
+            1
+        } else {
+            ROOMY_SEGMENTS
+        }
     }
 
     /// A number that changes when a segment fails. It is `None` from then on until the segment's unsynced frames

@@ -155,6 +155,23 @@ fn the_disk_has_what_a_lone_sleeper_wants_and_little_else() {
     assert!(left <= 2, "{left} files");
 }
 
+/// It would stay full: no segment follows that makes others old enough.
+#[test]
+fn a_small_log_that_is_full_takes_messages_again() {
+    let settings = Settings {
+        maximum_bytes: 3 * eager().segment_bytes,
+        ..eager()
+    };
+    let mut store = open(&settings);
+    while store.append(&[("busy/1", &[1; 300])]).is_ok() {
+        store.pass(1);
+    }
+    checkpoint(&mut store);
+    tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
+    store.pass(2_000);
+    store.append(&[("busy/1", &[1; 300])]).unwrap();
+}
+
 #[test]
 fn nothing_goes_that_a_reader_or_an_unknown_one_may_need() {
     let mut store = open(&eager());
@@ -388,7 +405,7 @@ fn what_could_not_be_read_when_an_index_was_made_stays() {
         store.pass(70_000);
         let bytes = store.disk.content(&harmed).map(|content| content.len());
         tell(&mut store, told(vec![needs_of(&["rare/+"], 1)]));
-        store.pass(20);
+        store.pass(2_000);
         let bytes_after = store.disk.content(&harmed).map(|content| content.len());
         assert!(bytes_after < bytes, "{bytes_after:?} of {bytes:?}");
         let mut store = store.reopen();
