@@ -24,10 +24,10 @@ pub(crate) struct Cursor {
     pub(crate) settled: Vec<u64>,
     /// Positions from `from` on that have failed before, rising; of a session, those that were sent before.
     pub(crate) failed: VecDeque<Unsettled>,
-    /// What was published while its consumer was away and is not read: see `away.rs`. The last span lasts while that is
+    /// Spans in which its consumer was away and that are not read: see `away.rs`. The last span lasts while that is
     /// away.
     pub(crate) away: Spans,
-    /// What its queue had no room for.
+    /// Messages that its queue had no room for.
     pub(crate) dropped: Spans,
     /// Whether all counts that is published until it has read all: see `away.rs`.
     pub(crate) is_limited: bool,
@@ -282,7 +282,7 @@ pub(crate) struct Count {
     pub(crate) start: u64,
     /// Where it ends.
     pub(crate) until: u64,
-    /// What counts.
+    /// Messages that count.
     pub(crate) unread: Amount,
 }
 

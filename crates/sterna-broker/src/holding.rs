@@ -182,7 +182,7 @@ impl Holding {
     fn has_taken<P>(&self, session: &BrokerSession<P>, percent: usize) -> bool {
         let least = (session.pending.len() * percent / 100).max(1);
         let before = self.taken[self.looks % PARTS];
-        // What its consumer gives back counts out.
+        // Messages that its consumer gives back count out.
         let taken = taken(session).wrapping_sub(before) as i32;
         i64::from(taken) >= least as i64
     }
@@ -270,7 +270,7 @@ impl<P> Queues<P> {
         if let Some(holding) = self.holders.get_mut(&slot)
             && std::mem::take(&mut holding.is_fresh)
         {
-            // What went at once was not taken in the time that begins.
+            // Messages that went at once were not taken in the time that begins.
             holding.taken = [taken; PARTS];
         }
     }

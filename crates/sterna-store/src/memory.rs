@@ -124,7 +124,7 @@ impl MemoryStore {
         locked(&self.state).pressed_before = position;
     }
 
-    /// What the readers of a shard need, as it was told last while there was little room.
+    /// The needs of a shard's readers, as they were told last while there was little room.
     #[must_use]
     pub fn last_needs(&self) -> Option<LogNeeds> {
         locked(&self.state).needs.clone()

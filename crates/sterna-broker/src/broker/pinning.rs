@@ -1,6 +1,6 @@
 //! Readers that hold most of the log of a store that has little room left.
 //!
-//! What is published while a session has its consumer counts against no limit, so one that acknowledges nothing would
+//! Messages that are published while a session has its consumer count against no limit, so one that acknowledges nothing would
 //! hold the log until the store is full, and all publishers were refused. Before that, the session that holds most loses
 //! its consumer, once. From there on it is *limited*: what is published counts, also when its consumer is back, until it
 //! has read all. The limits of sessions that are limited or away are applied here without waiting for their consumers, so
@@ -52,7 +52,7 @@ struct Trim {
     counted: u64,
     /// Where the oldest are dropped: all that counts and is before is.
     first: u64,
-    /// What counts and stays.
+    /// Messages that count and stay.
     unread: Amount,
     /// Where the newest are dropped: whether a message did not fit.
     is_full: bool,
@@ -161,7 +161,7 @@ impl<P: DoorState> Broker<P> {
                 == (session.generation, session.attendance, start)
         });
         if !is_known {
-            // What it has in memory is unread, too.
+            // Messages that it has in memory are unread, too.
             let mut unread = Amount::default();
             self.queues.nodes.each(session.pending, |entry| {
                 let position = entry.own_position();
