@@ -307,7 +307,8 @@ impl ReaderNeeds {
         for span in dropped.into_iter().take(MOST_LEFT_OUT) {
             for at in 0..self.filters.len() {
                 let filter = &mut self.filters[at];
-                if filter.since < span.from && span.until < filter.until {
+                let (since, until) = (filter.since, filter.until);
+                if since < span.from && span.until < until {
                     let mut behind = filter.clone();
                     behind.since = span.until;
                     filter.until = span.from;

@@ -229,13 +229,12 @@ impl<P: DoorState> Broker<P> {
             return true;
         };
         let session = self.queues.session(slot, trim.generation);
+        let start = trim.start;
         let is_same = session.is_some_and(|session| {
-            session.attendance == trim.attendance
-                && (session.reader.as_ref()).is_some_and(|reader| {
-                    reader.awake_from.is_none()
-                        && reader.count.is_none()
-                        && reader.next == trim.start
-                })
+            let reader = session.reader.as_ref().filter(|reader| {
+                reader.awake_from.is_none() && reader.count.is_none() && reader.next == start
+            });
+            session.attendance == trim.attendance && reader.is_some()
         });
         if !std::mem::take(&mut trim.is_asked) || !is_same {
             return true; // it is looked at anew in the next survey
