@@ -233,10 +233,8 @@ fn what_is_published_while_no_consumer_is_there_counts() {
             if end == End::Restart {
                 cluster.pass(1_000);
                 cluster = started(2, &limits, &store);
-                publish(&mut cluster, 2_300..2_400);
-            } else {
-                publish(&mut cluster, 2_300..2_400);
             }
+            publish(&mut cluster, 2_300..2_400);
             let client = cluster.open(0, "s");
             let expected = match queue_full {
                 QueueFull::DropNewest => each(0, 2_100),
@@ -285,7 +283,7 @@ fn who_comes_and_goes_without_reading_has_one_limit() {
                     cluster.pass(1_000);
                     cluster = started(2, &limits, &store);
                 }
-                client = cluster.open((round % 2) as u16, "s");
+                client = cluster.open(u16::from(round % 2 == 1), "s");
                 take(&mut cluster, client);
                 publish(&mut cluster, next..next + 3);
                 kept.extend(next..next + 3);
@@ -399,7 +397,7 @@ impl Storm {
         };
         let store = MemoryStore::new();
         let shards = 1 + random.below(3) as u16;
-        let mut storm = Self {
+        let mut model = Self {
             cluster: started(shards, &limits, &store),
             store,
             limits,
@@ -415,13 +413,13 @@ impl Storm {
             again: BTreeSet::new(),
             lost: Arc::default(),
         };
-        storm.watch();
-        storm.open();
-        let client = storm.client.expect("it is connected");
-        storm
+        model.watch();
+        model.open();
+        let client = model.client.expect("it is connected");
+        model
             .cluster
             .subscribe(client, "t/+", qos(Qos::AtLeastOnce));
-        storm
+        model
     }
 
     fn shards(&self) -> u64 {
