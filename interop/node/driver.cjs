@@ -192,6 +192,7 @@ out({
     groups_user_properties: true,
     cannot: {
       redelivery: 'acknowledges one message before it reads the next',
+      'behind-and-lost': 'acknowledges each message by itself',
       'receive-maximum': 'acknowledges one message before it reads the next'
     }
   }

@@ -1,8 +1,8 @@
-//! Absences of a session's consumer: only messages published meanwhile count against the limits of its queue.
+//! Absences of a session's consumer: only messages that were published in one count against the limits of its queue.
 //!
 //! A session's cursor keeps the *spans* of the log in which its consumer was away: from the position at which it left
-//! to the one at which it came back. They stay until they are read, and share one limit. Messages that were published
-//! while a consumer was connected, or were sent before, count in none.
+//! to the one at which it came back. They stay until they are read, and share one limit. Messages that
+//! were published while a consumer was connected, and those that were sent before, count in none.
 //!
 //! A session has few spans, as a rule one. A client that comes and goes without reading has many, so there is a bound:
 //! with more, the shortest is forgotten. Its messages count then as if a consumer had been connected. So more is
@@ -190,7 +190,7 @@ impl Amount {
     }
 }
 
-/// The part of what was published while a consumer was away that its session may have when it is back.
+/// The part that a session which has its consumer back may have of what was published while that was away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Allowance {
     /// Where the last of its spans ends.

@@ -24,10 +24,10 @@ pub(crate) struct Cursor {
     pub(crate) settled: Vec<u64>,
     /// Positions from `from` on that have failed before, rising; of a session, those that were sent before.
     pub(crate) failed: VecDeque<Unsettled>,
-    /// Spans in which its consumer was away, as far as they are not read: see `away.rs`. The last one lasts while that is
+    /// Spans in which its consumer was away and that are not read: see `away.rs`. The last span lasts while that is
     /// away.
     pub(crate) away: Spans,
-    /// Positions of messages for which its queue had no room.
+    /// Messages that its queue had no room for.
     pub(crate) dropped: Spans,
     /// Whether all counts that is published until it has read all: see `away.rs`.
     pub(crate) is_limited: bool,

@@ -39,7 +39,7 @@ pub struct Limits {
     /// where nothing else is held.
     pub queued_bytes: usize,
     /// Messages of QoS 1 and 2 that the store keeps for one session of those that were published while it had no
-    /// consumer. Messages that were published while it had one do not count, nor those that were sent before.
+    /// consumer. Those that were published while it had one do not count, nor those that were sent before.
     pub away_messages: u64,
     /// The same in bytes of their bodies. One message may have any size.
     pub away_bytes: u64,

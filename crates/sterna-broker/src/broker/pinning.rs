@@ -1,6 +1,6 @@
 //! Readers that hold most of the log of a store that has little room left.
 //!
-//! Messages published while a session has its consumer count against no limit, so one that acknowledges nothing would
+//! Messages that are published while a session has its consumer count against no limit, so one that acknowledges nothing would
 //! hold the log until the store is full, and all publishers were refused. Before that, the session that holds most loses
 //! its consumer, once. From there on it is *limited*: what is published counts, also when its consumer is back, until it
 //! has read all. The limits of sessions that are limited or away are applied here without waiting for their consumers, so
@@ -161,7 +161,7 @@ impl<P: DoorState> Broker<P> {
                 == (session.generation, session.attendance, start)
         });
         if !is_known {
-            // Messages in its memory are unread, too.
+            // Messages that it has in memory are unread, too.
             let mut unread = Amount::default();
             self.queues.nodes.each(session.pending, |entry| {
                 let position = entry.own_position();
@@ -229,11 +229,12 @@ impl<P: DoorState> Broker<P> {
             return true;
         };
         let session = self.queues.session(slot, trim.generation);
+        let start = trim.start;
         let is_same = session.is_some_and(|session| {
-            let is_asleep = (session.reader.as_ref())
-                .filter(|reader| reader.awake_from.is_none() && reader.count.is_none());
-            session.attendance == trim.attendance
-                && is_asleep.map(|reader| reader.next) == Some(trim.start)
+            let reader = session.reader.as_ref().filter(|reader| {
+                reader.awake_from.is_none() && reader.count.is_none() && reader.next == start
+            });
+            session.attendance == trim.attendance && reader.is_some()
         });
         if !std::mem::take(&mut trim.is_asked) || !is_same {
             return true; // it is looked at anew in the next survey

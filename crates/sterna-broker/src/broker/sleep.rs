@@ -29,7 +29,7 @@ const STALLED_MS: u64 = 5;
 const FIRST_MESSAGES: usize = 16;
 
 impl<P> Queues<P> {
-    /// The limit of messages that were published while a session was away.
+    /// The limit for messages that were published while a session was away.
     pub(crate) const fn away_limit(&self) -> Amount {
         Amount {
             messages: self.limits.away_messages,

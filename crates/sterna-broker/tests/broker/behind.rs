@@ -283,7 +283,7 @@ fn who_comes_and_goes_without_reading_has_one_limit() {
                     cluster.pass(1_000);
                     cluster = started(2, &limits, &store);
                 }
-                client = cluster.open(round % 2, "s");
+                client = cluster.open(u16::from(round % 2 == 1), "s");
                 take(&mut cluster, client);
                 publish(&mut cluster, next..next + 3);
                 kept.extend(next..next + 3);
@@ -397,7 +397,7 @@ impl Storm {
         };
         let store = MemoryStore::new();
         let shards = 1 + random.below(3) as u16;
-        let mut world = Self {
+        let mut model = Self {
             cluster: started(shards, &limits, &store),
             store,
             limits,
@@ -413,13 +413,13 @@ impl Storm {
             again: BTreeSet::new(),
             lost: Arc::default(),
         };
-        world.watch();
-        world.open();
-        let client = world.client.expect("it is connected");
-        world
+        model.watch();
+        model.open();
+        let client = model.client.expect("it is connected");
+        model
             .cluster
             .subscribe(client, "t/+", qos(Qos::AtLeastOnce));
-        world
+        model
     }
 
     fn shards(&self) -> u64 {

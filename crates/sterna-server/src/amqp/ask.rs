@@ -95,7 +95,7 @@ impl Door {
         else {
             return false;
         };
-        // A transfer that has begun goes on.
+        // Messages that have begun go on.
         if transfer.settled == Some(true) || transfer.delivery_id.is_none() {
             return false;
         }

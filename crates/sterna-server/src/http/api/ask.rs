@@ -103,7 +103,7 @@ impl Api {
 
     /// The same of a message for a topic.
     pub(super) fn must_hold_for(&self, cx: &mut Context<'_>, peer: &mut Peer, topic: &str) -> bool {
-        // Frames that came before keep their place.
+        // Messages that came before keep their place.
         if !peer.sips.is_held {
             let connection = peer.connection;
             let is_own = |consumer| self.connection_of(consumer) == Some(connection);
