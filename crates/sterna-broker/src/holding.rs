@@ -50,7 +50,16 @@ struct State {
     /// Each of them, and the shards that have clients which wait for it.
     holding: FxHashMap<CrowdedReader, Vec<u16>>,
     /// For readers whose clients are held: who holds those.
-    held: FxHashMap<CrowdedReader, CrowdedReader>,
+    held: FxHashMap<CrowdedReader, Held>,
+}
+
+/// The clients of a reader that are held. Several are where one has taken the session over, and the one before still waits.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// Who holds the newest of them.
+    holder: CrowdedReader,
+    /// How many this holder holds.
+    clients: u32,
 }
 
 impl Holds {
@@ -123,10 +132,19 @@ impl Holds {
                 return false;
             }
             let Some(next) = state.held.get(&at) else {
-                state.held.extend(own.iter().map(|own| (*own, holder)));
+                for own in own {
+                    let held = state
+                        .held
+                        .entry(*own)
+                        .or_insert(Held { holder, clients: 0 });
+                    if held.holder != holder {
+                        *held = Held { holder, clients: 0 };
+                    }
+                    held.clients += 1;
+                }
                 return true;
             };
-            at = *next;
+            at = next.holder;
         }
         false
     }
@@ -136,11 +154,19 @@ impl Holds {
         self.state().held.contains_key(&reader)
     }
 
-    /// Ends that.
-    pub(crate) fn let_go(&self, own: &[CrowdedReader]) {
+    /// A client with these readers waits for that holder no more. A client that has taken one of them over since may wait
+    /// for another.
+    pub(crate) fn let_go(&self, holder: CrowdedReader, own: &[CrowdedReader]) {
         let mut state = self.state();
         for own in own {
-            state.held.remove(own);
+            if let Some(held) = state.held.get_mut(own)
+                && held.holder == holder
+            {
+                held.clients -= 1;
+                if held.clients == 0 {
+                    state.held.remove(own);
+                }
+            }
         }
     }
 }
@@ -386,5 +412,35 @@ impl<P> Queues<P> {
             self.counters.readers_holding,
             "the readers that hold publishers are counted"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reader(slot: u32) -> CrowdedReader {
+        CrowdedReader {
+            shard: 0,
+            slot,
+            generation: 0,
+        }
+    }
+
+    /// The client that had the session before ends its own wait, be it for the same reader or not.
+    #[test]
+    fn a_client_that_took_a_session_over_still_waits_when_the_one_before_goes() {
+        let [taken_over, first, second] = [0, 1, 2].map(reader);
+        for second in [first, second] {
+            let holds = Holds::new(1);
+            assert!(holds.hold(first, &[taken_over]));
+            assert!(holds.hold(second, &[taken_over]));
+            holds.let_go(first, &[taken_over]);
+            assert!(holds.is_held(taken_over));
+            assert!(!holds.hold(taken_over, &[second]), "that is a circle");
+            holds.let_go(second, &[taken_over]);
+            assert!(!holds.is_held(taken_over));
+            assert!(holds.hold(taken_over, &[second]));
+        }
     }
 }

@@ -110,14 +110,14 @@ impl Context<'_> {
         if self.holding.is_empty() {
             return;
         }
-        let sessions = if is_gone {
+        let ended = if is_gone {
             self.holding.forget(self.now_ms, connection)
         } else {
             let most_ms = self.policy.publisher_hold_ms;
             self.holding.end(self.now_ms, connection, most_ms)
         };
-        if let Some(sessions) = sessions {
-            self.broker.unhold(&sessions);
+        if let Some((reader, sessions)) = ended {
+            self.broker.unhold(reader, &sessions);
         }
     }
 

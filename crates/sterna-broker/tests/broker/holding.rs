@@ -66,10 +66,12 @@ impl Publisher {
 
     /// Hears which readers hold nobody any more.
     fn hear(&mut self, cluster: &mut Cluster, released: &[CrowdedReader]) {
-        if self.waits.is_some_and(|reader| released.contains(&reader)) {
+        if let Some(reader) = self.waits
+            && released.contains(&reader)
+        {
             self.waits = None;
             let sessions = self.sessions();
-            cluster.broker(self.shard).unhold(&sessions);
+            cluster.broker(self.shard).unhold(reader, &sessions);
         }
     }
 }
