@@ -24,9 +24,10 @@ pub struct CrowdedReader {
     pub(crate) generation: u32,
 }
 
-/// Messages of each other shard that a queue takes beyond its limit while its reader holds publishers: they were on
-/// their way when the queue became half full. A shard reads no more of clients where 1,024 are on their way, and what
-/// it has read by then may have some thousand more.
+/// Messages of each shard that a queue takes beyond its limit while its reader holds publishers, since these could not
+/// wait. Those of other shards were on their way when the queue became half full. A shard reads no more of clients where
+/// 1,024 are on their way, and what it has read by then may have some thousand more. Messages of a transaction go all at
+/// its end, and wills when their clients do.
 const MOST_ON_WAY: usize = 16_384;
 
 /// Time between two readers of which the watcher is told the same, in milliseconds.
@@ -328,14 +329,14 @@ impl<P> Queues<P> {
         is_it.then(|| self.holder(slot, generation))
     }
 
-    /// Whether a full queue takes a message of another shard all the same: it was on its way before its publisher could
-    /// be held.
+    /// Whether a full queue takes a message all the same that could not wait. It comes from another shard, and was on its
+    /// way before its publisher could be held, or its publisher cannot be held.
     pub(crate) fn takes_on_way(&self, slot: u32) -> bool {
         let session = &self.sessions[slot];
-        let others = self.marks.len();
+        let shards = self.marks.len() + 1;
         !self.is_over_memory
             && self.is_holder(slot, session.generation).is_some()
-            && session.pending.len() < self.limits.queued_messages + others * MOST_ON_WAY
+            && session.pending.len() < self.limits.queued_messages + shards * MOST_ON_WAY
             && session.account.held_bytes() < 2 * self.limits.queued_bytes as u64
     }
 

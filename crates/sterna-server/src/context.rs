@@ -136,6 +136,14 @@ impl Context<'_> {
         self.named(publisher, |broker| broker.publish(now_ms, publication))
     }
 
+    /// The same for a message whose publisher cannot wait for a reader.
+    pub(crate) fn publish_at_once(&mut self, publisher: &str, publication: Publication) -> Routed {
+        let now_ms = self.now_ms;
+        self.named(publisher, |broker| {
+            broker.publish_at_once(now_ms, publication)
+        })
+    }
+
     /// The same for a message that lies in its packet.
     ///
     /// # Errors

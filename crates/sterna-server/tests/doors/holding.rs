@@ -426,6 +426,30 @@ fn a_burst_over_amqp_reaches_a_reader_that_takes_it_at_its_pace() {
     }
 }
 
+/// When its messages came, nothing was half full. They all go at the discharge.
+#[test]
+fn a_transaction_over_amqp_reaches_a_reader_whose_queue_has_fewer_places() {
+    for shards in [1, 2] {
+        let mut broker = broker(&everybodys(), shards);
+        let mut reader = Reader::on(&mut broker, 0, "reader", "t");
+        let mut sender = Client::start(&mut broker, Start::new("sender").on(shards - 1));
+        let session = sender.begin(&mut broker);
+        let link = sender.sender(&mut broker, session, "t");
+        let coordinator = sender.coordinator(&mut broker, session);
+        let txn = sender.declare(&mut broker, coordinator).expect("declared");
+        let count = 3_000;
+        for number in 0..count {
+            assert!(sender.engine.credit(link) > 0);
+            sender.post(&mut broker, link, 1, &txn, &number.to_string());
+        }
+        assert_eq!(sender.outcomes().len(), count);
+        sender.discharge(&mut broker, coordinator, 1_001, &txn, false);
+        assert_eq!(sender.outcomes(), [(1_001, "accepted".to_owned())]);
+        while reader.acknowledge(&mut broker, 100) > 0 {}
+        reader.check(count);
+    }
+}
+
 #[test]
 fn posts_wait_for_their_answers_until_a_reader_has_room() {
     for shards in [1, 2] {
