@@ -57,7 +57,7 @@ struct State {
 /// The clients of a reader that are held. Several are where one has taken the session over, and the one before still waits.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    /// Who holds the newest of them.
+    /// The reader that holds the newest of them.
     holder: CrowdedReader,
     /// How many this holder holds.
     clients: u32,
