@@ -121,6 +121,17 @@ impl Context<'_> {
         }
     }
 
+    /// Ends the wait of a connection for a reader, and lets it wait no more. False where it does not wait.
+    pub(crate) fn exhaust_hold(&mut self, connection: ConnectionId) -> bool {
+        let most_ms = self.policy.publisher_hold_ms;
+        let ended = self.holding.exhaust(self.now_ms, connection, most_ms);
+        let Some((reader, sessions)) = ended else {
+            return false;
+        };
+        self.broker.unhold(reader, &sessions);
+        true
+    }
+
     /// Opens a session.
     pub(crate) fn open(&mut self, request: OpenSession<'_>) -> Result<Opened, OpenError> {
         if let Some(fence) = self.fence {

@@ -142,6 +142,20 @@ impl Holding {
         Some((place.0, sessions))
     }
 
+    /// The same, and takes its budget away.
+    pub(crate) fn exhaust(
+        &mut self,
+        now_ms: u64,
+        id: ConnectionId,
+        most_ms: u64,
+    ) -> Option<(CrowdedReader, Vec<SessionKey>)> {
+        let ended = self.end(now_ms, id, most_ms)?;
+        if let Some(wait) = self.clients.get_mut(&id) {
+            wait.left_ms = 0;
+        }
+        Some(ended)
+    }
+
     /// A client is gone. Returns what [`end`](Self::end) does.
     pub(crate) fn forget(
         &mut self,
