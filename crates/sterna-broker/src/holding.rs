@@ -24,9 +24,10 @@ pub struct CrowdedReader {
     pub(crate) generation: u32,
 }
 
-/// Messages of each other shard that a queue takes beyond its limit while its reader holds publishers: they were on
-/// their way when the queue became half full. A shard reads no more of clients where 1,024 are on their way, and what
-/// it has read by then may have some thousand more.
+/// Messages of each shard that a queue takes beyond its limit while its reader holds publishers, since these could not
+/// wait. Those of other shards were on their way when the queue became half full. A shard reads no more of clients where
+/// 1,024 are on their way, and what it has read by then may have some thousand more. Messages of a transaction go all at
+/// its end, and wills when their clients do.
 const MOST_ON_WAY: usize = 16_384;
 
 /// Time between two readers of which the watcher is told the same, in milliseconds.
@@ -50,7 +51,16 @@ struct State {
     /// Each of them, and the shards that have clients which wait for it.
     holding: FxHashMap<CrowdedReader, Vec<u16>>,
     /// For readers whose clients are held: who holds those.
-    held: FxHashMap<CrowdedReader, CrowdedReader>,
+    held: FxHashMap<CrowdedReader, Held>,
+}
+
+/// The clients of a reader that are held. Several are where one has taken the session over, and the one before still waits.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// The reader that holds the newest of them.
+    holder: CrowdedReader,
+    /// How many this holder holds.
+    clients: u32,
 }
 
 impl Holds {
@@ -123,10 +133,19 @@ impl Holds {
                 return false;
             }
             let Some(next) = state.held.get(&at) else {
-                state.held.extend(own.iter().map(|own| (*own, holder)));
+                for own in own {
+                    let held = state
+                        .held
+                        .entry(*own)
+                        .or_insert(Held { holder, clients: 0 });
+                    if held.holder != holder {
+                        *held = Held { holder, clients: 0 };
+                    }
+                    held.clients += 1;
+                }
                 return true;
             };
-            at = *next;
+            at = next.holder;
         }
         false
     }
@@ -136,11 +155,19 @@ impl Holds {
         self.state().held.contains_key(&reader)
     }
 
-    /// Ends that.
-    pub(crate) fn let_go(&self, own: &[CrowdedReader]) {
+    /// A client with these readers waits for that holder no more. A client that has taken one of them over since may wait
+    /// for another.
+    pub(crate) fn let_go(&self, holder: CrowdedReader, own: &[CrowdedReader]) {
         let mut state = self.state();
         for own in own {
-            state.held.remove(own);
+            if let Some(held) = state.held.get_mut(own)
+                && held.holder == holder
+            {
+                held.clients -= 1;
+                if held.clients == 0 {
+                    state.held.remove(own);
+                }
+            }
         }
     }
 }
@@ -302,14 +329,14 @@ impl<P> Queues<P> {
         is_it.then(|| self.holder(slot, generation))
     }
 
-    /// Whether a full queue takes a message of another shard all the same: it was on its way before its publisher could
-    /// be held.
+    /// Whether a full queue takes a message all the same that could not wait. It comes from another shard, and was on its
+    /// way before its publisher could be held, or its publisher cannot be held.
     pub(crate) fn takes_on_way(&self, slot: u32) -> bool {
         let session = &self.sessions[slot];
-        let others = self.marks.len();
+        let shards = self.marks.len() + 1;
         !self.is_over_memory
             && self.is_holder(slot, session.generation).is_some()
-            && session.pending.len() < self.limits.queued_messages + others * MOST_ON_WAY
+            && session.pending.len() < self.limits.queued_messages + shards * MOST_ON_WAY
             && session.account.held_bytes() < 2 * self.limits.queued_bytes as u64
     }
 
@@ -386,5 +413,35 @@ impl<P> Queues<P> {
             self.counters.readers_holding,
             "the readers that hold publishers are counted"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reader(slot: u32) -> CrowdedReader {
+        CrowdedReader {
+            shard: 0,
+            slot,
+            generation: 0,
+        }
+    }
+
+    /// The client that had the session before ends its own wait, be it for the same reader or not.
+    #[test]
+    fn a_client_that_took_a_session_over_still_waits_when_the_one_before_goes() {
+        let [taken_over, first, second] = [0, 1, 2].map(reader);
+        for second in [first, second] {
+            let holds = Holds::new(1);
+            assert!(holds.hold(first, &[taken_over]));
+            assert!(holds.hold(second, &[taken_over]));
+            holds.let_go(first, &[taken_over]);
+            assert!(holds.is_held(taken_over));
+            assert!(!holds.hold(taken_over, &[second]), "that is a circle");
+            holds.let_go(second, &[taken_over]);
+            assert!(!holds.is_held(taken_over));
+            assert!(holds.hold(taken_over, &[second]));
+        }
     }
 }

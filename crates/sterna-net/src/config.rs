@@ -100,9 +100,12 @@ pub struct ShardConfig {
     /// queue. All waits together take at most ten times this. It waits as long again for the peer's
     /// end of the stream.
     pub linger_ms: u64,
-    /// Milliseconds for which a connection stays open for writing after the peer ended its side. A
-    /// paused connection stays open for as long, too; bytes that are still unread then are lost.
+    /// Milliseconds for which a connection stays open for writing after the peer ended its side. The time begins
+    /// again after a pause.
     pub half_closed_timeout_ms: u64,
+    /// Milliseconds for which one pause keeps a connection open after the peer ended its side, at least; no longer than
+    /// 128 times `half_closed_timeout_ms`. Bytes that are still unread then are lost.
+    pub paused_timeout_ms: u64,
     /// Most bytes read from one connection in one turn (the size of the shard's read buffer).
     pub read_bytes_per_turn: usize,
     /// Bytes written to one connection in one turn, above which the rest waits for the next turn.
@@ -151,6 +154,7 @@ impl Default for ShardConfig {
             proxy_header_bytes: 4_096,
             linger_ms: 2_000,
             half_closed_timeout_ms: 10_000,
+            paused_timeout_ms: 10_000,
             read_bytes_per_turn: 64 * 1024,
             write_bytes_per_turn: 1024 * 1024,
             high_watermark_bytes: 256 * 1024,

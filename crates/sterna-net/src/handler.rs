@@ -337,7 +337,7 @@ pub trait Network {
     /// Stops (`true`) or resumes (`false`) reading, so that flow control slows the peer.
     ///
     /// A QUIC connection that its peer closes ends meanwhile, and what has come is handed up. A byte-stream
-    /// connection that its peer ends or resets has [`crate::ShardConfig::half_closed_timeout_ms`] to be read
+    /// connection that its peer ends or resets has [`crate::ShardConfig::paused_timeout_ms`] to be read
     /// again. After that [`Handler::closed`] follows, and what was not read is lost.
     fn pause(&mut self, connection: ConnectionId, paused: bool);
 

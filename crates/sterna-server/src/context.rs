@@ -110,15 +110,26 @@ impl Context<'_> {
         if self.holding.is_empty() {
             return;
         }
-        let sessions = if is_gone {
+        let ended = if is_gone {
             self.holding.forget(self.now_ms, connection)
         } else {
             let most_ms = self.policy.publisher_hold_ms;
             self.holding.end(self.now_ms, connection, most_ms)
         };
-        if let Some(sessions) = sessions {
-            self.broker.unhold(&sessions);
+        if let Some((reader, sessions)) = ended {
+            self.broker.unhold(reader, &sessions);
         }
+    }
+
+    /// Ends the wait of a connection for a reader, and lets it wait no more. False where it does not wait.
+    pub(crate) fn exhaust_hold(&mut self, connection: ConnectionId) -> bool {
+        let most_ms = self.policy.publisher_hold_ms;
+        let ended = self.holding.exhaust(self.now_ms, connection, most_ms);
+        let Some((reader, sessions)) = ended else {
+            return false;
+        };
+        self.broker.unhold(reader, &sessions);
+        true
     }
 
     /// Opens a session.
@@ -134,6 +145,14 @@ impl Context<'_> {
     pub(crate) fn publish(&mut self, publisher: &str, publication: Publication) -> Routed {
         let now_ms = self.now_ms;
         self.named(publisher, |broker| broker.publish(now_ms, publication))
+    }
+
+    /// The same for a message whose publisher cannot wait for a reader.
+    pub(crate) fn publish_at_once(&mut self, publisher: &str, publication: Publication) -> Routed {
+        let now_ms = self.now_ms;
+        self.named(publisher, |broker| {
+            broker.publish_at_once(now_ms, publication)
+        })
     }
 
     /// The same for a message that lies in its packet.

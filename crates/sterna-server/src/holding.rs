@@ -118,13 +118,14 @@ impl Holding {
         row.next().map(|(_, id)| *id)
     }
 
-    /// Ends the wait of a client. Returns its sessions at its beginning; `None` where it does not wait.
+    /// Ends the wait of a client. Returns the reader that it waited for, and its own sessions at the beginning; `None`
+    /// where it does not wait.
     pub(crate) fn end(
         &mut self,
         now_ms: u64,
         id: ConnectionId,
         most_ms: u64,
-    ) -> Option<Vec<SessionKey>> {
+    ) -> Option<(CrowdedReader, Vec<SessionKey>)> {
         let wait = self.clients.get_mut(&id)?;
         let place = wait.place.take()?;
         let waited_ms = now_ms.saturating_sub(wait.since_ms);
@@ -138,15 +139,33 @@ impl Holding {
         self.figures.held -= 1;
         self.figures.waited_ms += waited_ms;
         self.rows.remove(&place);
-        Some(sessions)
+        Some((place.0, sessions))
+    }
+
+    /// The same, and takes its budget away.
+    pub(crate) fn exhaust(
+        &mut self,
+        now_ms: u64,
+        id: ConnectionId,
+        most_ms: u64,
+    ) -> Option<(CrowdedReader, Vec<SessionKey>)> {
+        let ended = self.end(now_ms, id, most_ms)?;
+        if let Some(wait) = self.clients.get_mut(&id) {
+            wait.left_ms = 0;
+        }
+        Some(ended)
     }
 
     /// A client is gone. Returns what [`end`](Self::end) does.
-    pub(crate) fn forget(&mut self, now_ms: u64, id: ConnectionId) -> Option<Vec<SessionKey>> {
-        let sessions = self.end(now_ms, id, 0);
+    pub(crate) fn forget(
+        &mut self,
+        now_ms: u64,
+        id: ConnectionId,
+    ) -> Option<(CrowdedReader, Vec<SessionKey>)> {
+        let ended = self.end(now_ms, id, 0);
         self.forget_due(id);
         self.clients.remove(&id);
-        sessions
+        ended
     }
 
     fn forget_due(&mut self, id: ConnectionId) {

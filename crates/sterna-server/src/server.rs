@@ -541,6 +541,9 @@ fn transport(
 
 fn shard_config(config: &Config, connections: usize) -> ShardConfig {
     let network = &config.network;
+    let defaults = ShardConfig::default();
+    // No other pause is as long as that of a publisher whose reader holds it.
+    let hold_ms = config.broker.publisher_hold_ms;
     ShardConfig {
         connections,
         connections_per_address: network.maximum_connections_per_address as usize,
@@ -552,7 +555,8 @@ fn shard_config(config: &Config, connections: usize) -> ShardConfig {
         linger_ms: network.linger_ms,
         high_watermark_bytes: network.high_watermark_bytes as usize,
         low_watermark_bytes: network.high_watermark_bytes as usize / 4,
-        ..ShardConfig::default()
+        paused_timeout_ms: defaults.paused_timeout_ms.saturating_add(hold_ms),
+        ..defaults
     }
 }
 

@@ -62,7 +62,7 @@ impl<P: DoorState> Broker<P> {
         self.queues.holds.hold(holder, &own) && {
             let waits = self.still_holds(holder);
             if !waits {
-                self.queues.holds.let_go(&own);
+                self.queues.holds.let_go(holder, &own);
             }
             waits
         }
@@ -74,13 +74,13 @@ impl<P: DoorState> Broker<P> {
         self.queues.holds.waits(holder, self.shard)
     }
 
-    /// A client with these sessions waits no more.
-    pub fn unhold(&self, sessions: &[SessionKey]) {
+    /// A client with these sessions waits for a reader no more.
+    pub fn unhold(&self, holder: CrowdedReader, sessions: &[SessionKey]) {
         let own: Vec<CrowdedReader> = sessions
             .iter()
             .map(|session| self.reader(*session))
             .collect();
-        self.queues.holds.let_go(&own);
+        self.queues.holds.let_go(holder, &own);
     }
 
     const fn reader(&self, session: SessionKey) -> CrowdedReader {

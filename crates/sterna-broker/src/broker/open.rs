@@ -785,7 +785,8 @@ impl<P: DoorState> Broker<P> {
                 .expiry_s
                 .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
             self.queues.counters.wills_published += 1;
-            self.route(now_ms, will.message.republished(now_ms, expires_at_ms));
+            let message = will.message.republished(now_ms, expires_at_ms);
+            self.at_once(|broker| broker.route(now_ms, message));
         }
     }
 }

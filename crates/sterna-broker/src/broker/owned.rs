@@ -360,7 +360,8 @@ impl<P: DoorState> Broker<P> {
         }
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         self.queues.counters.wills_published += 1;
-        self.route(now_ms, message.republished(now_ms, expires_at_ms));
+        let message = message.republished(now_ms, expires_at_ms);
+        self.at_once(|broker| broker.route(now_ms, message));
         self.finish(now_ms);
         true
     }

@@ -61,6 +61,20 @@ impl<P: DoorState> Broker<P> {
         self.published(now_ms, before, routed)
     }
 
+    /// As [`publish`](Self::publish), of a message whose publisher cannot wait for a reader. A queue that is full takes it
+    /// beyond its limit where its reader holds publishers.
+    pub fn publish_at_once(&mut self, now_ms: u64, publication: Publication) -> Routed {
+        self.at_once(|broker| broker.publish(now_ms, publication))
+    }
+
+    /// Publishes what cannot wait for a reader.
+    pub(super) fn at_once(&mut self, publish: impl FnOnce(&mut Self) -> Routed) -> Routed {
+        self.queues.is_at_once = true;
+        let routed = publish(self);
+        self.queues.is_at_once = false;
+        routed
+    }
+
     /// Ends a publication. `before` is the number of appends before it.
     #[inline]
     pub(super) fn published(&mut self, now_ms: u64, before: u64, mut routed: Routed) -> Routed {
@@ -114,7 +128,7 @@ impl<P: DoorState> Broker<P> {
         {
             self.refuse_all(&messages, PublishRefusal::StoreFull)
         } else {
-            self.route_together(now_ms, messages)
+            self.at_once(|broker| broker.route_together(now_ms, messages))
         };
         if routed.refused.is_none() && !self.companions.is_empty() {
             // No message was appended; what is kept with them is kept as a whole, too.
@@ -531,10 +545,11 @@ impl<P: DoorState> Broker<P> {
             self.outbox.deliver(*shard, parcel);
         }
         if let Some((last, others)) = matches.local.split_last() {
+            let is_at_once = queues.is_at_once;
             for target in others {
-                queues.deliver(now_ms, Arc::clone(&message), position, target, false);
+                queues.deliver(now_ms, Arc::clone(&message), position, target, is_at_once);
             }
-            queues.deliver(now_ms, message, position, last, false);
+            queues.deliver(now_ms, message, position, last, is_at_once);
         }
         routed
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use sterna_broker::{
-    Close, Counters, CrowdedReader, Limits, Outcome, Publication, Qos, SessionKey,
+    Close, Counters, CrowdedReader, Limits, Outcome, Publication, Qos, SessionKey, Will,
 };
 use sterna_store::MemoryStore;
 
@@ -66,10 +66,12 @@ impl Publisher {
 
     /// Hears which readers hold nobody any more.
     fn hear(&mut self, cluster: &mut Cluster, released: &[CrowdedReader]) {
-        if self.waits.is_some_and(|reader| released.contains(&reader)) {
+        if let Some(reader) = self.waits
+            && released.contains(&reader)
+        {
             self.waits = None;
             let sessions = self.sessions();
-            cluster.broker(self.shard).unhold(&sessions);
+            cluster.broker(self.shard).unhold(reader, &sessions);
         }
     }
 }
@@ -337,6 +339,70 @@ fn a_reader_whose_client_waits_is_not_slow() {
         assert!(other.waits.is_none());
         assert_eq!(counters(&mut cluster, 0).readers_slow, 1);
     }
+}
+
+fn is_all_in_order(got: &[u32], count: u32) -> bool {
+    got.iter().copied().eq(0..count)
+}
+
+/// Nobody was held for them, since nothing was crowded when they came, and nobody can be when they go.
+#[test]
+fn a_transaction_finds_room_beyond_the_limit_and_holds_those_that_come_after_it() {
+    for shards in [1, 2] {
+        let (mut cluster, reader, mut publisher) = burst(shards);
+        let now_ms = cluster.now_ms;
+        let messages =
+            (0..3_000).map(|number| message("t", &number.to_string(), Qos::AtLeastOnce, false));
+        (cluster.broker(shards - 1)).publish_together(now_ms, messages.collect());
+        turn(&mut cluster, &mut [&mut publisher]);
+        publisher.publish(&mut cluster, 1);
+        assert!(publisher.waits.is_some());
+        let got = take(&mut cluster, reader, 10_000);
+        assert!(is_all_in_order(&got, 3_000), "{} came", got.len());
+        assert_eq!(counters(&mut cluster, 0).dropped_full, 0);
+    }
+}
+
+#[test]
+fn wills_of_many_clients_that_go_at_once_find_room_beyond_the_limit() {
+    for shards in [1, 2] {
+        let (mut cluster, reader, _) = burst(shards);
+        let testators: Vec<Client> = (0..2_500)
+            .map(|number: u32| {
+                let message = message("t", &number.to_string(), Qos::AtLeastOnce, false);
+                let will = Will {
+                    is_given: false,
+                    message,
+                    delay_s: 0,
+                    expiry_s: None,
+                };
+                cluster.open_with(shards - 1, &format!("c{number}"), true, 0, Some(will))
+            })
+            .collect();
+        for testator in testators {
+            cluster.close(testator, Close::LOST);
+        }
+        turn(&mut cluster, &mut []);
+        let got = take(&mut cluster, reader, 10_000);
+        assert!(is_all_in_order(&got, 2_500), "{} came", got.len());
+        assert_eq!(counters(&mut cluster, 0).dropped_full, 0);
+    }
+}
+
+/// It has no end: a reader could take everything, and does not.
+#[test]
+fn the_room_beyond_the_limit_is_bounded() {
+    let (mut cluster, reader, _) = burst(1);
+    let now_ms = cluster.now_ms;
+    for _ in 0..10 {
+        let messages =
+            (0..3_000).map(|number| message("t", &number.to_string(), Qos::AtLeastOnce, false));
+        (cluster.broker(0)).publish_together(now_ms, messages.collect());
+    }
+    let got = take(&mut cluster, reader, 100_000);
+    assert!((16_384..18_000).contains(&got.len()), "{} came", got.len());
+    let lost = counters(&mut cluster, 0).dropped_full;
+    assert_eq!(got.len() as u64 + lost, 30_000);
 }
 
 #[test]

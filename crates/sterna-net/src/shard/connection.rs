@@ -82,6 +82,40 @@ pub(super) enum Client {
 }
 
 /// See the module's description.
+/// Whether the handler has paused, and how often [`half_closed_timeout_ms`](crate::ShardConfig::half_closed_timeout_ms) has
+/// passed since that changed, at the next look. In one byte, for idle connections are small.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pause(u8);
+
+impl Pause {
+    /// The handler has not paused since the connection began.
+    pub(super) const NEVER: Self = Self(1);
+
+    const ON: u8 = 0x80;
+    const TIMES: u8 = 0x7f;
+
+    pub(super) const fn is_on(self) -> bool {
+        self.0 & Self::ON != 0
+    }
+
+    /// Pauses or goes on.
+    pub(super) const fn set(&mut self, is_on: bool) {
+        if self.is_on() != is_on {
+            self.0 = if is_on { Self::ON } else { 0 };
+        }
+    }
+
+    /// A look. Returns how often the time has passed at least; `None` where that is too often to count.
+    pub(super) const fn look(&mut self) -> Option<u8> {
+        let times = self.0 & Self::TIMES;
+        if times == Self::TIMES {
+            return None;
+        }
+        self.0 += 1;
+        Some(times)
+    }
+}
+
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
 pub(super) struct Connection {
@@ -99,8 +133,8 @@ pub(super) struct Connection {
     pub(super) hangup: Hangup,
     /// The peer's end of the stream was read.
     pub(super) ended: bool,
-    /// The handler does not want to read.
-    pub(super) paused: bool,
+    /// Whether the handler does not want to read.
+    pub(super) pause: Pause,
     /// It is in the list of connections to write to.
     pub(super) dirty: bool,
     /// The socket did not take everything; wait for it to become writable.
@@ -157,7 +191,7 @@ impl Connection {
             readable: false,
             hangup: Hangup::None,
             ended: false,
-            paused: false,
+            pause: Pause::NEVER,
             dirty: false,
             blocked: false,
             above_high: false,
@@ -220,14 +254,14 @@ impl Connection {
             && !self.ended
             && match self.phase {
                 Phase::Handshake | Phase::Lingering => true,
-                Phase::Open => !self.paused,
+                Phase::Open => !self.pause.is_on(),
                 Phase::Closing | Phase::Dead => false,
             }
     }
 
     /// Whether the peer's side has ended, and a pause hides it from the handler.
     pub(super) const fn hides_its_end(&self) -> bool {
-        let is_paused = matches!(self.phase, Phase::Open) && self.paused;
+        let is_paused = matches!(self.phase, Phase::Open) && self.pause.is_on();
         is_paused && !self.ended && matches!(self.hangup, Hangup::Reported)
     }
 

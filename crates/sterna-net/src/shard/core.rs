@@ -197,6 +197,11 @@ impl Core {
             self.deadlines.push(Kind::Closing, deadline_ms, id);
             return;
         }
+        if kind == Kind::HalfClosed && self.is_at_work(id) {
+            let deadline_ms = self.now_ms + self.config.half_closed_timeout_ms;
+            self.deadlines.push(Kind::HalfClosed, deadline_ms, id);
+            return;
+        }
         if kind == Kind::Header {
             return self.refuse_header(id, "it did not come in time");
         }
@@ -208,8 +213,7 @@ impl Core {
         self.end(id, reason);
     }
 
-    /// A paused connection does not read its end. Once the system has told of that, it may be paused for as long
-    /// as it may be half closed.
+    /// A paused connection does not read its end. Once the system has told of that, no pause may last for ever.
     pub(super) fn limit_pause(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(id)
             && connection.hides_its_end()
@@ -231,6 +235,21 @@ impl Core {
             }
         }
         self.end(id, CloseReason::Failed(format!("PROXY protocol: {detail}")));
+    }
+
+    /// Whether the handler still has to do with what came before the peer's end: a pause of it lasts, or has just ended.
+    fn is_at_work(&mut self, id: ConnectionId) -> bool {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return false;
+        };
+        let half_closed_ms = self.config.half_closed_timeout_ms;
+        let most_ms = if connection.pause.is_on() {
+            self.config.paused_timeout_ms
+        } else {
+            half_closed_ms
+        };
+        let times = connection.pause.look();
+        times.is_some_and(|times| u64::from(times) * half_closed_ms < most_ms)
     }
 
     /// Whether a closing connection has taken something since the last look, and may go on.
@@ -554,7 +573,7 @@ impl Network for Core {
                 udp.driver.pause(key, paused);
             }
         } else if let Some(entry) = self.connections.get_mut(connection) {
-            entry.paused = paused;
+            entry.pause.set(paused);
             if entry.wants_input() {
                 self.enqueue(connection);
             }

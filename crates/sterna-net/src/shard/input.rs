@@ -312,9 +312,16 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    /// The peer has sent a Close frame: there is no half-closed WebSocket.
+    /// The peer has sent a Close frame: there is no half-closed WebSocket. A handler that has paused still has to do with
+    /// what came before, and closes it after that.
     fn websocket_closed(&mut self, id: ConnectionId, status: u16) {
         self.tell_finished(id);
+        if let Some(connection) = self.core.connections.get_mut(id)
+            && connection.pause.is_on()
+        {
+            connection.ended = true;
+            return self.limit_half_closed(id);
+        }
         let code = match status {
             websocket::code::NORMAL | websocket::code::GOING_AWAY | websocket::code::NO_STATUS => 0,
             other => u64::from(other),
@@ -345,10 +352,9 @@ impl<H: Handler> Shard<H> {
         match connection.phase {
             Phase::Open => {
                 let websocket = connection.websocket.is_some();
-                let deadline_ms = self.core.now_ms + self.core.config.half_closed_timeout_ms;
-                self.core.deadlines.push(Kind::HalfClosed, deadline_ms, id);
+                self.limit_half_closed(id);
                 self.tell_finished(id);
-                if websocket {
+                if websocket && !self.is_paused(id) {
                     self.core
                         .begin_close(id, Some(CloseReason::Peer { code: 0 }));
                 }
@@ -360,6 +366,16 @@ impl<H: Handler> Shard<H> {
             Phase::Lingering => self.core.end(id, CloseReason::Local),
             Phase::Closing | Phase::Dead => {}
         }
+    }
+
+    fn limit_half_closed(&mut self, id: ConnectionId) {
+        let deadline_ms = self.core.now_ms + self.core.config.half_closed_timeout_ms;
+        self.core.deadlines.push(Kind::HalfClosed, deadline_ms, id);
+    }
+
+    fn is_paused(&self, id: ConnectionId) -> bool {
+        let connection = self.core.connections.get(id);
+        connection.is_some_and(|connection| connection.pause.is_on())
     }
 
     fn tell_finished(&mut self, id: ConnectionId) {

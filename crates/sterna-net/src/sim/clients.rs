@@ -366,8 +366,15 @@ impl World {
                 None
             }
             Action::HalfClosed { link, code } => {
+                let (now_us, most_us) = (self.now_us, self.settings.half_closed_us);
                 let target = self.link(link);
-                if target.paused.server && target.fate == Fate::Whole && !target.is_up_empty() {
+                let is_unread = target.fate == Fate::Whole && !target.is_up_empty();
+                let until_us = target.paused.server_since_us + most_us;
+                if is_unread && !target.paused.server {
+                    self.schedule(now_us + most_us, Action::HalfClosed { link, code });
+                } else if is_unread && now_us < until_us {
+                    self.schedule(until_us, Action::HalfClosed { link, code });
+                } else if is_unread {
                     target.fate = Fate::Ending;
                     let reason = Reason::Peer(code);
                     self.schedule(self.now_us, Action::End { link, reason });

@@ -54,6 +54,8 @@ pub(super) struct Stream {
 #[derive(Debug, Default)]
 pub(super) struct Paused {
     pub(super) server: bool,
+    /// When the server's newest pause began.
+    pub(super) server_since_us: u64,
     pub(super) client: bool,
 }
 

@@ -37,7 +37,7 @@ pub struct Settings {
     pub low_watermark_bytes: usize,
     /// Time that a closed connection may take to pass on its queue.
     pub linger_us: u64,
-    /// Time for which a pause of the server may hide that the client has ended its side.
+    /// Time for which one pause of the server may hide that the client has ended its side.
     pub half_closed_us: u64,
     /// Turns that a shard may take without time passing, before it is said to spin.
     pub turns_per_instant: u32,

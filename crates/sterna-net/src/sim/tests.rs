@@ -474,6 +474,35 @@ fn a_pause_does_not_hide_for_ever_that_the_client_is_gone() {
 }
 
 #[test]
+fn a_client_that_is_gone_is_read_to_its_end_with_pauses_in_between() {
+    let (mut sim, client) = quiet(4);
+    ask(&mut sim, client, |net, id| net.pause(id, true));
+    sim.send(client, StreamId::FIRST, &[9; 1_000_000]);
+    sim.finish(client, StreamId::FIRST);
+    sim.close(client, 4);
+    let id = first(&sim);
+    let pause = |sim: &mut Simulation<Recorder>, paused| {
+        let world = &mut sim.world;
+        super::Port { world, shard: 0 }.pause(id, paused);
+    };
+    for _ in 0..4 {
+        sim.run_for(8_000);
+        pause(&mut sim, false);
+        sim.run_for(1);
+        pause(&mut sim, true);
+    }
+    assert!(sim.unread_bytes(client) > 0 && sim.is_known(client));
+    pause(&mut sim, false);
+    sim.run_for(100_000);
+    assert_eq!(
+        sim.handler(0).bytes[&(id, StreamId::FIRST)].len(),
+        1_000_001
+    );
+    let told = &sim.handler(0).told;
+    assert_eq!(told[told.len() - 2], Told::Finished(StreamId::FIRST));
+}
+
+#[test]
 fn a_server_that_does_not_read_leaves_bytes_with_the_client() {
     let (mut sim, client) = quiet(3);
     ask(&mut sim, client, |net, id| net.pause(id, true));

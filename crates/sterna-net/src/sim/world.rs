@@ -573,7 +573,12 @@ impl Network for Port<'_> {
         let Some(link) = self.usable(connection) else {
             return;
         };
-        self.world.link(link).paused.server = paused;
+        let now_us = self.world.now_us;
+        let target = &mut self.world.link(link).paused;
+        if paused && !target.server {
+            target.server_since_us = now_us;
+        }
+        target.server = paused;
         if !paused {
             let streams: Vec<_> = self.world.link(link).streams.keys().copied().collect();
             for stream in streams {

@@ -100,6 +100,7 @@ fn nothing_is_lost_and_nobody_suffers() {
     setup.shards = SHARDS;
     setup.config.linger_ms = 300;
     setup.config.half_closed_timeout_ms = 300;
+    setup.config.paused_timeout_ms = 300;
     setup.config.handshake_timeout_ms = 10_000;
     setup.listeners = [
         ListenerTransport::Tcp,

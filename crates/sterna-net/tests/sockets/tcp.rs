@@ -366,6 +366,7 @@ fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
     for (is_reset, is_early) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut setup = setup();
         setup.config.half_closed_timeout_ms = 50;
+        setup.config.paused_timeout_ms = 50;
         let server = setup.start();
         let mut client = connect(server.address());
         let id = server.log.wait_opened();
@@ -398,6 +399,46 @@ fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
         }
         let read_bytes = server.log.received_bytes.load(Ordering::Relaxed);
         assert!(read_bytes < 100_000, "{read_bytes} bytes");
+        server.stop();
+    }
+}
+
+/// A publisher that is held, or paused for another reason, may have ended in order long before it is looked at.
+#[test]
+fn a_connection_that_has_ended_is_kept_while_it_is_paused() {
+    for is_end_read in [false, true] {
+        let mut setup = setup();
+        setup.close_on_end = false;
+        setup.config.half_closed_timeout_ms = 50;
+        setup.config.paused_timeout_ms = u64::MAX;
+        let server = setup.start();
+        server.run(0, |echo, _| echo.manner = Manner::DropAndPause);
+        let mut client = connect(server.address());
+        let id = server.log.wait_opened();
+        let pause = |paused| server.run(0, move |_, net| net.pause(id, paused));
+        if !is_end_read {
+            pause(true);
+        }
+        client.write_all(&pattern(100_000)).unwrap();
+        drop(client);
+        if is_end_read {
+            server.log.wait("its end", |seen| {
+                (*seen == Seen::Finished(id, StreamId::FIRST)).then_some(())
+            });
+        }
+        server.run(0, |echo, _| echo.manner = Manner::Drop);
+        // Deadlines pass in their order, so those of the first have passed when a later one's have.
+        for _ in 0..3 {
+            server.log.forget();
+            drop(connect(server.address()));
+            let later = server.log.wait_opened();
+            assert_eq!(server.log.wait_closed(later), CloseReason::TimedOut);
+        }
+        assert!(server.run(0, move |_, net| net.info(id).is_some()));
+        pause(false);
+        assert_eq!(server.log.wait_closed(id), CloseReason::TimedOut);
+        let read_bytes = server.log.received_bytes.load(Ordering::Relaxed);
+        assert_eq!(read_bytes, 100_000);
         server.stop();
     }
 }

@@ -457,6 +457,7 @@ fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
     let authority = Authority::new();
     let mut setup = setup(authority.tls_config(&[]));
     setup.config.half_closed_timeout_ms = 50;
+    setup.config.paused_timeout_ms = 50;
     let server = setup.start();
     let mut client = connect(server.address(), &authority.client(TLS13, None, &[]));
     exchange(&mut client, b"hello");

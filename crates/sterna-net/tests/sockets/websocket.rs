@@ -339,10 +339,46 @@ fn large_transfers_under_backpressure() {
     server.stop();
 }
 
+/// The Close frame came with what the handler has not looked at yet.
+#[test]
+fn a_connection_whose_handler_has_paused_is_not_closed_before_it_goes_on() {
+    for has_close_frame in [true, false] {
+        let mut setup = setup();
+        setup.close_on_end = false;
+        setup.config.half_closed_timeout_ms = 50;
+        setup.config.paused_timeout_ms = u64::MAX;
+        let server = setup.start();
+        server.run(0, |echo, _| echo.manner = Manner::DropAndPause);
+        let mut client = Client::upgrade(tcp(server.address()));
+        let id = server.log.wait_opened();
+        let mut bytes = frame(FINAL | BINARY, &pattern(1_000));
+        if has_close_frame {
+            bytes.extend(frame(FINAL | CLOSE, &[]));
+        }
+        client.stream.write_all(&bytes).unwrap();
+        if !has_close_frame {
+            client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        server.log.wait("its end", |seen| {
+            (*seen == Seen::Finished(id, StreamId::FIRST)).then_some(())
+        });
+        server.run(0, |echo, _| echo.manner = Manner::Drop);
+        assert!(server.run(0, move |_, net| net.info(id).is_some()));
+        server.run(0, move |_, net| {
+            net.pause(id, false);
+            net.close(id, 0);
+        });
+        assert_eq!(server.log.wait_closed(id), CloseReason::Local);
+        assert_eq!(client.receive().0, FINAL | CLOSE);
+        server.stop();
+    }
+}
+
 #[test]
 fn a_pause_does_not_hide_for_ever_that_the_peer_is_gone() {
     let mut setup = setup();
     setup.config.half_closed_timeout_ms = 50;
+    setup.config.paused_timeout_ms = 50;
     let server = setup.start();
     let mut client = Client::upgrade(tcp(server.address()));
     let id = server.log.wait_opened();

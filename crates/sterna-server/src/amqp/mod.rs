@@ -283,6 +283,10 @@ impl Service for Amqp {
         cx.holding.is_held(id)
     }
 
+    fn exhaust_hold(cx: &mut Context<'_>, id: ConnectionId) -> bool {
+        cx.exhaust_hold(id)
+    }
+
     fn forget_hold(cx: &mut Context<'_>, id: ConnectionId) {
         cx.end_hold(id, true);
     }

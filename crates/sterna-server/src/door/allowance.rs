@@ -346,8 +346,9 @@ impl Sips {
                 "the door reads a client again that was too fast"
             );
         }
+        let is_due = self.is_held || self.paused_until_ms(now_ms).is_some();
         assert!(
-            self.paused_until_ms(now_ms).is_some() || !self.is_waiting(),
+            is_due || !self.is_waiting(),
             "a message waits while its client is not read"
         );
     }

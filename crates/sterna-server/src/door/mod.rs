@@ -153,7 +153,13 @@ pub(crate) trait Service: Sized {
         false
     }
 
-    /// Ends that: the client is gone.
+    /// Ends that, and lets it wait no more. False where it does not wait.
+    fn exhaust_hold(cx: &mut Context<'_>, id: Self::Id) -> bool {
+        let _ = (cx, id);
+        false
+    }
+
+    /// The same: the client is gone.
     fn forget_hold(cx: &mut Context<'_>, id: Self::Id) {
         let _ = (cx, id);
     }
@@ -413,6 +419,10 @@ impl<S: Service> Door<S> {
 
     /// A client is gone.
     pub(crate) fn closed(&mut self, cx: &mut Context<'_>, id: S::Id, reason: &CloseReason) {
+        if S::exhaust_hold(cx, id) {
+            // Its last messages go by the rule of the queue.
+            self.go_on(cx, id);
+        }
         let Some(mut client) = self.clients.remove(id) else {
             return;
         };

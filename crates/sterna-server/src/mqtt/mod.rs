@@ -238,6 +238,10 @@ impl Service for Mqtt {
         cx.holding.is_held(id)
     }
 
+    fn exhaust_hold(cx: &mut Context<'_>, id: ConnectionId) -> bool {
+        cx.exhaust_hold(id)
+    }
+
     fn forget_hold(cx: &mut Context<'_>, id: ConnectionId) {
         cx.end_hold(id, true);
     }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use sterna_broker::{Limits, NoStore, QueueFull, Store};
 use sterna_h3::{Content, Features};
-use sterna_mqtt::{Packet, PacketId, QoS, Version};
+use sterna_mqtt::packet::{Connect, Will};
+use sterna_mqtt::{Packet, PacketId, PublishProperties, QoS, Version};
 use sterna_net::TransportKind;
 use sterna_server::config::Config;
 use sterna_store::MemoryStore;
@@ -361,6 +362,46 @@ fn clients_that_wait_may_go_and_readers_may_go() {
     assert_eq!(broker.told(second.peer, V311).len(), 10_000);
 }
 
+/// Its DISCONNECT came behind a message that waits, and its connection is gone before that goes on.
+#[test]
+fn a_publisher_that_has_ended_in_order_while_it_waits_leaves_no_will() {
+    let mut broker = broker(&everybodys(), 1);
+    let mut reader = Reader::on(&mut broker, 0, "reader", "t");
+    let watcher = client_on(&mut broker, 0, V5, "watcher");
+    broker.subscribe(watcher, V5, "will", QoS::AtLeastOnce);
+    for is_orderly in [true, false] {
+        let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
+        let will = Will {
+            topic: "will",
+            payload: b"gone",
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            properties: PublishProperties::EMPTY,
+        };
+        let connect = Connect {
+            will: Some(will),
+            ..plain(V311, "publisher")
+        };
+        broker.packet(peer, V311, &Packet::Connect(connect));
+        broker.told(peer, V311);
+        let mut publisher = Publisher {
+            peer,
+            bytes: VecDeque::new(),
+        };
+        publisher.wants("t", QoS::AtLeastOnce, 0..1_800);
+        if is_orderly {
+            publisher.bytes.extend([0xe0, 0]);
+        }
+        publisher.press(&mut broker);
+        assert!(is_paused(&broker, peer) && publisher.bytes.is_empty());
+        broker.cut(peer);
+        assert_eq!(broker.told(watcher, V5).len(), usize::from(!is_orderly));
+        while reader.acknowledge(&mut broker, 100) > 0 {}
+        reader.check(1_800);
+        reader.got.clear();
+    }
+}
+
 /// With a store a session that is kept falls behind and reads the log, and so holds nobody.
 #[test]
 fn a_session_that_is_kept_holds_nobody() {
@@ -423,6 +464,30 @@ fn a_burst_over_amqp_reaches_a_reader_that_takes_it_at_its_pace() {
         sender.turn(&mut broker);
         accepted += sender.outcomes().len();
         assert!(has_waited && accepted == count, "{accepted} were accepted");
+    }
+}
+
+/// When its messages came, nothing was half full. They all go at the discharge.
+#[test]
+fn a_transaction_over_amqp_reaches_a_reader_whose_queue_has_fewer_places() {
+    for shards in [1, 2] {
+        let mut broker = broker(&everybodys(), shards);
+        let mut reader = Reader::on(&mut broker, 0, "reader", "t");
+        let mut sender = Client::start(&mut broker, Start::new("sender").on(shards - 1));
+        let session = sender.begin(&mut broker);
+        let link = sender.sender(&mut broker, session, "t");
+        let coordinator = sender.coordinator(&mut broker, session);
+        let txn = sender.declare(&mut broker, coordinator).expect("declared");
+        let count = 3_000;
+        for number in 0..count {
+            assert!(sender.engine.credit(link) > 0);
+            sender.post(&mut broker, link, 1, &txn, &number.to_string());
+        }
+        assert_eq!(sender.outcomes().len(), count);
+        sender.discharge(&mut broker, coordinator, 1_001, &txn, false);
+        assert_eq!(sender.outcomes(), [(1_001, "accepted".to_owned())]);
+        while reader.acknowledge(&mut broker, 100) > 0 {}
+        reader.check(count);
     }
 }
 

@@ -129,6 +129,8 @@ pub(crate) enum Manner {
     Echo,
     /// Drops it.
     Drop,
+    /// The same, and pauses at the end of the stream.
+    DropAndPause,
     /// Queues this many bytes for every chunk, whatever is unsent.
     Flood(usize),
     /// Panics at a chunk that begins with `!`, echoes others.
@@ -176,7 +178,7 @@ impl Handler for Echo {
             .received_bytes
             .fetch_add(chunk.bytes.len(), Ordering::Relaxed);
         match self.manner {
-            Manner::Drop => {
+            Manner::Drop | Manner::DropAndPause => {
                 let seen = Seen::Received(id, chunk.stream, chunk.bytes.len());
                 self.log.add(self.shard, seen);
             }
@@ -229,6 +231,9 @@ impl Handler for Echo {
         }
         if end != StreamEnd::Finished {
             return;
+        }
+        if self.manner == Manner::DropAndPause {
+            net.pause(id, true);
         }
         self.log.add(self.shard, Seen::Finished(id, stream));
         if net
