@@ -35,6 +35,22 @@ const ARROWS: [(&str, &[&str]); 19] = [
         ],
     ),
     (
+        "sterna-fuzz",
+        &[
+            "sterna-store",
+            "sterna-cluster",
+            "sterna-net",
+            "sterna-quic",
+            "sterna-broker",
+            "sterna-mapping",
+            "sterna-mqtt",
+            "sterna-amqp",
+            "sterna-h3",
+            "sterna-auth",
+            "sterna-topic",
+        ],
+    ),
+    (
         "sterna-server",
         &[
             "sterna-store",
@@ -78,22 +94,6 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ("sterna-auth", &[]),
     ("sterna-topic", &[]),
     ("sterna-ledger", &[]),
-    (
-        "sterna-fuzz",
-        &[
-            "sterna-store",
-            "sterna-cluster",
-            "sterna-net",
-            "sterna-quic",
-            "sterna-broker",
-            "sterna-mapping",
-            "sterna-mqtt",
-            "sterna-amqp",
-            "sterna-h3",
-            "sterna-auth",
-            "sterna-topic",
-        ],
-    ),
     ("xtask", &[]),
 ];
 

@@ -605,7 +605,7 @@ fn the_limit_of_a_queue_holds_for_a_session_that_was_away() {
     ] {
         for restarts in [false, true] {
             let limits = Limits {
-                queued_messages: 3,
+                away_messages: 3,
                 queue_full,
                 read_ahead_messages: 2,
                 ..Limits::default()

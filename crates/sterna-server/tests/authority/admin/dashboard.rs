@@ -108,8 +108,8 @@ fn rules_are_listed_and_explained_as_they_decide() {
     let mut explain =
         |query: &str| -> Value { world.read(&format!("/admin/v1/rules/explain?{query}")) };
     let texts = [
-        r#"groups = ["plant"], effect = "deny", topics = ["a/secret"]"#,
-        r#"users = ["ann"], effect = "allow", topics = ["a/#"]"#,
+        r#"topics = ["a/secret"], groups = ["plant"], effect = "deny""#,
+        r#"topics = ["a/#"], users = ["ann"], effect = "allow""#,
     ];
     let by = |name: &str, rule: Option<usize>| {
         let text = rule.map(|rule| texts[rule - 1]);
