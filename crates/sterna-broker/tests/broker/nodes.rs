@@ -548,12 +548,12 @@ fn a_session_that_is_behind_gets_all_on_the_node_that_goes_on_with_it() {
             let case = format!("{owner_dies} {is_adopted}");
             assert_eq!(world.acknowledged.len(), 300, "{case}");
             assert_eq!(world.fault(), None, "{case}");
-            let arrived: BTreeSet<_> = world
+            let got: BTreeSet<_> = world
                 .got
                 .iter()
                 .map(|&(by, number, _)| (by, number))
                 .collect();
-            assert_eq!(arrived, world.acknowledged, "{case}");
+            assert_eq!(got, world.acknowledged, "{case}");
             // And while it has none, they do.
             let client = world.client.take().expect("it is connected");
             let at = world.owner.expect("it has one");

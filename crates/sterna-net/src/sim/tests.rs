@@ -477,7 +477,7 @@ fn a_pause_does_not_hide_for_ever_that_the_client_is_gone() {
 fn a_client_that_is_gone_is_read_to_its_end_with_pauses_in_between() {
     let (mut sim, client) = quiet(4);
     ask(&mut sim, client, |net, id| net.pause(id, true));
-    sim.send(client, StreamId::FIRST, &[9; 1_000_000]);
+    sim.send(client, StreamId::FIRST, &vec![9; 1_000_000]);
     sim.finish(client, StreamId::FIRST);
     sim.close(client, 4);
     let id = first(&sim);
