@@ -7,6 +7,7 @@ The environment: STERNA_BIN is the broker's program; `nats-server` is on the sea
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -36,19 +38,30 @@ SHORT_ABSENCE_MS = 6_000
 PORTS = (10_000, 32_000)
 SCHEMES = ("mqtt", "amqp", "http", "admin")
 
+# Ports that this process has taken, and the file whose bytes it has locked for them. The locks end with it.
+TAKEN: set[int] = set()
+PORT_LOCKS = (Path(tempfile.gettempdir()) / f"sterna-test-ports-{os.getuid()}").open("a+b")
+
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago. They are below those that the system gives to whoever asks for any."""
-    ports: set[int] = set()
+    """Ports that were free a moment ago, and that no other suite takes as long as this process lives.
+
+    They are below those that the system gives to whoever asks for any. Each has a byte of a file, which is locked.
+    """
+    ports: list[int] = []
     while len(ports) < count:
         port = random.randrange(*PORTS)
-        with socket.socket() as one:
-            try:
+        if port in TAKEN:
+            continue
+        try:
+            fcntl.lockf(PORT_LOCKS, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            with socket.socket() as one:
                 one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        ports.add(port)
-    return list(ports)
+        except OSError:
+            continue
+        TAKEN.add(port)
+        ports.append(port)
+    return ports
 
 
 def wait_until(what: str, condition, patience_s: float = PATIENCE_S):
