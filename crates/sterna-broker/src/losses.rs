@@ -52,6 +52,12 @@ pub trait LossWatcher: Send + fmt::Debug {
         let _ = reader;
     }
 
+    /// The session of this name held most of the log of a store that is nearly full: its consumer was let go, once, and
+    /// its limits hold until it has read all.
+    fn let_go(&self, session: &str) {
+        let _ = session;
+    }
+
     /// A reader of this name took too little in [`crate::Limits::reader_stall_ms`]: it holds nobody until it takes more.
     /// A shard tells it of one reader in 10 seconds at most.
     fn slow(&self, reader: &str) {

@@ -6,8 +6,6 @@
 //! has read all. The limits of sessions that are limited or away are applied here without waiting for their consumers, so
 //! that the log need not keep what they will not get.
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashMap;
 
 use super::Broker;
@@ -37,8 +35,6 @@ pub(super) struct Pinning {
     /// Those that are away or limited, by slot.
     others: Vec<u32>,
     trims: FxHashMap<u32, Trim>,
-    /// The names of those that were let go.
-    let_go: Vec<Arc<str>>,
 }
 
 /// A session whose limits are applied.
@@ -85,11 +81,6 @@ impl Pinning {
 }
 
 impl<P: DoorState> Broker<P> {
-    /// The names of sessions that have lost their consumers because they held most of the log, each once.
-    pub fn take_let_go(&mut self) -> Vec<Arc<str>> {
-        std::mem::take(&mut self.pinning.let_go)
-    }
-
     /// Does at the end of a survey what the store's want of room asks for.
     pub(super) fn relieve_store(&mut self, now_ms: u64, pressed: u64) {
         let first = self.pinning.first.take();
@@ -121,7 +112,9 @@ impl<P: DoorState> Broker<P> {
         }
         reader.cursor.is_limited = true;
         self.queues.counters.let_go += 1;
-        self.pinning.let_go.push(Arc::clone(&session.client_id));
+        if let Some(watcher) = &self.queues.loss_watcher {
+            watcher.let_go(&session.client_id);
+        }
         self.evict_consumer(now_ms, slot, EvictReason::FarBehind);
         self.leave(now_ms, slot);
     }

@@ -215,6 +215,14 @@ impl LossWatcher for Watcher {
         );
     }
 
+    fn let_go(&self, session: &str) {
+        tracing::warn!(
+            session,
+            "the store has little room left, and this session holds most of its log: its client is disconnected, and the \
+             limits of its queue hold until it has read all"
+        );
+    }
+
     fn slow(&self, reader: &str) {
         tracing::warn!(
             client = reader,

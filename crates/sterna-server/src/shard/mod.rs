@@ -283,13 +283,6 @@ impl Shard {
             let mut doors = self.doors(net);
             match event {
                 Event::Evicted { consumer, reason } => {
-                    for session in doors.cx.broker.take_let_go() {
-                        tracing::warn!(
-                            session = &*session,
-                            "the store has little room left, and this session holds most of its log: its client is \
-                             disconnected, and the limits of its queue hold until it has read all"
-                        );
-                    }
                     of_consumer!(doors, consumer, evicted(reason));
                 }
                 Event::Opened {
