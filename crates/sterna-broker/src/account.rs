@@ -83,8 +83,7 @@ impl Account {
 
 impl<P> Queues<P> {
     /// Whether a session may take another message of QoS 1 or 2; makes room where that is the rule.
-    /// `was_on_way` says whether another shard has published it, or it
-    /// cannot wait.
+    /// `was_on_way` says whether another shard has published it, or its publisher cannot wait.
     pub(crate) fn admits_acknowledged(
         &mut self,
         now_ms: u64,

@@ -228,7 +228,7 @@ impl Holding {
 }
 
 impl<P> Queues<P> {
-    fn holder(&self, slot: u32, generation: u32) -> CrowdedReader {
+    pub(crate) const fn holder(&self, slot: u32, generation: u32) -> CrowdedReader {
         CrowdedReader {
             shard: self.shard,
             slot,
@@ -377,7 +377,7 @@ impl<P> Queues<P> {
                     holding.is_slow = true;
                     self.counters.readers_slow += 1;
                     self.tell_of(now_ms, slot, true);
-                    self.end_hold(self.holder(slot, generation));
+                    self.end_hold(reader);
                 } else if !was_slow && is_over {
                     self.tell_of(now_ms, slot, false);
                 }

@@ -136,8 +136,6 @@ pub(crate) struct Queues<P> {
     pub(crate) pressure: Pressure,
     /// Whether the queue of a session has been half full in this turn, and has taken more.
     pub(crate) is_crowded: bool,
-    /// Whether what is published here now cannot wait for a reader: see [`takes_on_way`](Self::takes_on_way).
-    pub(crate) is_at_once: bool,
     pub(crate) shard: u16,
     /// The readers of all shards that hold publishers.
     pub(crate) holds: Arc<Holds>,
@@ -181,8 +179,7 @@ pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u6
 
 impl<P: DoorState> Queues<P> {
     /// Delivers a message to one of the queues it matched. `position` is its place in the log; zero where
-    /// it is not there. `was_on_way` says whether another shard has published it, or it
-    /// cannot wait.
+    /// it is not there. `was_on_way` says whether another shard has published it, or its publisher cannot wait.
     pub(crate) fn deliver(
         &mut self,
         now_ms: u64,
@@ -284,7 +281,6 @@ impl<P> Queues<P> {
             is_over_memory: false,
             pressure: Pressure::None,
             is_crowded: false,
-            is_at_once: false,
             ready: VecDeque::new(),
             ready_roots: Vec::new(),
             roots: FxHashMap::default(),

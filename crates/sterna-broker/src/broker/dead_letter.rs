@@ -115,7 +115,7 @@ impl<P: DoorState> Broker<P> {
     /// dies between the two, the next one does it again by the same name.
     fn route_dead_letter(&mut self, now_ms: u64, letter: Message, dead: &Dead) -> Routed {
         if !self.is_in_cluster() {
-            return self.route(now_ms, letter);
+            return self.route(now_ms, letter, false);
         }
         if !self.takes_moved(now_ms, &letter) {
             return Routed {
@@ -131,7 +131,7 @@ impl<P: DoorState> Broker<P> {
             packet_id: dead.failures,
         };
         self.name_next_as(once, None);
-        let routed = self.route(now_ms, letter);
+        let routed = self.route(now_ms, letter, false);
         self.next_name = None;
         routed
     }

@@ -55,10 +55,7 @@ impl<P: DoorState> Broker<P> {
     /// the end. False where it must not wait: the reader holds nobody any more, or its client waits for this one.
     #[must_use]
     pub fn hold(&self, holder: CrowdedReader, sessions: &[SessionKey]) -> bool {
-        let own: Vec<CrowdedReader> = sessions
-            .iter()
-            .map(|session| self.reader(*session))
-            .collect();
+        let own = self.readers(sessions);
         self.queues.holds.hold(holder, &own) && {
             let waits = self.still_holds(holder);
             if !waits {
@@ -76,19 +73,14 @@ impl<P: DoorState> Broker<P> {
 
     /// A client with these sessions waits for a reader no more.
     pub fn unhold(&self, holder: CrowdedReader, sessions: &[SessionKey]) {
-        let own: Vec<CrowdedReader> = sessions
-            .iter()
-            .map(|session| self.reader(*session))
-            .collect();
-        self.queues.holds.let_go(holder, &own);
+        (self.queues.holds).let_go(holder, &self.readers(sessions));
     }
 
-    const fn reader(&self, session: SessionKey) -> CrowdedReader {
-        CrowdedReader {
-            shard: self.shard,
-            slot: session.slot,
-            generation: session.generation,
-        }
+    fn readers(&self, sessions: &[SessionKey]) -> Vec<CrowdedReader> {
+        let readers = sessions.iter();
+        readers
+            .map(|session| self.queues.holder(session.slot, session.generation))
+            .collect()
     }
 
     /// Readers for which clients of this shard have waited, and that hold nobody any more. Those of this shard let other

@@ -356,7 +356,7 @@ impl<P: DoorState> Broker<P> {
                 break;
             };
             let anew = make(&message).filter(|message| self.takes_moved(now_ms, message));
-            let routed = anew.map(|message| self.route(now_ms, message));
+            let routed = anew.map(|message| self.route(now_ms, message, false));
             is_refused = !routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0);
             if is_refused || self.queues.remove_from_group(id, node).is_none() {
                 break;

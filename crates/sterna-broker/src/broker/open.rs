@@ -786,7 +786,7 @@ impl<P: DoorState> Broker<P> {
                 .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
             self.queues.counters.wills_published += 1;
             let message = will.message.republished(now_ms, expires_at_ms);
-            self.at_once(|broker| broker.route(now_ms, message));
+            self.route(now_ms, message, true);
         }
     }
 }

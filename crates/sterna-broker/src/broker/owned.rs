@@ -361,7 +361,7 @@ impl<P: DoorState> Broker<P> {
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         self.queues.counters.wills_published += 1;
         let message = message.republished(now_ms, expires_at_ms);
-        self.at_once(|broker| broker.route(now_ms, message));
+        self.route(now_ms, message, true);
         self.finish(now_ms);
         true
     }

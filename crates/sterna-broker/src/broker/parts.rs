@@ -4,8 +4,8 @@
 //! goes from its publisher's packet into what the turn has for them.
 
 use super::Broker;
-use super::publish::NO_TOPIC_NAME;
-use crate::api::{DoorState, Publication, Retention, Routed, SessionKey};
+use super::publish::{NO_TOPIC_NAME, Routing};
+use crate::api::{DoorState, Publication, Routed, SessionKey};
 use crate::message::{InvalidMessage, MessageParts};
 
 impl<P: DoorState> Broker<P> {
@@ -91,6 +91,6 @@ impl<P: DoorState> Broker<P> {
         }
         let mut message = parts.to_message()?;
         self.prepare(now_ms, &mut message);
-        Ok(self.spread_to(now_ms, answer, message, 0, Retention::NotAsked, None))
+        Ok(self.spread_to(now_ms, answer, message, Routing::PLAIN))
     }
 }

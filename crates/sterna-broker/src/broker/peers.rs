@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Broker;
+use super::publish::Routing;
 use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
 use crate::encoded::{Outbound, parts_of};
@@ -119,12 +120,12 @@ impl<P: DoorState> Broker<P> {
         self.set_from_peer(true);
         match what {
             FromPeer::Publish => {
-                self.route(now_ms, message);
+                self.route(now_ms, message, false);
             }
             FromPeer::Deliver => {
                 self.catch_up();
                 let message = self.prepared(now_ms, message);
-                self.spread(now_ms, message, 0, Retention::NotAsked, None);
+                self.spread(now_ms, message, Routing::PLAIN);
             }
             FromPeer::Retain => {
                 (self.directory).retain(&Arc::new(message), Admission::Limited);
@@ -264,7 +265,11 @@ impl<P: DoorState> Broker<P> {
         drop(appends);
         self.catch_up_to(length);
         self.set_from_peer(true);
-        self.spread(now_ms, message, position, Retention::NotAsked, None);
+        let routing = Routing {
+            position,
+            ..Routing::PLAIN
+        };
+        self.spread(now_ms, message, routing);
         self.set_from_peer(false);
         self.finish(now_ms);
     }

@@ -35,6 +35,30 @@ struct Part {
     reserved: Vec<Arc<Fill>>,
 }
 
+/// A message as it is known before the index delivers it.
+#[derive(Clone, Copy)]
+pub(super) struct Routing<'a> {
+    /// Its place in the log; zero where it is not there.
+    pub(super) position: u64,
+    /// Its effect on its topic's retained message.
+    pub(super) retention: Retention,
+    /// The kept queues in which it has room; `None` where none was reserved.
+    pub(super) reserved: Option<&'a [Arc<Fill>]>,
+    /// Whether its publisher cannot wait for a reader: see [`takes_on_way`](Queues::takes_on_way).
+    pub(super) is_at_once: bool,
+}
+
+impl Routing<'_> {
+    /// Of a message that is in no log and leaves the retained one, for which nothing is reserved, and whose publisher may
+    /// wait.
+    pub(super) const PLAIN: Self = Self {
+        position: 0,
+        retention: Retention::NotAsked,
+        reserved: None,
+        is_at_once: false,
+    };
+}
+
 /// Retained messages that one call drops because their time is over, at most.
 const EXPIRED_PER_CALL: usize = 1_024;
 
@@ -44,7 +68,23 @@ impl<P: DoorState> Broker<P> {
     ///
     /// The order of one publisher's messages is kept in every queue, across shards as well.
     /// [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT311-4.6.0-5] [MQTT311-4.6.0-6]
-    pub fn publish(&mut self, now_ms: u64, mut publication: Publication) -> Routed {
+    pub fn publish(&mut self, now_ms: u64, publication: Publication) -> Routed {
+        self.publish_when(now_ms, publication, false)
+    }
+
+    /// As [`publish`](Self::publish), of a message whose publisher cannot wait for a reader. A queue that is full takes it
+    /// beyond its limit where its reader holds publishers.
+    pub fn publish_at_once(&mut self, now_ms: u64, publication: Publication) -> Routed {
+        self.publish_when(now_ms, publication, true)
+    }
+
+    #[inline]
+    fn publish_when(
+        &mut self,
+        now_ms: u64,
+        mut publication: Publication,
+        is_at_once: bool,
+    ) -> Routed {
         let session = publication.origin;
         let message = &mut publication.message;
         if let Some(session) = session.and_then(|key| self.queues.attended(key)) {
@@ -56,23 +96,9 @@ impl<P: DoorState> Broker<P> {
         let routed = match self.cluster_refuses(now_ms, message) {
             Some(why) => self.refuse(message, why),
             // Where it lies: it is moved once, to where it is shared.
-            None => self.route(now_ms, publication.message),
+            None => self.route(now_ms, publication.message, is_at_once),
         };
         self.published(now_ms, before, routed)
-    }
-
-    /// As [`publish`](Self::publish), of a message whose publisher cannot wait for a reader. A queue that is full takes it
-    /// beyond its limit where its reader holds publishers.
-    pub fn publish_at_once(&mut self, now_ms: u64, publication: Publication) -> Routed {
-        self.at_once(|broker| broker.publish(now_ms, publication))
-    }
-
-    /// Publishes what cannot wait for a reader.
-    pub(super) fn at_once(&mut self, publish: impl FnOnce(&mut Self) -> Routed) -> Routed {
-        self.queues.is_at_once = true;
-        let routed = publish(self);
-        self.queues.is_at_once = false;
-        routed
     }
 
     /// Ends a publication. `before` is the number of appends before it.
@@ -128,7 +154,7 @@ impl<P: DoorState> Broker<P> {
         {
             self.refuse_all(&messages, PublishRefusal::StoreFull)
         } else {
-            self.at_once(|broker| broker.route_together(now_ms, messages))
+            self.route_together(now_ms, messages)
         };
         if routed.refused.is_none() && !self.companions.is_empty() {
             // No message was appended; what is kept with them is kept as a whole, too.
@@ -137,6 +163,7 @@ impl<P: DoorState> Broker<P> {
         self.published(now_ms, before, routed)
     }
 
+    /// Routes messages that are kept as a whole. They were taken one after the other, and cannot wait any more.
     fn route_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
         if self.are_for_peers_log(&messages) {
             return self.send_to_log_together(now_ms, messages);
@@ -145,7 +172,7 @@ impl<P: DoorState> Broker<P> {
             // Nothing is reserved here, and there is no frame that has them all.
             let mut sum = Routed::default();
             for message in messages {
-                let routed = self.route(now_ms, message);
+                let routed = self.route(now_ms, message, true);
                 sum.matched += routed.matched;
             }
             return sum;
@@ -168,7 +195,7 @@ impl<P: DoorState> Broker<P> {
                 reserved,
             });
         }
-        self.route_parts(now_ms, parts)
+        self.route_parts(now_ms, parts, true)
     }
 
     /// The retained message of exactly this topic, unless it has expired.
@@ -242,7 +269,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    pub(super) fn route(&mut self, now_ms: u64, mut message: Message) -> Routed {
+    /// Routes a message. `is_at_once` says whether its publisher cannot wait for a reader.
+    pub(super) fn route(&mut self, now_ms: u64, mut message: Message, is_at_once: bool) -> Routed {
         if self.peers.is_some() && self.is_for_peers_log(&message) {
             return self.send_to_log(now_ms, message);
         }
@@ -258,7 +286,11 @@ impl<P: DoorState> Broker<P> {
             let matches = self.index.matches_at(answer);
             if !(self.keeps_log() && matches.wants_log(&message)) {
                 self.prepare(now_ms, &mut message);
-                return self.spread_to(now_ms, answer, message, 0, Retention::NotAsked, None);
+                let routing = Routing {
+                    is_at_once,
+                    ..Routing::PLAIN
+                };
+                return self.spread_to(now_ms, answer, message, routing);
             }
         }
         let Some(reserved) = self.reserve_ahead(&message) else {
@@ -266,9 +298,9 @@ impl<P: DoorState> Broker<P> {
         };
         let message = self.prepared(now_ms, message);
         if is_plain {
-            return self.route_logged(now_ms, message, &reserved);
+            return self.route_logged(now_ms, message, &reserved, is_at_once);
         }
-        self.route_parts(now_ms, vec![Part { message, reserved }])
+        self.route_parts(now_ms, vec![Part { message, reserved }], is_at_once)
     }
 
     /// Whether there is a log for what readers want there.
@@ -308,6 +340,7 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         message: Arc<Message>,
         reserved: &[Arc<Fill>],
+        is_at_once: bool,
     ) -> Routed {
         let directory = Arc::clone(&self.directory);
         let mut appends = directory.appends();
@@ -319,14 +352,13 @@ impl<P: DoorState> Broker<P> {
             return self.refuse(&message, PublishRefusal::StoreFull);
         };
         self.catch_up_to(length);
-        let position = appended.first;
-        self.spread(
-            now_ms,
-            message,
-            position,
-            Retention::NotAsked,
-            Some(reserved),
-        )
+        let routing = Routing {
+            position: appended.first,
+            reserved: Some(reserved),
+            is_at_once,
+            ..Routing::PLAIN
+        };
+        self.spread(now_ms, message, routing)
     }
 
     /// Retains messages and appends them as a whole, and routes them. One frame has the messages, the records of the
@@ -334,7 +366,7 @@ impl<P: DoorState> Broker<P> {
     /// publication would be known and not mend it.
     ///
     /// [MQTT-3.3.1-8] [MQTT311-3.3.1-12]: those without the flag leave the retained message as it is.
-    fn route_parts(&mut self, now_ms: u64, parts: Vec<Part>) -> Routed {
+    fn route_parts(&mut self, now_ms: u64, parts: Vec<Part>, is_at_once: bool) -> Routed {
         let directory = Arc::clone(&self.directory);
         // Which routes a message goes by, and whether a subscriber finds it retained, is decided at one moment. Routes
         // change under the lock alone. They are read without it, for that may take a while.
@@ -406,7 +438,13 @@ impl<P: DoorState> Broker<P> {
                 sum.retention = retention;
                 continue;
             }
-            let routed = self.spread(now_ms, message, position, retention, Some(&reserved));
+            let routing = Routing {
+                position,
+                retention,
+                reserved: Some(&reserved),
+                is_at_once,
+            };
+            let routed = self.spread(now_ms, message, routing);
             sum.matched += routed.matched;
             sum.retention = routed.retention;
         }
@@ -451,20 +489,18 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Delivers a message by the index as it is, and puts it aside for other nodes. It does neither if a
-    /// kept queue that it is for has no room. In some it may be `reserved` already.
+    /// kept queue that it is for has no room.
     pub(super) fn spread(
         &mut self,
         now_ms: u64,
         message: impl Into<Arc<Message>> + AsRef<Message>,
-        position: u64,
-        retention: Retention,
-        reserved: Option<&[Arc<Fill>]>,
+        routing: Routing<'_>,
     ) -> Routed {
         let limits = &self.queues.limits;
         let Some(answer) = (self.index).look_up(message.as_ref().topic_bytes(), limits) else {
             return NO_TOPIC_NAME;
         };
-        self.spread_to(now_ms, answer, message, position, retention, reserved)
+        self.spread_to(now_ms, answer, message, routing)
     }
 
     /// The same for a message that was just looked up in the index.
@@ -473,10 +509,14 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         answer: Answer,
         message: impl Into<Arc<Message>> + AsRef<Message>,
-        position: u64,
-        retention: Retention,
-        reserved: Option<&[Arc<Fill>]>,
+        routing: Routing<'_>,
     ) -> Routed {
+        let Routing {
+            position,
+            retention,
+            reserved,
+            is_at_once,
+        } = routing;
         let queues = &mut self.queues;
         let matches = self.index.matches_at(answer);
         if !matches.kept.is_empty() || reserved.is_some_and(|reserved| !reserved.is_empty()) {
@@ -545,7 +585,6 @@ impl<P: DoorState> Broker<P> {
             self.outbox.deliver(*shard, parcel);
         }
         if let Some((last, others)) = matches.local.split_last() {
-            let is_at_once = queues.is_at_once;
             for target in others {
                 queues.deliver(now_ms, Arc::clone(&message), position, target, is_at_once);
             }

@@ -1,9 +1,12 @@
 //! Publishers that wait for a reader whose queue is half full.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sterna_broker::{
-    Close, Counters, CrowdedReader, Limits, Outcome, Publication, Qos, SessionKey, Will,
+    Close, Counters, CrowdedReader, Limits, Loss, LossWatcher, Outcome, Publication, Qos,
+    SessionKey, Will,
 };
 use sterna_store::MemoryStore;
 
@@ -403,6 +406,34 @@ fn the_room_beyond_the_limit_is_bounded() {
     assert!((16_384..18_000).contains(&got.len()), "{} came", got.len());
     let lost = counters(&mut cluster, 0).dropped_full;
     assert_eq!(got.len() as u64 + lost, 30_000);
+}
+
+/// Panics at the first loss.
+#[derive(Debug, Default)]
+struct PanicsOnce(AtomicBool);
+
+impl LossWatcher for PanicsOnce {
+    fn lost(&self, _: Loss<'_>) {
+        let is_first = !self.0.swap(true, Ordering::Relaxed);
+        assert!(!is_first, "the first loss");
+    }
+}
+
+#[test]
+fn room_beyond_the_limit_is_for_one_publication_also_where_that_panics() {
+    let (mut cluster, reader, _) = burst(1);
+    let now_ms = cluster.now_ms;
+    let broker = cluster.broker(0);
+    broker.set_loss_watcher(Box::<PanicsOnce>::default());
+    let text = |number: u32| message("t", &number.to_string(), Qos::AtLeastOnce, false);
+    let too_many = (0..30_000).map(text).collect();
+    let publish = AssertUnwindSafe(|| broker.publish_together(now_ms, too_many));
+    assert!(catch_unwind(publish).is_err());
+    assert_eq!(take(&mut cluster, reader, 5_000).len(), 5_000);
+    assert_eq!(counters(&mut cluster, 0).dropped_full, 1);
+    // This one could wait, so it has no place beyond the limit.
+    cluster.publish(0, "t", "x", Qos::AtLeastOnce);
+    assert_eq!(counters(&mut cluster, 0).dropped_full, 2);
 }
 
 #[test]
