@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Broker, ConsumerId, InvalidMessage, Message, MessageParts, OpenError, OpenSession, Opened,
-    Publication, Routed, SessionKey,
+    Broker, ConsumerId, CrowdedReader, InvalidMessage, Message, MessageParts, OpenError,
+    OpenSession, Opened, Publication, Routed, SessionKey,
 };
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
@@ -54,6 +54,9 @@ pub(crate) struct Context<'a> {
     pub(crate) fence: Option<&'a Arc<Fence>>,
 }
 
+/// The most sessions of a connection for which it is looked at whether connections wait in a circle.
+const LOOKED_AT: usize = 64;
+
 impl Context<'_> {
     /// From where a client speaks, as far as the rules ask for that.
     pub(crate) fn origin(&self, connection: ConnectionId) -> Origin {
@@ -86,7 +89,7 @@ impl Context<'_> {
         connection: ConnectionId,
         topic: &str,
         is_own: impl Fn(ConsumerId) -> bool,
-        sessions: impl FnOnce() -> Vec<SessionKey>,
+        sessions: impl Iterator<Item = SessionKey>,
     ) -> bool {
         let Some(reader) = self.broker.holder_of(topic, is_own) else {
             return false;
@@ -96,7 +99,7 @@ impl Context<'_> {
         if budget_ms == 0 {
             return false;
         }
-        let sessions = sessions();
+        let sessions: Vec<SessionKey> = sessions.take(LOOKED_AT).collect();
         let waits = self.broker.hold(reader, &sessions);
         if waits {
             let client = (connection, sessions);
@@ -116,20 +119,23 @@ impl Context<'_> {
             let most_ms = self.policy.publisher_hold_ms;
             self.holding.end(self.now_ms, connection, most_ms)
         };
-        if let Some((reader, sessions)) = ended {
-            self.broker.unhold(reader, &sessions);
-        }
+        self.unhold(ended);
     }
 
     /// Ends the wait of a connection for a reader, and lets it wait no more. False where it does not wait.
     pub(crate) fn exhaust_hold(&mut self, connection: ConnectionId) -> bool {
         let most_ms = self.policy.publisher_hold_ms;
         let ended = self.holding.exhaust(self.now_ms, connection, most_ms);
-        let Some((reader, sessions)) = ended else {
-            return false;
-        };
-        self.broker.unhold(reader, &sessions);
-        true
+        self.unhold(ended)
+    }
+
+    /// Tells the broker of the end of a wait for a reader, if there was one.
+    fn unhold(&self, ended: Option<(CrowdedReader, Vec<SessionKey>)>) -> bool {
+        let was_held = ended.is_some();
+        if let Some((reader, sessions)) = ended {
+            self.broker.unhold(reader, &sessions);
+        }
+        was_held
     }
 
     /// Opens a session.

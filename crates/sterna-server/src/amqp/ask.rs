@@ -71,9 +71,6 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
     waits
 }
 
-/// The most receivers of a connection for which it is looked at whether connections wait in a circle.
-const LOOKED_AT: usize = 64;
-
 impl Door {
     /// Whether a transfer has to wait for a reader whose queue is half full.
     #[inline]
@@ -105,10 +102,7 @@ impl Door {
         };
         let id = client.id;
         let is_own = |consumer| self.service.is_consumer_of(consumer, id);
-        let sessions = || {
-            let sources = client.sources.values().take(LOOKED_AT);
-            sources.map(|source| source.session).collect()
-        };
+        let sessions = client.sources.values().map(|source| source.session);
         let waits = cx.must_hold(id, &topic, is_own, sessions);
         client.sips.is_held = waits;
         waits

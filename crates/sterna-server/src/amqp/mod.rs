@@ -88,6 +88,8 @@ pub(crate) struct Amqp {
 }
 
 impl Service for Amqp {
+    const IS_READ_TO_ITS_END: bool = true;
+
     type Id = ConnectionId;
     type Client = Client;
     type Acknowledgement = Acknowledgement;
@@ -277,18 +279,6 @@ impl Service for Amqp {
 
     fn known_topics(client: &mut Client) -> Option<&mut KnownTopics> {
         Some(&mut client.known_topics)
-    }
-
-    fn is_held(cx: &Context<'_>, id: ConnectionId) -> bool {
-        cx.holding.is_held(id)
-    }
-
-    fn exhaust_hold(cx: &mut Context<'_>, id: ConnectionId) -> bool {
-        cx.exhaust_hold(id)
-    }
-
-    fn forget_hold(cx: &mut Context<'_>, id: ConnectionId) {
-        cx.end_hold(id, true);
     }
 
     fn sips(client: &mut Client) -> &mut Sips {

@@ -61,8 +61,11 @@ pub(crate) struct Door<S: Service> {
 /// The part of a door that a protocol adds. A client is at the other end of a connection, or of nothing that the
 /// transports know. In the latter case it has identifiers of its own.
 pub(crate) trait Service: Sized {
-    /// The identifier of a client.
-    type Id: Copy + Eq + Hash + Ord + Debug;
+    /// Whether the last input of a client counts that is gone while it waits for a reader whose queue is half full.
+    const IS_READ_TO_ITS_END: bool = false;
+
+    /// The identifier of a client; its connection, if it has one.
+    type Id: Copy + Eq + Hash + Ord + Debug + Into<Option<ConnectionId>>;
     /// The state of a client.
     type Client;
     /// An answer to a client that may have to wait until its effect is kept.
@@ -145,23 +148,6 @@ pub(crate) trait Service: Sized {
     fn known_topics(client: &mut Self::Client) -> Option<&mut KnownTopics> {
         let _ = client;
         None
-    }
-
-    /// Whether a client waits for a reader whose queue is half full.
-    fn is_held(cx: &Context<'_>, id: Self::Id) -> bool {
-        let _ = (cx, id);
-        false
-    }
-
-    /// Ends that, and lets it wait no more. False where it does not wait.
-    fn exhaust_hold(cx: &mut Context<'_>, id: Self::Id) -> bool {
-        let _ = (cx, id);
-        false
-    }
-
-    /// The same: the client is gone.
-    fn forget_hold(cx: &mut Context<'_>, id: Self::Id) {
-        let _ = (cx, id);
     }
 
     /// The reading of a client while memory is short, and its allowance.
@@ -255,7 +241,7 @@ impl<S: Service> Door<S> {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
             let now_ms = cx.now_ms;
-            let is_held = || S::is_held(cx, id);
+            let is_held = || id.into().is_some_and(|id| cx.holding.is_held(id));
             S::sips(&mut client).look_again(now_ms, is_held);
             S::settle(self, cx, &mut client);
             self.awaited.note(cx, id, S::promises(&mut client));
@@ -419,14 +405,14 @@ impl<S: Service> Door<S> {
 
     /// A client is gone.
     pub(crate) fn closed(&mut self, cx: &mut Context<'_>, id: S::Id, reason: &CloseReason) {
-        if S::exhaust_hold(cx, id) {
+        if S::IS_READ_TO_ITS_END && id.into().is_some_and(|id| cx.exhaust_hold(id)) {
             // Its last messages go by the rule of the queue.
             self.go_on(cx, id);
         }
         let Some(mut client) = self.clients.remove(id) else {
             return;
         };
-        S::forget_hold(cx, id);
+        forget_hold(cx, id);
         self.forget_kept(S::kept_bytes(&client) as u64);
         if let Some(name) = S::name(&client) {
             tracing::debug!(client = name, ?reason, "connection lost");
@@ -464,7 +450,7 @@ impl<S: Service> Door<S> {
         }
         self.out.clear();
         self.clients.remove(id);
-        S::forget_hold(cx, id);
+        forget_hold(cx, id);
         let service = &self.service;
         cx.broker.close_all(
             cx.now_ms,
@@ -473,6 +459,13 @@ impl<S: Service> Door<S> {
         );
         self.service.forget_consumers(id);
         S::hang_up(cx, id, true);
+    }
+}
+
+/// A client that is gone waits for no reader.
+fn forget_hold(cx: &mut Context<'_>, id: impl Into<Option<ConnectionId>>) {
+    if let Some(connection) = id.into() {
+        cx.end_hold(connection, true);
     }
 }
 

@@ -219,14 +219,6 @@ impl Service for Http {
         client.peer.sessions().for_each(visit);
     }
 
-    fn is_held(cx: &Context<'_>, id: ConnectionId) -> bool {
-        cx.holding.is_held(id)
-    }
-
-    fn forget_hold(cx: &mut Context<'_>, id: ConnectionId) {
-        cx.end_hold(id, true);
-    }
-
     fn sips(client: &mut Connection) -> &mut Sips {
         &mut client.peer.sips
     }

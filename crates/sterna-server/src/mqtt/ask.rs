@@ -83,7 +83,7 @@ impl Door {
             let topic = topic_of(client, lane, &publish);
             let own = consumer(client.id);
             let is_own = |consumer| consumer == own;
-            let waits = cx.must_hold(client.id, topic, is_own, || vec![session]);
+            let waits = cx.must_hold(client.id, topic, is_own, std::iter::once(session));
             client.sips.is_held = waits;
         }
         client.sips.is_held

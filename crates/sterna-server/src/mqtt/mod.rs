@@ -69,6 +69,8 @@ pub(crate) struct Mqtt {
 }
 
 impl Service for Mqtt {
+    const IS_READ_TO_ITS_END: bool = true;
+
     type Id = ConnectionId;
     type Client = Client;
     type Acknowledgement = Acknowledgement;
@@ -232,18 +234,6 @@ impl Service for Mqtt {
 
     fn known_topics(client: &mut Client) -> Option<&mut KnownTopics> {
         Some(&mut client.known_topics)
-    }
-
-    fn is_held(cx: &Context<'_>, id: ConnectionId) -> bool {
-        cx.holding.is_held(id)
-    }
-
-    fn exhaust_hold(cx: &mut Context<'_>, id: ConnectionId) -> bool {
-        cx.exhaust_hold(id)
-    }
-
-    fn forget_hold(cx: &mut Context<'_>, id: ConnectionId) {
-        cx.end_hold(id, true);
     }
 
     fn sips(client: &mut Client) -> &mut Sips {

@@ -76,9 +76,6 @@ pub(super) fn must_ask(
     waits
 }
 
-/// The most subscriptions of a connection for which it is looked at whether connections wait in a circle.
-const LOOKED_AT: usize = 64;
-
 impl Api {
     /// Whether the message of a request has to wait for a reader whose queue is half full.
     pub(super) fn must_hold(
@@ -107,8 +104,7 @@ impl Api {
         if !peer.sips.is_held {
             let connection = peer.connection;
             let is_own = |consumer| self.connection_of(consumer) == Some(connection);
-            let sessions = || peer.sessions().take(LOOKED_AT).collect();
-            let waits = cx.must_hold(connection, topic, is_own, sessions);
+            let waits = cx.must_hold(connection, topic, is_own, peer.sessions());
             peer.sips.is_held = waits;
         }
         peer.sips.is_held
