@@ -81,7 +81,6 @@ pub(super) enum Client {
     Unnamed(ThinVec<u8>),
 }
 
-/// See the module's description.
 /// Whether the handler has paused, and how often [`half_closed_timeout_ms`](crate::ShardConfig::half_closed_timeout_ms) has
 /// passed since that changed, at the next look. In one byte, for idle connections are small.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +115,7 @@ impl Pause {
     }
 }
 
+/// See the module's description.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
 pub(super) struct Connection {

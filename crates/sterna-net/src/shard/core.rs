@@ -198,9 +198,7 @@ impl Core {
             return;
         }
         if kind == Kind::HalfClosed && self.is_at_work(id) {
-            let deadline_ms = self.now_ms + self.config.half_closed_timeout_ms;
-            self.deadlines.push(Kind::HalfClosed, deadline_ms, id);
-            return;
+            return self.limit_half_closed(id);
         }
         if kind == Kind::Header {
             return self.refuse_header(id, "it did not come in time");
@@ -219,9 +217,14 @@ impl Core {
             && connection.hides_its_end()
         {
             connection.hangup = Hangup::Expiring;
-            let deadline_ms = self.now_ms + self.config.half_closed_timeout_ms;
-            self.deadlines.push(Kind::HalfClosed, deadline_ms, id);
+            self.limit_half_closed(id);
         }
+    }
+
+    /// Begins the time for which a connection stays open whose peer has ended its side.
+    pub(super) fn limit_half_closed(&mut self, id: ConnectionId) {
+        let deadline_ms = self.now_ms + self.config.half_closed_timeout_ms;
+        self.deadlines.push(Kind::HalfClosed, deadline_ms, id);
     }
 
     /// Ends a balancer's connection because of its header, or for want of one.

@@ -5,7 +5,6 @@ use std::io::{self, Read};
 use super::Shard;
 use super::connection::{Client, Connection, Hangup, Phase};
 use super::core::Core;
-use super::deadlines::Kind;
 use crate::contain::contain;
 use crate::counters::RefusedConnection;
 use crate::proxy_header;
@@ -320,7 +319,7 @@ impl<H: Handler> Shard<H> {
             && connection.pause.is_on()
         {
             connection.ended = true;
-            return self.limit_half_closed(id);
+            return self.core.limit_half_closed(id);
         }
         let code = match status {
             websocket::code::NORMAL | websocket::code::GOING_AWAY | websocket::code::NO_STATUS => 0,
@@ -352,7 +351,7 @@ impl<H: Handler> Shard<H> {
         match connection.phase {
             Phase::Open => {
                 let websocket = connection.websocket.is_some();
-                self.limit_half_closed(id);
+                self.core.limit_half_closed(id);
                 self.tell_finished(id);
                 if websocket && !self.is_paused(id) {
                     self.core
@@ -366,11 +365,6 @@ impl<H: Handler> Shard<H> {
             Phase::Lingering => self.core.end(id, CloseReason::Local),
             Phase::Closing | Phase::Dead => {}
         }
-    }
-
-    fn limit_half_closed(&mut self, id: ConnectionId) {
-        let deadline_ms = self.core.now_ms + self.core.config.half_closed_timeout_ms;
-        self.core.deadlines.push(Kind::HalfClosed, deadline_ms, id);
     }
 
     fn is_paused(&self, id: ConnectionId) -> bool {
