@@ -1,8 +1,6 @@
 //! The AMQP client over every transport, against a broker of the test's own.
 #![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use sterna_client::amqp::{
     Body, Connection, Credit, Delivery, Error, Message, Options, Outcome, Receiver,
@@ -11,6 +9,7 @@ use sterna_client::amqp::{
 use sterna_client::{Client, InvalidError, Scheme};
 
 use crate::amqp_broker::{Broker, Setup};
+use crate::patience::soon;
 
 const SCHEMES: [Scheme; 4] = [
     Scheme::Amqp,
@@ -18,15 +17,6 @@ const SCHEMES: [Scheme; 4] = [
     Scheme::AmqpWs,
     Scheme::AmqpQuic,
 ];
-
-/// Longest wait for anything; a test that hangs fails.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("in time")
-}
 
 async fn next(receiver: &mut Receiver) -> Delivery {
     soon(receiver.next()).await.unwrap()

@@ -13,14 +13,7 @@ use sterna_client::{EarlyData, Scheme, Url};
 
 use crate::amqp_broker::{Broker, Setup};
 use crate::path::{Line, Path};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("in time")
-}
+use crate::patience::{PATIENCE, soon};
 
 /// Breaks all connections of a broker every few milliseconds, so many times.
 async fn break_often(broker: &Broker, times: u32) {

@@ -18,13 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("in time")
-}
+use crate::patience::soon;
 
 /// A broker, and a relay to it.
 struct Broker {

@@ -7,15 +7,10 @@ use sterna_client::{Backoff, Client, Event, Events, Message, Options, QoS};
 use tokio::net::TcpStream;
 
 use crate::broker::{Broker, Got, Listener, connected};
+use crate::patience::soon;
 
 /// More than all queues of requests together have room for.
 const MESSAGES: u16 = 200;
-
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future)
-        .await
-        .expect("in time")
-}
 
 /// A client that has got messages of this QoS, and not acknowledged them.
 async fn with_messages(

@@ -11,6 +11,7 @@ use sterna_server::Server;
 use sterna_server::config::{Config, Listener};
 
 use crate::path::{Line, Path};
+use crate::patience::PATIENCE;
 
 /// Messages of one test.
 const MESSAGES: usize = 40;
@@ -108,9 +109,7 @@ fn short(number: usize) -> String {
 async fn received(events: &mut Events) -> Vec<String> {
     let mut all = Vec::new();
     while all.len() < MESSAGES {
-        let Ok(Some(message)) =
-            tokio::time::timeout(Duration::from_secs(60), events.message()).await
-        else {
+        let Ok(Some(message)) = tokio::time::timeout(PATIENCE, events.message()).await else {
             break;
         };
         all.push(String::from_utf8(message.payload().to_vec()).unwrap());

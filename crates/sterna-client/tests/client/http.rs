@@ -10,7 +10,8 @@ use sterna_client::http::{
 };
 use sterna_client::{EarlyData, Publish, QoS};
 
-use crate::http_broker::{Answer, Part, Script, Server, frame, soon};
+use crate::http_broker::{Answer, Part, Script, Server, frame};
+use crate::patience::soon;
 
 fn message(topic: &str, payload: &str) -> Publish {
     Publish::new(topic, payload.to_owned())

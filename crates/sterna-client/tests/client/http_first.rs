@@ -11,7 +11,8 @@ use sterna_client::{ConnectError, Publish, QoS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::http_broker::{Answer, Identity, PATIENCE, Script, Server, soon};
+use crate::http_broker::{Answer, Identity, Script, Server};
+use crate::patience::{PATIENCE, soon};
 
 /// A server that reads something, answers with these bytes, and hangs up. It counts its connections.
 async fn stranger(answer: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {

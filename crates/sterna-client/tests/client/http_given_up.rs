@@ -9,7 +9,8 @@ use sterna_client::http::{Client, Error, Options, Received, Subscribe, Subscript
 use sterna_client::{Backoff, QoS};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::http_broker::{Answer, Part, Request, Script, Server, frame, soon};
+use crate::http_broker::{Answer, Part, Request, Script, Server, frame};
+use crate::patience::soon;
 
 /// Where the parts of the streams go in, in the order of the streams.
 type Inlets = Arc<Mutex<Vec<UnboundedSender<Part>>>>;

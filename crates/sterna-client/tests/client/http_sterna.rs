@@ -16,15 +16,7 @@ use sterna_server::config::{
 };
 
 use crate::path::{Line, Path};
-
-/// Longest wait for anything; a test that hangs fails.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("in time")
-}
+use crate::patience::soon;
 
 /// A broker of HTTP and MQTT in this process.
 struct Broker {

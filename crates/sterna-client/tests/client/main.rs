@@ -15,6 +15,7 @@ mod http_first;
 mod http_given_up;
 mod http_sterna;
 mod path;
+mod patience;
 mod quic;
 mod sessions;
 mod transports;

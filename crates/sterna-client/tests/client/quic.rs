@@ -15,6 +15,7 @@ use sterna_server::Server;
 use sterna_server::config::{Config, EarlyData as EarlyDataPolicy, Listener};
 
 use crate::path::{Line, Path, Seen};
+use crate::patience::PATIENCE;
 
 /// A broker over QUIC in this process.
 struct Broker {
@@ -108,7 +109,7 @@ fn message(topic: &str, payload: impl Into<String>, qos: QoS) -> Publish {
 }
 
 async fn next(events: &mut Events) -> Message {
-    let waiting = tokio::time::timeout(Duration::from_secs(60), events.message());
+    let waiting = tokio::time::timeout(PATIENCE, events.message());
     waiting.await.expect("a message in time").unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! A reader of `#` that acknowledges nothing while the store fills: it is let go, and publishers go on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use sterna_amqp::link::AttachOptions;
 use sterna_amqp::performatives::Role;
@@ -13,7 +13,7 @@ use sterna_store::{Engine, ShardStore};
 
 use crate::amqp::durable;
 use crate::amqp_client::{Client as AmqpClient, Happened};
-use crate::fixture::{Broker, Peer, block, plain, publish};
+use crate::fixture::{Broker, Lines, Peer, block, plain, publish};
 use crate::h3_client::Client as HttpClient;
 use crate::page;
 
@@ -34,28 +34,6 @@ const BATCH_MS: u64 = 1_000;
 const STEP_MS: u64 = 10;
 /// Messages that a limited session may have waiting.
 const AWAY_MESSAGES: u64 = 10;
-
-/// What the log is given.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    fn text(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&lines).into_owned()
-    }
-}
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 /// A broker on the engine of the store, and a disk in memory.
 struct Stage {

@@ -13,8 +13,7 @@ use sterna_mqtt::{Framer, MAX_PACKET_BYTES, PacketId, Properties, Property, Publ
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longest wait for anything; a test that hangs fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::patience::PATIENCE;
 
 /// What the broker received, without borrows.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,15 +16,6 @@ use tokio::sync::mpsc;
 
 pub(crate) use quic::Quic;
 
-/// Longest wait for anything; a test that hangs fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("in time")
-}
-
 /// A request that came.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {

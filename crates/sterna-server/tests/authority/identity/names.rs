@@ -1,14 +1,12 @@
 //! Names that look like patterns or like lines of a log are names, or nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use sterna_auth::{PasswordFile, Record};
 use sterna_mqtt::packet::Connect;
 use sterna_mqtt::{Packet, QoS, Version};
 use sterna_net::TransportKind;
 use sterna_server::config::{ClientIds, Config, Rule};
 
-use crate::fixture::{Broker, Peer, plain};
+use crate::fixture::{Broker, Lines, Peer, plain};
 use crate::identity::world::{Door, Entered, Quiet, Shown, certificate, enter, guarded};
 
 const V5: Version = Version::V5;
@@ -153,21 +151,6 @@ fn a_pattern_of_identifiers_takes_names_as_they_are() {
     }
 }
 
-/// What the log is given.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_name_makes_no_line_in_the_log() {
     let lines = Lines::default();
@@ -194,8 +177,7 @@ fn a_name_makes_no_line_in_the_log() {
         broker.subscribe_with(peer, V5, forged, options, &[]);
         broker.cut(peer);
     }
-    let text = lines.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let text = String::from_utf8_lossy(&text);
+    let text = lines.text();
     assert!(text.lines().count() > 10, "{text}");
     for line in text.lines() {
         assert!(!line.starts_with("2026-01-01"), "{line}");
