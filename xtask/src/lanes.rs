@@ -9,17 +9,36 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 /// One job, which makes a `T`.
 pub(crate) struct Job<'a, T> {
-    pub(crate) name: String,
-    pub(crate) lane: String,
-    /// Events that must have come before it begins.
-    pub(crate) after: Vec<String>,
-    /// Events that it tells. Those that it has not told when it ends have not come, and never will.
-    pub(crate) tells: Vec<String>,
-    pub(crate) run: Work<'a, T>,
+    name: String,
+    lane: String,
+    after: Vec<String>,
+    tells: Vec<String>,
+    run: Work<'a, T>,
 }
 
 /// The work of a job, which is given the board.
-pub(crate) type Work<'a, T> = Box<dyn FnOnce(&Board) -> T + Send + 'a>;
+type Work<'a, T> = Box<dyn FnOnce(&Board) -> T + Send + 'a>;
+
+impl<'a, T> Job<'a, T> {
+    /// A job of a lane. The events `after` must have come before it begins. Those that it `tells` and has not told when it
+    /// ends have not come, and never will.
+    pub(crate) fn new(
+        name: &str,
+        lane: &str,
+        after: &[&str],
+        tells: &[&str],
+        run: impl FnOnce(&Board) -> T + Send + 'a,
+    ) -> Self {
+        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        Self {
+            name: name.to_owned(),
+            lane: lane.to_owned(),
+            after: owned(after),
+            tells: owned(tells),
+            run: Box::new(run),
+        }
+    }
+}
 
 /// The name of a lane, and its jobs with their numbers.
 type Lane<'a, T> = (String, Vec<(usize, Job<'a, T>)>);
@@ -130,23 +149,6 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    fn job<'a>(
-        name: &str,
-        lane: &str,
-        after: &[&str],
-        tells: &[&str],
-        run: impl FnOnce(&Board) -> String + Send + 'a,
-    ) -> Job<'a, String> {
-        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        Job {
-            name: name.to_owned(),
-            lane: lane.to_owned(),
-            after: owned(after),
-            tells: owned(tells),
-            run: Box::new(run),
-        }
-    }
-
     fn refuse(name: &str, event: &str) -> String {
         format!("{name} without {event}")
     }
@@ -155,13 +157,13 @@ mod tests {
     fn a_job_begins_in_the_midst_of_the_one_that_it_waits_for() {
         let (sender, receiver) = channel();
         let jobs = vec![
-            job("build", "a", &[], &["broker"], move |board| {
+            Job::new("build", "a", &[], &["broker"], move |board| {
                 board.tell("broker", true);
                 // It ends only when the other lane has got so far.
                 receiver.recv().unwrap()
             }),
-            job("last", "a", &[], &[], |_| "after the build".to_owned()),
-            job("suite", "b", &["broker", "nobody's"], &[], move |_| {
+            Job::new("last", "a", &[], &[], |_| "after the build".to_owned()),
+            Job::new("suite", "b", &["broker", "nobody's"], &[], move |_| {
                 sender.send("told by the suite".to_owned()).unwrap();
                 "ran".to_owned()
             }),
@@ -173,9 +175,9 @@ mod tests {
     #[test]
     fn what_never_comes_is_waited_for_by_nobody() {
         let jobs = vec![
-            job("suite", "a", &["broker"], &["figures"], |_| String::new()),
-            job("figures", "b", &["figures"], &[], |_| String::new()),
-            job("build", "c", &[], &["broker"], |_| {
+            Job::new("suite", "a", &["broker"], &["figures"], |_| String::new()),
+            Job::new("figures", "b", &["figures"], &[], |_| String::new()),
+            Job::new("build", "c", &[], &["broker"], |_| {
                 "does not build".to_owned()
             }),
         ];

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::Failure;
 use crate::parts::strings;
 use crate::pattern::fits;
-use crate::workspace::{Workspace, read};
+use crate::workspace::{Workspace, program_on, read};
 
 /// The list, relative to the workspace's root.
 const LIST: &str = "xtask/needs.json";
@@ -143,12 +143,12 @@ impl Needs {
                 .iter()
                 .all(|folder| self.succeeds(command, &self.root.join(folder)))
         };
-        (need.programs.iter()).all(|program| self.is_on_path(program))
+        (need.programs.iter()).all(|program| self.find(program).is_some())
             && need.test.as_ref().is_none_or(succeeds)
     }
 
-    fn is_on_path(&self, program: &str) -> bool {
-        std::env::split_paths(&self.search_path).any(|folder| folder.join(program).is_file())
+    fn find(&self, program: &str) -> Option<PathBuf> {
+        program_on(&self.search_path, program)
     }
 
     fn is_searched(&self, folder: &str) -> bool {
@@ -160,10 +160,7 @@ impl Needs {
             return false;
         };
         // The system's own search would be along the path of this process.
-        let Some(program) = std::env::split_paths(&self.search_path)
-            .map(|folder| folder.join(program))
-            .find(|program| program.is_file())
-        else {
+        let Some(program) = self.find(program) else {
             return false;
         };
         Command::new(program)

@@ -1,5 +1,6 @@
 //! Where the project and its build folder lie, and which files belong to it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -135,9 +136,14 @@ fn collect(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Resu
 
 /// Whether a program of this name lies on the search path.
 pub(crate) fn on_path(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-    })
+    std::env::var_os("PATH").is_some_and(|path| program_on(&path, program).is_some())
+}
+
+/// Where a program of this name lies on a search path.
+pub(crate) fn program_on(search_path: &OsStr, program: &str) -> Option<PathBuf> {
+    std::env::split_paths(search_path)
+        .map(|folder| folder.join(program))
+        .find(|program| program.is_file())
 }
 
 /// Reads a text file; the error names it.

@@ -61,7 +61,7 @@ impl<'a> Stage<'a> {
         let mut jobs = Jobs::new();
         let of_tests = |part: &&Part| part.name == "build" || part.name.starts_with("tests/");
         if choice.parts.iter().any(|part| of_tests(&part)) || self.has_suites() {
-            jobs.push(job(
+            jobs.push(Job::new(
                 "build",
                 COMPILING,
                 &[],
@@ -71,7 +71,7 @@ impl<'a> Stage<'a> {
         }
         let after_clients = |part: &Part| part.after.iter().any(|event| event == CLIENTS);
         if choice.parts.iter().any(after_clients) || !choice.suites.is_empty() {
-            jobs.push(job(CLIENTS, CLIENTS, &[], &[CLIENTS], |board| {
+            jobs.push(Job::new(CLIENTS, CLIENTS, &[], &[CLIENTS], |board| {
                 self.install(board)
             }));
         }
@@ -86,13 +86,13 @@ impl<'a> Stage<'a> {
         for (lane, suites) in lanes {
             let name = format!("suites: {lane}");
             let after = [BROKER, CLIENTS];
-            jobs.push(job(&name, &name, &after, &[], move |_| {
+            jobs.push(Job::new(&name, &name, &after, &[], move |_| {
                 self.suites(lane, &suites)
             }));
         }
         for part in choice.parts.iter().filter(|part| part.name != "build") {
             let after: Vec<&str> = part.after.iter().map(String::as_str).collect();
-            jobs.push(job(&part.name, &part.lane, &after, &[], move |_| {
+            jobs.push(Job::new(&part.name, &part.lane, &after, &[], move |_| {
                 self.part(part)
             }));
         }
@@ -404,23 +404,6 @@ impl<'a> Stage<'a> {
             .clone();
         let program = test_programs::copies(self.workspace).join("sterna");
         Field::new(self.workspace, program, absent)
-    }
-}
-
-fn job<'s>(
-    name: &str,
-    lane: &str,
-    after: &[&str],
-    tells: &[&str],
-    run: impl FnOnce(&Board) -> Vec<Done> + Send + 's,
-) -> Job<'s, Vec<Done>> {
-    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-    Job {
-        name: name.to_owned(),
-        lane: lane.to_owned(),
-        after: owned(after),
-        tells: owned(tells),
-        run: Box::new(run),
     }
 }
 
