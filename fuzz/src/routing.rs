@@ -251,10 +251,7 @@ impl World {
         };
         let message = Message::copy(&topic, &[], &payload, header).expect("a small message");
         let shard = usize::from(self.clients[client].shard);
-        let publication = Publication {
-            origin: Some(session),
-            message,
-        };
+        let publication = Publication::new(Some(session), message);
         let is_refused = is_match("#", &topic) && self.queue.is_full(&self.shards);
         let routed = self.shards[shard].publish(self.now_ms, publication);
         assert_eq!(routed.refused.is_some(), is_refused);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::message::{Message, Qos};
+use crate::peers::Once;
 use crate::route::Context;
 
 /// A shard, numbered from zero.
@@ -284,11 +285,95 @@ impl std::error::Error for SubscribeError {}
 
 /// A message to route.
 #[derive(Debug)]
-pub struct Publication {
+pub struct Publication<'a> {
     /// The session that published it; `None` for the broker itself.
     pub origin: Option<SessionKey>,
     /// The message.
     pub message: Message,
+    /// Its record and name, which are kept together with it.
+    pub companions: Companions<'a>,
+}
+
+impl Publication<'_> {
+    /// A message alone.
+    #[must_use]
+    pub fn new(origin: Option<SessionKey>, message: Message) -> Self {
+        Self {
+            origin,
+            message,
+            companions: Companions::default(),
+        }
+    }
+}
+
+/// A record and a name that are kept together with a message, or not at all. Where the message is not appended, nothing is
+/// kept.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Companions<'a> {
+    /// A record of whoever publishes it.
+    pub record: Option<CompanionRecord<'a>>,
+    /// Its name in a cluster. So one that is sent again to another node is the same message.
+    pub name: Option<MessageName<'a>>,
+}
+
+/// A record that is kept together with a message.
+#[derive(Clone, Copy, Debug)]
+pub enum CompanionRecord<'a> {
+    /// Of a session, by a key that the front door chooses. Nothing is kept of a session that ends with its connection.
+    Session {
+        /// The session.
+        session: SessionKey,
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+    },
+    /// Of the node. In a cluster, which has no such records, nothing is kept.
+    Node {
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+    },
+    /// That a delivery ends. Where the messages are not refused,
+    /// [`settle_for_good`](crate::Broker::settle_for_good) with the same outcome is to follow.
+    Ended {
+        /// The session that has the delivery.
+        session: SessionKey,
+        /// The delivery's tag.
+        tag: u64,
+        /// How it ends.
+        outcome: Outcome,
+    },
+}
+
+/// The name of a message in a cluster.
+#[derive(Clone, Copy, Debug)]
+pub enum MessageName<'a> {
+    /// By its packet identifier, and by the number of such messages from the session.
+    Counted {
+        /// The session that publishes it.
+        session: SessionKey,
+        /// The packet identifier.
+        packet_id: u16,
+    },
+    /// The same, of a message that goes by the cluster's log, also where nobody wants it. So the record that goes with it
+    /// is kept for sure.
+    Logged {
+        /// The session that publishes it.
+        session: SessionKey,
+        /// A number that a repetition of the message has, too.
+        number: u16,
+    },
+    /// This one, of a message that goes by the cluster's log, also where nobody wants it. So one append decides whether it
+    /// was published, whichever node tries.
+    Given {
+        /// The name.
+        once: Once,
+        /// The key and value of a record of the whole cluster; `None` where there is none. The entry tells of it, and it
+        /// is kept behind the entry ([`keep_shared`](crate::Broker::keep_shared)).
+        record: Option<(&'a [u8], &'a [u8])>,
+    },
 }
 
 /// The result of a publication.

@@ -60,7 +60,7 @@
 //!
 //! let header = MessageHeader { qos, ..MessageHeader::default() };
 //! let message = Message::copy("house/door", &[], b"open", header)?;
-//! let routed = broker.publish(now_ms, Publication { origin: None, message });
+//! let routed = broker.publish(now_ms, Publication::new(None, message));
 //! assert_eq!(routed.matched, 1);
 //!
 //! // A front door drains the sessions that are ready, and settles what its clients have acknowledged.
@@ -127,10 +127,11 @@ mod watch;
 mod window;
 
 pub use api::{
-    Close, ConsumerId, Delivery, DoorState, Event, EvictReason, NEVER_EXPIRES_S, OpenError,
-    OpenSession, Opened, Outcome, Publication, PublishRefusal, QueueState, RetainHandling,
-    Retention, Routed, Selector, SessionInfo, SessionKey, ShardId, SubscribeError,
-    SubscribeOptions, Subscribed, Unacknowledged, Will, WillFate,
+    Close, CompanionRecord, Companions, ConsumerId, Delivery, DoorState, Event, EvictReason,
+    MessageName, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Outcome, Publication,
+    PublishRefusal, QueueState, RetainHandling, Retention, Routed, Selector, SessionInfo,
+    SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged, Will,
+    WillFate,
 };
 pub use broker::{
     Broker, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored, SubscriptionInfo,

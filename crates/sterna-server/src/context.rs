@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Broker, ConsumerId, CrowdedReader, InvalidMessage, Message, MessageParts, OpenError,
-    OpenSession, Opened, Publication, Routed, SessionKey,
+    Broker, CompanionRecord, Companions, ConsumerId, CrowdedReader, InvalidMessage, Message,
+    MessageParts, OpenError, OpenSession, Opened, Publication, Routed, SessionKey,
 };
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
@@ -148,13 +148,17 @@ impl Context<'_> {
 
     /// Publishes a message of a client or operator; traces call it `publisher`.
     #[inline]
-    pub(crate) fn publish(&mut self, publisher: &str, publication: Publication) -> Routed {
+    pub(crate) fn publish(&mut self, publisher: &str, publication: Publication<'_>) -> Routed {
         let now_ms = self.now_ms;
         self.named(publisher, |broker| broker.publish(now_ms, publication))
     }
 
     /// The same for a message whose publisher cannot wait for a reader.
-    pub(crate) fn publish_at_once(&mut self, publisher: &str, publication: Publication) -> Routed {
+    pub(crate) fn publish_at_once(
+        &mut self,
+        publisher: &str,
+        publication: Publication<'_>,
+    ) -> Routed {
         let now_ms = self.now_ms;
         self.named(publisher, |broker| {
             broker.publish_at_once(now_ms, publication)
@@ -171,18 +175,24 @@ impl Context<'_> {
         publisher: &str,
         origin: Option<SessionKey>,
         parts: MessageParts<'_>,
+        companions: Companions<'_>,
     ) -> Result<Routed, InvalidMessage> {
         let now_ms = self.now_ms;
         self.named(publisher, |broker| {
-            broker.publish_parts(now_ms, origin, parts)
+            broker.publish_parts(now_ms, origin, parts, companions)
         })
     }
 
-    /// Publishes messages together, or none of them; see [`publish`](Self::publish).
-    pub(crate) fn publish_together(&mut self, publisher: &str, messages: Vec<Message>) -> Routed {
+    /// Publishes messages together with records, or none of them; see [`publish`](Self::publish).
+    pub(crate) fn publish_together(
+        &mut self,
+        publisher: &str,
+        messages: Vec<Message>,
+        records: &[CompanionRecord<'_>],
+    ) -> Routed {
         let now_ms = self.now_ms;
         self.named(publisher, |broker| {
-            broker.publish_together(now_ms, messages)
+            broker.publish_together(now_ms, messages, records)
         })
     }
 

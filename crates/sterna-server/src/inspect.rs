@@ -66,10 +66,7 @@ impl Paths {
                 ..MessageHeader::default()
             };
             if let Ok(message) = Message::copy(&topic, &[], path.as_bytes(), header) {
-                let publication = Publication {
-                    origin: None,
-                    message,
-                };
+                let publication = Publication::new(None, message);
                 cx.broker.publish(now_ms, publication);
             }
         }

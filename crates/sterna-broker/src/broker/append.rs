@@ -6,27 +6,12 @@ use super::Broker;
 use crate::api::{DoorState, SessionKey};
 use crate::directory::Appends;
 use crate::message::Message;
-use crate::peers::{Once, Settles};
-use crate::records::{self, Kind, split_key};
+use crate::records::{self, Kind};
 use crate::session::State;
 use crate::store::{Appended, Change, Committed, Frame, Full, Record};
 
-/// Bits of a round that count the publications of a session; those above are when they began.
-const ROUND_BITS: u32 = 20;
-
 /// Changes of records for which room is kept.
 const SPARE_CHANGES: usize = 1_024;
-
-/// The name of the message that is published next.
-#[derive(Debug)]
-pub(super) enum NextName {
-    /// Of a session, by its packet identifier and by how many the session has published.
-    Counted(SessionKey, u16),
-    /// The same, of a message that goes by the log.
-    Logged(SessionKey, u16),
-    /// This one, with the record of the whole cluster that is kept behind it.
-    Given(Once, Option<Settles>),
-}
 
 /// The last append of a shard.
 #[derive(Clone, Copy, Default, Debug)]
@@ -49,6 +34,20 @@ impl LastAppend {
         if token > self.token {
             self.made(token);
         }
+    }
+}
+
+/// Changes that have gathered, and behind them those of a message that is appended. They are taken back where the store
+/// does not take them, also by a panic: they would be kept without the message.
+struct Gathered<'a> {
+    /// The number of those that stay.
+    own: usize,
+    all: &'a mut Vec<Change>,
+}
+
+impl Drop for Gathered<'_> {
+    fn drop(&mut self) {
+        self.all.truncate(self.own);
     }
 }
 
@@ -95,46 +94,51 @@ impl<P: DoorState> Broker<P> {
         self.queues.is_durable
     }
 
-    /// Appends messages, with the changes that have gathered, under the lock that gives positions out.
+    /// Appends messages and their companions, with the changes that have gathered, under the lock that gives positions out.
+    /// A full store takes nothing, and leaves no companions.
     pub(super) fn append(
         &mut self,
         appends: &mut Appends,
         messages: &[Arc<Message>],
+        companions: &mut Vec<Change>,
     ) -> Result<Appended, Full> {
         let queues = &mut self.queues;
-        let gathered = queues.changes.len();
-        queues.changes.append(&mut self.companions);
         if let Some(peers) = &mut self.peers {
             debug_assert!(messages.is_empty(), "messages come by in the cluster's log");
             let token = peers.keep(&mut queues.changes);
+            let token = token.max(peers.keep(companions));
             queues.changes.shrink_to(SPARE_CHANGES);
             self.last_append.handed_over(token);
             return Ok(Appended { first: 0, token });
         }
+        let mut gathered = Gathered {
+            own: queues.changes.len(),
+            all: &mut queues.changes,
+        };
+        gathered.all.append(companions);
         let frame = Frame {
             messages,
-            changes: &queues.changes,
+            changes: gathered.all,
         };
-        match appends.append(&mut *queues.store, self.held.keeping(), frame) {
-            Ok(appended) => {
-                queues.changes.clear();
-                // A crowd that leaves at once writes many cursors.
-                queues.changes.shrink_to(SPARE_CHANGES);
-                self.last_append.made(appended.token);
-                Ok(appended)
-            }
-            Err(full) => {
-                queues.changes.truncate(gathered);
-                Err(full)
-            }
-        }
+        let appended = appends.append(&mut *queues.store, self.held.keeping(), frame)?;
+        gathered.own = 0;
+        drop(gathered);
+        // A crowd that leaves at once writes many cursors.
+        queues.changes.shrink_to(SPARE_CHANGES);
+        self.last_append.made(appended.token);
+        Ok(appended)
     }
 
     /// Appends the changes that have gathered.
     pub(super) fn append_changes(&mut self) {
+        self.append_with(&mut Vec::new());
+    }
+
+    /// Appends these changes with those that have gathered.
+    pub(super) fn append_with(&mut self, changes: &mut Vec<Change>) {
         let directory = Arc::clone(&self.directory);
         // A frame without messages is always taken.
-        let appended = self.append(&mut directory.appends(), &[]);
+        let appended = self.append(&mut directory.appends(), &[], changes);
         debug_assert!(appended.is_ok(), "a store takes records");
     }
 
@@ -173,13 +177,6 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// As [`keep`](Self::keep), together with the message that the session publishes next: both are kept,
-    /// or none. Where that message is not appended, the record is not kept.
-    pub fn keep_with_next(&mut self, session: SessionKey, key: &[u8], value: &[u8]) {
-        let change = self.door_change(session, key, Some(value));
-        self.companions.extend(change);
-    }
-
     /// Removes a record of a session.
     pub fn forget(&mut self, session: SessionKey, key: &[u8]) {
         let known = self.queues.attended(session);
@@ -200,90 +197,6 @@ impl<P: DoorState> Broker<P> {
         let rare = session.rare.as_mut();
         rare.map(|rare| std::mem::take(&mut rare.restored))
             .unwrap_or_default()
-    }
-
-    /// Names the message that the session publishes next, by its packet identifier and by the number of such
-    /// messages from the session. So when it is sent again to another node of a cluster, it is the same message.
-    pub fn name_next(&mut self, session: SessionKey, packet_id: u16) {
-        let name = NextName::Counted(session, packet_id);
-        self.next_name = self.peers.is_some().then_some(name);
-    }
-
-    /// As [`name_next`](Self::name_next), and has the message go by the log of a cluster, also where nobody wants
-    /// it. So the record that goes with it ([`keep_with_next`](Self::keep_with_next)) is kept for sure.
-    pub fn log_next(&mut self, session: SessionKey, number: u16) {
-        let name = NextName::Logged(session, number);
-        self.next_name = self.peers.is_some().then_some(name);
-    }
-
-    /// Names the message that is published next, and has it go by the log of a cluster, also where nobody wants it.
-    /// So one append decides whether it was published, whichever node tries. `record` is the key and value of a
-    /// record of the whole cluster. The entry tells of it, and it is kept behind the entry
-    /// ([`keep_shared`](Self::keep_shared)). `None` where there is no such record.
-    pub fn name_next_as(&mut self, once: Once, record: Option<(&[u8], &[u8])>) {
-        if self.peers.is_some() {
-            let settles = record.map(|(key, value)| Settles::Shared {
-                key: key.into(),
-                value: value.into(),
-            });
-            self.next_name = Some(NextName::Given(once, settles));
-        }
-    }
-
-    /// Whether the message that is published next goes by the log of a cluster in any case.
-    pub(super) const fn is_next_for_log(&self) -> bool {
-        matches!(
-            self.next_name,
-            Some(NextName::Given(..) | NextName::Logged(..))
-        )
-    }
-
-    /// The name of the message that is published, and the record of it; `None` where nothing is kept of its session.
-    pub(super) fn take_name(&mut self, now_ms: u64) -> Option<(Once, Option<Settles>)> {
-        let (session, packet_id) = match self.next_name.take()? {
-            NextName::Counted(session, number) | NextName::Logged(session, number) => {
-                (session, number)
-            }
-            NextName::Given(once, settles) => return Some((once, settles)),
-        };
-        let session = self.queues.attended_mut(session)?;
-        if !session.is_stored {
-            return None;
-        }
-        let rare = session.rare_mut();
-        if rare.rounds == 0 {
-            // A session of that name may have been there a moment ago, and NATS knows its names.
-            rare.rounds = now_ms << ROUND_BITS;
-        }
-        rare.rounds += 1;
-        let round = rare.rounds;
-        let (client_id, session) = (Arc::clone(&session.client_id), session.origin.0);
-        let mut companions = self.companions.iter();
-        let settles = companions.find_map(|change| match split_key(&change.key)? {
-            (Kind::Door, name, key) if *name == *client_id => Some(Settles::Session {
-                client_id: Arc::clone(&client_id),
-                round,
-                key: key.into(),
-            }),
-            _ => None,
-        });
-        let value = round.to_be_bytes().to_vec();
-        (self.companions).push(records::put(Kind::Rounds, &client_id, &[], value));
-        let once = Once {
-            session,
-            round,
-            packet_id,
-        };
-        Some((once, settles))
-    }
-
-    /// Keeps a record of the node, together with the message that is published next; see
-    /// [`keep_with_next`](Self::keep_with_next).
-    pub fn keep_node_with_next(&mut self, key: &[u8], value: &[u8]) {
-        if self.keeps_of_node() {
-            let change = records::put(Kind::Node, "", key, value.to_vec());
-            self.companions.push(change);
-        }
     }
 
     /// Keeps a record of the node.
@@ -316,12 +229,12 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Whether anything is kept of the node itself, its sessions aside. In a cluster that ends with its process.
-    const fn keeps_of_node(&self) -> bool {
+    pub(super) const fn keeps_of_node(&self) -> bool {
         self.queues.is_durable && self.peers.is_none()
     }
 
     /// The change of a session's record; `None` where nothing is kept of the session.
-    fn door_change(
+    pub(super) fn door_change(
         &mut self,
         session: SessionKey,
         key: &[u8],

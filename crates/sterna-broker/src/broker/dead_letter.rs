@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::Broker;
+use super::companions::{Beside, Name};
 use crate::api::{
     DoorState, PublishRefusal, Routed, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
 };
@@ -115,7 +116,7 @@ impl<P: DoorState> Broker<P> {
     /// dies between the two, the next one does it again by the same name.
     fn route_dead_letter(&mut self, now_ms: u64, letter: Message, dead: &Dead) -> Routed {
         if !self.is_in_cluster() {
-            return self.route(now_ms, letter, false);
+            return self.route(now_ms, letter, false, &mut Beside::default());
         }
         if !self.takes_moved(now_ms, &letter) {
             return Routed {
@@ -130,9 +131,10 @@ impl<P: DoorState> Broker<P> {
             round: dead.position,
             packet_id: dead.failures,
         };
-        self.name_next_as(once, None);
-        let routed = self.route(now_ms, letter, false);
-        self.next_name = None;
-        routed
+        let mut beside = Beside {
+            name: Some(Name::Given(once, None)),
+            ..Beside::default()
+        };
+        self.route(now_ms, letter, false, &mut beside)
     }
 }

@@ -111,7 +111,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Where a delivery of a session lies; `None` for outdated keys and unknown tags.
-    fn find_sent(&mut self, session: SessionKey, tag: u64) -> Option<u32> {
+    pub(super) fn find_sent(&mut self, session: SessionKey, tag: u64) -> Option<u32> {
         self.queues.active_mut(session)?;
         self.queues.find_sent(session.slot, tag)
     }
@@ -146,7 +146,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Whether a delivery with this outcome goes on, or its end is kept elsewhere.
-    fn stays(&mut self, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
+    pub(super) fn stays(&mut self, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Accepted => false,
             // A dead letter is kept in one frame with its queue's cursor.
@@ -156,20 +156,6 @@ impl<P: DoorState> Broker<P> {
                 entry.is_some_and(|entry| entry.is_kept)
             }
             Outcome::Released | Outcome::Failed | Outcome::Undeliverable => true,
-        }
-    }
-
-    /// Keeps that a delivery ends, together with the messages that are
-    /// [published together](Self::publish_together) next: both are kept, or none. Where they are not refused,
-    /// [`settle_for_good`](Self::settle_for_good) with the same outcome is to follow.
-    pub fn end_with_next(&mut self, session: SessionKey, tag: u64, outcome: Outcome) {
-        if !self.stays(session, tag, outcome)
-            && let Some(node) = self.find_sent(session, tag)
-        {
-            let entry = self.queues.nodes.entry(node);
-            let group = entry.and_then(|entry| self.index.filter_of_group(entry.group));
-            let record = (self.queues).owned_record(session.slot, node, true, group);
-            self.companions.extend(record);
         }
     }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::Broker;
+use super::companions::Beside;
 use crate::api::{DoorState, SessionInfo};
 use crate::choice::Pick;
 use crate::filter::Filter;
@@ -356,7 +357,8 @@ impl<P: DoorState> Broker<P> {
                 break;
             };
             let anew = make(&message).filter(|message| self.takes_moved(now_ms, message));
-            let routed = anew.map(|message| self.route(now_ms, message, false));
+            let routed =
+                anew.map(|message| self.route(now_ms, message, false, &mut Beside::default()));
             is_refused = !routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0);
             if is_refused || self.queues.remove_from_group(id, node).is_none() {
                 break;
@@ -371,9 +373,9 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn takes_moved(&mut self, now_ms: u64, message: &Message) -> bool {
         !self.is_in_cluster()
             || !(self.queues_refuse(now_ms, message).is_some()
-                || self.peers_refuse(message)
-                || self.is_peers_log_full(message)
-                || !self.is_for_peers_log(message))
+                || self.peers_refuse(message, false)
+                || self.is_peers_log_full(message, false)
+                || !self.is_for_peers_log(message, false))
     }
 
     fn changed_queue(

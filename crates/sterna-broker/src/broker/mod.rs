@@ -4,6 +4,7 @@ mod append;
 mod branch_queue;
 mod branches;
 mod browse;
+mod companions;
 mod cursors;
 mod dead_letter;
 mod delivery;
@@ -62,7 +63,7 @@ use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Change, Store};
 use crate::watch::RoadWatcher;
-use append::{LastAppend, NextName};
+use append::LastAppend;
 use branches::Far;
 use cursors::Surveys;
 use held::Held;
@@ -99,10 +100,6 @@ pub struct Broker<P> {
     orphans: FxHashMap<Box<str>, GroupRecord>,
     last_append: LastAppend,
     held: Held,
-    /// Changes of records that are appended with the next message, or not at all.
-    companions: Vec<Change>,
-    /// The session and the packet identifier of the message that is published next.
-    next_name: Option<NextName>,
     /// Answers of the store that are yet to come.
     reads: usize,
     /// Sessions that wait for the store to write what they are to read.
@@ -166,8 +163,6 @@ impl<P: DoorState> Broker<P> {
             orphans: FxHashMap::default(),
             last_append: LastAppend::default(),
             held: Held::default(),
-            companions: Vec::new(),
-            next_name: None,
             reads: 0,
             stalled: Vec::new(),
             stalled_groups: Vec::new(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use super::branches::RootTold;
+use super::companions::Beside;
 use super::rights::GIVEN_MS;
 use crate::account::Account;
 use crate::api::{
@@ -786,7 +787,7 @@ impl<P: DoorState> Broker<P> {
                 .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
             self.queues.counters.wills_published += 1;
             let message = will.message.republished(now_ms, expires_at_ms);
-            self.route(now_ms, message, true);
+            self.route(now_ms, message, true, &mut Beside::default());
         }
     }
 }

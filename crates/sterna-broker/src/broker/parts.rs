@@ -5,12 +5,12 @@
 
 use super::Broker;
 use super::publish::{NO_TOPIC_NAME, Routing};
-use crate::api::{DoorState, Publication, Routed, SessionKey};
+use crate::api::{Companions, DoorState, Publication, Routed, SessionKey};
 use crate::message::{InvalidMessage, MessageParts};
 
 impl<P: DoorState> Broker<P> {
     /// As [`publish`](Self::publish), of a message that lies elsewhere. It is copied where a reader of this node may want
-    /// it. `origin` is [`Publication::origin`].
+    /// it. `origin` and `companions` are those of [`Publication`].
     ///
     /// # Errors
     /// [`InvalidMessage`] as [`Message::copy`](crate::Message::copy): nothing is published. A message that nobody here wants is
@@ -20,6 +20,7 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         origin: Option<SessionKey>,
         parts: MessageParts<'_>,
+        companions: Companions<'_>,
     ) -> Result<Routed, InvalidMessage> {
         // Before it is judged: somebody may have made a queue on another shard.
         self.catch_up();
@@ -28,7 +29,14 @@ impl<P: DoorState> Broker<P> {
             self.publish_plain(now_ms, origin, parts)
         } else {
             match parts.to_message() {
-                Ok(message) => return Ok(self.publish(now_ms, Publication { origin, message })),
+                Ok(message) => {
+                    let publication = Publication {
+                        origin,
+                        message,
+                        companions,
+                    };
+                    return Ok(self.publish(now_ms, publication));
+                }
                 Err(invalid) => Err(invalid),
             }
         };

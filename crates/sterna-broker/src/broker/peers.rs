@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::Broker;
+use super::companions::Beside;
 use super::publish::Routing;
 use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
 use crate::encoded::{Outbound, parts_of};
 use crate::message::{InvalidMessage, Message, MessageHeader, Qos};
 use crate::peer_gate::PeerGate;
-use crate::peers::{Destination, FromPeer, Interest, NodeSet, Once, Peers, Settles, Wanted, stays};
+use crate::peers::{Destination, FromPeer, Interest, NodeSet, Peers, Settles, Wanted, stays};
 use crate::route::RouteUpdate;
 use crate::store::Change;
 use crate::watch::Step;
@@ -120,7 +121,7 @@ impl<P: DoorState> Broker<P> {
         self.set_from_peer(true);
         match what {
             FromPeer::Publish => {
-                self.route(now_ms, message, false);
+                self.route(now_ms, message, false, &mut Beside::default());
             }
             FromPeer::Deliver => {
                 self.catch_up();
@@ -136,8 +137,8 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Whether a message goes by the cluster's log: somebody wants it who outlives a connection, here or on
-    /// another node.
-    pub(super) fn is_for_peers_log(&mut self, message: &Message) -> bool {
+    /// another node, or it is to go there in any case.
+    pub(super) fn is_for_peers_log(&mut self, message: &Message, is_for_log: bool) -> bool {
         let is_own = (self.peers.as_ref()).is_some_and(|peers| !peers.is_from_peer);
         if !is_own || stays(message.topic_bytes()) {
             return false;
@@ -145,10 +146,9 @@ impl<P: DoorState> Broker<P> {
         if !message.qos().is_acknowledged() {
             return self.is_for_queue(message);
         }
-        let is_named = self.is_next_for_log();
         self.catch_up();
         let matches = self.index.matches(message, &self.queues.limits);
-        matches.is_some_and(|matches| is_named || matches.is_durable || matches.peers.is_durable)
+        matches.is_some_and(|matches| is_for_log || matches.is_durable || matches.peers.is_durable)
     }
 
     /// Whether a queue of the cluster takes a message, whatever its QoS is.
@@ -162,12 +162,12 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Whether a message must go to the cluster's log while that is full, or to a node that is full.
-    pub(super) fn is_peers_log_full(&mut self, message: &Message) -> bool {
+    pub(super) fn is_peers_log_full(&mut self, message: &Message, is_for_log: bool) -> bool {
         let Some(peers) = &self.peers else {
             return false;
         };
         let (is_log_full, full) = (peers.gate.is_log_full(), peers.gate.full());
-        (is_log_full && self.is_for_peers_log(message))
+        (is_log_full && self.is_for_peers_log(message, is_for_log))
             || (!full.is_empty() && self.must_reach(message, full))
     }
 
@@ -182,9 +182,16 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Sends a message to the cluster's log. All readers have it as it comes by, those of this node, too.
-    pub(super) fn send_to_log(&mut self, now_ms: u64, message: Message) -> Routed {
-        let (once, settles) = self.take_name(now_ms).unzip();
-        self.put_into_log(now_ms, message, once, settles.flatten(), 0)
+    pub(super) fn send_to_log(
+        &mut self,
+        now_ms: u64,
+        message: Message,
+        beside: &mut Beside,
+    ) -> Routed {
+        let (once, settles) = self.take_name(now_ms, beside).unzip();
+        let destination = Destination::Log { once, following: 0 };
+        let settles = settles.flatten();
+        self.put_into_log(now_ms, message, destination, settles, &mut beside.changes)
     }
 
     /// Whether messages that are published together can be one entry of the cluster's log, whichever nodes want
@@ -202,12 +209,19 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Sends messages to the cluster's log, which takes all of them or none.
-    pub(super) fn send_to_log_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
+    pub(super) fn send_to_log_together(
+        &mut self,
+        now_ms: u64,
+        messages: Vec<Message>,
+        companions: &mut Vec<Change>,
+    ) -> Routed {
         let mut sum = Routed::default();
         let mut following = messages.len();
         for message in messages {
             following -= 1;
-            let routed = self.put_into_log(now_ms, message, None, None, following);
+            let once = None;
+            let destination = Destination::Log { once, following };
+            let routed = self.put_into_log(now_ms, message, destination, None, companions);
             sum.matched += routed.matched;
             sum.retention = routed.retention;
         }
@@ -218,9 +232,9 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         message: Message,
-        once: Option<Once>,
+        destination: Destination,
         settles: Option<Settles>,
-        following: usize,
+        companions: &mut Vec<Change>,
     ) -> Routed {
         let message = self.prepared(now_ms, message);
         let retention = if message.retain() {
@@ -237,13 +251,13 @@ impl<P: DoorState> Broker<P> {
         let step = Step::Received { matched, away };
         self.queues.saw(&message, step);
         if let Some(peers) = &mut self.peers {
-            let mut token = peers.log(&message, Destination::Log { once, following }, settles);
+            let mut token = peers.log(&message, destination, settles);
             // Nothing comes between messages that go as one.
             peers.retain_later(&message, retention);
-            if following == 0 {
+            if !matches!(destination, Destination::Log { following: 1.., .. }) {
                 token = token.max(peers.retain_all());
             }
-            token = token.max(peers.keep(&mut self.companions));
+            token = token.max(peers.keep(companions));
             self.last_append.handed_over(token);
         }
         Routed {
@@ -300,7 +314,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Whether other nodes are to have a message for sure, or may want it so, and cannot get it now.
-    pub(super) fn peers_refuse(&mut self, message: &Message) -> bool {
+    pub(super) fn peers_refuse(&mut self, message: &Message, is_for_log: bool) -> bool {
         let Some(peers) = &self.peers else {
             return false;
         };
@@ -311,7 +325,7 @@ impl<P: DoorState> Broker<P> {
         if !message.qos().is_acknowledged() {
             return self.is_for_queue(message);
         }
-        if !knows_wanted || message.retain() || self.is_next_for_log() {
+        if !knows_wanted || message.retain() || is_for_log {
             return true;
         }
         self.catch_up();

@@ -4,7 +4,8 @@ use std::slice;
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, Publication, PublishRefusal, Retention, Routed};
+use super::companions::Beside;
+use crate::api::{CompanionRecord, DoorState, Publication, PublishRefusal, Retention, Routed};
 use crate::directory::Appends;
 use crate::fill::Fill;
 use crate::index::Answer;
@@ -13,7 +14,7 @@ use crate::peers::retained_to;
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::Parcel;
-use crate::store::Full;
+use crate::store::{Change, Full};
 use crate::watch::Step;
 
 /// The number of publications after which all shards' messages are summed up; every large one has them summed up,
@@ -68,13 +69,13 @@ impl<P: DoorState> Broker<P> {
     ///
     /// The order of one publisher's messages is kept in every queue, across shards as well.
     /// [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT311-4.6.0-5] [MQTT311-4.6.0-6]
-    pub fn publish(&mut self, now_ms: u64, publication: Publication) -> Routed {
+    pub fn publish(&mut self, now_ms: u64, publication: Publication<'_>) -> Routed {
         self.publish_when(now_ms, publication, false)
     }
 
     /// As [`publish`](Self::publish), of a message whose publisher cannot wait for a reader. A queue that is full takes it
     /// beyond its limit where its reader holds publishers.
-    pub fn publish_at_once(&mut self, now_ms: u64, publication: Publication) -> Routed {
+    pub fn publish_at_once(&mut self, now_ms: u64, publication: Publication<'_>) -> Routed {
         self.publish_when(now_ms, publication, true)
     }
 
@@ -82,9 +83,10 @@ impl<P: DoorState> Broker<P> {
     fn publish_when(
         &mut self,
         now_ms: u64,
-        mut publication: Publication,
+        mut publication: Publication<'_>,
         is_at_once: bool,
     ) -> Routed {
+        let mut beside = self.beside(publication.companions);
         let session = publication.origin;
         let message = &mut publication.message;
         if let Some(session) = session.and_then(|key| self.queues.attended(key)) {
@@ -93,10 +95,10 @@ impl<P: DoorState> Broker<P> {
         self.queues.counters.received_messages += 1;
         self.queues.counters.received_bytes += message.payload().len() as u64;
         let before = self.appends();
-        let routed = match self.cluster_refuses(now_ms, message) {
+        let routed = match self.cluster_refuses(now_ms, message, beside.is_for_log()) {
             Some(why) => self.refuse(message, why),
             // Where it lies: it is moved once, to where it is shared.
-            None => self.route(now_ms, publication.message, is_at_once),
+            None => self.route(now_ms, publication.message, is_at_once, &mut beside),
         };
         self.published(now_ms, before, routed)
     }
@@ -104,8 +106,6 @@ impl<P: DoorState> Broker<P> {
     /// Ends a publication. `before` is the number of appends before it.
     #[inline]
     pub(super) fn published(&mut self, now_ms: u64, before: u64, mut routed: Routed) -> Routed {
-        self.companions.clear();
-        self.next_name = None;
         self.finish(now_ms);
         if self.appends() != before {
             routed.token = self.token();
@@ -115,23 +115,36 @@ impl<P: DoorState> Broker<P> {
 
     /// The reason for which a node of a cluster does not take a message; `None` where it does.
     #[inline]
-    fn cluster_refuses(&mut self, now_ms: u64, message: &Message) -> Option<PublishRefusal> {
+    fn cluster_refuses(
+        &mut self,
+        now_ms: u64,
+        message: &Message,
+        is_for_log: bool,
+    ) -> Option<PublishRefusal> {
         self.peers.as_ref()?;
         if let Some(why) = self.queues_refuse(now_ms, message) {
             Some(why)
-        } else if self.peers_refuse(message) {
+        } else if self.peers_refuse(message, is_for_log) {
             Some(PublishRefusal::ClusterAway)
-        } else if self.is_peers_log_full(message) {
+        } else if self.is_peers_log_full(message, is_for_log) {
             Some(PublishRefusal::StoreFull)
         } else {
             None
         }
     }
 
-    /// Routes several messages, which are kept as a whole. It routes none of them ([`Routed::refused`]) if a kept
+    /// Routes several messages, which are kept as a whole, together with these records. It routes none of them ([`Routed::refused`]) if a kept
     /// queue has no room for its part, or the store has none. A message whose topic is not a topic name, or that
     /// cannot be retained, counts as routed. [`Routed::matched`] is the sum.
-    pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
+    pub fn publish_together(
+        &mut self,
+        now_ms: u64,
+        messages: Vec<Message>,
+        records: &[CompanionRecord<'_>],
+    ) -> Routed {
+        let changes = records.iter();
+        let changes = changes.filter_map(|record| self.companion_change(*record));
+        let mut companions: Vec<Change> = changes.collect();
         let before = self.appends();
         let (is_shut, is_full) = (self.peers.as_ref()).map_or((false, false), |peers| {
             (!peers.gate.is_open(), peers.gate.is_log_full())
@@ -140,39 +153,46 @@ impl<P: DoorState> Broker<P> {
         let mut refusals = messages.iter();
         let refused = refusals.find_map(|message| self.queues_refuse(now_ms, message));
         // Their records would stay, also where nobody wants the messages.
-        let lacks_room = !messages.is_empty() && !self.companions.is_empty() && self.lacks_room();
+        let lacks_room = !messages.is_empty() && !companions.is_empty() && self.lacks_room();
         let routed = if let Some(why) = refused {
             self.refuse_all(&messages, why)
         } else if lacks_room {
             self.refuse_all(&messages, PublishRefusal::StoreFull)
         } else if (goes_together && is_shut)
-            || messages.iter().any(|message| self.peers_refuse(message))
+            || messages
+                .iter()
+                .any(|message| self.peers_refuse(message, false))
         {
             self.refuse_all(&messages, PublishRefusal::ClusterAway)
         } else if (goes_together && is_full)
-            || (messages.iter()).any(|message| self.is_peers_log_full(message))
+            || (messages.iter()).any(|message| self.is_peers_log_full(message, false))
         {
             self.refuse_all(&messages, PublishRefusal::StoreFull)
         } else {
-            self.route_together(now_ms, messages)
+            self.route_together(now_ms, messages, &mut companions)
         };
-        if routed.refused.is_none() && !self.companions.is_empty() {
+        if routed.refused.is_none() && !companions.is_empty() {
             // No message was appended; what is kept with them is kept as a whole, too.
-            self.append_changes();
+            self.append_with(&mut companions);
         }
         self.published(now_ms, before, routed)
     }
 
     /// Routes messages that are kept as a whole. They were taken one after the other, and cannot wait any more.
-    fn route_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
+    fn route_together(
+        &mut self,
+        now_ms: u64,
+        messages: Vec<Message>,
+        companions: &mut Vec<Change>,
+    ) -> Routed {
         if self.are_for_peers_log(&messages) {
-            return self.send_to_log_together(now_ms, messages);
+            return self.send_to_log_together(now_ms, messages, companions);
         }
         if self.peers.is_some() {
             // Nothing is reserved here, and there is no frame that has them all.
             let mut sum = Routed::default();
             for message in messages {
-                let routed = self.route(now_ms, message, true);
+                let routed = self.route(now_ms, message, true, &mut Beside::default());
                 sum.matched += routed.matched;
             }
             return sum;
@@ -195,7 +215,7 @@ impl<P: DoorState> Broker<P> {
                 reserved,
             });
         }
-        self.route_parts(now_ms, parts, true)
+        self.route_parts(now_ms, parts, true, companions)
     }
 
     /// The retained message of exactly this topic, unless it has expired.
@@ -213,7 +233,8 @@ impl<P: DoorState> Broker<P> {
         let is_cleared = directory.clear_retained(topic);
         if is_cleared {
             self.clear_on_peers(topic);
-            self.forget_retained(topic);
+            let change = self.forgotten(topic);
+            self.queues.changes.extend(change);
             self.append_retained_records(&mut appends);
         }
         is_cleared
@@ -227,7 +248,8 @@ impl<P: DoorState> Broker<P> {
         let directory = Arc::clone(&self.directory);
         let mut appends = directory.appends();
         for message in directory.expire_retained(now_ms, EXPIRED_PER_CALL) {
-            self.forget_retained(message.topic());
+            let change = self.forgotten(message.topic());
+            self.queues.changes.extend(change);
         }
         self.append_retained_records(&mut appends);
     }
@@ -236,7 +258,7 @@ impl<P: DoorState> Broker<P> {
     /// one topic come in the order of its messages, also if several shards publish to it.
     fn append_retained_records(&mut self, appends: &mut Appends) {
         if !self.queues.changes.is_empty() {
-            let appended = self.append(appends, &[]);
+            let appended = self.append(appends, &[], &mut Vec::new());
             debug_assert!(appended.is_ok(), "a store takes records");
         }
     }
@@ -247,32 +269,34 @@ impl<P: DoorState> Broker<P> {
         self.queues.is_durable && self.peers.is_none() && !topic.starts_with("$SYS/")
     }
 
-    /// Notes that a topic has no retained message any more.
-    fn forget_retained(&mut self, topic: &str) {
-        if self.keeps_retained(topic) {
-            let change = records::remove(Kind::Retained, topic, &[]);
-            self.queues.changes.push(change);
-        }
+    /// The record that a topic has no retained message any more.
+    fn forgotten(&self, topic: &str) -> Option<Change> {
+        (self.keeps_retained(topic)).then(|| records::remove(Kind::Retained, topic, &[]))
     }
 
-    /// Notes a topic's retained message as it is now.
-    fn note_retained(&mut self, retention: Retention, message: &Message) {
+    /// The record of a topic's retained message as it is now.
+    fn retained_change(&self, retention: Retention, message: &Message) -> Option<Change> {
         match retention {
             Retention::Stored if self.keeps_retained(message.topic()) => {
                 let mut value = Vec::new();
                 message.encode(&mut value);
-                let change = records::put(Kind::Retained, message.topic(), &[], value);
-                self.queues.changes.push(change);
+                Some(records::put(Kind::Retained, message.topic(), &[], value))
             }
-            Retention::Cleared => self.forget_retained(message.topic()),
-            _ => {}
+            Retention::Cleared => self.forgotten(message.topic()),
+            _ => None,
         }
     }
 
     /// Routes a message. `is_at_once` says whether its publisher cannot wait for a reader.
-    pub(super) fn route(&mut self, now_ms: u64, mut message: Message, is_at_once: bool) -> Routed {
-        if self.peers.is_some() && self.is_for_peers_log(&message) {
-            return self.send_to_log(now_ms, message);
+    pub(super) fn route(
+        &mut self,
+        now_ms: u64,
+        mut message: Message,
+        is_at_once: bool,
+        beside: &mut Beside,
+    ) -> Routed {
+        if self.peers.is_some() && self.is_for_peers_log(&message, beside.is_for_log()) {
+            return self.send_to_log(now_ms, message, beside);
         }
         let is_plain = !message.retain();
         if is_plain {
@@ -298,9 +322,11 @@ impl<P: DoorState> Broker<P> {
         };
         let message = self.prepared(now_ms, message);
         if is_plain {
-            return self.route_logged(now_ms, message, &reserved, is_at_once);
+            let companions = &mut beside.changes;
+            return self.route_logged(now_ms, message, &reserved, is_at_once, companions);
         }
-        self.route_parts(now_ms, vec![Part { message, reserved }], is_at_once)
+        let parts = vec![Part { message, reserved }];
+        self.route_parts(now_ms, parts, is_at_once, &mut beside.changes)
     }
 
     /// Whether there is a log for what readers want there.
@@ -341,10 +367,11 @@ impl<P: DoorState> Broker<P> {
         message: Arc<Message>,
         reserved: &[Arc<Fill>],
         is_at_once: bool,
+        companions: &mut Vec<Change>,
     ) -> Routed {
         let directory = Arc::clone(&self.directory);
         let mut appends = directory.appends();
-        let appended = self.append(&mut appends, slice::from_ref(&message));
+        let appended = self.append(&mut appends, slice::from_ref(&message), companions);
         let length = directory.head();
         drop(appends);
         let Ok(appended) = appended else {
@@ -366,7 +393,13 @@ impl<P: DoorState> Broker<P> {
     /// publication would be known and not mend it.
     ///
     /// [MQTT-3.3.1-8] [MQTT311-3.3.1-12]: those without the flag leave the retained message as it is.
-    fn route_parts(&mut self, now_ms: u64, parts: Vec<Part>, is_at_once: bool) -> Routed {
+    fn route_parts(
+        &mut self,
+        now_ms: u64,
+        parts: Vec<Part>,
+        is_at_once: bool,
+        companions: &mut Vec<Change>,
+    ) -> Routed {
         let directory = Arc::clone(&self.directory);
         // Which routes a message goes by, and whether a subscriber finds it retained, is decided at one moment. Routes
         // change under the lock alone. They are read without it, for that may take a while.
@@ -398,18 +431,15 @@ impl<P: DoorState> Broker<P> {
             Err(Full)
         } else {
             directory.retain_together(&retained, |retentions| {
-                let gathered = self.queues.changes.len();
+                let others = companions.len();
                 for (message, retention) in retained.iter().zip(retentions) {
-                    self.note_retained(*retention, message);
+                    companions.extend(self.retained_change(*retention, message));
                 }
-                let is_kept = !logged.is_empty() || self.queues.changes.len() > gathered;
+                let is_kept = !logged.is_empty() || companions.len() > others;
                 if let Some(appends) = &mut appends
                     && is_kept
                 {
-                    let appended = self.append(appends, &logged);
-                    next = appended
-                        .inspect_err(|Full| self.queues.changes.truncate(gathered))?
-                        .first;
+                    next = self.append(appends, &logged, companions)?.first;
                 }
                 Ok(())
             })

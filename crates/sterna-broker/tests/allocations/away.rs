@@ -118,10 +118,7 @@ fn messages() {
                     ..MessageHeader::default()
                 };
                 let message = Message::copy("away/all", &[], &[7; 64], header);
-                let publication = Publication {
-                    origin: None,
-                    message: message.expect("a small message"),
-                };
+                let publication = Publication::new(None, message.expect("a small message"));
                 assert_eq!(broker.publish(NOW_MS, publication).matched, sessions);
             }
         };

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sterna_broker::{
-    Appended, Broker, Close, Committed, ConsumerId, Directory, Frame, Full, Limits, Message,
-    MessageHeader, MessageParts, NEVER_EXPIRES_S, NoStore, NodeSet, OpenSession, Opened, Outcome,
-    PeerGate, Publication, Qos, ReadAnswer, ReadRequest, SessionKey, ShardId, Store,
+    Appended, Broker, Close, Committed, Companions, ConsumerId, Directory, Frame, Full, Limits,
+    Message, MessageHeader, MessageParts, NEVER_EXPIRES_S, NoStore, NodeSet, OpenSession, Opened,
+    Outcome, PeerGate, Publication, Qos, ReadAnswer, ReadRequest, SessionKey, ShardId, Store,
     SubscribeOptions, Wanted,
 };
 
@@ -57,13 +57,7 @@ fn publish(broker: &mut Broker<()>, topic: &str, qos: Qos) -> usize {
     };
     let message = Message::copy(topic, &[], &[7; 64], header).expect("a small message");
     broker
-        .publish(
-            NOW_MS,
-            Publication {
-                origin: None,
-                message,
-            },
-        )
+        .publish(NOW_MS, Publication::new(None, message))
         .matched
 }
 
@@ -124,7 +118,7 @@ fn messages_that_nobody_here_wants() {
             for _ in 0..100 {
                 let header = MessageHeader::default();
                 let parts = MessageParts::new(topic, &[], &[7; 64], header);
-                let routed = broker.publish_parts(NOW_MS, None, parts);
+                let routed = broker.publish_parts(NOW_MS, None, parts, Companions::default());
                 assert_eq!(routed.map(|routed| routed.matched), Ok(nodes));
             }
             let outbound = broker.take_outgoing();
@@ -336,7 +330,7 @@ fn messages_that_wait_in_the_log() {
             };
             let message = Message::copy("work", &[], &payload, header).expect("a small message");
             let origin = None;
-            let routed = broker.publish(NOW_MS, Publication { origin, message });
+            let routed = broker.publish(NOW_MS, Publication::new(origin, message));
             assert!(routed.matched == 1 && !routed.is_refused());
         }
     };

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use sterna_broker::{
-    Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Mail, Message, MessageHeader,
-    NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Ownership, Publication, Qos,
-    QueueRules, Routed, Selector, SessionKey, ShardId, Store, SubscribeOptions, Subscribed, Will,
+    Broker, Close, Companions, ConsumerId, Delivery, Directory, Event, Limits, Mail, Message,
+    MessageHeader, NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Ownership, Publication,
+    Qos, QueueRules, Routed, Selector, SessionKey, ShardId, Store, SubscribeOptions, Subscribed,
+    Will,
 };
 
 use crate::late_store;
@@ -380,9 +381,10 @@ impl Cluster {
         let lies_in_packet = self.sent.is_multiple_of(2) && message.native().is_none();
         let broker = self.broker(shard);
         let routed = if lies_in_packet {
-            (broker.publish_parts(now_ms, origin, message.parts())).expect("it is a message")
+            (broker.publish_parts(now_ms, origin, message.parts(), Companions::default()))
+                .expect("it is a message")
         } else {
-            broker.publish(now_ms, Publication { origin, message })
+            broker.publish(now_ms, Publication::new(origin, message))
         };
         self.collect(shard);
         routed

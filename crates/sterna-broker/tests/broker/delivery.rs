@@ -17,7 +17,7 @@ fn a_shard_is_ahead_of_one_that_takes_nothing_up() {
         for _ in 0..count {
             let message = message("t", "x", Qos::AtMostOnce, false);
             let origin = None;
-            broker.publish(now_ms, Publication { origin, message });
+            broker.publish(now_ms, Publication::new(origin, message));
         }
         let before = broker.is_ahead();
         let letters: Vec<_> = broker.take_mail().map(|(_, letter)| letter).collect();

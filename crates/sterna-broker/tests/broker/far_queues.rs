@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sterna_broker::{
-    Close, DEFAULT_PRIORITY, DeadLetter, Destination, Limits, Message, MessageHeader,
+    Close, Companions, DEFAULT_PRIORITY, DeadLetter, Destination, Limits, Message, MessageHeader,
     MessageReader, Outcome, Outgoing, PeerGate, PublishRefusal, Qos, QueueRules, SessionKey, Share,
     Wanted,
 };
@@ -153,7 +153,8 @@ fn the_first_message_behind_a_new_queue_goes_by_the_log() {
     let declared = (site.cluster.broker(0)).declare_queue(0, GROUP, rules(None));
     declared.expect("a valid queue");
     let message = message("t", "x", Qos::AtMostOnce, false);
-    let routed = (site.cluster.broker(1)).publish_parts(0, None, message.parts());
+    let routed =
+        (site.cluster.broker(1)).publish_parts(0, None, message.parts(), Companions::default());
     assert!(routed.is_ok_and(|routed| routed.token > 0));
     let outbound = site.cluster.broker(1).take_outgoing().expect("the message");
     assert!(matches!(

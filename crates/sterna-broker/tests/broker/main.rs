@@ -3,6 +3,7 @@
 mod behind;
 mod choice;
 mod cluster;
+mod companions;
 mod delivery;
 mod demand;
 mod ended;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Destination, FromPeer, Interest, InvalidMessage, Limits, NodeSet, Once, Outbound, Outgoing,
-    PeerGate, Publication, PublishRefusal, Qos, Recipients, Retention, Routed, Wanted, messages_of,
-    shared_of,
+    Destination, FromPeer, Interest, InvalidMessage, Limits, MessageName, NodeSet, Once, Outbound,
+    Outgoing, PeerGate, Publication, PublishRefusal, Qos, Recipients, Retention, Routed, Wanted,
+    messages_of, shared_of,
 };
 
 use crate::cluster::{Cluster, message, qos};
@@ -582,7 +582,7 @@ fn a_clear_of_nothing_is_delivered_and_leaves_no_retained_message() {
     let clear = |node: &mut Cluster, topic: &str, level| {
         let (now_ms, message) = (node.now_ms, message(topic, "", level, true));
         let origin = None;
-        let routed = (node.broker(0)).publish(now_ms, Publication { origin, message });
+        let routed = (node.broker(0)).publish(now_ms, Publication::new(origin, message));
         let taken = take(node, 0).expect("it goes to others");
         assert_eq!(
             routed.token,
@@ -646,7 +646,7 @@ fn together(node: &mut Cluster, messages: &[(&str, Qos, bool)]) -> (Routed, Vec<
     let messages = (messages.iter())
         .map(|&(topic, level, retain)| message(topic, "x", level, retain))
         .collect();
-    let routed = node.broker(0).publish_together(now_ms, messages);
+    let routed = node.broker(0).publish_together(now_ms, messages, &[]);
     node.collect(0);
     let taken = take(node, 0);
     (
@@ -717,8 +717,14 @@ fn what_has_a_name_of_its_own_goes_by_the_log_whoever_wants_it() {
         packet_id: 0,
     };
     let named = |node: &mut Cluster, topic: &str, level| {
-        node.broker(0).name_next_as(once, Some((b"key", b"value")));
-        let routed = publish(node, 0, topic, level, false);
+        let mut publication = Publication::new(None, message(topic, "x", level, false));
+        publication.companions.name = Some(MessageName::Given {
+            once,
+            record: Some((b"key", b"value")),
+        });
+        let now_ms = node.now_ms;
+        let routed = node.broker(0).publish(now_ms, publication);
+        node.run();
         let taken = take(node, 0);
         let destination = taken.and_then(|taken| taken.destinations.first().copied());
         (routed.refused, destination)
@@ -745,11 +751,6 @@ fn what_has_a_name_of_its_own_goes_by_the_log_whoever_wants_it() {
     // A name is that of one message.
     gate.set_open(true);
     gate.set_log_full(false);
-    publish(&mut node, 0, "a", Qos::AtLeastOnce, false);
-    assert!(node.broker(0).take_outgoing().is_none());
-    // Messages that are published together have none, and leave none to the next one.
-    node.broker(0).name_next_as(once, None);
-    together(&mut node, &[("a", Qos::AtMostOnce, false)]);
     publish(&mut node, 0, "a", Qos::AtLeastOnce, false);
     assert!(node.broker(0).take_outgoing().is_none());
 }

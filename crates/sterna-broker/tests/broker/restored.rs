@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sterna_broker::{
-    Broker, Close, ConsumerId, DeadLetter, Directory, Holder, Limits, Message, MessageReader,
-    NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Permit, Publication, Qos, QueueRules, Right,
-    Rights, SessionKey, ShardId, Store, SubscribeError, Will,
+    Broker, Close, Companions, ConsumerId, DeadLetter, Directory, Holder, Limits, Message,
+    MessageReader, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Permit, Publication, Qos,
+    QueueRules, Right, Rights, SessionKey, ShardId, Store, SubscribeError, Will,
 };
 use sterna_store::MemoryStore;
 
@@ -37,7 +37,8 @@ fn the_first_message_behind_a_new_queue_of_another_shard_is_kept() {
     let mut cluster = restarted(2, Limits::default(), &store);
     cluster.keep(0, "$share/queue/q");
     let message = message("q", "x", Qos::AtMostOnce, false);
-    let routed = (cluster.broker(1)).publish_parts(NOW_MS, None, message.parts());
+    let routed =
+        (cluster.broker(1)).publish_parts(NOW_MS, None, message.parts(), Companions::default());
     assert_eq!(routed.map(|routed| routed.matched), Ok(1));
     drop(cluster);
     let mut cluster = restarted(2, Limits::default(), &store);
@@ -157,11 +158,8 @@ impl fmt::Debug for Interfering {
     }
 }
 
-fn retained(payload: &str) -> Publication {
-    Publication {
-        origin: None,
-        message: message("topic", payload, Qos::AtLeastOnce, true),
-    }
+fn retained(payload: &str) -> Publication<'static> {
+    Publication::new(None, message("topic", payload, Qos::AtLeastOnce, true))
 }
 
 impl MessageReader for Interfering {
@@ -317,7 +315,7 @@ fn a_message_is_kept_for_a_reader_that_comes_at_the_last_moment() {
             first.publish(NOW_MS, retained("kept"))
         } else {
             let message = message("topic", "kept", Qos::AtLeastOnce, false);
-            first.publish_together(NOW_MS, vec![message])
+            first.publish_together(NOW_MS, vec![message], &[])
         };
         assert!(late.is_done.load(Ordering::Relaxed));
         assert_eq!(routed.matched, 2, "the one that has just come, too");

@@ -105,13 +105,9 @@ fn expired_retained_messages_are_neither_sent_nor_kept() {
         let mut header = source.header();
         header.retain = true;
         let message = sterna_broker::Message::copy(payload, &[], b"p", header).unwrap();
-        cluster.broker(0).publish(
-            now_ms,
-            Publication {
-                origin: None,
-                message,
-            },
-        );
+        cluster
+            .broker(0)
+            .publish(now_ms, Publication::new(None, message));
     }
     cluster.now_ms += 5_000;
     let client = cluster.open(0, "c");
@@ -144,10 +140,7 @@ fn many_retained_messages_expire_in_parts() {
         header.retain = true;
         let message = sterna_broker::Message::copy(&topic, &[], b"x", header).unwrap();
         let now_ms = cluster.now_ms;
-        let publication = Publication {
-            origin: None,
-            message,
-        };
+        let publication = Publication::new(None, message);
         cluster.broker(0).publish(now_ms, publication);
     }
     cluster.now_ms += 20_000;

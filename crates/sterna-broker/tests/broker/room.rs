@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Close, ConsumerId, Event, EvictReason, Limits, OpenError, OpenSession, Qos, SubscribeError,
-    Will,
+    Close, CompanionRecord, ConsumerId, Event, EvictReason, Limits, OpenError, OpenSession, Qos,
+    SubscribeError, Will,
 };
 use sterna_store::disk::{Disk as _, SimulatedDisk};
 use sterna_store::{Engine, MemoryStore, Settings, ShardStore};
@@ -236,9 +236,10 @@ fn without_room_a_transaction_that_leaves_records_is_refused() {
         store.set_lacking_room(lacks_room);
         let records = store.counts().1;
         let broker = cluster.broker(0);
-        broker.keep_node_with_next(b"key", b"");
         let messages = vec![message("t", "1", Qos::AtLeastOnce, false)];
-        let routed = broker.publish_together(0, messages);
+        let (key, value) = (b"key", b"");
+        let record = CompanionRecord::Node { key, value };
+        let routed = broker.publish_together(0, messages, &[record]);
         assert_eq!(routed.refused.is_some(), lacks_room);
         let kept = store.counts().1 - records;
         assert_eq!(kept, usize::from(!lacks_room));

@@ -147,13 +147,7 @@ impl Shard {
             ..MessageHeader::default()
         };
         let message = Message::copy(&topic, &[], &payload, header).expect("a small message");
-        self.broker.publish(
-            NOW_MS,
-            Publication {
-                origin: None,
-                message,
-            },
-        );
+        self.broker.publish(NOW_MS, Publication::new(None, message));
     }
 
     fn take_events(&mut self) {
@@ -316,13 +310,7 @@ fn a_new_subscriber_gets_each_message_one_way() {
                 ..MessageHeader::default()
             };
             let message = Message::copy("t", &[], &number.to_le_bytes(), header).expect("small");
-            publisher.publish(
-                NOW_MS,
-                Publication {
-                    origin: None,
-                    message,
-                },
-            );
+            publisher.publish(NOW_MS, Publication::new(None, message));
             for (_, mail) in publisher.take_mail() {
                 to_subscriber
                     .send(mail)

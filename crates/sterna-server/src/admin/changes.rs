@@ -279,7 +279,7 @@ impl Desk<'_, '_> {
             .map_err(|_| invalid("the message is too large"))?;
         let origin = None;
         let publisher = identity.user().unwrap_or_default();
-        let routed = (self.cx).publish_at_once(publisher, Publication { origin, message });
+        let routed = (self.cx).publish_at_once(publisher, Publication::new(origin, message));
         if let Some(why) = routed.refused {
             return Err(Trouble::of_publication(why));
         }

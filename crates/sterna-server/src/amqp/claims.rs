@@ -2,7 +2,10 @@
 //! broker. The session has one owner in the cluster, and keeps the deliveries that were taken.
 
 use sterna_amqp::connection::LinkId;
-use sterna_broker::{ConsumerId, EvictReason, OpenError, OpenSession, Opened, SessionKey};
+use sterna_broker::{
+    CompanionRecord, Companions, ConsumerId, EvictReason, MessageName, OpenError, OpenSession,
+    Opened, SessionKey,
+};
 
 use super::attach::{Refusal, cluster_away, ended_after, other_user, refusal, refused, stolen};
 use super::client::Client;
@@ -34,14 +37,21 @@ impl Claim {
         }
     }
 
-    /// Has the message that is published next be taken with its record, once in the cluster.
-    pub(super) fn take_next(self, cx: &mut Context<'_>, record: &[u8]) {
-        cx.broker.keep_with_next(self.session, record, &[]);
+    /// Companions by which a message is taken with its record, once in the cluster.
+    pub(super) fn companions(self, record: &[u8]) -> Companions<'_> {
         // A publication that comes again, in its place among others, has the same number.
         let number = (record.iter()).fold(0_u16, |sum, &byte| {
             sum.wrapping_mul(31).wrapping_add(u16::from(byte))
         });
-        cx.broker.log_next(self.session, number);
+        let session = self.session;
+        Companions {
+            record: Some(CompanionRecord::Session {
+                session,
+                key: record,
+                value: &[],
+            }),
+            name: Some(MessageName::Logged { session, number }),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, MessageView, Outco
 use sterna_amqp::performatives::{Error, ReceiverSettleMode};
 use sterna_amqp::types::{Map, Value};
 use sterna_amqp::{Condition, DecodeError};
-use sterna_broker::{Message, Publication, Qos, Retention};
+use sterna_broker::{CompanionRecord, Companions, Message, Publication, Qos, Retention};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
@@ -79,18 +79,20 @@ impl Door {
         let from = (listener, &*client.container);
         let target = client.targets.get(&delivery.link)?;
         let Some(exact) = target.exact.as_ref().filter(|_| !delivery.settled) else {
-            return Some(message.and_then(|message| publish(cx, from, publisher, message)));
+            let alone = Companions::default();
+            let publish = |message| publish(cx, from, publisher, message, alone);
+            return Some(message.and_then(publish));
         };
         let claim = target.claim;
         let most = cx.policy.amqp.maximum_unsettled_deliveries as usize;
         let taken = exact.take(delivery.tag, delivery.delivery_id, most, |record| {
             let result = message.and_then(|message| {
-                match (record, claim) {
-                    (Some(key), Some(claim)) => claim.take_next(cx, &key),
-                    (Some(key), None) => cx.broker.keep_node_with_next(&key, &[]),
-                    (None, _) => {}
-                }
-                publish(cx, from, publisher, message)
+                let companions = match (&record, claim) {
+                    (Some(key), Some(claim)) => claim.companions(key),
+                    (Some(key), None) => of_node(key),
+                    (None, _) => Companions::default(),
+                };
+                publish(cx, from, publisher, message, companions)
             });
             match &result {
                 Ok(promise) => Decided {
@@ -382,6 +384,14 @@ pub(super) fn rejected(condition: Condition, detail: &str) -> DeliveryState<'_> 
     }))
 }
 
+/// The record of a node that a delivery was taken.
+const fn of_node(key: &[u8]) -> Companions<'_> {
+    Companions {
+        record: Some(CompanionRecord::Node { key, value: &[] }),
+        name: None,
+    }
+}
+
 /// Routes a message of a listener's client, by the name of its container. The answer to the client waits for the
 /// promise.
 fn publish(
@@ -389,6 +399,7 @@ fn publish(
     (listener, container): (u16, &str),
     publisher: Subject<'_>,
     message: Message,
+    companions: Companions<'_>,
 ) -> Result<Promise, Refusal> {
     let promise = Promise::of_message(
         cx,
@@ -398,8 +409,12 @@ fn publish(
         MessageKind::of(&message),
     );
     let topic = (cx.meters.watch.is_on()).then(|| message.topic().to_owned());
-    let origin = None;
-    let routed = cx.publish(container, Publication { origin, message });
+    let publication = Publication {
+        origin: None,
+        message,
+        companions,
+    };
+    let routed = cx.publish(container, publication);
     if let Some(why) = routed.refused {
         cx.meters.drops.count_refused(Protocol::Amqp, why, 1);
         return Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, why.detail()));

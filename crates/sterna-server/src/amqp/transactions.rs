@@ -7,7 +7,7 @@ use sterna_amqp::connection::{Delivery, LinkId};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, Outcome};
 use sterna_amqp::performatives::Error;
 use sterna_amqp::transactions::{Declared, Discharge, Request, TransactionalState};
-use sterna_broker::{self as broker, Message, SessionKey, Unacknowledged};
+use sterna_broker::{self as broker, CompanionRecord, Message, SessionKey, Unacknowledged};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
@@ -187,17 +187,17 @@ impl Door {
         }
         // Retired deliveries are kept together with the posted messages. Otherwise a crash could come in between.
         // Then the deliveries would come again, and their messages would be posted twice.
-        for retired in transaction
-            .retired
-            .iter()
-            .filter(|retired| retired.tag != 0)
-        {
-            let Retired { session, tag, .. } = *retired;
-            cx.broker.end_with_next(session, tag, retired.outcome);
-        }
+        let retired = transaction.retired.iter();
+        let retired = retired.filter(|retired| retired.tag != 0);
+        let ended = retired.map(|retired| CompanionRecord::Ended {
+            session: retired.session,
+            tag: retired.tag,
+            outcome: retired.outcome,
+        });
+        let ended: Vec<_> = ended.collect();
         let posted = std::mem::take(&mut transaction.posted);
         let count = posted.len();
-        let routed = cx.publish_together(&client.container, posted);
+        let routed = cx.publish_together(&client.container, posted, &ended);
         if let Some(why) = routed.refused {
             cx.meters.drops.count_refused(Protocol::Amqp, why, count);
             Self::roll_back(cx, client, transaction);

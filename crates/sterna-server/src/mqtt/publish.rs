@@ -1,8 +1,8 @@
 //! PUBLISH from a client.
 
 use sterna_broker::{
-    InvalidMessage, Keeping, Message, MessageHeader, Publication, PublishRefusal, Retention,
-    Routed, SessionKey,
+    CompanionRecord, Companions, InvalidMessage, Keeping, Message, MessageHeader, MessageName,
+    Publication, PublishRefusal, Retention, Routed, SessionKey,
 };
 use sterna_mqtt::server::IncomingPublish;
 use sterna_mqtt::session::ReceivedId;
@@ -160,20 +160,31 @@ impl Door {
     ) -> Result<Routed, InvalidMessage> {
         let header = header(publish, cx.now_ms);
         let shared = shared(frame, publish, header).transpose()?;
-        if let Some(received) = publish.received {
-            // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
-            let key = received_key(received);
-            cx.broker.keep_with_next(session, &key, &[]);
-            cx.broker.name_next(session, received.packet_id.get());
-        }
+        // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
+        let key = publish.received.map(received_key);
+        let record = key.as_ref().map(|key| CompanionRecord::Session {
+            session,
+            key,
+            value: &[],
+        });
+        let name = publish.received.map(|received| MessageName::Counted {
+            session,
+            packet_id: received.packet_id.get(),
+        });
+        let companions = Companions { record, name };
         // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
         let origin = Some(session);
         let routed = if let Some(message) = shared {
-            cx.publish(&client.name, Publication { origin, message })
+            let publication = Publication {
+                origin,
+                message,
+                companions,
+            };
+            cx.publish(&client.name, publication)
         } else {
             let (topic, payload) = (&publish.topic, publish.payload);
             in_parts(topic, &publish.properties, payload, header, |parts| {
-                cx.publish_parts(&client.name, origin, parts)
+                cx.publish_parts(&client.name, origin, parts, companions)
             })?
         };
         if client.early == Early::Allowed

@@ -109,13 +109,7 @@ impl Shard {
             };
             let topic = format!("$SYS/broker/{topic}");
             if let Ok(message) = Message::copy(&topic, &[], value.as_bytes(), header) {
-                self.broker.publish(
-                    now_ms,
-                    Publication {
-                        origin: None,
-                        message,
-                    },
-                );
+                self.broker.publish(now_ms, Publication::new(None, message));
             }
         }
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sterna_broker::{
-    Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Message, MessageHeader,
-    NEVER_EXPIRES_S, NativeFormat, OpenError, OpenSession, Opened, Outcome, Publication, Qos,
-    QueueFull, SessionKey, ShardId, SubscribeOptions, Unacknowledged,
+    Broker, Close, CompanionRecord, ConsumerId, Delivery, Directory, Event, Limits, Message,
+    MessageHeader, NEVER_EXPIRES_S, NativeFormat, OpenError, OpenSession, Opened, Outcome,
+    Publication, Qos, QueueFull, SessionKey, ShardId, SubscribeOptions, Unacknowledged,
 };
 use sterna_store::MemoryStore;
 
@@ -131,13 +131,7 @@ impl Node {
         };
         let message =
             Message::copy(topic, &[], payload.as_bytes(), header).expect("a small message");
-        let routed = self.brokers[shard].publish(
-            self.now_ms,
-            Publication {
-                origin: None,
-                message,
-            },
-        );
+        let routed = self.brokers[shard].publish(self.now_ms, Publication::new(None, message));
         self.run();
         routed.matched
     }
@@ -271,11 +265,12 @@ fn a_crash_does_not_part_a_message_from_what_it_retains() {
             node.brokers[0].write_cursors();
             store.die_after(appends);
             let broker = &mut node.brokers[0];
-            broker.keep_with_next(publisher, b"identifier", b"");
-            let publication = Publication {
-                origin: Some(publisher),
-                message: retained("r/1", "new"),
-            };
+            let mut publication = Publication::new(Some(publisher), retained("r/1", "new"));
+            publication.companions.record = Some(CompanionRecord::Session {
+                session: publisher,
+                key: b"identifier",
+                value: b"",
+            });
             let routed = broker.publish(1_000, publication);
             assert_eq!((routed.refused, routed.token), (None, store.appends()));
 
@@ -309,7 +304,7 @@ fn a_crash_does_not_part_a_transaction_from_what_it_retains() {
         let messages = (1..)
             .zip(messages)
             .map(|(number, payload)| retained(&format!("r/{number}"), payload));
-        let routed = node.brokers[0].publish_together(1_000, messages.collect());
+        let routed = node.brokers[0].publish_together(1_000, messages.collect(), &[]);
         assert_eq!((routed.refused, routed.token), (None, store.appends()));
 
         let mut node = Node::start(&store.snapshot(), 1, 2_000);
@@ -339,13 +334,15 @@ fn a_refused_message_retains_nothing() {
     let old = retained_until("r/1", "old", Some(5_000));
     let messages = vec![old, retained("r/2", "old")];
     assert_eq!(
-        node.brokers[0].publish_together(1_000, messages).refused,
+        node.brokers[0]
+            .publish_together(1_000, messages, &[])
+            .refused,
         None
     );
     let before = node.directory.retained();
     store.refuse_next();
     let messages = ["r/1", "r/2", "r/3", "r/1"].map(|topic| retained(topic, "new"));
-    let routed = node.brokers[0].publish_together(1_000, messages.into());
+    let routed = node.brokers[0].publish_together(1_000, messages.into(), &[]);
     assert!(routed.refused.is_some());
     assert_eq!(node.directory.retained(), before);
     let found = [1, 2, 3].map(|number| payload(&node, &format!("r/{number}")));
@@ -518,7 +515,7 @@ fn a_kept_queue_outlives_the_broker_with_what_its_consumers_had() {
                 .and_then(|message| message.with_native(NativeFormat::Amqp, 3..10))
                 .expect("it fits");
             let origin = None;
-            node.brokers[1].publish(1_000, Publication { origin, message });
+            node.brokers[1].publish(1_000, Publication::new(origin, message));
             node.run();
         }
         let (fleeting, _) = node.open_as(0, "fleeting", 0, true);

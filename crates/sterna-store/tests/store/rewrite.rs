@@ -300,10 +300,7 @@ impl World {
                 ..MessageHeader::default()
             };
             let message = Message::copy(TOPICS[topic], &[], payload.as_bytes(), header).unwrap();
-            let publication = Publication {
-                origin: None,
-                message,
-            };
+            let publication = Publication::new(None, message);
             let routed = self.brokers[shard].publish(self.now_ms, publication);
             assert_eq!(routed.refused, None);
         }

@@ -148,9 +148,9 @@ fn each_publication_that_shares_a_frame_has_its_token() {
         let routed = if number < 2 {
             let message = message(number);
             let origin = None;
-            broker.publish(NOW_MS, Publication { origin, message })
+            broker.publish(NOW_MS, Publication::new(origin, message))
         } else {
-            broker.publish_together(NOW_MS, vec![message(number)])
+            broker.publish_together(NOW_MS, vec![message(number)], &[])
         };
         assert_eq!(broker.appends(), appends + 1);
         assert!(routed.token > broker.committed().written, "{number}");

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sterna_broker::{
-    Appended, Broker, Change, Committed, ConsumerId, Directory, Event, Frame, Full, Keeping,
-    Limits, Message, MessageHeader, OpenSession, Outbound, Outgoing, Ownership, PeerGate,
-    Publication, Qos, ReadAnswer, ReadRequest, Record, SessionKey, ShardId, Store, Wanted,
+    Appended, Broker, Change, Committed, CompanionRecord, Companions, ConsumerId, Directory, Event,
+    Frame, Full, Keeping, Limits, Message, MessageHeader, MessageName, OpenSession, Outbound,
+    Outgoing, Ownership, PeerGate, Publication, Qos, ReadAnswer, ReadRequest, Record, SessionKey,
+    ShardId, Store, Wanted,
 };
 use sterna_cluster::owners::Process;
 use sterna_cluster::tail::Records;
@@ -213,14 +214,26 @@ impl Node {
             ..MessageHeader::default()
         };
         let message = Message::copy("t", &[], payload.as_bytes(), header).expect("a small one");
-        self.broker.keep_with_next(session, key, &[]);
-        if is_link {
-            self.broker.log_next(session, packet_id);
+        let record = CompanionRecord::Session {
+            session,
+            key,
+            value: &[],
+        };
+        let name = if is_link {
+            let number = packet_id;
+            MessageName::Logged { session, number }
         } else {
-            self.broker.name_next(session, packet_id);
-        }
-        let origin = Some(session);
-        let routed = (self.broker).publish(now_ms, Publication { origin, message });
+            MessageName::Counted { session, packet_id }
+        };
+        let publication = Publication {
+            origin: Some(session),
+            message,
+            companions: Companions {
+                record: Some(record),
+                name: Some(name),
+            },
+        };
+        let routed = self.broker.publish(now_ms, publication);
         assert!(routed.token > 0, "it goes by the log");
         self.end_turn();
         routed.token

@@ -1,6 +1,8 @@
 //! Messages from clients.
 
-use sterna_broker::{Message, Once, Origin, Publication, Retention};
+use sterna_broker::{
+    CompanionRecord, Companions, Message, MessageName, Once, Origin, Publication, Retention,
+};
 use sterna_http::{Request, Responses};
 use sterna_mqtt::topic;
 use sterna_net::ConnectionId;
@@ -237,16 +239,18 @@ impl Api {
             message.topic(),
             kind,
         );
-        if let Some(Keyed { once, key, value }) = keyed {
-            // Behind all refusals: the name would be that of the next message, whoever publishes it.
-            if let Some(once) = once {
-                cx.broker.name_next_as(*once, Some((key, value)));
-            }
-            cx.broker.keep_node_with_next(key, value);
-        }
+        let companions = keyed.map_or_else(Companions::default, |Keyed { once, key, value }| {
+            let name = once.map(|once| MessageName::Given {
+                once,
+                record: Some((key, value)),
+            });
+            let record = Some(CompanionRecord::Node { key, value });
+            Companions { record, name }
+        });
         let publication = Publication {
             origin: None,
             message: message.with_origin(Origin::NONE),
+            companions,
         };
         let routed = cx.publish(name_of(identity), publication);
         if let Some(why) = routed.refused {
