@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)] // it is all test
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, ChildStderr, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use sterna_server::config::Listener;
@@ -22,7 +23,11 @@ struct Place {
 
 impl Place {
     fn new(scheme: &'static str) -> Self {
-        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Nobody else takes the port while the broker is away: no other test has this address.
+        static PLACES: AtomicU8 = AtomicU8::new(1);
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let own = Ipv4Addr::new(127, PLACES.fetch_add(1, Ordering::Relaxed), high, low | 1);
+        let socket = TcpListener::bind((own, 0)).unwrap();
         let address = socket.local_addr().unwrap().to_string();
         drop(socket);
         let mut place = Self {
