@@ -124,6 +124,7 @@ mod sessions;
 mod store;
 mod tail;
 mod watch;
+mod will;
 mod window;
 
 pub use api::{
