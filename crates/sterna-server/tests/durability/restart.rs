@@ -263,6 +263,43 @@ const WILL: Will<'static> = Will {
     properties: PublishProperties::EMPTY,
 };
 
+/// What a bridge of Mosquitto retains below `$SYS/` is a client's word, and is kept as such.
+#[test]
+fn the_state_of_a_bridge_is_kept() {
+    const STATE: &str = "$SYS/broker/connection/site-7/state";
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 2);
+    let state = |payload| {
+        Packet::Publish(Publish {
+            retain: true,
+            ..publish(STATE, payload, QoS::AtLeastOnce)
+        })
+    };
+    let retained = |broker: &mut Broker| {
+        let looker = broker.client(V5, "looker");
+        broker.subscribe_with(
+            looker,
+            V5,
+            "$SYS/broker/connection/#",
+            sterna_mqtt::packet::SubscribeOptions::new(QoS::AtMostOnce),
+            &[],
+        );
+        broker.told(looker, V5).split_off(1)
+    };
+    let (bridge, _) = connect(&mut broker, "site-7", None);
+    broker.packet(bridge, V5, &state("1"));
+    drop(broker);
+    let mut broker = store.broker(&config(), 1);
+    let kept = [format!("PUBLISH0 retain {STATE}=1")];
+    assert_eq!(retained(&mut broker), kept);
+    // It is cleared as others are.
+    let (bridge, _) = connect(&mut broker, "site-7", None);
+    broker.packet(bridge, V5, &state(""));
+    drop(broker);
+    let mut broker = store.broker(&config(), 1);
+    assert_eq!(retained(&mut broker), [""; 0]);
+}
+
 /// One whose client was lost before is due when it was due.
 #[test]
 fn a_will_that_is_delayed_survives_a_restart() {
