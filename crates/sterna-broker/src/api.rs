@@ -104,6 +104,9 @@ pub struct Will {
     /// Whether it is allowed by rights alone that came with the client
     /// ([`Rights::still_publishes`](crate::Rights::still_publishes)).
     pub is_given: bool,
+    /// Whether its client may be a replay. Then a store is told of it by [`Broker::keep_will`](crate::Broker::keep_will)
+    /// alone.
+    pub is_unproved: bool,
 }
 
 /// The answer to `open`.

@@ -57,6 +57,15 @@ pub(crate) fn extra_bytes(text: &str, shards: usize) -> usize {
     text_bytes + tree_bytes * shards
 }
 
+/// Where bridges of Mosquitto say whether they are connected: topics of clients below the broker's own.
+const BRIDGE_STATES: &str = "$SYS/broker/connection/+/state";
+
+/// Whether a topic is the broker's own, so that no client publishes there, and nothing of it outlives the process.
+#[must_use]
+pub fn is_of_broker(topic: &str) -> bool {
+    topic.starts_with("$SYS/") && !sterna_topic::matches(BRIDGE_STATES, topic)
+}
+
 /// Whether a topic name is one, within the limits. [MQTT-4.7.0-1] [MQTT-3.3.2-2]
 pub(crate) fn is_topic(topic: &str, limits: &Limits) -> bool {
     check(topic, limits, false).is_some()

@@ -124,6 +124,7 @@ mod sessions;
 mod store;
 mod tail;
 mod watch;
+mod will;
 mod window;
 
 pub use api::{
@@ -141,6 +142,7 @@ pub use counters::Counters;
 pub use directory::Directory;
 pub use encoded::{Encoded, EncodedPart, HEAD_ROOM_BYTES, Outbound, Recipients, messages_of};
 pub use far_group::{GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, rewritten_letter};
+pub use filter::is_of_broker;
 pub use holding::CrowdedReader;
 pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};

@@ -81,6 +81,9 @@ pub struct Limits {
     pub retained_deliveries: usize,
     /// Bytes of the bodies of all wills, of connections that are open or whose will is delayed.
     pub will_bytes: usize,
+    /// Time from the start to the earliest publication of a will whose connection ended with the broker, in
+    /// milliseconds. Its client has that long to return.
+    pub will_grace_ms: u64,
     /// Topics whose matching subscribers a shard remembers.
     pub match_cache_topics: usize,
     /// Subscribers of one topic up to which its matches are remembered.
@@ -129,6 +132,7 @@ impl Default for Limits {
             retained_bytes: 1 << 30,
             retained_deliveries: 100_000,
             will_bytes: 256 << 20,
+            will_grace_ms: 30_000,
             match_cache_topics: 16_384,
             match_cache_targets: 4_096,
             route_backlog: 1_024,

@@ -13,8 +13,8 @@ use rustc_hash::FxHashSet;
 use crate::api::SessionKey;
 use crate::message::Message;
 use crate::records::{Fields, Kind, key, put_number};
-use crate::session::SessionWill;
 use crate::store::Record;
+use crate::will::{SessionWill, Wait, encode_record, put_terms, terms_of};
 
 /// A note from a shard to the engine; they come in order.
 #[derive(Clone, Debug)]
@@ -137,42 +137,11 @@ pub fn delayed_will(client_id: &str, will: &[u8], now_ms: u64) -> Option<Record>
     let delay_s = Fields::new(will).number().filter(|&delay_s| delay_s > 0)?;
     let (message, expiry_s, is_given) = decode_will(will)?;
     let due_ms = now_ms.saturating_add(delay_s.saturating_mul(1_000));
-    let message = message.republished(now_ms, None);
-    let value = will_record(due_ms, (expiry_s, is_given), &message);
+    let delay_s = u32::try_from(delay_s).ok()?;
+    let wait = (Wait::Lost(due_ms), delay_s);
+    // A record of the session has the user.
+    let value = encode_record(wait, (expiry_s, is_given), None, &message);
     Some((key(Kind::Will, client_id, &[]), value.into()))
-}
-
-/// The record of a will that is published at some time, if its client does not come back. Its message is dated when the
-/// delay begins, for a restart by another clock.
-pub(crate) fn will_record(
-    due_ms: u64,
-    (expiry_s, is_given): (Option<u32>, bool),
-    message: &Message,
-) -> Vec<u8> {
-    let mut value = Vec::new();
-    put_number(&mut value, due_ms);
-    put_terms(&mut value, expiry_s, is_given);
-    message.encode(&mut value);
-    value
-}
-
-/// Beside a will's expiry: the will needs rights that came with its client.
-const GIVEN: u64 = 1 << 40;
-
-fn put_terms(out: &mut Vec<u8>, expiry_s: Option<u32>, is_given: bool) {
-    let expiry = expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1);
-    put_number(out, if is_given { expiry | GIVEN } else { expiry });
-}
-
-/// For how many seconds a will holds, and whether it needs rights that came with its client; `None` for what is
-/// neither.
-pub(crate) fn terms_of(fields: &mut Fields<'_>) -> Option<(Option<u32>, bool)> {
-    let terms = fields.number()?;
-    let expiry_s = match (terms & !GIVEN).checked_sub(1) {
-        None => None,
-        Some(expiry_s) => Some(u32::try_from(expiry_s).ok()?),
-    };
-    Some((expiry_s, terms & GIVEN != 0))
 }
 
 /// A will's message, for how many seconds it holds, and whether it needs rights that came with its client; `None` for

@@ -16,6 +16,7 @@ use crate::records::SubscriptionRecord;
 use crate::rights::Endpoint;
 use crate::route::{Context, RouteFlags};
 use crate::store::Record;
+use crate::will::SessionWill;
 
 /// A time that never comes.
 pub(crate) const NEVER_MS: u64 = u64::MAX;
@@ -52,20 +53,6 @@ pub(crate) enum State {
     Claiming,
     /// It is to go to another shard, when all have answered the fence.
     Moving,
-}
-
-/// A will in waiting.
-#[derive(Debug)]
-pub(crate) struct SessionWill {
-    pub(crate) message: Message,
-    pub(crate) delay_s: u32,
-    pub(crate) expiry_s: Option<u32>,
-    /// Until when the rights hold that came with its client; `None` if it does not need them.
-    pub(crate) given_until_ms: Option<u64>,
-    /// When to publish it, once the connection is lost.
-    pub(crate) due_ms: u64,
-    /// Whether a store has it.
-    pub(crate) is_stored: bool,
 }
 
 /// The messages that one group has granted to a consumer which takes messages on demand.

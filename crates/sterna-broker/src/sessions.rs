@@ -15,7 +15,8 @@ use crate::api::DoorState;
 use crate::directory::Directory;
 use crate::packed;
 use crate::queues::Queues;
-use crate::session::{BrokerSession, NEVER_MS, Rare, SessionWill};
+use crate::session::{BrokerSession, NEVER_MS, Rare};
+use crate::will::SessionWill;
 
 #[derive(Debug)]
 enum Slot<P> {

@@ -67,8 +67,8 @@ pub struct Policy {
     pub connect_timeout_ms: u64,
     /// Time that acknowledgements may wait for the store when the broker stops, in milliseconds.
     pub drain_ms: u64,
-    /// Whether the wills of connected clients are due when the broker stops.
-    pub wills_at_shutdown: bool,
+    /// Whether the wills of connected clients are due when the broker stops: no later start finds them.
+    pub wills_end_with_broker: bool,
     /// Acknowledgements of one connection that may wait for the store.
     pub waiting_acknowledgements: usize,
     /// Time for which a publisher waits in all for readers whose queues are half full, in milliseconds.
@@ -259,8 +259,8 @@ impl Policy {
             connect_timeout_ms: config.network.connect_timeout_ms,
             // The other half is for goodbyes.
             drain_ms: config.network.shutdown_timeout_ms / 2,
-            // Without a store there is no next start that could find them.
-            wills_at_shutdown: config.mqtt.wills_at_shutdown || !config.store.enabled,
+            // In a cluster other nodes publish them.
+            wills_end_with_broker: !config.store.enabled,
             waiting_acknowledgements: config.store.maximum_waiting_acknowledgements as usize,
             publisher_hold_ms: config.broker.publisher_hold_ms,
             exactly_once: exactly_once(config),

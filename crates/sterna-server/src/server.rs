@@ -618,6 +618,7 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         group_linger_ms: cluster.group_linger_ms,
         message_bytes: broker.maximum_total_message_bytes,
         will_bytes: broker.maximum_will_bytes as usize,
+        will_grace_ms: u64::from(config.mqtt.will_grace_ms),
         retained_deliveries: broker.maximum_retained_deliveries as usize,
         retained_messages: broker.maximum_retained_messages as usize,
         retained_bytes: memory::retained_bytes(broker, ceiling_bytes) as usize,

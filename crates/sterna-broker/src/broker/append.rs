@@ -7,7 +7,7 @@ use crate::api::{DoorState, SessionKey};
 use crate::directory::Appends;
 use crate::message::Message;
 use crate::records::{self, Kind};
-use crate::session::State;
+use crate::session::{BrokerSession, State};
 use crate::store::{Appended, Change, Committed, Frame, Full, Record};
 
 /// Changes of records for which room is kept.
@@ -150,7 +150,7 @@ impl<P: DoorState> Broker<P> {
         self.queues.store.lacks_room()
     }
 
-    /// Whether the store has no room for a session that it does not know. One that it knows may come back, and make
+    /// Whether the store has no room for a session that it does not know, or for the will of one. One that it knows may come back, and make
     /// room. Of a session of another shard that is seen when it arrives.
     pub(super) fn lacks_room_for(&self, client_id: &str) -> bool {
         if !self.lacks_room() {
@@ -165,7 +165,10 @@ impl<P: DoorState> Broker<P> {
         // Packed sessions are known.
         let session = self.queues.sessions.get(owner.slot);
         let session = session.filter(|session| session.generation == owner.generation);
-        session.is_some_and(|session| session.state == State::Active && !session.is_stored)
+        let is_known = |session: &BrokerSession<P>| {
+            session.is_stored || session.will.as_ref().is_some_and(|will| will.is_stored)
+        };
+        session.is_some_and(|session| session.state == State::Active && !is_known(session))
     }
 
     /// Keeps a record of a session, by a key that the front door chooses. Nothing is kept of a session that

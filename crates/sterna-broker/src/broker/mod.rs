@@ -34,6 +34,7 @@ mod subscribe;
 mod takeover;
 mod timers;
 mod unsubscribe;
+mod wills;
 
 pub use delivery::Next;
 pub use far_queues::QueueOwner;
@@ -133,6 +134,8 @@ pub struct Broker<P> {
     /// Shared subscriptions of the cluster that this node gives the messages of.
     roots: FxHashMap<Arc<str>, Root>,
     far: Far,
+    /// Whether kept wills of connections that end wait for the next start.
+    leaves_wills: bool,
     /// Whether the end of a call is under way: what it calls does not end calls.
     is_finishing: bool,
 }
@@ -182,6 +185,7 @@ impl<P: DoorState> Broker<P> {
             peers: None,
             roots: FxHashMap::default(),
             far: Far::default(),
+            leaves_wills: false,
             is_finishing: false,
             directory,
         }

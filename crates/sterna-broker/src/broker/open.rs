@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use super::branches::RootTold;
-use super::companions::Beside;
-use super::rights::GIVEN_MS;
+use super::wills::new_will;
 use crate::account::Account;
 use crate::api::{
     Close, ConsumerId, DoorState, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
@@ -18,12 +17,13 @@ use crate::losses::LossReason;
 use crate::mail::{Address, Claim, Letter, Returned};
 use crate::message::Qos;
 use crate::nodes::{Entry, NIL, Phase};
-use crate::owned::{Ownership, encode_will, will_record};
+use crate::owned::Ownership;
 use crate::queues::{TimerKey, owned_key};
 use crate::records::{self, Kind, SessionRecord};
 use crate::rights::Holder;
 use crate::route::RouteUpdate;
-use crate::session::{BrokerSession, NEVER_MS, SessionWill, State};
+use crate::session::{BrokerSession, NEVER_MS, State};
+use crate::will::Wait;
 
 impl<P: DoorState> Broker<P> {
     /// Opens a session for a consumer, evicting the one that has it now, wherever it is.
@@ -45,9 +45,8 @@ impl<P: DoorState> Broker<P> {
         request: OpenSession<'_>,
     ) -> Result<Opened, OpenError> {
         // Its record could not be kept, and nobody would be told for as long.
-        if request.expiry_s > 0
-            && (self.queues.store.is_stuck() || self.lacks_room_for(request.client_id))
-        {
+        let is_kept = request.expiry_s > 0 || (request.will.is_some() && self.keeps_of_node());
+        if is_kept && (self.queues.store.is_stuck() || self.lacks_room_for(request.client_id)) {
             return Err(OpenError::StoreFull);
         }
         if request.expiry_s > 0 && self.is_unsure() {
@@ -190,6 +189,7 @@ impl<P: DoorState> Broker<P> {
             slot
         } else {
             let client_id = Arc::clone(&session.client_id);
+            self.take_orphaned_will(slot);
             self.end_session(now_ms, slot, false);
             let slot = self.queues.sessions.vacant_slot();
             let generation = self.directory.next_opening();
@@ -287,16 +287,8 @@ impl<P: DoorState> Broker<P> {
         session.names_places = false;
         session.set_taste(request.on_demand, request.selector);
         session.expiry_s = request.expiry_s;
-        session.will = request.will.map(|will| {
-            Box::new(SessionWill {
-                message: will.message.with_origin(session.origin),
-                delay_s: will.delay_s,
-                expiry_s: will.expiry_s,
-                given_until_ms: will.is_given.then_some(NEVER_MS),
-                due_ms: NEVER_MS,
-                is_stored: false,
-            })
-        });
+        let origin = session.origin;
+        session.will = request.will.map(|will| Box::new(new_will(will, origin)));
         self.queues.counters.sessions_connected += 1;
         session.key(slot)
     }
@@ -309,6 +301,7 @@ impl<P: DoorState> Broker<P> {
         let session_is_selective = session.selector().is_some();
         self.queues.set_session_timer(slot);
         self.store_presence(slot);
+        self.store_will(slot, Wait::Connection);
         if session_is_selective {
             self.queues.drop_unselected(slot);
         }
@@ -383,9 +376,6 @@ impl<P: DoorState> Broker<P> {
         if session.rare.as_ref().is_some_and(|rare| rare.rounds > 0) {
             removed(Kind::Rounds, &[]);
         }
-        if session.will.as_ref().is_some_and(|will| will.is_stored) {
-            removed(Kind::Will, &[]);
-        }
         let mut owned = |entry: &Entry| {
             let change = records::remove(Kind::Owned, name, &owned_key(entry));
             if entry.group == NIL {
@@ -406,25 +396,6 @@ impl<P: DoorState> Broker<P> {
             }
         });
         queues.sessions[slot].reader = None;
-    }
-
-    /// Keeps a will that is delayed, for a session that outlives its connection. Where the store has no room, it is
-    /// published in its time, and a restart loses it.
-    fn store_will(&mut self, slot: u32) {
-        let lacks_room = self.lacks_room();
-        let session = &mut self.queues.sessions[slot];
-        if !session.is_stored || lacks_room {
-            return;
-        }
-        if let Some(will) = &mut session.will {
-            will.is_stored = true;
-            let begins_ms = will.due_ms - u64::from(will.delay_s) * 1000;
-            let message = will.message.republished(begins_ms, None);
-            let terms = (will.expiry_s, will.given_until_ms.is_some());
-            let value = will_record(will.due_ms, terms, &message);
-            let change = records::put(Kind::Will, &session.client_id, &[], value);
-            self.queues.changes.push(change);
-        }
     }
 
     /// Ends a consumer's connection; the session lives on for its expiry interval. Does nothing
@@ -622,21 +593,7 @@ impl<P: DoorState> Broker<P> {
         queues.sessions[slot].sweep_at_ms = earliest_ms;
         self.detach_groups(slot);
         self.give_back(given_back);
-        let session = &mut self.queues.sessions[slot];
-        match (&mut session.will, will) {
-            (None, _) => {}
-            // [MQTT-3.14.4-3] [MQTT-3.1.2-10]
-            (Some(_), WillFate::Discard) => {
-                self.take_will(slot);
-                self.tell_will(slot);
-            }
-            (Some(will), WillFate::Publish) if will.delay_s > 0 => {
-                will.due_ms = now_ms + u64::from(will.delay_s) * 1000;
-                will.given_until_ms = will.given_until_ms.map(|_| now_ms + GIVEN_MS);
-                self.store_will(slot);
-            }
-            (Some(_), WillFate::Publish) => self.publish_will(now_ms, slot),
-        }
+        self.connection_ended(now_ms, slot, will);
     }
 
     /// Sees to a session whose consumer is gone, where no other has come.
@@ -688,6 +645,10 @@ impl<P: DoorState> Broker<P> {
                 slot,
                 generation,
             };
+            if !self.queues.changes.is_empty() && !self.is_in_cluster() {
+                // Another shard may have a session of the name from here on, with records.
+                self.append_changes();
+            }
             if self.directory.unregister(&session.client_id, owner) && self.is_in_cluster() {
                 let client_id = Arc::clone(&session.client_id);
                 self.note(Ownership::Release { client_id });
@@ -751,43 +712,6 @@ impl<P: DoorState> Broker<P> {
                 }
                 log.release_id(subscriber);
             });
-        }
-    }
-
-    /// Takes a session's will out without publishing it.
-    pub(super) fn take_will(&mut self, slot: u32) -> Option<Box<SessionWill>> {
-        let session = &mut self.queues.sessions[slot];
-        let will = session.will.take()?;
-        if will.is_stored {
-            let change = records::remove(Kind::Will, &session.client_id, &[]);
-            self.queues.changes.push(change);
-        }
-        self.directory.remove_will(will.message.body_bytes());
-        Some(will)
-    }
-
-    /// Publishes a session's will, if it has one. [MQTT-3.1.2-14] [MQTT-3.1.2-15]
-    ///
-    /// Not where its owner may not publish to its topic any more.
-    pub(super) fn publish_will(&mut self, now_ms: u64, slot: u32) {
-        let is_allowed = self.may_publish_will(now_ms, slot);
-        if let Some(will) = self.take_will(slot) {
-            if !is_allowed {
-                return (self.queues).lose(slot, Some(&will.message), LossReason::Forbidden);
-            }
-            if self.is_in_cluster() {
-                let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
-                let body_bytes = will.message.body_bytes();
-                let will = encode_will(&will);
-                self.count_due_will(&will, body_bytes);
-                return self.note(Ownership::PublishWill { client_id, will });
-            }
-            let expires_at_ms = will
-                .expiry_s
-                .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
-            self.queues.counters.wills_published += 1;
-            let message = will.message.republished(now_ms, expires_at_ms);
-            self.route(now_ms, message, true, &mut Beside::default());
         }
     }
 }

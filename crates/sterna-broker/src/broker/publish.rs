@@ -8,6 +8,7 @@ use super::companions::Beside;
 use crate::api::{CompanionRecord, DoorState, Publication, PublishRefusal, Retention, Routed};
 use crate::directory::Appends;
 use crate::fill::Fill;
+use crate::filter::is_of_broker;
 use crate::index::Answer;
 use crate::message::Message;
 use crate::peers::retained_to;
@@ -266,7 +267,7 @@ impl<P: DoorState> Broker<P> {
     /// Whether a topic's retained message outlives the process. The broker's messages about itself do not: it
     /// publishes them again after its start.
     fn keeps_retained(&self, topic: &str) -> bool {
-        self.queues.is_durable && self.peers.is_none() && !topic.starts_with("$SYS/")
+        self.keeps_of_node() && !is_of_broker(topic)
     }
 
     /// The record that a topic has no retained message any more.

@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::Broker;
 use super::branches::RootTold;
-use super::rights::GIVEN_MS;
 use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::cursor::{Cursor, Past, Reader};
@@ -19,14 +18,14 @@ use crate::limits::Limits;
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Phase};
 use crate::owned::Ownership;
-use crate::owned::terms_of;
 use crate::queues::Queues;
 use crate::records::{
-    self, Fields, HIGHEST_PLACE, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
+    self, HIGHEST_PLACE, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
 };
 use crate::route::{Context, topics_of_shared};
-use crate::session::{BrokerSession, NEVER_MS, SessionWill, State, Subscription};
+use crate::session::{BrokerSession, NEVER_MS, State, Subscription};
 use crate::store::{Change, ReadRequest, Record, Share};
+use crate::will::WillRecord;
 
 /// Messages that are read at once for a restored queue.
 const READ_MESSAGES: usize = 1_024;
@@ -54,7 +53,7 @@ struct StoredSession {
     owned: Vec<StoredOwned>,
     rounds: u64,
     records: Vec<Record>,
-    will: Option<Box<SessionWill>>,
+    will: Option<WillRecord>,
 }
 
 /// A delivery that is a session's alone, as its record has it.
@@ -156,21 +155,7 @@ impl StoredSession {
                 self.rounds = Some(rounds).filter(|&rounds| rounds <= HIGHEST_PLACE)?;
             }
             Kind::Door => self.records.push((rest.into(), value.into())),
-            Kind::Will => {
-                let mut fields = Fields::new(value);
-                let due_ms = fields.number()?;
-                let (expiry_s, is_given) = terms_of(&mut fields)?;
-                let message = message(fields.rest())?;
-                self.will = Some(Box::new(SessionWill {
-                    due_ms,
-                    expiry_s,
-                    given_until_ms: is_given
-                        .then(|| message.published_ms().saturating_add(GIVEN_MS)),
-                    delay_s: 0,
-                    message,
-                    is_stored: true,
-                }));
-            }
+            Kind::Will => self.will = Some(WillRecord::decode(value)?),
             Kind::Group | Kind::Retained | Kind::Node | Kind::Shared => {}
         }
         Some(())
@@ -180,10 +165,10 @@ impl StoredSession {
 impl StoredSession {
     /// The removal of all its records.
     fn removal(&self, name: &str) -> Vec<Change> {
-        let mut keys: Vec<(Kind, Box<[u8]>)> =
-            [Kind::Session, Kind::Cursor, Kind::Will, Kind::Rounds]
-                .map(|kind| (kind, Box::default()))
-                .into();
+        let mut keys: Vec<(Kind, Box<[u8]>)> = [Kind::Session, Kind::Cursor, Kind::Rounds]
+            .map(|kind| (kind, Box::default()))
+            .into();
+        keys.extend(self.will.iter().map(|_| (Kind::Will, Box::default())));
         let subscriptions = self.subscriptions.iter();
         keys.extend(
             subscriptions.map(|(filter, _)| (Kind::Subscription, filter.as_bytes().into())),
@@ -258,12 +243,16 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         client_id: &str,
-        stored: StoredSession,
+        mut stored: StoredSession,
         limits: &Limits,
     ) -> bool {
         let record = stored.session.as_ref();
         let Some(record) = record.filter(|record| record.expiry_s > 0).cloned() else {
+            let will = (stored.will.take()).filter(|_| self.keeps_of_node());
             self.remove_stored(client_id, &stored);
+            if let Some(will) = will {
+                self.restore_lone_will(now_ms, client_id, will);
+            }
             return false;
         };
         let slot = self.queues.sessions.vacant_slot();
@@ -361,14 +350,8 @@ impl<P: DoorState> Broker<P> {
             rare.kept = stored.records.iter().map(|(key, _)| key.clone()).collect();
             rare.restored = stored.records;
         }
-        if let Some(mut will) = stored.will
-            && self.queues.sessions[slot].will.is_none()
-            && (self.directory).add_will(will.message.body_bytes(), Admission::Restored)
-        {
-            // Dated when the delay began.
-            let delay_ms = will.due_ms.saturating_sub(will.message.published_ms());
-            will.due_ms = will.due_ms.min(now_ms + delay_ms);
-            self.queues.sessions[slot].will = Some(will);
+        if let Some(will) = stored.will {
+            self.restore_will(now_ms, slot, will);
         }
     }
 

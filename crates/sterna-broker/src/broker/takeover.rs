@@ -106,6 +106,7 @@ impl<P: DoorState> Broker<P> {
                 }
             }
         } else {
+            self.take_orphaned_will(slot);
             self.end_session(now_ms, slot, true);
         }
         self.next_fence = self.next_fence.wrapping_add(1);
@@ -225,12 +226,14 @@ impl<P: DoorState> Broker<P> {
         // A shard that claimed it and whose client is gone again has never had a session. If none came,
         // there is none to pass on, and the next is told so.
         let ends = discard || !present || !self.is_admitted(slot);
+        let keeps_wills = self.keeps_of_node();
         let session = &mut self.queues.sessions[slot];
         debug_assert!(
             session.consumer().is_none() || !discard,
             "a discarded session has no consumer"
         );
-        let is_kept_anew = session.is_connected() && session.expiry_s > 0 && !session.is_stored;
+        let is_kept = session.expiry_s > 0 || (session.will.is_some() && keeps_wills);
+        let is_kept_anew = session.is_connected() && is_kept && !session.is_stored;
         if is_kept_anew && self.lacks_room() {
             self.evict_claimer(slot, true, EvictReason::StoreFull);
             self.end_session(now_ms, slot, true);

@@ -72,6 +72,9 @@ impl<P: DoorState> Broker<P> {
         let session = &self.queues.sessions[slot];
         // [MQTT-4.1.0-2] The will is published with the end if it wasn't before.
         if session.expires_at_ms <= now_ms {
+            if self.will_goes_first(now_ms, slot) {
+                return self.queues.set_session_timer(slot);
+            }
             self.queues.counters.sessions_expired += 1;
             self.end_session(now_ms, slot, true);
             return;

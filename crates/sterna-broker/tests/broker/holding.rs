@@ -375,6 +375,7 @@ fn wills_of_many_clients_that_go_at_once_find_room_beyond_the_limit() {
                 let message = message("t", &number.to_string(), Qos::AtLeastOnce, false);
                 let will = Will {
                     is_given: false,
+                    is_unproved: false,
                     message,
                     delay_s: 0,
                     expiry_s: None,

@@ -57,6 +57,7 @@ fn records_of(node: &mut Cluster, client_id: &str) -> Vec<Record> {
 fn will() -> Will {
     Will {
         is_given: false,
+        is_unproved: false,
         message: message("will", "gone", Qos::AtLeastOnce, false),
         delay_s: 0,
         expiry_s: Some(60),
@@ -393,6 +394,7 @@ fn a_will_that_is_delayed_waits_on_the_node_that_adopts_its_session() {
     let mut node = durable();
     let delayed = Will {
         is_given: false,
+        is_unproved: false,
         delay_s: 30,
         ..will()
     };

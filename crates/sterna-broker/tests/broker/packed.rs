@@ -68,6 +68,7 @@ fn an_opening_that_takes_nothing_is_known() {
             delay_s: 3_600,
             expiry_s: None,
             is_given: false,
+            is_unproved: false,
         };
         let willed = cluster.open_with(0, "willed", false, 3_600, Some(delayed));
         let takes_nothing = |cluster: &mut Cluster, shard, name, clean_start, expiry_s| {
@@ -181,6 +182,7 @@ fn the_will_of_a_packed_session_is_published_when_it_is_due_or_not_if_its_client
         cluster.subscribe(watcher, "will", qos(Qos::AtLeastOnce));
         let will = Will {
             is_given: false,
+            is_unproved: false,
             message: message("will", "gone", Qos::AtLeastOnce, false),
             delay_s: 600,
             expiry_s: None,

@@ -81,6 +81,7 @@ fn limits_that_were_lowered_end_nothing() {
     for name in ["a", "b", "c"] {
         let will = Will {
             is_given: false,
+            is_unproved: false,
             message: message(&format!("will/{name}"), "gone", Qos::AtLeastOnce, false),
             delay_s: 60,
             expiry_s: None,
@@ -427,6 +428,7 @@ fn given_rights_of_a_will_outlive_a_restart_for_their_day() {
             delay_s,
             expiry_s,
             is_given,
+            is_unproved: false,
         };
         let client = cluster.open_with(0, name, false, NEVER_EXPIRES_S, Some(will));
         cluster.close(client, Close::LOST);
@@ -445,4 +447,84 @@ fn given_rights_of_a_will_outlive_a_restart_for_their_day() {
     assert_eq!(cluster.broker(0).counters().dropped_forbidden, 2, "late");
     assert_eq!(cluster.drain(reader), [""; 0]);
     assert_eq!(cluster.directory.will_bytes(), 0, "none is left");
+}
+
+/// The name of a client belongs to its user while its will waits, as that of a session does. The will goes with its
+/// user, if that is gone.
+#[test]
+fn a_will_that_waits_for_its_client_is_its_users() {
+    let with_will = |cluster: &mut Cluster, shard, user| {
+        let request = OpenSession {
+            client_id: "device",
+            user,
+            clean_start: true,
+            expiry_s: 0,
+            consumer: ConsumerId(7),
+            will: Some(Will {
+                message: message("will", "gone", Qos::AtLeastOnce, false),
+                delay_s: 0,
+                expiry_s: None,
+                is_given: false,
+                is_unproved: false,
+            }),
+            on_demand: false,
+            selector: None,
+        };
+        let opened = cluster.broker(shard).open(NOW_MS, request);
+        cluster.collect(shard);
+        cluster.run();
+        opened.map(|_| ())
+    };
+    for is_admitted in [true, false] {
+        let store = MemoryStore::new();
+        let mut cluster = restarted(1, Limits::default(), &store);
+        assert_eq!(with_will(&mut cluster, 0, Some("ann")), Ok(()));
+        drop(cluster);
+        let mut cluster = restarted(2, Limits::default(), &store);
+        let reader = cluster.open(0, "reader");
+        cluster.subscribe(reader, "will", qos(Qos::AtLeastOnce));
+        for shard in 0..2 {
+            let refused = Err(OpenError::OtherUser);
+            assert_eq!(with_will(&mut cluster, shard, Some("bob")), refused);
+            assert_eq!(with_will(&mut cluster, shard, None), refused);
+        }
+        if !is_admitted {
+            for shard in 0..2 {
+                let broker = cluster.broker(shard);
+                broker.set_rights(Arc::new(Nobody));
+                broker.end_unadmitted(NOW_MS);
+            }
+        }
+        cluster.pass(30_000);
+        let expected = if is_admitted { &["gone"][..] } else { &[] };
+        assert_eq!(cluster.drain(reader), expected);
+        cluster.pass(1);
+        assert_eq!(store.counts().1, 0, "no record of it is left");
+        for shard in 0..2 {
+            cluster.broker(shard).set_rights(Arc::new(Giving));
+        }
+        assert_eq!(with_will(&mut cluster, 1, Some("bob")), Ok(()));
+    }
+}
+
+/// Rules of which no user is left.
+#[derive(Debug)]
+struct Nobody;
+
+impl Rights for Nobody {
+    fn admits(&self, holder: Holder<'_>) -> bool {
+        holder.client_id == "reader"
+    }
+
+    fn reads(&self, _: Holder<'_>, _: &str, _: Option<&str>) -> Right {
+        Right::Everything
+    }
+
+    fn receives(&self, _: Holder<'_>, _: &str) -> bool {
+        true
+    }
+
+    fn publishes(&self, _: Holder<'_>, _: &Message) -> bool {
+        true
+    }
 }

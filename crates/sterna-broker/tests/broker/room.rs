@@ -214,6 +214,7 @@ fn without_room_a_delayed_will_is_not_kept_and_published_all_the_same() {
     cluster.subscribe(watcher, "will", qos(Qos::AtLeastOnce));
     let will = Will {
         is_given: false,
+        is_unproved: false,
         message: message("will", "gone", Qos::AtLeastOnce, false),
         delay_s: 10,
         expiry_s: None,

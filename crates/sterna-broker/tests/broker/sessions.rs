@@ -310,6 +310,7 @@ fn a_session_belongs_to_its_user() {
         let mut cluster = Cluster::new(2);
         let will = |topic| Will {
             is_given: false,
+            is_unproved: false,
             message: message(topic, "gone", Qos::AtLeastOnce, false),
             delay_s: 0,
             expiry_s: None,

@@ -251,6 +251,7 @@ fn wills_across_shards_follow_the_same_rules() {
         let message = message("will", "gone", Qos::AtLeastOnce, false);
         Some(Will {
             is_given: false,
+            is_unproved: false,
             message,
             delay_s,
             expiry_s: None,

@@ -8,6 +8,7 @@ fn will(delay_s: u32, retain: bool) -> Will {
     let message = message("will", "gone", Qos::AtLeastOnce, retain);
     Will {
         is_given: false,
+        is_unproved: false,
         message,
         delay_s,
         expiry_s: None,
@@ -148,6 +149,7 @@ fn wills_are_checked_and_limited_at_the_opening() {
             consumer: sterna_broker::ConsumerId(1),
             will: Some(Will {
                 is_given: false,
+                is_unproved: false,
                 message,
                 delay_s: 0,
                 expiry_s: None,

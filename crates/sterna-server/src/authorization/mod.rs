@@ -39,8 +39,6 @@ use crate::config::{ActionName, Authorization, Durability, Effect, Limit, Rule};
 const SERVER_TOPICS: &str = "$SYS/";
 /// Topics about single clients.
 const CLIENT_TOPICS: &str = "$SYS/sterna/#";
-/// Where bridges of Mosquitto tell whether they are connected.
-const BRIDGE_STATES: &str = "$SYS/broker/connection/+/state";
 
 /// A client as the rules see it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -277,7 +275,7 @@ impl Rules {
         topic: &str,
         kind: MessageKind,
     ) -> (Reading, By<'a>) {
-        if topic.starts_with(SERVER_TOPICS) && !sterna_topic::matches(BRIDGE_STATES, topic) {
+        if sterna_broker::is_of_broker(topic) {
             return (Reading::Refused, By::Server);
         }
         let own = subject.standing.map_or(&[][..], |own| &own.publish);

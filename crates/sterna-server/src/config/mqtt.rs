@@ -52,8 +52,10 @@ settings! {
         reload maximum_list_entries: u32 = 1024;
         /// Whether QUIC datagrams carry messages of QoS 0, both ways, for clients that ask.
         restart datagrams: bool = true;
-        /// Whether the wills of connected clients are due when the broker stops. Otherwise they are dropped, since
-        /// their clients come back; wills that are delayed already are kept. With `store.enabled = false` they are due.
-        reload wills_at_shutdown: bool = false;
+        /// Time from the start of the broker to the earliest publication of the wills of clients that were connected when
+        /// it stopped or was killed. A longer delay of a will counts instead. A client that returns within the time takes
+        /// its will with it. 0: such wills are published at the start, after their own delay. With `store.enabled = false`
+        /// wills are published when the broker stops.
+        restart will_grace_ms: u32 = 30_000;
     }
 }

@@ -195,6 +195,7 @@ fn convert_will(
         delay_s: will.properties.will_delay_s(),
         expiry_s: will.properties.message_expiry_s(),
         is_given: false,
+        is_unproved: false,
     })
 }
 

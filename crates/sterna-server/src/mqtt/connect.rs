@@ -21,7 +21,7 @@ use crate::audit::Login;
 use crate::authorization::{MessageKind, Subject};
 use crate::config::{ActionName, Protocol};
 use crate::context::Context;
-use crate::door::TooManyConnections;
+use crate::door::{Early, TooManyConnections};
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge};
 use crate::memory::Stage;
@@ -351,6 +351,16 @@ impl Door {
         }
     }
 
+    /// Keeps the will of a client that was let in before it could be no replay.
+    pub(super) fn keep_will(cx: &mut Context<'_>, client: &Client) {
+        let session = match &client.state {
+            State::Opening(opening) => opening.0,
+            State::Opened(session) | State::Live(session) => *session,
+            _ => return,
+        };
+        cx.broker.keep_will(cx.now_ms, session);
+    }
+
     /// The same for a client that no ban keeps out, and that may have waited for the webhook.
     fn admit_asked(
         &mut self,
@@ -415,7 +425,10 @@ impl Door {
                 return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
         }
-        let will = admission.will.take();
+        let mut will = admission.will.take();
+        if let Some(will) = &mut will {
+            will.is_unproved = client.early != Early::Over;
+        }
         client.is_bound = admission.expiry_s > 0;
         let (opened, token) = cx.appended(|cx| {
             cx.open(OpenSession {

@@ -178,10 +178,10 @@ impl Door {
             server_reference,
         };
         client.engine.disconnect(reason, &refuse, &mut self.out);
-        if cx.policy.wills_at_shutdown {
+        if cx.policy.wills_end_with_broker {
             return Self::lost(cx, client);
         }
-        // Its session stays as it is, so that the next start finds it as after a crash; its will is dropped.
+        // Its session and its will stay as they are, so that the next start finds them as after a crash.
         client.held = ThinVec::new();
         client.promises.clear();
         client.state = State::Ended;

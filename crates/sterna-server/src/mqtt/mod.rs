@@ -299,6 +299,7 @@ impl Door {
         self.with_client(cx, connection, |door, cx, client| {
             if client.early != Early::Over {
                 door.service.repetitions.confirmed((cx.shard, client.id));
+                Self::keep_will(cx, client);
             }
             client.early = Early::Over;
             door.count_login(cx, client);

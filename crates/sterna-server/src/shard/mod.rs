@@ -606,6 +606,8 @@ impl Handler for Shard {
                 Mail::Drain => self.admin.service.is_draining = true,
                 Mail::Stop if self.stopping == Stopping::No => {
                     self.stopping = Stopping::Draining(now_ms + self.policy.drain_ms);
+                    // A client that goes now may have said goodbye, which is not read any more.
+                    self.broker.leave_wills();
                     let mut doors = self.doors(net);
                     doors.mqtt.stop_reading(&mut doors.cx);
                     doors.amqp.stop_reading(&mut doors.cx);

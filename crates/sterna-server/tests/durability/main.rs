@@ -23,3 +23,4 @@ mod near_full;
 mod page;
 mod restart;
 mod store;
+mod wills;

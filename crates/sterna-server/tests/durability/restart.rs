@@ -263,30 +263,41 @@ const WILL: Will<'static> = Will {
     properties: PublishProperties::EMPTY,
 };
 
-/// A watcher of wills that is away, and a client with a will; then the broker stops and starts.
-fn restarted_with_will(config: &Config) -> (Held, Broker) {
-    let store = Held::new();
-    let mut broker = store.broker(config, 1);
-    let (watcher, _) = connect(&mut broker, "watcher", None);
-    broker.subscribe(watcher, V5, "will", QoS::AtLeastOnce);
-    broker.cut(watcher);
-    let (mortal, _) = connect(&mut broker, "mortal", Some(WILL));
-    broker.stop();
-    assert_eq!(broker.told(mortal, V5), ["DISCONNECT Server shutting down"]);
-    assert!(broker.finished());
-    drop(broker);
-    let broker = store.broker(config, 1);
-    (store, broker)
-}
-
+/// What a bridge of Mosquitto retains below `$SYS/` is a client's word, and is kept as such.
 #[test]
-fn a_restart_publishes_no_wills() {
-    let (_store, mut broker) = restarted_with_will(&config());
-    broker.advance(10_000);
-    let (_, told) = connect(&mut broker, "watcher", None);
-    assert_eq!(told, ["CONNACK Success present"]);
-    let (_mortal, told) = connect(&mut broker, "mortal", Some(WILL));
-    assert_eq!(told, ["CONNACK Success present"]);
+fn the_state_of_a_bridge_is_kept() {
+    const STATE: &str = "$SYS/broker/connection/site-7/state";
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 2);
+    let state = |payload| {
+        Packet::Publish(Publish {
+            retain: true,
+            ..publish(STATE, payload, QoS::AtLeastOnce)
+        })
+    };
+    let retained = |broker: &mut Broker| {
+        let looker = broker.client(V5, "looker");
+        broker.subscribe_with(
+            looker,
+            V5,
+            "$SYS/broker/connection/#",
+            sterna_mqtt::packet::SubscribeOptions::new(QoS::AtMostOnce),
+            &[],
+        );
+        broker.told(looker, V5).split_off(1)
+    };
+    let (bridge, _) = connect(&mut broker, "site-7", None);
+    broker.packet(bridge, V5, &state("1"));
+    drop(broker);
+    let mut broker = store.broker(&config(), 1);
+    let kept = [format!("PUBLISH0 retain {STATE}=1")];
+    assert_eq!(retained(&mut broker), kept);
+    // It is cleared as others are.
+    let (bridge, _) = connect(&mut broker, "site-7", None);
+    broker.packet(bridge, V5, &state(""));
+    drop(broker);
+    let mut broker = store.broker(&config(), 1);
+    assert_eq!(retained(&mut broker), [""; 0]);
 }
 
 /// One whose client was lost before is due when it was due.
@@ -317,15 +328,6 @@ fn a_will_that_is_delayed_survives_a_restart() {
     assert_eq!(broker.told(watcher, V5), ["PINGRESP"]);
     broker.advance(6_000);
     assert_eq!(broker.told(watcher, V5), ["PUBLISH1 will=gone"]);
-}
-
-#[test]
-fn wills_are_due_at_shutdown_where_that_is_set() {
-    let mut config = config();
-    config.mqtt.wills_at_shutdown = true;
-    let (_store, mut broker) = restarted_with_will(&config);
-    let (_, told) = connect(&mut broker, "watcher", None);
-    assert_eq!(told, ["CONNACK Success present", "PUBLISH1 will=gone"]);
 }
 
 fn begin(broker: &mut Broker, container: &str) -> (AmqpClient, SessionId) {

@@ -54,6 +54,7 @@ impl Held {
     pub fn broker(&self, config: &Config, shards: usize) -> Broker {
         let limits = Limits {
             cursor_interval_ms: config.store.cursor_interval_ms,
+            will_grace_ms: u64::from(config.mqtt.will_grace_ms),
             ..Limits::default()
         };
         Broker::restored(config, shards, limits, || Box::new(self.clone()))
@@ -64,6 +65,11 @@ impl Held {
         let now = self.memory.appends();
         self.written.store(now, Ordering::Relaxed);
         self.synced.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether a shard waits for an append.
+    pub fn is_awaited(&self) -> bool {
+        (self.wish.iter()).any(|wish| wish.load(Ordering::Relaxed) != u64::MAX)
     }
 
     /// Everything so far is with the kernel.

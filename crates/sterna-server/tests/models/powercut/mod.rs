@@ -8,6 +8,7 @@ mod http;
 mod moves;
 mod mqtt;
 mod report;
+mod wills;
 mod world;
 
 use std::hash::{BuildHasher as _, Hasher as _};

@@ -114,7 +114,8 @@ pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
         ("reads-1", Version::V5, QoS::AtLeastOnce, "t/#"),
         ("reads-2", Version::V5, QoS::ExactlyOnce, "t/#"),
         ("reads311-2", Version::V311, QoS::ExactlyOnce, "t/#"),
-        ("reads-retained", Version::V5, QoS::AtLeastOnce, "r/#"),
+        ("reads-retained", Version::V5, QoS::AtLeastOnce, RETAINED),
+        ("reads-wills", Version::V5, QoS::ExactlyOnce, "w/#"),
         ("fickle", Version::V5, QoS::ExactlyOnce, "t/mqtt-1"),
         ("lags-1", Version::V5, QoS::AtLeastOnce, "t/#"),
         ("lags-2", Version::V5, QoS::ExactlyOnce, "t/#"),
@@ -159,9 +160,14 @@ pub fn retainer(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
 
 /// What is retained.
 pub fn retained(broker: &mut Broker) -> Option<Vec<u8>> {
+    retained_of(broker, RETAINED)
+}
+
+/// The same of another topic.
+pub fn retained_of(broker: &mut Broker, topic: &str) -> Option<Vec<u8>> {
     let peer = broker.client(Version::V5, "looks");
     let options = SubscribeOptions::new(QoS::AtMostOnce);
-    broker.subscribe_with(peer, Version::V5, RETAINED, options, &[]);
+    broker.subscribe_with(peer, Version::V5, topic, options, &[]);
     let payloads = broker.packets(peer, Version::V5, |packet| match packet {
         Packet::Publish(publish) => Some(publish.payload.to_vec()),
         _ => None,

@@ -14,7 +14,7 @@ use sterna_store::{Engine, ShardStore};
 
 use crate::fixture::{Broker, everybodys};
 use crate::powercut::report::Outcome;
-use crate::powercut::{amqp, http, moves, mqtt};
+use crate::powercut::{amqp, http, moves, mqtt, wills};
 
 /// Time within which the store syncs where it does so by an interval, in milliseconds.
 const SYNC_INTERVAL_MS: u64 = 10;
@@ -184,6 +184,7 @@ impl World {
         http::enter(&mut ledger, &mut actors);
         moves::enter(&mut actors);
         mqtt::retainer(&mut ledger, &mut actors);
+        wills::enter(&mut ledger, &mut actors);
         Self {
             settings: settings.clone(),
             config,
@@ -217,6 +218,8 @@ impl World {
             survey_interval_ms: 20,
             // Readers fall behind soon.
             queued_messages: 20,
+            // Some clients are back by then, and some are not.
+            will_grace_ms: self.random.below(200),
             ..Limits::default()
         };
         let failure = Arc::new(OnceLock::new());

@@ -1,0 +1,251 @@
+//! Wills: when they are kept, when they are due, and when they go.
+//!
+//! A will is kept with its CONNECT, so it outlives the broker. A connection that was open when the broker ended counts as
+//! lost from the next start on. Its will is *orphaned*: it is due after its delay, or after
+//! [`Limits::will_grace_ms`](crate::Limits::will_grace_ms) where that is longer, also where its session has ended by
+//! then. A client that returns before takes it away.
+
+use std::sync::Arc;
+
+use super::Broker;
+use super::companions::Beside;
+use super::rights::GIVEN_MS;
+use crate::api::{DoorState, SessionKey, Will, WillFate};
+use crate::directory::{Admission, Claimed, Owner};
+use crate::losses::LossReason;
+use crate::message::Origin;
+use crate::owned::{Ownership, encode_will};
+use crate::records::{self, Kind};
+use crate::session::{BrokerSession, NEVER_MS, State};
+use crate::will::{SessionWill, Wait, WillRecord};
+
+/// The will of a connection that begins, from a client with this origin.
+pub(super) fn new_will(will: Will, origin: Origin) -> SessionWill {
+    SessionWill {
+        message: will.message.with_origin(origin),
+        delay_s: will.delay_s,
+        expiry_s: will.expiry_s,
+        given_until_ms: will.is_given.then_some(NEVER_MS),
+        due_ms: NEVER_MS,
+        is_stored: false,
+        is_unproved: will.is_unproved,
+        is_orphaned: false,
+    }
+}
+
+impl<P: DoorState> Broker<P> {
+    /// Keeps the will of a client that can be no replay any more ([`Will::is_unproved`]).
+    pub fn keep_will(&mut self, now_ms: u64, session: SessionKey) {
+        let Some(known) = self.queues.attended_mut(session) else {
+            return;
+        };
+        if let Some(will) = &mut known.will {
+            will.is_unproved = false;
+        }
+        // One that is on its way here is kept when it is here.
+        if known.state == State::Active {
+            self.store_will(session.slot, Wait::Connection);
+            self.finish(now_ms);
+        }
+    }
+
+    /// From now on the kept wills of connections that end stay in the store: the process stops, and the next one
+    /// publishes them, where their clients do not return before.
+    pub const fn leave_wills(&mut self) {
+        self.leaves_wills = true;
+    }
+
+    /// Gathers the record of a session's will, if it has one. In a cluster other nodes know the wills of connections
+    /// that are open, and there is none.
+    pub(super) fn store_will(&mut self, slot: u32, wait: Wait) {
+        let is_open = wait == Wait::Connection;
+        let keeps = if is_open {
+            self.keeps_of_node()
+        } else {
+            !self.lacks_room() && self.queues.sessions[slot].is_stored
+        };
+        let session = &mut self.queues.sessions[slot];
+        let Some(will) = &mut session.will else {
+            return;
+        };
+        if will.is_unproved || !(keeps || will.is_stored) || (is_open && will.is_stored) {
+            return;
+        }
+        will.is_stored = true;
+        let user = self.directory.user_of(&session.client_id);
+        let value = will.record(wait, user.as_ref());
+        let change = records::put(Kind::Will, &session.client_id, &[], value);
+        self.queues.changes.push(change);
+    }
+
+    /// The connection of a session has ended: its will is due, waits, or is dropped.
+    pub(super) fn connection_ended(&mut self, now_ms: u64, slot: u32, fate: WillFate) {
+        let outlives = self.queues.sessions[slot].expiry_s > 0;
+        let Some(will) = &mut self.queues.sessions[slot].will else {
+            return;
+        };
+        match fate {
+            // [MQTT-3.14.4-3] [MQTT-3.1.2-10]
+            WillFate::Discard => {
+                self.take_will(slot);
+                self.tell_will(slot);
+            }
+            WillFate::Publish if self.leaves_wills && will.is_stored => self.leave_will(slot),
+            WillFate::Publish if will.delay_s > 0 => {
+                will.due_ms = now_ms + will.delay_ms();
+                will.given_until_ms = will.given_until_ms.map(|_| now_ms + GIVEN_MS);
+                let wait = Wait::Lost(will.due_ms);
+                // Otherwise it is published at once, with the end of the session.
+                if outlives {
+                    self.store_will(slot, wait);
+                }
+            }
+            WillFate::Publish => self.publish_will(now_ms, slot),
+        }
+    }
+
+    /// Forgets a session's will, and leaves its record to the next start.
+    fn leave_will(&mut self, slot: u32) {
+        if let Some(will) = self.queues.sessions[slot].will.take() {
+            self.directory.remove_will(will.message.body_bytes());
+        }
+    }
+
+    /// Takes a session's will out without publishing it.
+    pub(super) fn take_will(&mut self, slot: u32) -> Option<Box<SessionWill>> {
+        let session = &mut self.queues.sessions[slot];
+        let will = session.will.take()?;
+        if will.is_stored {
+            let change = records::remove(Kind::Will, &session.client_id, &[]);
+            self.queues.changes.push(change);
+        }
+        self.directory.remove_will(will.message.body_bytes());
+        Some(will)
+    }
+
+    /// Takes a session's will out where its connection ended with the broker: its client has returned.
+    /// [MQTT-3.1.3-9]
+    pub(super) fn take_orphaned_will(&mut self, slot: u32) {
+        let will = self.queues.sessions[slot].will.as_ref();
+        if will.is_some_and(|will| will.is_orphaned) {
+            self.take_will(slot);
+        }
+    }
+
+    /// Publishes a session's will, if it has one. [MQTT-3.1.2-14] [MQTT-3.1.2-15]
+    ///
+    /// Not where its owner may not publish to its topic any more.
+    pub(super) fn publish_will(&mut self, now_ms: u64, slot: u32) {
+        let is_allowed = self.may_publish_will(now_ms, slot);
+        if let Some(will) = self.take_will(slot) {
+            if !is_allowed {
+                return (self.queues).lose(slot, Some(&will.message), LossReason::Forbidden);
+            }
+            if self.is_in_cluster() {
+                let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
+                let body_bytes = will.message.body_bytes();
+                let will = encode_will(&will);
+                self.count_due_will(&will, body_bytes);
+                return self.note(Ownership::PublishWill { client_id, will });
+            }
+            let expires_at_ms = will
+                .expiry_s
+                .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
+            self.queues.counters.wills_published += 1;
+            let message = will.message.republished(now_ms, expires_at_ms);
+            self.route(now_ms, message, true, &mut Beside::default());
+        }
+    }
+
+    /// Sees to the will of a session whose time is over. Returns whether the session ends later: its will waits on, or
+    /// has just been published. In the latter case the letters with the will leave before another shard may have a client
+    /// of that name.
+    pub(super) fn will_goes_first(&mut self, now_ms: u64, slot: u32) -> bool {
+        let Some(will) = &self.queues.sessions[slot].will else {
+            return false;
+        };
+        let due_ms = will.due_ms;
+        if will.is_orphaned && due_ms > now_ms {
+            // It waits for its client alone.
+            self.queues.counters.sessions_expired += 1;
+            self.drop_state(slot);
+            let session = &mut self.queues.sessions[slot];
+            session.expiry_s = 0;
+            session.expires_at_ms = due_ms;
+            session.sweep_at_ms = NEVER_MS;
+            return true;
+        }
+        self.publish_will(now_ms, slot);
+        self.queues.sessions[slot].expires_at_ms = now_ms + 1;
+        true
+    }
+
+    /// Gives a restored session that is away its will.
+    pub(super) fn restore_will(&mut self, now_ms: u64, slot: u32, record: WillRecord) {
+        let session = &self.queues.sessions[slot];
+        if session.will.is_some()
+            || !(self.directory).add_will(record.message.body_bytes(), Admission::Restored)
+        {
+            return;
+        }
+        let delay_ms = u64::from(record.delay_s) * 1_000;
+        let latest_ms = now_ms + delay_ms;
+        let grace_ms = now_ms + self.queues.limits.will_grace_ms;
+        let due_ms = match record.wait {
+            // The session's end may come before the end of the delay, and the client has its time in any case.
+            Wait::Connection => latest_ms.min(session.expires_at_ms).max(grace_ms),
+            // Not later than that after the start, also if the clock was set back.
+            Wait::Lost(due_ms) => due_ms.min(latest_ms),
+            Wait::Orphaned(due_ms) => due_ms.min(latest_ms).max(grace_ms),
+        };
+        let began_ms = match record.wait {
+            Wait::Connection => now_ms,
+            Wait::Lost(due_ms) | Wait::Orphaned(due_ms) => due_ms.saturating_sub(delay_ms),
+        };
+        let will = SessionWill {
+            message: record.message,
+            delay_s: record.delay_s,
+            expiry_s: record.expiry_s,
+            given_until_ms: record.is_given.then(|| began_ms.saturating_add(GIVEN_MS)),
+            due_ms,
+            is_stored: true,
+            is_unproved: false,
+            is_orphaned: !matches!(record.wait, Wait::Lost(_)),
+        };
+        self.queues.sessions[slot].will = Some(Box::new(will));
+        if record.wait == Wait::Connection && delay_ms > self.queues.limits.will_grace_ms {
+            // A shorter one waits anew after each start.
+            self.store_will(slot, Wait::Orphaned(due_ms));
+        }
+    }
+
+    /// Restores the will of a client whose session ended with the broker. It has a session's place until it is
+    /// published, or its client returns.
+    pub(super) fn restore_lone_will(&mut self, now_ms: u64, client_id: &str, record: WillRecord) {
+        let slot = self.queues.sessions.vacant_slot();
+        let generation = self.directory.next_opening();
+        let shard = self.shard;
+        let claimed = self.directory.claim(
+            client_id,
+            record.user.as_deref(),
+            shard,
+            (Admission::Restored, None),
+            || Owner {
+                shard,
+                slot,
+                generation,
+            },
+        );
+        // There twice, which no store has.
+        let Claimed::New { client_id, .. } = claimed else {
+            return;
+        };
+        let mut session = BrokerSession::new(client_id, generation, State::Active);
+        session.expires_at_ms = now_ms;
+        self.queues.sessions.insert(session);
+        self.restore_will(now_ms, slot, record);
+        let session = &mut self.queues.sessions[slot];
+        session.expires_at_ms = (session.will.as_ref()).map_or(now_ms, |will| will.due_ms);
+        self.queues.set_session_timer(slot);
+    }
+}
