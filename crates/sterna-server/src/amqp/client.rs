@@ -15,6 +15,7 @@ use sterna_net::{ConnectionId, StreamId};
 use super::acknowledge::Acknowledgement;
 use super::claims::Claim;
 use super::exact::ExactLink;
+use super::farewell::Farewell;
 use super::registry::LinkKey;
 use super::target::AttachingTarget;
 use super::transactions::Transactions;
@@ -40,6 +41,8 @@ pub(crate) struct Client {
     pub(super) finishing: Vec<StreamId>,
     /// Input that arrived while a decision was awaited, in order of arrival.
     pub(super) held: Vec<Held>,
+    /// Ends that wait until the client was told what came before.
+    pub(super) farewell: Farewell,
     /// The state of the client's early data.
     pub(super) early: Early,
     /// Whether an action of the client waits for the webhook.
@@ -312,7 +315,9 @@ impl Client {
     /// When the engine is due, or the client's right to be here ends.
     pub(super) fn next_ms(&self) -> Option<u64> {
         let until_ms = (self.identity.as_ref()).and_then(Identity::until_ms);
-        self.engine.deadline_ms().into_iter().chain(until_ms).min()
+        let ends_ms = self.farewell.deadline_ms();
+        let deadlines = [self.engine.deadline_ms(), until_ms, ends_ms];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Whether the client's right to be here has ended.
@@ -327,6 +332,7 @@ impl Client {
             && !self.asking.is_waiting()
             && !self.sips.is_waiting()
             && !self.is_unanswered(stream)
+            && !self.farewell.is_waiting_on(stream)
             && self.engine.accepts_input(Lane(stream.0))
     }
 
@@ -378,7 +384,8 @@ impl Client {
             || is_held_back
             || self.promises.is_full(cx)
             || self.asking.is_waiting()
-            || self.sips.is_waiting();
+            || self.sips.is_waiting()
+            || self.farewell.is_waiting();
         if is_full {
             cx.net.pause(self.id, true);
         } else if self.is_paced {

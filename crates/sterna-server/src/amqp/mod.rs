@@ -3,7 +3,7 @@
 //! `security.rs` decides which clients get in, and `early.rs` which frames need not wait for the handshake. `attach.rs` and `target.rs` decide where links lead. `incoming.rs`
 //! carries messages to the broker. `outgoing.rs` carries messages to the client, and its outcomes back.
 //! `transactions.rs` holds both until a discharge. `acknowledge.rs` sends answers whose effects are kept.
-//! `end.rs` ends links, sessions and connections. `exact.rs` remembers deliveries that are taken exactly once, and
+//! `end.rs` ends links, sessions and connections, and `farewell.rs` says how long a client's own ends wait. `exact.rs` remembers deliveries that are taken exactly once, and
 //! `departed.rs` for how long.
 //! `stealing.rs` ends links that come back elsewhere. `recovery.rs` goes on with deliveries that were sent
 //! before. `address.rs` reads addresses, `queues.rs` makes queues, and `registry.rs` is the state that all shards
@@ -19,6 +19,7 @@ mod departed;
 mod early;
 mod end;
 mod exact;
+mod farewell;
 mod incoming;
 mod outgoing;
 mod owners;
@@ -57,6 +58,7 @@ use crate::door::{
 use crate::policy::Policy;
 use acknowledge::Acknowledgement;
 use client::{Client, Links, State};
+use farewell::Farewell;
 
 pub(crate) use queues::anchor_of;
 pub use registry::Registry;
@@ -109,6 +111,7 @@ impl Service for Amqp {
             sessions: Vec::new(),
             finishing: Vec::new(),
             held: Vec::new(),
+            farewell: Farewell::default(),
             early: Early::Over,
             asking: Asking::default(),
             known_topics: KnownTopics::default(),
@@ -134,6 +137,7 @@ impl Service for Amqp {
 
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         let id = client.id;
+        Door::look_at_ends(cx, client);
         door.release(cx, client);
         door.write_accepted(cx, client);
         client.pace(cx, door.stopping);
@@ -214,6 +218,7 @@ impl Service for Amqp {
     }
 
     fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        door.end_at_once(cx, client);
         door.lost(cx, client);
     }
 
@@ -384,6 +389,7 @@ impl Door {
                             || unit.is_transfer()
                                 && (client.sips.must_wait(cx, Protocol::Amqp)
                                     || self.must_hold(cx, client, &unit))
+                            || self.must_be_last(cx, client, stream, &unit)
                     };
                     if waits {
                         let mut kept = BytesMut::new();
@@ -536,7 +542,8 @@ impl Door {
         let mut most = cx.policy.amqp.maximum_held_bytes as usize;
         let is_frame = client.asking.is_waiting()
             || client.sips.is_waiting()
-            || client.is_unanswered(held.stream());
+            || client.is_unanswered(held.stream())
+            || client.farewell.is_waiting_on(held.stream());
         client.held.push(held);
         if is_frame {
             // The waiting input is a whole frame.
@@ -559,7 +566,7 @@ impl Door {
     /// Handles the held input, if it can be handled now.
     fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let ready = |held: &Held| client.accepts(held.stream());
-        if !client.held.first().is_some_and(ready) {
+        if !client.held.iter().any(ready) {
             return;
         }
         cx.net.pause(client.id, false);

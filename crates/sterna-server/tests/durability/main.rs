@@ -6,6 +6,7 @@
 mod amqp;
 #[path = "../clients/amqp.rs"]
 mod amqp_client;
+mod amqp_ends;
 mod amqp_exact;
 mod behind;
 mod clock;
