@@ -6,7 +6,7 @@
 //! `end.rs` ends links, sessions and connections, and `farewell.rs` says how long a client's own ends wait. `exact.rs` remembers deliveries that are taken exactly once, and
 //! `departed.rs` for how long.
 //! `stealing.rs` ends links that come back elsewhere. `recovery.rs` goes on with deliveries that were sent
-//! before. `address.rs` reads addresses, `queues.rs` makes queues, and `registry.rs` is the state that all shards
+//! before. `address.rs` reads addresses, `queues.rs` makes queues, `nodes.rs` ends those that were made for links, and `registry.rs` is the state that all shards
 //! share.
 
 mod acknowledge;
@@ -21,6 +21,7 @@ mod end;
 mod exact;
 mod farewell;
 mod incoming;
+mod nodes;
 mod outgoing;
 mod owners;
 mod queue_reader;
@@ -87,6 +88,8 @@ pub(crate) struct Amqp {
     next_consumer: u64,
     /// Queues for whose sessions this shard has seen to.
     anchors: Cell<u64>,
+    /// Those of them that are connected sessions: of queues that are nodes of links.
+    held_anchors: Cell<u64>,
 }
 
 impl Service for Amqp {
@@ -123,6 +126,7 @@ impl Service for Amqp {
             targets: Links::default(),
             unanswered: Vec::new(),
             suspended: Vec::new(),
+            lingering: Vec::new(),
             transactions: transactions::Transactions::default(),
             traced: false,
             close_code: code::NO_ERROR,
@@ -319,14 +323,16 @@ impl Door {
             consumers: FxHashMap::default(),
             next_consumer: 0,
             anchors: Cell::new(0),
+            held_anchors: Cell::new(0),
         };
         Self::open_for(service, high_watermark_bytes)
     }
 
     /// Links that are connected sessions of the broker, and the clients themselves. These are the links on which
-    /// clients receive, and in a cluster also links on which they send exactly once.
+    /// clients receive, anchors of queues that are nodes of links, and in a cluster also links on which they send exactly once.
     pub(crate) fn links_and_clients(&self) -> (usize, usize) {
-        (self.service.consumers.len(), self.clients.len())
+        let anchors = self.service.held_anchors.get() as usize;
+        (self.service.consumers.len() + anchors, self.clients.len())
     }
 
     /// Bytes arrived.
@@ -624,6 +630,8 @@ const NUMBER_BITS: u32 = 30;
 
 /// The number of anchors, each of which is attended only while it is made.
 const ANCHOR: u64 = 1 << 60;
+/// The number of anchors that are attended as long as their queue is there.
+const HELD_ANCHOR: u64 = ANCHOR + 1;
 
 /// The broker's name for a link.
 const fn consumer_id(number: u64) -> ConsumerId {
@@ -681,7 +689,7 @@ mod tests {
 
     #[test]
     fn consumers_of_the_protocols_never_meet() {
-        for number in [0, 1, LINK - 1, LINK, 1 << 40, ANCHOR] {
+        for number in [0, 1, LINK - 1, LINK, 1 << 40, ANCHOR, HELD_ANCHOR] {
             assert_eq!(consumer_number(consumer_id(number)), Some(number));
         }
         // Slots of byte streams, and of QUIC: on the first socket, and on the last.

@@ -14,7 +14,7 @@ use sterna_amqp::messaging::{
 use sterna_amqp::performatives::{Open, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::sasl::Mechanism;
 use sterna_amqp::transactions::{Coordinator, Declare, Discharge, Request, TransactionalState};
-use sterna_amqp::types::{Encoded, Multiple, Value};
+use sterna_amqp::types::{Composite as _, Encoded, Multiple, Value};
 use sterna_amqp::{Connection, Event, Framer, Lane, LaneWriter, Limits};
 use sterna_net::{StreamId, TransportKind};
 
@@ -45,6 +45,8 @@ pub struct Answer {
     pub durable: TerminusDurability,
     pub filters: usize,
     pub refused: bool,
+    /// The whole answer.
+    pub attach: Encoded,
 }
 
 /// A message that came.
@@ -345,6 +347,9 @@ impl Client {
                         }),
                     )
                 };
+                let mut whole = BytesMut::new();
+                attach.encode(&mut whole);
+                let whole = Encoded::from_bytes(whole.freeze()).expect("an attach");
                 self.answers.insert(
                     link,
                     Answer {
@@ -353,6 +358,7 @@ impl Client {
                         durable,
                         filters,
                         refused,
+                        attach: whole,
                     },
                 );
             }

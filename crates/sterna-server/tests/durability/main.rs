@@ -8,6 +8,7 @@ mod amqp;
 mod amqp_client;
 mod amqp_ends;
 mod amqp_exact;
+mod amqp_nodes;
 mod behind;
 mod clock;
 mod exactly_once;

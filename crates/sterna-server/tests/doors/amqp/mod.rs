@@ -2,6 +2,7 @@
 
 mod limits;
 mod links;
+mod nodes;
 mod queues;
 mod security;
 mod stealing;
