@@ -118,6 +118,8 @@ pub struct Client {
     pub tap: Option<Vec<u8>>,
     pub answers: HashMap<LinkId, Answer>,
     pub open_properties: Option<Encoded>,
+    /// The broker's open.
+    pub open: Option<Encoded>,
     pub is_open: bool,
     /// Why the client's engine has given up.
     pub refusal: Option<&'static str>,
@@ -201,6 +203,7 @@ impl Client {
             tap: is_tapped.then(Vec::new),
             answers: HashMap::new(),
             open_properties: None,
+            open: None,
             is_open: false,
             refusal: None,
             next_stream: 4,
@@ -317,6 +320,9 @@ impl Client {
         match event {
             Event::Open(open) => {
                 self.is_open = true;
+                let mut whole = BytesMut::new();
+                open.encode(&mut whole);
+                self.open = Encoded::from_bytes(whole.freeze()).ok();
                 self.open_properties = open.properties.map(|map| Encoded::new(&Value::Map(map)));
             }
             Event::Attached { link, attach } => {

@@ -1,5 +1,6 @@
 //! The front door of AMQP, driven by hand: what a client asks for, what it gets, and what is refused.
 
+mod fields;
 mod limits;
 mod links;
 mod nodes;
