@@ -271,14 +271,15 @@ impl<P: DoorState> Broker<P> {
         Some(is_settled && group.waiting() == 0 && group.delayed_len() == 0)
     }
 
-    /// Whether other nodes of a cluster have readers of exactly this topic, as far as is known here.
+    /// Whether the cluster has readers of exactly this topic, as far as is known here. False where there is no cluster.
     #[must_use]
     pub fn is_wanted(&mut self, topic: &str) -> bool {
         if !self.is_in_cluster() {
             return false;
         }
         self.catch_up();
-        self.index.is_wanted(topic)
+        let here = self.index.subscribers(topic);
+        self.index.is_wanted(topic) || !here.sessions.is_empty() || !here.groups.is_empty()
     }
 
     /// Messages that wait in the queue of a shared subscription, in the order of their delivery. There are up to

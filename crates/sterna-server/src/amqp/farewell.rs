@@ -86,7 +86,12 @@ impl Door {
     /// and wait again where something is.
     pub(super) fn look_at_ends(cx: &Context<'_>, client: &mut Client) {
         let is_late = (client.farewell.until_ms).is_some_and(|until_ms| until_ms <= cx.now_ms);
-        if is_late || !client.promises.is_waiting() {
+        let is_told = !client.promises.is_waiting();
+        if is_told && client.held.is_empty() {
+            // The next one has its whole time again.
+            client.farewell.until_ms = None;
+        }
+        if is_late || is_told {
             client.farewell.on.clear();
         }
     }

@@ -136,6 +136,34 @@ fn an_end_waits_for_a_store_that_stands_still_as_long_as_a_drain_does() {
     }
 }
 
+/// A wait that was too long takes nothing from the next one.
+#[test]
+fn each_end_has_its_whole_time_again() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let _keeper = keeper(&mut broker);
+    let (mut client, session) = start(&mut broker, TransportKind::Tcp, "c");
+    let link = client.sender(&mut broker, session, "kept/a");
+    let other = client.sender(&mut broker, session, "kept/b");
+    store.hold();
+    client.send(&mut broker, link, 1, "m");
+    Way::Detach.go(&mut broker, &mut client, link);
+    broker.advance(config().network.shutdown_timeout_ms / 2);
+    client.turn(&mut broker);
+    assert!(Way::Detach.is_answered(&client));
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    client.happened.clear();
+    store.hold();
+    client.send(&mut broker, other, 2, "m");
+    Way::Detach.go(&mut broker, &mut client, other);
+    assert!(!Way::Detach.is_answered(&client));
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(outcomes_of(&client), 1);
+    assert!(Way::Detach.is_answered(&client));
+}
+
 /// All of it comes in one piece, and the answers come in this order.
 #[test]
 fn a_link_a_session_and_a_connection_that_end_together_wait_once() {
