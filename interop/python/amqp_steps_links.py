@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 
+from amqp_client import PATIENCE_S, AmqpError
 from amqp_step import PLAIN, QUIET_S, Step, equal, expect, step
 from amqp_values import message, payload, text
 
@@ -290,6 +292,50 @@ async def request_response(t: Step) -> None:
     await (await server.sender(back)).deliver(answer)
     got = await answers.accept()
     equal((payload(got), got["properties"]["correlation_id"]), (b"this", text("id-1")), "the answer")
+
+
+@step("dynamic-node-lifetime")
+async def dynamic_node_lifetime(t: Step) -> None:
+    other = await t.session()
+    for end in "detach", "end", "close":
+        client = await t.session()
+        answers = await client.receiver({"dynamic": True}, 10)
+        await (await other.sender(answers.address)).deliver(message(b"this"))
+        equal(payload(await answers.accept()), b"this", "the answer")
+        if end == "detach":
+            await answers.detach()
+        elif end == "end":
+            await client.finish()
+        else:
+            await client.connection.close()
+        # Nodes of a cluster hear of it a moment later.
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                sender = await other.sender(answers.address)
+            except AmqpError as why:
+                equal(why.condition, "amqp:not-found", "the refusal")
+                break
+            await sender.detach()
+            expect(time.monotonic() < deadline, "the node is still there")
+            await asyncio.sleep(0.05)
+
+
+@step("outcomes-before-the-end")
+async def outcomes_before_the_end(t: Step) -> None:
+    """A sender that sends much and ends at once hears what became of all of it."""
+    for end in "detach", "end", "close":
+        session = await t.session()
+        sender = await session.sender(t.queue())
+        sent = asyncio.create_task(sender.burst(100))
+        await asyncio.sleep(0)  # the driver gets it first
+        if end == "detach":
+            await sender.detach()
+        elif end == "end":
+            await session.finish()
+        else:
+            await session.connection.close()
+        await sent
 
 
 @step("durable-subscription")

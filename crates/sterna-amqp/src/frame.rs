@@ -5,7 +5,9 @@ use std::mem;
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use crate::DecodeError;
+use crate::performatives::Ending;
 use crate::security::ProtocolHeader;
+use crate::types::Value;
 
 /// Bytes of a frame header without an extension.
 pub const FRAME_HEADER_BYTES: usize = 8;
@@ -41,15 +43,22 @@ impl Unit<'_> {
     /// Whether it is a transfer.
     #[must_use]
     pub fn is_transfer(&self) -> bool {
+        (self.descriptor()).is_some_and(|descriptor| crate::performatives::is_transfer(&descriptor))
+    }
+
+    /// What the peer ends with it; `None` for a unit that ends nothing.
+    #[must_use]
+    pub fn end(&self) -> Option<Ending> {
+        Ending::of(&self.descriptor()?)
+    }
+
+    /// The descriptor of an AMQP frame's performative.
+    fn descriptor(&self) -> Option<Value<'_>> {
         match self {
-            Self::Header(_) => false,
-            Self::Frame(frame) => {
-                let mut reader = crate::types::Reader::new(frame.body);
-                frame.kind == TYPE_AMQP
-                    && reader
-                        .descriptor()
-                        .is_ok_and(|descriptor| crate::performatives::is_transfer(&descriptor))
+            Self::Frame(frame) if frame.kind == TYPE_AMQP => {
+                crate::types::Reader::new(frame.body).descriptor().ok()
             }
+            Self::Header(_) | Self::Frame(_) => None,
         }
     }
 }

@@ -119,6 +119,11 @@ impl GroupReader {
         }
     }
 
+    /// Whether each message is settled; those that wait in the log are not counted.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
     /// The message was read in the log. Returns how often its delivery has failed, and whether it was sent.
     pub(crate) fn unshelve(&mut self, position: u64) -> (u16, bool) {
         let attempts = self.unsettled.entry(position).or_default();

@@ -428,6 +428,11 @@ impl Index {
         subscribers
     }
 
+    /// Whether other nodes have readers of exactly this filter, which has no wildcard.
+    pub(crate) fn is_wanted(&self, filter: &str) -> bool {
+        self.wanted.has(filter)
+    }
+
     /// Begins to note which filters have readers. To be called while there are none.
     pub(crate) fn note_interest(&mut self) {
         self.own_interest = Some(Box::default());

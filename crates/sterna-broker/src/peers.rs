@@ -587,6 +587,11 @@ impl WantedIndex {
         self.exact.is_empty() && self.wild.len() == 0
     }
 
+    /// Whether a filter without a wildcard is wanted.
+    pub(crate) fn has(&self, filter: &str) -> bool {
+        self.exact.contains_key(filter)
+    }
+
     pub(crate) fn find(&self, topic: &str, scratch: &mut Scratch) -> Wanted {
         if stays(topic) {
             return Wanted::NOBODY;

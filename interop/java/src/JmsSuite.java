@@ -1,5 +1,7 @@
 import jakarta.jms.BytesMessage;
 import jakarta.jms.Connection;
+import jakarta.jms.Destination;
+import jakarta.jms.InvalidDestinationException;
 import jakarta.jms.JMSException;
 import jakarta.jms.MapMessage;
 import jakarta.jms.Message;
@@ -11,6 +13,7 @@ import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.StreamMessage;
 import jakarta.jms.TemporaryQueue;
+import jakarta.jms.TemporaryTopic;
 import jakarta.jms.TextMessage;
 import jakarta.jms.Topic;
 import java.util.ArrayList;
@@ -142,6 +145,9 @@ final class JmsSuite {
         step("transacted-receive", JmsSuite::transactedReceive);
         step("client-acknowledge-recover", JmsSuite::recover);
         step("request-response", JmsSuite::requestResponse);
+        step("temporary-queue-lifetime", JmsSuite::temporaryQueue);
+        step("temporary-topic-lifetime", JmsSuite::temporaryTopic);
+        step("temporary-queues-beyond-the-limit", JmsSuite::manyTemporaryQueues);
         step("anonymous-producer", JmsSuite::anonymousProducer);
         step("time-to-live", JmsSuite::timeToLive);
         step("asynchronous-send", JmsSuite::asynchronous);
@@ -441,6 +447,64 @@ final class JmsSuite {
         equal(got.getJMSCorrelationID(), question.getJMSMessageID(), "correlation id");
         answered.close();
         answers.delete();
+    }
+
+    /** Whether somebody else may send to a destination. */
+    private static boolean isThere(Step step, Destination destination) throws JMSException {
+        try {
+            step.session().createProducer(destination).close();
+            return true;
+        } catch (InvalidDestinationException gone) {
+            return false;
+        }
+    }
+
+    private static void temporaryQueue(Step step) throws Exception {
+        Connection owner = step.connect();
+        Session session = owner.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        TemporaryQueue deleted = session.createTemporaryQueue();
+        TemporaryQueue closed = session.createTemporaryQueue();
+        MessageConsumer consumer = session.createConsumer(deleted);
+        Session other = step.session();
+        other.createProducer(deleted).send(other.createTextMessage("x"));
+        equal(text(consumer), "x", "in a temporary queue");
+        consumer.close();
+        equal(isThere(step, deleted), true, "before it is deleted");
+        deleted.delete();
+        equal(isThere(step, deleted), false, "after it is deleted");
+        equal(isThere(step, closed), true, "before its connection ends");
+        owner.close();
+        equal(isThere(step, closed), false, "after its connection has ended");
+    }
+
+    private static void temporaryTopic(Step step) throws Exception {
+        Connection owner = step.connect();
+        Session session = owner.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        TemporaryTopic deleted = session.createTemporaryTopic();
+        TemporaryTopic closed = session.createTemporaryTopic();
+        MessageConsumer[] consumers = {session.createConsumer(deleted), session.createConsumer(deleted)};
+        Session other = step.session();
+        other.createProducer(deleted).send(other.createTextMessage("x"));
+        for (MessageConsumer consumer : consumers) {
+            equal(text(consumer), "x", "of a temporary topic");
+            consumer.close();
+        }
+        equal(isThere(step, deleted), true, "before it is deleted");
+        deleted.delete();
+        equal(isThere(step, deleted), false, "after it is deleted");
+        equal(isThere(step, closed), true, "before its connection ends");
+        owner.close();
+        equal(isThere(step, closed), false, "after its connection has ended");
+    }
+
+    /** One for each request, more than a user may have at a time. */
+    private static void manyTemporaryQueues(Step step) throws Exception {
+        Session session = step.session();
+        for (int request = 0; request < 1_100; request++) {
+            TemporaryQueue answers = session.createTemporaryQueue();
+            session.createConsumer(answers).close();
+            answers.delete();
+        }
     }
 
     private static void anonymousProducer(Step step) throws Exception {

@@ -74,6 +74,40 @@ macro_rules! performatives {
 
 performatives!(Transfer Flow Disposition Attach Detach Begin End Open Close);
 
+/// A frame of the peer that ends something, and is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// A link.
+    Detach,
+    /// A session.
+    End,
+    /// The connection.
+    Close,
+}
+
+impl Ending {
+    /// Whether the whole connection ends.
+    #[must_use]
+    pub const fn is_close(self) -> bool {
+        matches!(self, Self::Close)
+    }
+
+    /// What a performative with this descriptor ends; `None` for any other.
+    pub(crate) fn of(descriptor: &Value<'_>) -> Option<Self> {
+        let ends = [
+            (Self::Detach, Detach::CODE, Detach::NAME),
+            (Self::End, End::CODE, End::NAME),
+            (Self::Close, Close::CODE, Close::NAME),
+        ];
+        let found = ends.into_iter().find(|(_, code, name)| match descriptor {
+            Value::Ulong(other) => other == code,
+            Value::Symbol(other) => other == name,
+            _ => false,
+        });
+        found.map(|(end, ..)| end)
+    }
+}
+
 /// Whether a descriptor is that of a transfer.
 pub(crate) fn is_transfer(descriptor: &Value<'_>) -> bool {
     match descriptor {

@@ -57,7 +57,8 @@ impl<'a> Multiple<'a> {
         self.iter().next().is_none()
     }
 
-    pub(crate) fn encode(&self, out: &mut BytesMut) {
+    /// Appends the value: null for none, one symbol, or an array of them.
+    pub fn encode(&self, out: &mut BytesMut) {
         match *self {
             Self::None => Value::Null.encode(out),
             Self::One(one) => Value::Symbol(one.0).encode(out),

@@ -258,6 +258,31 @@ impl<P: DoorState> Broker<P> {
         })
     }
 
+    /// Whether no message of the queue of a shared subscription waits, is delayed, or is with a consumer that has not
+    /// settled it. Where nothing is kept, a queue with a connected consumer is not empty. `None` where it is not on
+    /// this shard.
+    #[must_use]
+    pub fn is_queue_empty(&mut self, filter: &str) -> Option<bool> {
+        let id = self.group_here(filter)?;
+        let group = self.queues.groups.get(&id)?;
+        let is_settled = match &group.log {
+            Some(reader) => reader.is_settled(),
+            None => group.attending == 0,
+        };
+        Some(is_settled && group.waiting() == 0 && group.delayed_len() == 0)
+    }
+
+    /// Whether the cluster has readers of exactly this topic, as far as is known here. False where there is no cluster.
+    #[must_use]
+    pub fn is_wanted(&mut self, topic: &str) -> bool {
+        if !self.is_in_cluster() {
+            return false;
+        }
+        self.catch_up();
+        let here = self.index.subscribers(topic);
+        self.index.is_wanted(topic) || !here.sessions.is_empty() || !here.groups.is_empty()
+    }
+
     /// Messages that wait in the queue of a shared subscription, in the order of their delivery. There are up to
     /// `limit` behind the place `after`; the flag tells whether there are more. Nothing is taken. `None` where the
     /// queue is not on this shard.

@@ -7,8 +7,8 @@ use bytes::BytesMut;
 use sterna_amqp::connection::LinkId;
 use sterna_amqp::link::AttachOptions;
 use sterna_amqp::messaging::{
-    DistributionMode, Source, Target as TargetTerminus, TargetArchetype, TerminusDurability,
-    TerminusExpiryPolicy, capability,
+    DeliveryState, DeliveryStateBuf, DistributionMode, Source, Target as TargetTerminus,
+    TargetArchetype, TerminusDurability, TerminusExpiryPolicy, capability,
 };
 use sterna_amqp::performatives::{Attach, Error, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::types::{Composite, Encoded, Multiple, Value};
@@ -17,6 +17,7 @@ use sterna_broker::{
     Close, OpenError, OpenSession, Opened, Qos, RetainHandling, SessionKey, SubscribeError,
     SubscribeOptions, WillFate,
 };
+use sterna_mqtt::topic::is_shared;
 
 use sterna_net::ConnectionId;
 
@@ -24,6 +25,7 @@ use super::acknowledge::Acknowledgement;
 use super::address::{AddressError, End, Kind, Node, share_name};
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
 use super::end::store_full;
+use super::nodes::{NodeLink, dynamic_topic_of, properties_of};
 use super::recovery::{Told, settle_told, take_up};
 use super::selection::{Selection, filter_bytes};
 use super::{Door, consumer_id, outgoing};
@@ -31,7 +33,7 @@ use crate::authorization::MessageKind;
 use crate::config::Amqp;
 use crate::context::Context;
 use crate::door::Promise;
-use crate::session::amqp::{DYNAMIC, TERMINUS_KEY, Terminus};
+use crate::session::amqp::{DYNAMIC, QUEUE_LEVEL, TERMINUS_KEY, Terminus};
 use crate::session::{AMQP_PREFIX, SessionState};
 
 /// Sources are answered with the outcomes that they know.
@@ -63,6 +65,8 @@ pub(crate) struct Wanted {
     is_incomplete: bool,
     /// The append by which its session was opened; 0 for none.
     token: u64,
+    /// Counts it as a link of its node, where that was made for a link.
+    lifetime: Option<NodeLink>,
 }
 
 /// Why a link is not attached.
@@ -109,6 +113,26 @@ pub(super) fn kind_of(capabilities: &Multiple<'_>) -> Option<Kind> {
     } else {
         None
     }
+}
+
+/// The capabilities of a terminus that do something: those that fit the kind of its node, and whether it is shared.
+pub(super) fn kept_capabilities<'a>(
+    asked: &Multiple<'a>,
+    kind: Option<Kind>,
+    is_shared: bool,
+) -> impl Iterator<Item = &'a str> + use<'a> {
+    let names: &[&str] = match kind {
+        Some(Kind::Queue) => &[capability::QUEUE, capability::TEMPORARY_QUEUE],
+        Some(Kind::Topic) if is_shared => &[
+            capability::TOPIC,
+            capability::TEMPORARY_TOPIC,
+            capability::SHARED,
+            capability::GLOBAL,
+        ],
+        Some(Kind::Topic) => &[capability::TOPIC, capability::TEMPORARY_TOPIC],
+        None => &[],
+    };
+    asked.iter().filter(move |name| names.contains(name))
 }
 
 impl Door {
@@ -159,6 +183,7 @@ impl Door {
         attach: &Attach<'_>,
     ) -> Result<(), Refusal> {
         let mut wanted = self.wanted(cx, client, attach)?;
+        let lifetime = wanted.lifetime.take();
         if let Some(mut kept) = self.take_suspended(cx, client, attach.name, &wanted) {
             // Its terminus is still here: the link has only been detached.
             let session = kept.session;
@@ -168,6 +193,8 @@ impl Door {
                 kept.address = source.address().unwrap_or_default().into();
                 kept.filter_bytes = filter_bytes(source);
                 kept.expiry = wanted.expiry;
+                // It counts as a link of its node all the while.
+                kept.lifetime = lifetime;
             }
             self.service
                 .consumers
@@ -208,6 +235,8 @@ impl Door {
             names_places: names_places(&wanted),
             next_number: 0,
             sending: None,
+            default_outcome: None,
+            lifetime,
             resuming: std::collections::VecDeque::new(),
             drain: Drain::No,
             is_capped: false,
@@ -275,6 +304,7 @@ impl Door {
             told: (attach.unsettled)
                 .map(|unsettled| unsettled.iter().filter_map(Told::read).collect()),
             token: 0,
+            lifetime: None,
         };
         let Some(source) = &attach.source else {
             return Ok(wanted);
@@ -283,25 +313,35 @@ impl Door {
         let (selection, applied) =
             Selection::read(source, client.origin, config).map_err(refused_field)?;
         wanted.selection = selection.map(Arc::new);
-        let address = if source.dynamic {
-            Some(dynamic_topic()?)
+        let link = (attach.name, true);
+        let kind = kind_of(&source.capabilities);
+        let mut made = None;
+        let node = if source.dynamic {
+            let wish = (kind, source.lifetime_policy());
+            let (topic, policy, lifetime) = self.make_node(cx, client, link, wish)?;
+            wanted.lifetime = Some(lifetime);
+            let node = (topic.strip_prefix(QUEUE_LEVEL)).map_or_else(
+                || Node::Topic(topic.clone()),
+                |name| Node::Queue(name.into()),
+            );
+            made = Some((topic, policy));
+            node
+        } else if let Some(text) = source.address() {
+            let node = Node::parse(text, kind, End::Source, config).map_err(refused_address)?;
+            wanted.lifetime = self.join_node(cx, client, link, &node)?;
+            node
         } else {
-            None
-        };
-        let node = match (&address, source.address()) {
-            (Some(topic), _) => Node::Topic(topic.clone()),
-            (None, Some(text)) => {
-                let kind = kind_of(&source.capabilities);
-                Node::parse(text, kind, End::Source, config).map_err(refused_address)?
-            }
-            (None, None) => {
-                let detail = "the source has no address";
-                return Err(refusal(Condition::INVALID_FIELD, detail));
-            }
+            let detail = "the source has no address";
+            return Err(refusal(Condition::INVALID_FIELD, detail));
         };
         wanted.browses = matches!(node, Node::Queue(_))
             && source.distribution_mode == Some(DistributionMode::Copy);
         let most_s = config.maximum_source_timeout_s;
+        let most_s = if dynamic_topic_of(&node).is_some() {
+            0
+        } else {
+            most_s
+        };
         wanted.expiry = match source.expiry_policy {
             _ if wanted.browses => Expiry {
                 policy: TerminusExpiryPolicy::LinkDetach,
@@ -326,7 +366,8 @@ impl Door {
             Err(error) => return Err(refusal(Condition::INVALID_FIELD, error.detail())),
         };
         // Nobody else knows the topic of a dynamic node.
-        if address.is_none() && !cx.policy.rules.may_subscribe(client.subject(cx), topics) {
+        let is_own = (wanted.lifetime.as_ref()).is_some_and(|lifetime| lifetime.is_of(client));
+        if !is_own && !cx.policy.rules.may_subscribe(client.subject(cx), topics) {
             let detail = "the rules do not allow to subscribe there";
             return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
         }
@@ -338,11 +379,26 @@ impl Door {
         };
         let filter = filter.ok_or_else(|| refusal(Condition::NOT_FOUND, "the queue is gone"))?;
         let map = applied.as_ref().map(Encoded::value);
+        let properties = made.as_ref();
+        let properties = properties.map(|(topic, policy)| properties_of(topic, *policy));
+        let (node_kind, is_shared) = match node {
+            Node::Queue(_) => (Kind::Queue, false),
+            Node::Topic(_) | Node::BySubject => (Kind::Topic, is_shared(&filter)),
+        };
+        let capabilities: Vec<&str> =
+            kept_capabilities(&source.capabilities, Some(node_kind), is_shared).collect();
         let answer = Source {
-            address: match &address {
-                Some(topic) => Some(Value::String(topic)),
+            address: match &made {
+                Some((topic, _)) => Some(Value::String(topic)),
                 None => source.address,
             },
+            dynamic: made.is_some(),
+            dynamic_node_properties: match properties.as_ref().map(Encoded::value) {
+                Some(Value::Map(map)) => Some(map),
+                _ => None,
+            },
+            default_outcome: source.default_outcome.clone(),
+            capabilities: Multiple::Slice(&capabilities),
             expiry_policy: wanted.expiry.policy,
             timeout: wanted.expiry.timeout_s,
             filter: match map {
@@ -360,7 +416,6 @@ impl Door {
             } else {
                 TerminusDurability::None
             },
-            ..source.clone()
         };
         let mut out = BytesMut::new();
         answer.encode(&mut out);
@@ -478,6 +533,12 @@ impl Door {
         let names_places = source.names_places;
         let unsettled = take_up(cx, session, (present, names_places), (told, is_incomplete));
         let (wanted, terminus) = (attaching.wanted, attaching.terminus);
+        let default_outcome = Source::from_value(terminus.source.value());
+        let default_outcome = default_outcome
+            .ok()
+            .and_then(|source| source.default_outcome);
+        source.default_outcome =
+            default_outcome.map(|outcome| DeliveryStateBuf::new(&DeliveryState::Outcome(outcome)));
         let target = wanted.target.as_ref().map(Encoded::value);
         let options = AttachOptions {
             snd_settle_mode: wanted.snd_settle_mode,
@@ -549,7 +610,7 @@ fn prepare(
     } else {
         None
     };
-    let is_known = known.is_some();
+    let known_bytes = known.as_ref().map(Terminus::to_bytes);
     let terminus = match (wanted.terminus.take(), known) {
         (None, None) => {
             let detail = "there is no source of this name";
@@ -593,8 +654,9 @@ fn prepare(
     if let Some(told) = wanted.told.as_ref().filter(|_| present) {
         settle_told(cx, session, told, source.names_places);
     }
-    if wanted.expiry.outlives_connection() && !(present && is_known) {
-        cx.broker.keep(session, TERMINUS_KEY, &terminus.to_bytes());
+    let bytes = terminus.to_bytes();
+    if wanted.expiry.outlives_connection() && !(present && known_bytes.as_ref() == Some(&bytes)) {
+        cx.broker.keep(session, TERMINUS_KEY, &bytes);
     }
     if let Some(state) = cx.broker.protocol_mut(session) {
         *state = SessionState::Amqp(Some(Box::new(terminus.clone())));
@@ -640,7 +702,7 @@ fn subscription(
     link_name: &str,
 ) -> Option<String> {
     let topics = node.topic()?;
-    if !capabilities.contains(capability::SHARED) || sterna_mqtt::topic::is_shared(&topics) {
+    if !capabilities.contains(capability::SHARED) || is_shared(&topics) {
         return Some(topics);
     }
     // JMS clients tell the links of one shared subscription apart by the text behind `|`.

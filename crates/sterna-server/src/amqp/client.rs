@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use sterna_amqp::connection::{Connection, LinkId, SessionId};
 use sterna_amqp::link::{Recovery, Unsettled};
-use sterna_amqp::messaging::TerminusExpiryPolicy;
+use sterna_amqp::messaging::{DeliveryStateBuf, TerminusExpiryPolicy};
 use sterna_amqp::performatives::SenderSettleMode;
 use sterna_amqp::{Framer, Lane};
 use sterna_broker::{Delivery, Origin, SessionKey};
@@ -15,6 +15,8 @@ use sterna_net::{ConnectionId, StreamId};
 use super::acknowledge::Acknowledgement;
 use super::claims::Claim;
 use super::exact::ExactLink;
+use super::farewell::Farewell;
+use super::nodes::NodeLink;
 use super::registry::LinkKey;
 use super::target::AttachingTarget;
 use super::transactions::Transactions;
@@ -40,6 +42,8 @@ pub(crate) struct Client {
     pub(super) finishing: Vec<StreamId>,
     /// Input that arrived while a decision was awaited, in order of arrival.
     pub(super) held: Vec<Held>,
+    /// Ends that wait until the client was told what came before.
+    pub(super) farewell: Farewell,
     /// The state of the client's early data.
     pub(super) early: Early,
     /// Whether an action of the client waits for the webhook.
@@ -62,6 +66,8 @@ pub(crate) struct Client {
     pub(super) unanswered: Vec<(LinkId, StreamId)>,
     /// Sources whose links are detached and that last as long as their session or the connection.
     pub(super) suspended: Vec<(SessionId, Box<SourceLink>)>,
+    /// Sending links that are detached and whose nodes were made for links.
+    pub(super) lingering: Vec<Lingering>,
     pub(super) transactions: Transactions,
     /// Whether the connection is traced.
     pub(super) traced: bool,
@@ -128,6 +134,10 @@ pub(super) struct SourceLink {
     pub(super) next_number: u32,
     /// A message of which parts have been sent.
     pub(super) sending: Option<Sending>,
+    /// The state of a delivery that is settled without one.
+    pub(super) default_outcome: Option<DeliveryStateBuf>,
+    /// Counts it as a link of its node, where that was made for a link.
+    pub(super) lifetime: Option<NodeLink>,
     /// Deliveries from before, which go first.
     pub(super) resuming: VecDeque<(Unsettled, Recovery)>,
     /// Whether the receiver wants its credit back when there is nothing more to send.
@@ -136,6 +146,18 @@ pub(super) struct SourceLink {
     pub(super) is_capped: bool,
     /// Whether the broker's session is parked: for credit, for the window or for the transport.
     pub(super) parked: bool,
+}
+
+/// A sending link that is detached, and still counts as a link of its node.
+#[derive(Debug)]
+pub(super) struct Lingering {
+    pub(super) session: SessionId,
+    pub(super) name: Box<str>,
+    /// The event at which it counts no more.
+    pub(super) until: TerminusExpiryPolicy,
+    /// Its count, which ends with this.
+    #[expect(dead_code, reason = "it counts by being there")]
+    pub(super) lifetime: NodeLink,
 }
 
 /// How far a source's link is.
@@ -209,6 +231,10 @@ pub(super) struct TargetLink {
     pub(super) waiting: Option<Box<AttachingTarget>>,
     /// Whether it was attached anew elsewhere.
     pub(super) is_stolen: bool,
+    /// Counts it as a link of its node, where that was made for a link.
+    pub(super) lifetime: Option<NodeLink>,
+    /// When its terminus ends, where its node was made for a link.
+    pub(super) until: TerminusExpiryPolicy,
 }
 
 /// Where a link's messages go.
@@ -312,7 +338,9 @@ impl Client {
     /// When the engine is due, or the client's right to be here ends.
     pub(super) fn next_ms(&self) -> Option<u64> {
         let until_ms = (self.identity.as_ref()).and_then(Identity::until_ms);
-        self.engine.deadline_ms().into_iter().chain(until_ms).min()
+        let ends_ms = self.farewell.deadline_ms();
+        let deadlines = [self.engine.deadline_ms(), until_ms, ends_ms];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Whether the client's right to be here has ended.
@@ -327,6 +355,7 @@ impl Client {
             && !self.asking.is_waiting()
             && !self.sips.is_waiting()
             && !self.is_unanswered(stream)
+            && !self.farewell.is_waiting_on(stream)
             && self.engine.accepts_input(Lane(stream.0))
     }
 
@@ -378,7 +407,8 @@ impl Client {
             || is_held_back
             || self.promises.is_full(cx)
             || self.asking.is_waiting()
-            || self.sips.is_waiting();
+            || self.sips.is_waiting()
+            || self.farewell.is_waiting();
         if is_full {
             cx.net.pause(self.id, true);
         } else if self.is_paced {

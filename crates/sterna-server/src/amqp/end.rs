@@ -9,7 +9,7 @@ use sterna_broker::{Close, ConsumerId, EvictReason, NEVER_EXPIRES_S, SessionKey}
 use sterna_net::{ConnectionId, StreamEnd, StreamId};
 
 use super::attach::{cluster_away, ended_after, other_user};
-use super::client::{Client, SourceLink, State, Target};
+use super::client::{Client, Lingering, SourceLink, State, Target};
 use super::exact::ExactLink;
 use super::target::forget;
 use super::{Door, code, log_end};
@@ -36,10 +36,27 @@ impl Door {
         closed: bool,
         mut unsettled: Vec<Unsettled>,
     ) {
-        if let Some(target) = client.targets.remove(link) {
+        if let Some(mut target) = client.targets.remove(link) {
             self.leaves_place(cx, client, link, &target.name);
             // One that was stolen goes on elsewhere.
             let closed = closed && !target.is_stolen;
+            let stays = !closed && !target.is_stolen && !matches!(client.state, State::Ended);
+            if let Some(lifetime) = target.lifetime.take()
+                && stays
+                && target.until != TerminusExpiryPolicy::LinkDetach
+            {
+                // As many as a session may have attached; the one that waits longest makes room.
+                let most = cx.policy.amqp.maximum_links_per_session as usize;
+                if client.lingering.len() >= most.max(1) {
+                    client.lingering.remove(0);
+                }
+                client.lingering.push(Lingering {
+                    session: link.session,
+                    name: target.name.clone(),
+                    until: target.until,
+                    lifetime,
+                });
+            }
             if target.node == Target::Coordinator {
                 Self::roll_back_all(cx, client, Some(link));
             }
@@ -122,6 +139,9 @@ impl Door {
             .promises
             .retain(|answer| answer.session() != Some(session));
         client.accepted = (client.accepted).filter(|accepted| accepted.session != session);
+        client.lingering.retain(|link| {
+            link.session != session || link.until != TerminusExpiryPolicy::SessionEnd
+        });
         self.end_suspended(cx, client, |of, source| {
             of == session && source.expiry.policy == TerminusExpiryPolicy::SessionEnd
         });
@@ -173,6 +193,7 @@ impl Door {
         client.engine.transport_closed();
         self.handle_rest(cx, client);
         self.end_suspended(cx, client, |_, _| true);
+        client.lingering.clear();
     }
 
     /// The broker has given a link's session to another connection.

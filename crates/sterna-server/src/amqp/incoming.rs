@@ -191,8 +191,9 @@ impl Door {
         if !client.may_publish(cx, topic, kind) {
             return Err(forbidden());
         }
-        if let Some(name) = queue {
-            self.find_queue(cx, &name, client.user())?;
+        match queue {
+            Some(name) => self.find_queue(cx, &name, client.user())?,
+            None => self.find_node(cx, topic)?,
         }
         let config = &cx.policy.amqp;
         let reply_topic = |address: &str, annotations: Option<Map<'_>>| {

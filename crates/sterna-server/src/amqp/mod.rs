@@ -3,10 +3,10 @@
 //! `security.rs` decides which clients get in, and `early.rs` which frames need not wait for the handshake. `attach.rs` and `target.rs` decide where links lead. `incoming.rs`
 //! carries messages to the broker. `outgoing.rs` carries messages to the client, and its outcomes back.
 //! `transactions.rs` holds both until a discharge. `acknowledge.rs` sends answers whose effects are kept.
-//! `end.rs` ends links, sessions and connections. `exact.rs` remembers deliveries that are taken exactly once, and
+//! `end.rs` ends links, sessions and connections, and `farewell.rs` says how long a client's own ends wait. `exact.rs` remembers deliveries that are taken exactly once, and
 //! `departed.rs` for how long.
 //! `stealing.rs` ends links that come back elsewhere. `recovery.rs` goes on with deliveries that were sent
-//! before. `address.rs` reads addresses, `queues.rs` makes queues, and `registry.rs` is the state that all shards
+//! before. `address.rs` reads addresses, `queues.rs` makes queues, `nodes.rs` ends those that were made for links, and `registry.rs` is the state that all shards
 //! share.
 
 mod acknowledge;
@@ -19,7 +19,9 @@ mod departed;
 mod early;
 mod end;
 mod exact;
+mod farewell;
 mod incoming;
+mod nodes;
 mod outgoing;
 mod owners;
 mod queue_reader;
@@ -57,6 +59,7 @@ use crate::door::{
 use crate::policy::Policy;
 use acknowledge::Acknowledgement;
 use client::{Client, Links, State};
+use farewell::Farewell;
 
 pub(crate) use queues::anchor_of;
 pub use registry::Registry;
@@ -85,6 +88,8 @@ pub(crate) struct Amqp {
     next_consumer: u64,
     /// Queues for whose sessions this shard has seen to.
     anchors: Cell<u64>,
+    /// Those of them that are connected sessions: of queues that are nodes of links.
+    held_anchors: Cell<u64>,
 }
 
 impl Service for Amqp {
@@ -109,6 +114,7 @@ impl Service for Amqp {
             sessions: Vec::new(),
             finishing: Vec::new(),
             held: Vec::new(),
+            farewell: Farewell::default(),
             early: Early::Over,
             asking: Asking::default(),
             known_topics: KnownTopics::default(),
@@ -120,6 +126,7 @@ impl Service for Amqp {
             targets: Links::default(),
             unanswered: Vec::new(),
             suspended: Vec::new(),
+            lingering: Vec::new(),
             transactions: transactions::Transactions::default(),
             traced: false,
             close_code: code::NO_ERROR,
@@ -134,6 +141,7 @@ impl Service for Amqp {
 
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         let id = client.id;
+        Door::look_at_ends(cx, client);
         door.release(cx, client);
         door.write_accepted(cx, client);
         client.pace(cx, door.stopping);
@@ -214,6 +222,7 @@ impl Service for Amqp {
     }
 
     fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        door.end_at_once(cx, client);
         door.lost(cx, client);
     }
 
@@ -314,14 +323,16 @@ impl Door {
             consumers: FxHashMap::default(),
             next_consumer: 0,
             anchors: Cell::new(0),
+            held_anchors: Cell::new(0),
         };
         Self::open_for(service, high_watermark_bytes)
     }
 
     /// Links that are connected sessions of the broker, and the clients themselves. These are the links on which
-    /// clients receive, and in a cluster also links on which they send exactly once.
+    /// clients receive, anchors of queues that are nodes of links, and in a cluster also links on which they send exactly once.
     pub(crate) fn links_and_clients(&self) -> (usize, usize) {
-        (self.service.consumers.len(), self.clients.len())
+        let anchors = self.service.held_anchors.get() as usize;
+        (self.service.consumers.len() + anchors, self.clients.len())
     }
 
     /// Bytes arrived.
@@ -384,6 +395,7 @@ impl Door {
                             || unit.is_transfer()
                                 && (client.sips.must_wait(cx, Protocol::Amqp)
                                     || self.must_hold(cx, client, &unit))
+                            || self.must_be_last(cx, client, stream, &unit)
                     };
                     if waits {
                         let mut kept = BytesMut::new();
@@ -536,7 +548,8 @@ impl Door {
         let mut most = cx.policy.amqp.maximum_held_bytes as usize;
         let is_frame = client.asking.is_waiting()
             || client.sips.is_waiting()
-            || client.is_unanswered(held.stream());
+            || client.is_unanswered(held.stream())
+            || client.farewell.is_waiting_on(held.stream());
         client.held.push(held);
         if is_frame {
             // The waiting input is a whole frame.
@@ -559,7 +572,7 @@ impl Door {
     /// Handles the held input, if it can be handled now.
     fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let ready = |held: &Held| client.accepts(held.stream());
-        if !client.held.first().is_some_and(ready) {
+        if !client.held.iter().any(ready) {
             return;
         }
         cx.net.pause(client.id, false);
@@ -617,6 +630,8 @@ const NUMBER_BITS: u32 = 30;
 
 /// The number of anchors, each of which is attended only while it is made.
 const ANCHOR: u64 = 1 << 60;
+/// The number of anchors that are attended as long as their queue is there.
+const HELD_ANCHOR: u64 = ANCHOR + 1;
 
 /// The broker's name for a link.
 const fn consumer_id(number: u64) -> ConsumerId {
@@ -674,7 +689,7 @@ mod tests {
 
     #[test]
     fn consumers_of_the_protocols_never_meet() {
-        for number in [0, 1, LINK - 1, LINK, 1 << 40, ANCHOR] {
+        for number in [0, 1, LINK - 1, LINK, 1 << 40, ANCHOR, HELD_ANCHOR] {
             assert_eq!(consumer_number(consumer_id(number)), Some(number));
         }
         // Slots of byte streams, and of QUIC: on the first socket, and on the last.

@@ -318,6 +318,7 @@ impl Door {
             _ => None,
         };
         if let Some(state) = known {
+            let state = state.or(source.default_outcome.as_ref());
             let outcome = match state.map(DeliveryStateBuf::view) {
                 Some(DeliveryState::Outcome(outcome)) => broker_outcome(&outcome),
                 _ => broker::Outcome::Accepted,
@@ -355,14 +356,21 @@ impl Door {
             return self.renew_credit(cx, client, link);
         };
         let session = source.session;
-        let state = disposed.state.as_ref().map(DeliveryStateBuf::view);
+        let told = disposed.state.as_ref().filter(|told| {
+            let view = told.view();
+            view.is_terminal() || matches!(view, DeliveryState::Transactional(_))
+        });
+        let default = (source.default_outcome.as_ref())
+            .filter(|_| disposed.settled && told.is_none())
+            .cloned();
+        let state = told.or(default.as_ref()).map(DeliveryStateBuf::view);
         let outcome = match &state {
             Some(DeliveryState::Transactional(state)) => {
                 self.retire(cx, client, disposed, session, state, returned);
                 return self.resume(cx, client, link);
             }
             Some(DeliveryState::Outcome(outcome)) => broker_outcome(outcome),
-            // Settled without an outcome: the default one.
+            // Settled without an outcome, and without a default one (part 3, section 3.5.3).
             _ if disposed.settled => broker::Outcome::Accepted,
             _ => return,
         };

@@ -20,6 +20,11 @@ pub(super) enum Maker<'a> {
         /// Whether memory is too short for what stays when its maker goes.
         is_short: bool,
     },
+    /// The same, for a queue that is to end with its link, or with its last message.
+    Link {
+        user: Option<&'a str>,
+        is_short: bool,
+    },
 }
 
 impl Maker<'_> {
@@ -27,7 +32,7 @@ impl Maker<'_> {
     pub(super) fn owner(self) -> Option<Owner> {
         match self {
             Self::Broker => None,
-            Self::Client { user, .. } => Some(shares::owner(user)),
+            Self::Client { user, .. } | Self::Link { user, .. } => Some(shares::owner(user)),
         }
     }
 }
@@ -42,7 +47,7 @@ pub(super) struct Owners {
 impl Owners {
     /// Why a queue may not be made; `None` where it may.
     pub(super) fn refuse(&self, maker: Maker<'_>, config: &Amqp) -> Option<Found> {
-        let Maker::Client { is_short, .. } = maker else {
+        let (Maker::Client { is_short, .. } | Maker::Link { is_short, .. }) = maker else {
             return None;
         };
         if is_short {

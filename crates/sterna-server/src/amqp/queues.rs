@@ -11,11 +11,11 @@ use super::attach::{Refusal, refusal};
 use super::owners::{Maker, owner_record};
 use super::queue_reader::QueueReader;
 use super::registry::Found;
-use super::{ANCHOR, Door, consumer_id};
+use super::{ANCHOR, Door, HELD_ANCHOR, consumer_id};
 use crate::config::{Amqp, QUEUE_LEVEL};
 use crate::context::Context;
 use crate::memory::Stage;
-use crate::session::amqp::topic_of_queue;
+use crate::session::amqp::{is_dynamic, topic_of_queue};
 use crate::session::{QUEUE_PREFIX, SessionState};
 
 /// Sessions that are looked at in one call.
@@ -34,11 +34,62 @@ impl Door {
         name: &str,
         user: Option<&str>,
     ) -> Result<(), Refusal> {
+        if is_dynamic(name) {
+            return self.find_node(cx, &topic_of_queue(name));
+        }
         let now_ms = cx.now_ms;
         // It stays when its maker goes, so the last stage would not end.
         let is_short = cx.memory.stage() >= Stage::Drop;
         let maker = Maker::Client { user, is_short };
-        self.make_queue(cx.broker, &cx.policy.amqp, now_ms, (name, maker))
+        self.make_queue(
+            cx.broker,
+            &cx.policy.amqp,
+            now_ms,
+            (name, maker, Anchor::Lasting),
+        )
+    }
+
+    /// Makes a queue that is a node of a link. It is kept over a restart if it `is_lasting`: then it ends with its last
+    /// message.
+    pub(super) fn make_dynamic_queue(
+        &self,
+        cx: &mut Context<'_>,
+        name: &str,
+        user: Option<&str>,
+        is_lasting: bool,
+    ) -> Result<(), Refusal> {
+        let now_ms = cx.now_ms;
+        let is_short = cx.memory.stage() >= Stage::Drop;
+        let maker = Maker::Link { user, is_short };
+        let anchor = if is_lasting {
+            Anchor::Lasting
+        } else {
+            Anchor::Held
+        };
+        self.make_queue(cx.broker, &cx.policy.amqp, now_ms, (name, maker, anchor))
+    }
+
+    /// Ends what is left of a queue that was the node of a link, if its anchor is on this shard.
+    pub(super) fn end_dynamic_queue(&self, cx: &mut Context<'_>, name: &str) {
+        let now_ms = cx.now_ms;
+        let anchor = anchor_of(name);
+        let is_held = cx.broker.key_named(&anchor).is_some();
+        if cx.broker.end_session_here(now_ms, &anchor) {
+            self.count_anchors(-1, if is_held { -1 } else { 0 });
+        }
+        // The records go last: what they are of is looked for after a restart.
+        self.forget_dynamic_queue(cx, name);
+    }
+
+    fn count_anchors(&self, lasting: i64, held: i64) {
+        for (count, change) in [
+            (&self.service.anchors, lasting),
+            (&self.service.held_anchors, held),
+        ] {
+            let now = count.get().checked_add_signed(change);
+            debug_assert!(now.is_some(), "a queue that goes was counted");
+            count.set(now.unwrap_or(0));
+        }
     }
 
     /// Removes a queue whose anchor this shard has, with its messages. Returns the append that keeps that, 0 for none;
@@ -47,15 +98,18 @@ impl Door {
         let now_ms = cx.now_ms;
         self.service.registry.remove(name, || {
             let (has_ended, append) = cx.appended(|cx| {
-                let has_ended = cx.broker.end_session_here(now_ms, &anchor_of(name));
+                let anchor = anchor_of(name);
+                let is_held = cx.broker.key_named(&anchor).is_some();
+                let has_ended = cx.broker.end_session_here(now_ms, &anchor);
                 if has_ended {
                     cx.broker.forget_node(&owner_record(name));
-                    let anchors = &self.service.anchors;
-                    debug_assert!(anchors.get() > 0, "a queue that goes was counted");
-                    anchors.set(anchors.get().saturating_sub(1));
+                    self.count_anchors(-1, if is_held { -1 } else { 0 });
                 }
                 has_ended
             });
+            if has_ended {
+                self.service.registry.end_node(&topic_of_queue(name));
+            }
             has_ended.then_some(append)
         })
     }
@@ -84,9 +138,12 @@ impl Door {
         names.sort_unstable();
         names.dedup();
         for name in names {
-            if let Err((_, detail)) =
-                self.make_queue(broker, config, now_ms, (&name, Maker::Broker))
-            {
+            if let Err((_, detail)) = self.make_queue(
+                broker,
+                config,
+                now_ms,
+                (&name, Maker::Broker, Anchor::Lasting),
+            ) {
                 tracing::error!(queue = &*name, detail, "the queue was not made");
             }
         }
@@ -101,9 +158,13 @@ impl Door {
             let topics = subscription.splitn(3, '/').nth(2);
             let name = topics.and_then(|topics| topics.strip_prefix(QUEUE_LEVEL));
             let made = match name {
-                Some(name) if self.service.registry.may_be_named(name, subscription) => {
-                    self.make_queue(cx.broker, &cx.policy.amqp, now_ms, (name, Maker::Broker))
-                }
+                Some(name) if self.service.registry.may_be_named(name, subscription) => self
+                    .make_queue(
+                        cx.broker,
+                        &cx.policy.amqp,
+                        now_ms,
+                        (name, Maker::Broker, Anchor::Lasting),
+                    ),
                 _ => Err(refusal(
                     Condition::NOT_FOUND,
                     "this node's configuration does not have it",
@@ -124,7 +185,7 @@ impl Door {
         broker: &mut Broker<SessionState>,
         config: &Amqp,
         now_ms: u64,
-        (name, maker): (&str, Maker<'_>),
+        (name, maker, anchor): (&str, Maker<'_>, Anchor),
     ) -> Result<(), Refusal> {
         let found = self
             .service
@@ -140,16 +201,18 @@ impl Door {
                         maximum_delay_ms: rules.maximum_delay_ms,
                     }),
                 };
-                if broker.is_in_cluster() {
+                if broker.is_in_cluster() && anchor == Anchor::Lasting {
                     // Its root keeps it.
                     return broker.declare_queue(now_ms, subscription, rules).is_ok();
                 }
-                let is_made = make_anchor(broker, now_ms, subscription, rules);
-                if let Some(owner) = maker.owner().filter(|_| is_made) {
+                let is_made = make_anchor(broker, now_ms, subscription, rules, anchor);
+                let is_held = anchor == Anchor::Held;
+                if let Some(owner) = maker.owner().filter(|_| is_made && !is_held) {
                     broker.keep_node(&owner_record(name), owner.as_bytes());
                 }
-                let anchors = &self.service.anchors;
-                anchors.set(anchors.get() + u64::from(is_made));
+                if is_made {
+                    self.count_anchors(1, i64::from(is_held));
+                }
                 is_made
             });
         match found {
@@ -169,6 +232,15 @@ impl Door {
             )),
         }
     }
+}
+
+/// How long the anchor of a queue lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Anchor {
+    /// Until somebody removes the queue.
+    Lasting,
+    /// No longer than the process: its session is one that ends with its connection, and never is at its end.
+    Held,
 }
 
 /// The client identifier of a queue's anchor.
@@ -193,15 +265,17 @@ fn make_anchor(
     now_ms: u64,
     subscription: &str,
     rules: QueueRules,
+    anchor: Anchor,
 ) -> bool {
+    let is_held = anchor == Anchor::Held;
     let opened = broker.open(
         now_ms,
         OpenSession {
             client_id: &anchor_of(&rules.name),
             user: None,
             clean_start: false,
-            expiry_s: NEVER_EXPIRES_S,
-            consumer: consumer_id(ANCHOR),
+            expiry_s: if is_held { 0 } else { NEVER_EXPIRES_S },
+            consumer: consumer_id(if is_held { HELD_ANCHOR } else { ANCHOR }),
             will: None,
             on_demand: true,
             selector: None,
@@ -232,7 +306,16 @@ fn make_anchor(
         qos: Qos::ExactlyOnce,
         ..SubscribeOptions::default()
     };
-    let subscribed = broker.keep_queue(now_ms, session, subscription, options, rules);
-    broker.close(now_ms, session, Close::NORMAL);
+    let subscribed = if broker.is_in_cluster() {
+        // A shared subscription of the cluster that its member keeps alive.
+        broker.subscribe(now_ms, session, subscription, options)
+    } else {
+        broker.keep_queue(now_ms, session, subscription, options, rules)
+    };
+    if is_held && subscribed.is_ok() {
+        broker.park(session);
+    } else {
+        broker.close(now_ms, session, Close::NORMAL);
+    }
     subscribed.is_ok()
 }

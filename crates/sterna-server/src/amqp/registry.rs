@@ -9,10 +9,11 @@ use sterna_amqp::link::Unsettled;
 use super::address::share_name;
 use super::departed::{Deadline, Departed, Gauge, Most, state_bytes};
 use super::exact::{ExactLinks, Forgotten};
+use super::nodes::Nodes;
 use super::owners::{Maker, Owners};
 use crate::config::{self, Amqp};
 use crate::mail::amqp::Place;
-use crate::session::amqp::topic_of_queue;
+use crate::session::amqp::{is_dynamic, topic_of_queue};
 
 /// A queue's rules for messages that receivers do not take, for priorities and for delays.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -63,6 +64,7 @@ pub struct Registry {
     /// Where clients' sending links are attached.
     places: Mutex<FxHashMap<LinkKey, Place>>,
     pub(super) exact: ExactLinks,
+    pub(super) nodes: Nodes,
 }
 
 #[derive(Debug, Default)]
@@ -157,6 +159,7 @@ impl Registry {
         let mut owners = lock(&self.owners);
         for (key, value) in records {
             owners.restore(key, value);
+            self.nodes.restore(key, value);
         }
     }
 
@@ -214,7 +217,7 @@ impl Registry {
         let count = queues.len();
         let is_new = !queues.contains_key(name);
         if is_new {
-            if !config.queues_on_first_use {
+            if !config.queues_on_first_use && !matches!(maker, Maker::Link { .. }) {
                 return Found::Absent;
             }
             if count >= config.maximum_queues as usize {
@@ -276,14 +279,18 @@ impl Registry {
     /// The shared subscription that a queue is.
     pub(crate) fn shared_subscription(&self, name: &str) -> Option<String> {
         let queues = lock(&self.queues);
-        Some(shared_subscription(name, queues.get(name)?))
+        match queues.get(name) {
+            Some(queue) => Some(shared_subscription(name, queue)),
+            // Another node of a cluster has made it for a link.
+            None if is_dynamic(name) => Some(shared_subscription(name, &Queue::default())),
+            None => None,
+        }
     }
 
     /// Whether messages reach a queue by its own topic.
     pub(crate) fn takes_its_topic(&self, name: &str) -> bool {
-        lock(&self.queues)
-            .get(name)
-            .is_some_and(|queue| queue.filter.is_none())
+        let queues = lock(&self.queues);
+        (queues.get(name)).map_or_else(|| is_dynamic(name), |queue| queue.filter.is_none())
     }
 
     /// Notes where a link is attached; where it was before, if it was.
@@ -355,6 +362,7 @@ impl Registry {
         );
         drop(suspended);
         self.exact.check();
+        self.nodes.check();
     }
 
     /// Forgets links whose time is up. Returns the keys of records to forget.

@@ -62,6 +62,11 @@ impl Door {
                     }
                 });
             }
+            Body::LookAtNode { topic } => self.look_at_queue(cx, &topic),
+            Body::NodeGone { connection, number } => self.node_gone(cx, connection, number),
+            Body::EndQueue { name } => {
+                self.end_dynamic_queue(cx, &name);
+            }
         }
     }
 

@@ -4,7 +4,8 @@ use sterna_amqp::Condition;
 use sterna_amqp::connection::LinkId;
 use sterna_amqp::link::{AttachOptions, Unsettled};
 use sterna_amqp::messaging::{
-    Source, Target as TargetTerminus, TargetArchetype, TerminusDurability,
+    LifetimePolicy, Source, Target as TargetTerminus, TargetArchetype, TerminusDurability,
+    TerminusExpiryPolicy,
 };
 use sterna_amqp::performatives::{Attach, ReceiverSettleMode, SenderSettleMode};
 use sterna_amqp::transactions::{Coordinator, capability};
@@ -13,13 +14,14 @@ use sterna_net::{StreamId, TransportKind};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
-use super::address::{End, Node};
+use super::address::{End, Kind, Node};
 use super::attach::{
-    Refusal, dynamic_topic, encoded, kind_of, may_publish, refusal, refused_address,
+    Refusal, encoded, kept_capabilities, kind_of, may_publish, refusal, refused_address,
 };
 use super::claims::Claim;
 use super::client::{Client, Target, TargetLink};
 use super::exact::{ExactLink, Forgotten, Recorded};
+use super::nodes::{NodeLink, properties_of};
 use super::security;
 use crate::authorization::MessageKind;
 use crate::context::Context;
@@ -47,6 +49,25 @@ pub(crate) struct AttachingTarget {
     recover: bool,
     /// Whether a delivery that is taken has a record until it is settled.
     is_recorded: bool,
+}
+
+/// What a target has to do with a node that was made for a link.
+#[derive(Debug)]
+struct Placed {
+    lifetime: Option<NodeLink>,
+    /// The topic and the policy of a node that was made for this link.
+    made: Option<(String, LifetimePolicy)>,
+    until: TerminusExpiryPolicy,
+}
+
+impl Default for Placed {
+    fn default() -> Self {
+        Self {
+            lifetime: None,
+            made: None,
+            until: TerminusExpiryPolicy::LinkDetach,
+        }
+    }
 }
 
 /// Whether a sender wants its target to keep unsettled deliveries.
@@ -100,17 +121,36 @@ impl Door {
         let Some(target) = &attach.target else {
             return Err(refusal(Condition::INVALID_FIELD, "the link has no target"));
         };
-        let mut address = String::new();
+        let properties;
+        let (mut address, mut capabilities) = (String::new(), Vec::new());
+        let mut place = Placed::default();
         let (node, answer) = match target {
             TargetArchetype::Coordinator(_) => (Target::Coordinator, COORDINATOR),
             TargetArchetype::Target(target) => {
-                let node = self.target_node(cx, client, target, &mut address)?;
+                let (node, kind) =
+                    self.target_node(cx, client, (attach.name, target), &mut place)?;
+                let mut dynamic_node_properties = None;
+                if let Some((topic, policy)) = &place.made {
+                    address.clone_from(topic);
+                    properties = properties_of(topic, *policy);
+                    if let Value::Map(map) = properties.value() {
+                        dynamic_node_properties = Some(map);
+                    }
+                }
+                let (expiry_policy, timeout) = self.target_expiry(cx, attach, target, &place);
+                place.until = expiry_policy;
+                capabilities.extend(kept_capabilities(&target.capabilities, kind, false));
                 let answer = TargetTerminus {
                     address: if target.dynamic {
                         Some(Value::String(&address))
                     } else {
                         target.address
                     },
+                    expiry_policy,
+                    timeout,
+                    dynamic: target.dynamic,
+                    dynamic_node_properties,
+                    capabilities: Multiple::Slice(&capabilities),
                     durable: if attach.rcv_settle_mode == ReceiverSettleMode::Second
                         && keeps_unsettled(attach)
                         && cx.broker.is_durable()
@@ -119,7 +159,6 @@ impl Door {
                     } else {
                         TerminusDurability::None
                     },
-                    ..target.clone()
                 };
                 (node, TargetArchetype::Target(answer))
             }
@@ -141,7 +180,11 @@ impl Door {
             claim: None,
             waiting: None,
             is_stolen: false,
+            lifetime: place.lifetime,
+            until: place.until,
         };
+        // It is attached again.
+        (client.lingering).retain(|link| *link.name != *attach.name);
         client.targets.insert(link, target);
         note_unanswered(cx, client, link);
         if self.takes_place(cx, client, link, attach.name) {
@@ -267,19 +310,49 @@ impl Door {
         }
     }
 
+    /// When a target expires. Of one on a node that was made for a link, the node's end hangs on that. Of any other one
+    /// there is nothing to expire but the state of deliveries that are not settled.
+    fn target_expiry(
+        &self,
+        cx: &Context<'_>,
+        attach: &Attach<'_>,
+        target: &TargetTerminus<'_>,
+        place: &Placed,
+    ) -> (TerminusExpiryPolicy, u32) {
+        if place.lifetime.is_some() {
+            let most = TerminusExpiryPolicy::ConnectionClose;
+            return match target.expiry_policy {
+                TerminusExpiryPolicy::Never => (most, 0),
+                policy => (policy, 0),
+            };
+        }
+        // In a cluster only links that settle second are known at other nodes.
+        let is_remembered =
+            !cx.broker.is_in_cluster() || attach.rcv_settle_mode == ReceiverSettleMode::Second;
+        let timeout_s = cx.policy.amqp.suspended_link_timeout_s;
+        let timeout_s = if is_remembered { timeout_s } else { 0 };
+        (TerminusExpiryPolicy::LinkDetach, timeout_s)
+    }
+
     fn target_node(
         &self,
         cx: &mut Context<'_>,
         client: &Client,
-        target: &TargetTerminus<'_>,
-        address: &mut String,
-    ) -> Result<Target, Refusal> {
+        (name, target): (&str, &TargetTerminus<'_>),
+        place: &mut Placed,
+    ) -> Result<(Target, Option<Kind>), Refusal> {
+        let kind = kind_of(&target.capabilities);
+        let link = (name, false);
         if target.dynamic {
-            *address = dynamic_topic()?;
-            return Ok(Target::Topic(address.as_str().into()));
+            let wish = (kind, target.lifetime_policy());
+            let (topic, policy, lifetime) = self.make_node(cx, client, link, wish)?;
+            place.lifetime = Some(lifetime);
+            let node = Target::Topic(topic.as_str().into());
+            place.made = Some((topic, policy));
+            return Ok((node, Some(kind.unwrap_or(Kind::Topic))));
         }
         let Some(value) = &target.address else {
-            return Ok(Target::Anonymous);
+            return Ok((Target::Anonymous, None));
         };
         let text = value.as_text().ok_or_else(|| {
             refusal(
@@ -287,7 +360,6 @@ impl Door {
                 "the target's address is not a string",
             )
         })?;
-        let kind = kind_of(&target.capabilities);
         let node =
             Node::parse(text, kind, End::Target, &cx.policy.amqp).map_err(refused_address)?;
         if let Some(topic) = node.topic()
@@ -296,6 +368,7 @@ impl Door {
             let detail = "the rules do not allow to publish there";
             return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
         }
+        place.lifetime = self.join_node(cx, client, link, &node)?;
         if let Node::Queue(name) = &node {
             self.find_queue(cx, name, client.user())?;
             if !self.service.registry.takes_its_topic(name) {
@@ -303,9 +376,14 @@ impl Door {
                 return Err(refusal(Condition::PRECONDITION_FAILED, detail));
             }
         }
-        Ok(match node.topic() {
+        let kind = match node {
+            Node::Queue(_) => Kind::Queue,
+            Node::Topic(_) | Node::BySubject => Kind::Topic,
+        };
+        let target = match node.topic() {
             Some(topic) => Target::Topic(topic.into()),
             None => Target::BySubject,
-        })
+        };
+        Ok((target, Some(kind)))
     }
 }

@@ -194,6 +194,11 @@ impl<A> Promises<A> {
         self.0.as_ref().map_or(0, |waiting| waiting.queue.len())
     }
 
+    /// Whether any waits.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.len() > 0
+    }
+
     /// Whether the client is not read because too many wait.
     pub(crate) fn is_full(&self, cx: &Context<'_>) -> bool {
         self.len() >= cx.policy.waiting_acknowledgements

@@ -58,9 +58,11 @@ pub(crate) fn topic_of_queue(name: &str) -> String {
     format!("{QUEUE_LEVEL}{name}")
 }
 
-/// Whether a topic is of a node that was made for a link.
+/// Whether a topic is of a node that was made for a link: a topic, or a queue.
 pub(crate) fn is_dynamic(topic: &str) -> bool {
     topic
+        .strip_prefix(QUEUE_LEVEL)
+        .unwrap_or(topic)
         .strip_prefix(DYNAMIC)
         .is_some_and(|name| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }

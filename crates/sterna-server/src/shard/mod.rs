@@ -635,6 +635,7 @@ impl Handler for Shard {
         doors.mqtt.timeout(&mut doors.cx);
         doors.amqp.timeout(&mut doors.cx);
         doors.amqp.forget_departed(&mut doors.cx);
+        doors.amqp.look_at_nodes(&mut doors.cx);
         doors.http.timeout(&mut doors.cx);
         doors.admin.timeout(&mut doors.cx);
         self.stop_if_drained(net);
@@ -697,6 +698,7 @@ impl Handler for Shard {
             self.mqtt.deadline_ms(),
             self.amqp.deadline_ms(),
             self.amqp.departed_ms(),
+            self.amqp.nodes_ms(),
             self.http.deadline_ms(),
             self.admin.deadline_ms(),
             self.survey.deadline_ms(),

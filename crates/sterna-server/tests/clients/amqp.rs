@@ -14,7 +14,7 @@ use sterna_amqp::messaging::{
 use sterna_amqp::performatives::{Open, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::sasl::Mechanism;
 use sterna_amqp::transactions::{Coordinator, Declare, Discharge, Request, TransactionalState};
-use sterna_amqp::types::{Encoded, Multiple, Value};
+use sterna_amqp::types::{Composite as _, Encoded, Multiple, Value};
 use sterna_amqp::{Connection, Event, Framer, Lane, LaneWriter, Limits};
 use sterna_net::{StreamId, TransportKind};
 
@@ -45,6 +45,8 @@ pub struct Answer {
     pub durable: TerminusDurability,
     pub filters: usize,
     pub refused: bool,
+    /// The whole answer.
+    pub attach: Encoded,
 }
 
 /// A message that came.
@@ -116,6 +118,8 @@ pub struct Client {
     pub tap: Option<Vec<u8>>,
     pub answers: HashMap<LinkId, Answer>,
     pub open_properties: Option<Encoded>,
+    /// The broker's open.
+    pub open: Option<Encoded>,
     pub is_open: bool,
     /// Why the client's engine has given up.
     pub refusal: Option<&'static str>,
@@ -199,6 +203,7 @@ impl Client {
             tap: is_tapped.then(Vec::new),
             answers: HashMap::new(),
             open_properties: None,
+            open: None,
             is_open: false,
             refusal: None,
             next_stream: 4,
@@ -315,6 +320,9 @@ impl Client {
         match event {
             Event::Open(open) => {
                 self.is_open = true;
+                let mut whole = BytesMut::new();
+                open.encode(&mut whole);
+                self.open = Encoded::from_bytes(whole.freeze()).ok();
                 self.open_properties = open.properties.map(|map| Encoded::new(&Value::Map(map)));
             }
             Event::Attached { link, attach } => {
@@ -345,6 +353,9 @@ impl Client {
                         }),
                     )
                 };
+                let mut whole = BytesMut::new();
+                attach.encode(&mut whole);
+                let whole = Encoded::from_bytes(whole.freeze()).expect("an attach");
                 self.answers.insert(
                     link,
                     Answer {
@@ -353,6 +364,7 @@ impl Client {
                         durable,
                         filters,
                         refused,
+                        attach: whole,
                     },
                 );
             }

@@ -79,6 +79,9 @@ fn answers_that_wait_end_with_their_session() {
     store.hold();
     client.send(&mut broker, link, 1, "m");
     (client.engine.end(session, None, &mut client.out)).expect("a session");
+    client.flush(&mut broker);
+    // It has waited for them as long as it may.
+    broker.advance(config().network.shutdown_timeout_ms / 2);
     client.turn(&mut broker);
     let session = client.begin(&mut broker);
     let link = client.sender(&mut broker, session, "other");

@@ -126,6 +126,9 @@ fn a_link_that_is_detached_while_its_acknowledgement_waits_tells_it_later() {
         store.hold();
         client.send(&mut broker, link, 1, "one");
         client.detach(&mut broker, link, false);
+        // It has waited for the store as long as it may.
+        broker.advance(config().network.shutdown_timeout_ms / 2);
+        client.turn(&mut broker);
         let left = client.happened.iter().find_map(|one| match one {
             Happened::Detached { unsettled, .. } => Some(unsettled.clone()),
             _ => None,

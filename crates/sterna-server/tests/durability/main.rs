@@ -6,7 +6,9 @@
 mod amqp;
 #[path = "../clients/amqp.rs"]
 mod amqp_client;
+mod amqp_ends;
 mod amqp_exact;
+mod amqp_nodes;
 mod behind;
 mod clock;
 mod exactly_once;
