@@ -22,7 +22,7 @@ pub(crate) struct Cursor {
     pub(crate) unsettled: VecDeque<Unsettled>,
     /// Positions from `from` on that are settled, rising.
     pub(crate) settled: Vec<u64>,
-    /// Positions from `from` on that have failed before, rising; of a session, those that were sent before.
+    /// Positions from `from` on that have failed or were sent before, rising.
     pub(crate) failed: VecDeque<Unsettled>,
     /// Spans in which its consumer was away and that are not read: see `away.rs`. The last span lasts while that is
     /// away.
@@ -31,6 +31,9 @@ pub(crate) struct Cursor {
     pub(crate) dropped: Spans,
     /// Whether all counts that is published until it has read all: see `away.rs`.
     pub(crate) is_limited: bool,
+    /// What is not settled before this position may have been sent by an earlier process, which could not write that any
+    /// more.
+    pub(crate) doubtful_to: u64,
 }
 
 /// Where a position is in a rising list, or is to be.
@@ -46,17 +49,38 @@ fn remove(list: &mut VecDeque<Unsettled>, position: u64) {
 
 fn enter(list: &mut VecDeque<Unsettled>, position: u64) {
     if let Err(at) = find(list, position) {
-        let failures = 0;
-        list.insert(at, Unsettled { position, failures });
+        let one = Unsettled {
+            position,
+            failures: 0,
+            was_sent: true,
+        };
+        list.insert(at, one);
     }
 }
 
-/// A message that is not settled, or has failed before.
+/// A message that is not settled, or was sent before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unsettled {
     pub(crate) position: u64,
     /// Number of attempts to deliver it that failed, one that is under way included.
     pub(crate) failures: u16,
+    /// Whether it was sent.
+    pub(crate) was_sent: bool,
+}
+
+impl Unsettled {
+    /// The attempts to deliver it, as a record has them.
+    fn attempts(self) -> u64 {
+        u64::from(self.failures) << 1 | u64::from(self.was_sent)
+    }
+
+    fn with_attempts(position: u64, attempts: u64) -> Option<Self> {
+        Some(Self {
+            position,
+            failures: u16::try_from(attempts >> 1).ok()?,
+            was_sent: attempts & 1 != 0,
+        })
+    }
 }
 
 impl Cursor {
@@ -121,9 +145,34 @@ impl Cursor {
         }
     }
 
-    /// Whether a session's message that is not settled was sent when the cursor was written.
+    /// Whether a message that is not settled was sent when the cursor was written.
     pub(crate) fn was_sent(&self, position: u64) -> bool {
-        position < self.from || find(&self.failed, position).is_ok()
+        let list = if position < self.from {
+            &self.unsettled
+        } else {
+            &self.failed
+        };
+        find(list, position).is_ok_and(|at| list[at].was_sent)
+    }
+
+    /// Whether a message that is not settled may have been sent before. [MQTT-3.3.1-1]
+    pub(crate) fn may_have_been_sent(&self, position: u64) -> bool {
+        position < self.doubtful_to || self.was_sent(position)
+    }
+
+    /// Notes that a message was sent, also if it waits again.
+    pub(crate) fn note_sent(&mut self, position: u64) {
+        if position >= self.from {
+            enter(&mut self.failed, position);
+        }
+    }
+
+    /// The process of a session's consumer has ended, at the latest when the log was at this position. Where the cursor
+    /// does not say that the consumer had left before, it may have been sent all up to here.
+    pub(crate) fn process_ended(&mut self, end: u64) {
+        if self.is_limited || !self.away.is_open() {
+            self.doubtful_to = self.doubtful_to.max(end);
+        }
     }
 
     /// Notes that all messages up to a position are settled.
@@ -149,17 +198,18 @@ impl Cursor {
         let mut before = self.from;
         for unsettled in self.unsettled.iter().rev() {
             put_number(&mut out, before - unsettled.position);
-            put_number(&mut out, u64::from(unsettled.failures));
+            put_number(&mut out, unsettled.attempts());
             before = unsettled.position;
         }
         let mut after = self.from;
         put_number(&mut out, self.failed.len() as u64);
         for failed in &self.failed {
             put_number(&mut out, failed.position - after);
-            put_number(&mut out, u64::from(failed.failures));
+            put_number(&mut out, failed.attempts());
             after = failed.position;
         }
         out.push(u8::from(self.is_limited));
+        put_number(&mut out, self.doubtful_to);
         self.away.encode(&mut out, self.from);
         self.dropped.encode(&mut out, self.from);
         after = self.from;
@@ -178,10 +228,7 @@ impl Cursor {
         let mut before = from;
         for _ in 0..count {
             before = before.checked_sub(fields.number()?)?;
-            unsettled.push_front(Unsettled {
-                position: before,
-                failures: u16::try_from(fields.number()?).ok()?,
-            });
+            unsettled.push_front(Unsettled::with_attempts(before, fields.number()?)?);
         }
         let beyond = |after: u64, more: u64| {
             let position = after.checked_add(more);
@@ -191,12 +238,10 @@ impl Cursor {
         let mut after = from;
         for _ in 0..fields.number()? {
             after = beyond(after, fields.number()?)?;
-            failed.push_back(Unsettled {
-                position: after,
-                failures: u16::try_from(fields.number()?).ok()?,
-            });
+            failed.push_back(Unsettled::with_attempts(after, fields.number()?)?);
         }
         let is_limited = fields.byte()? != 0;
+        let doubtful_to = fields.number().filter(|&to| to <= HIGHEST_PLACE)?;
         let away = Spans::decode(&mut fields, from)?;
         let dropped = Spans::decode(&mut fields, from)?;
         let mut settled = Vec::new();
@@ -213,6 +258,7 @@ impl Cursor {
             away,
             dropped,
             is_limited,
+            doubtful_to,
         })
     }
 }
@@ -422,6 +468,7 @@ mod tests {
         Unsettled {
             position,
             failures: 0,
+            was_sent: true,
         }
     }
 
@@ -433,6 +480,7 @@ mod tests {
                 Unsettled {
                     position: 7,
                     failures: 3,
+                    was_sent: false,
                 },
                 unsettled((1 << 40) - 1),
             ]),
@@ -444,7 +492,7 @@ mod tests {
         let away = Cursor::at(1 << 30);
         assert!(away.encode().len() <= 10);
         assert_eq!(
-            Cursor::decode(&[5, 1, 9, 0, 0, 0, 0]),
+            Cursor::decode(&[5, 1, 9, 0, 0, 0, 0, 0]),
             None,
             "before the first"
         );
@@ -459,6 +507,10 @@ mod tests {
             },
             Cursor {
                 failed: vec![unsettled(beyond)].into(),
+                ..highest.clone()
+            },
+            Cursor {
+                doubtful_to: beyond,
                 ..highest
             },
         ] {
@@ -523,6 +575,29 @@ mod tests {
         assert_eq!(sent(&reader), [10, 14]);
         reader.advance(15, &[14], &[]);
         assert_eq!(sent(&reader), [10, 14]);
+    }
+
+    #[test]
+    fn a_consumer_that_had_not_left_may_have_been_sent_all_up_to_the_end() {
+        let doubtful = |cursor: &Cursor| -> Vec<u64> {
+            let cursor = Cursor::decode(&cursor.encode()).expect("a cursor");
+            (8..22)
+                .filter(|&at| cursor.may_have_been_sent(at))
+                .collect()
+        };
+        let mut reader = Reader::awake(10);
+        reader.advance(12, &[], &[10, 14]);
+        let mut away = reader.cursor.clone();
+        away.leave(16);
+        away.process_ended(20);
+        assert_eq!(doubtful(&away), [10, 14]);
+        reader.cursor.process_ended(20);
+        let all: Vec<u64> = (8..20).collect();
+        assert_eq!(doubtful(&reader.cursor), all);
+        // It has not come back, and the next process ends, too.
+        reader.cursor.leave(20);
+        reader.cursor.process_ended(21);
+        assert_eq!(doubtful(&reader.cursor), all);
     }
 
     #[test]

@@ -438,17 +438,19 @@ impl<P> Queues<P> {
         }
         let is_kept = (self.groups.get(&id)).is_some_and(|group| group.is_kept);
         let is_logged = is_kept || message.qos().is_acknowledged();
-        self.enter_group(now_ms, id, message, if is_logged { position } else { 0 }, 0);
+        let position = if is_logged { position } else { 0 };
+        self.enter_group(now_ms, id, message, position, (0, false));
     }
 
-    /// Puts a message into a group's queue, or among those that are not due yet.
+    /// Puts a message into a group's queue, or among those that are not due yet. Attempts to deliver it have failed, or
+    /// it may have been sent.
     pub(crate) fn enter_group(
         &mut self,
         now_ms: u64,
         id: u32,
         message: &Arc<Message>,
         position: u64,
-        failures: u16,
+        (failures, was_sent): (u16, bool),
     ) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
@@ -463,7 +465,7 @@ impl<P> Queues<P> {
             qos,
             group: id,
             failures,
-            redelivered: failures > 0,
+            redelivered: was_sent,
             position: if group.log.is_some() { position } else { 0 },
             ..Entry::waiting(group.next_tag(message), Arc::clone(message))
         };
@@ -475,7 +477,9 @@ impl<P> Queues<P> {
             let (reader, waiting) = (&*group.filter, group.waiting() + 1);
             self.saw(message, Step::Queued { reader, waiting });
         }
-        self.note_in_group(id, entry.position, |log| log.enter(position, failures));
+        self.note_in_group(id, entry.position, |log| {
+            log.enter(position, failures, was_sent);
+        });
         self.count_into_group(now_ms, id, &entry);
         match due_ms.filter(|&due_ms| due_ms > now_ms) {
             Some(due_ms) => self.hold_in_group(id, due_ms, entry),

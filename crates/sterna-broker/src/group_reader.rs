@@ -28,6 +28,8 @@ pub(crate) struct GroupReader {
     unsettled: BTreeMap<u64, Attempts>,
     /// Settled positions, from the cursor of the last writing on.
     settled: BTreeSet<u64>,
+    /// See [`Cursor::doubtful_to`].
+    doubtful_to: u64,
     /// Where the cursor of the last writing was. Nothing before is the group's, but for unsettled messages.
     from: u64,
     /// The lowest position that a restart would need.
@@ -42,22 +44,36 @@ pub(crate) struct GroupReader {
 pub(crate) struct GroupRecord {
     /// Whether its queue is kept: then messages of QoS 0 are in it too.
     pub(crate) is_kept: bool,
+    /// Whether a member was connected, so that it may have been sent what has come since.
+    pub(crate) is_attended: bool,
     pub(crate) cursor: Cursor,
 }
 
+const KEPT: u8 = 1;
+const ATTENDED: u8 = 2;
+
 impl GroupRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut record = vec![u8::from(self.is_kept)];
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let mut record = vec![flag(self.is_kept, KEPT) | flag(self.is_attended, ATTENDED)];
         record.extend(self.cursor.encode());
         record
     }
 
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
-        let (&is_kept, cursor) = record.split_first()?;
+        let (&flags, cursor) = record.split_first()?;
         Some(Self {
-            is_kept: is_kept != 0,
+            is_kept: flags & KEPT != 0,
+            is_attended: flags & ATTENDED != 0,
             cursor: Cursor::decode(cursor)?,
         })
+    }
+
+    /// The process of the group's members has ended, at the latest when the log was at this position.
+    pub(crate) fn process_ended(&mut self, end: u64) {
+        if self.is_attended {
+            self.cursor.doubtful_to = end;
+        }
     }
 }
 
@@ -75,6 +91,7 @@ impl GroupReader {
     pub(crate) fn restored(cursor: &Cursor) -> Self {
         Self {
             from: cursor.from,
+            doubtful_to: cursor.doubtful_to,
             settled: cursor.settled.iter().copied().collect(),
             needed: cursor.first(),
             is_stored: true,
@@ -83,12 +100,12 @@ impl GroupReader {
     }
 
     /// A message has come, with `failed` attempts before; or it is not settled after all.
-    pub(crate) fn enter(&mut self, position: u64, failed: u16) {
+    pub(crate) fn enter(&mut self, position: u64, failed: u16, was_sent: bool) {
         self.settled.remove(&position);
         let attempts = Attempts {
             failed,
             is_out: false,
-            was_sent: failed > 0,
+            was_sent,
         };
         self.unsettled.insert(position, attempts);
     }
@@ -111,10 +128,17 @@ impl GroupReader {
         }
     }
 
+    /// The state of a message of which nothing is known.
+    fn unknown(&self, position: u64) -> Attempts {
+        Attempts {
+            was_sent: position < self.doubtful_to,
+            ..Attempts::default()
+        }
+    }
+
     /// The message waits in the log from now on.
     pub(crate) fn shelve(&mut self, position: u64) {
-        let known = self.unsettled.get(&position);
-        if known.is_some_and(|attempts| *attempts == Attempts::default()) {
+        if (self.unsettled.get(&position)).is_some_and(|known| *known == self.unknown(position)) {
             self.unsettled.remove(&position);
         }
     }
@@ -126,7 +150,8 @@ impl GroupReader {
 
     /// The message was read in the log. Returns how often its delivery has failed, and whether it was sent.
     pub(crate) fn unshelve(&mut self, position: u64) -> (u16, bool) {
-        let attempts = self.unsettled.entry(position).or_default();
+        let unknown = self.unknown(position);
+        let attempts = self.unsettled.entry(position).or_insert(unknown);
         (attempts.failed, attempts.was_sent)
     }
 
@@ -185,6 +210,7 @@ impl GroupReader {
         let unsettled = |(&position, attempts): (&u64, &Attempts)| Unsettled {
             position,
             failures: attempts.failed.saturating_add(u16::from(attempts.is_out)),
+            was_sent: attempts.was_sent || attempts.is_out,
         };
         let mut before: Vec<Unsettled> = self.unsettled.range(..from).map(unsettled).collect();
         let shelved = tail
@@ -193,14 +219,16 @@ impl GroupReader {
         before.extend(shelved.map(|position| Unsettled {
             position,
             failures: 0,
+            was_sent: false,
         }));
         before.sort_unstable_by_key(|unsettled| unsettled.position);
         let under_way = self.unsettled.range(from..).map(unsettled);
         let cursor = Cursor {
             from,
             unsettled: before.into(),
-            failed: under_way.filter(|known| known.failures > 0).collect(),
+            failed: under_way.filter(|known| known.was_sent).collect(),
             settled: self.settled.iter().copied().collect(),
+            doubtful_to: self.doubtful_to,
             ..Cursor::default()
         };
         self.needed = cursor.first();
@@ -227,6 +255,18 @@ impl<P> Queues<P> {
         };
         note(log);
         if !std::mem::replace(&mut log.is_changed, true) {
+            self.changed_groups.push(id);
+        }
+    }
+
+    /// Notes that a member of a group has left: its record says whether one is connected.
+    pub(crate) fn note_left(&mut self, id: u32) {
+        if let Some(group) = self.groups.get_mut(&id)
+            && group.attending == 0
+            && group.root.is_none()
+            && let Some(log) = &mut group.log
+            && !std::mem::replace(&mut log.is_changed, true)
+        {
             self.changed_groups.push(id);
         }
     }
@@ -268,7 +308,7 @@ mod tests {
     fn what_is_out_counts_as_failed_after_a_restart() {
         let mut reader = GroupReader::new(5);
         for position in [5, 7, 8, 12] {
-            reader.enter(position, 0);
+            reader.enter(position, 0, false);
         }
         reader.take_back(7, 2, true);
         reader.assign(7);
@@ -280,8 +320,37 @@ mod tests {
             .filter_map(|at| Some((at, cursor.wants(at)?)))
             .collect();
         assert_eq!(wanted, [(7, 3), (8, 0), (10, 0), (11, 0), (13, 0), (14, 0)]);
+        let sent: Vec<_> = (0..15).filter(|&at| cursor.was_sent(at)).collect();
+        assert_eq!(sent, [7]);
         assert_eq!(reader.needed(), 7);
         assert_eq!(reader.unsettled(&Tail::default()), (10, vec![7, 8]));
+    }
+
+    #[test]
+    fn what_a_connected_member_may_have_had_is_known_after_the_end() {
+        for is_attended in [false, true] {
+            let mut reader = GroupReader::new(5);
+            reader.enter(5, 0, false);
+            reader.take_back(5, 0, true);
+            let record = GroupRecord {
+                is_kept: true,
+                is_attended,
+                cursor: reader.write(8, &Tail::default()),
+            };
+            let mut record = GroupRecord::decode(&record.encode()).expect("a record");
+            record.process_ended(12);
+            let sent = (5..14).filter(|&at| record.cursor.may_have_been_sent(at));
+            let expected = if is_attended {
+                (5..12).collect()
+            } else {
+                vec![5]
+            };
+            assert_eq!(sent.collect::<Vec<u64>>(), expected);
+            let mut again = GroupReader::restored(&record.cursor);
+            assert_eq!(again.unshelve(9), (0, is_attended));
+            again.shelve(9);
+            assert_eq!(again.unsettled.len(), 0);
+        }
     }
 
     #[test]

@@ -105,7 +105,13 @@ impl<P> Queues<P> {
         entry.failures = entry.failures.saturating_add(u16::from(failed));
         session.account.waits(entry);
         let body_bytes = entry.body_bytes();
-        let tag = entry.tag;
+        let (tag, position) = (entry.tag, entry.own_position());
+        if position != 0
+            && let Some(reader) = &mut session.reader
+        {
+            // It may be read in the log again.
+            reader.cursor.note_sent(position);
+        }
         self.nodes
             .move_front(&mut session.ledger, &mut session.pending, node);
         session.forget_rehomed(tag);

@@ -509,6 +509,7 @@ mod tests {
         let cursor = Cursor::at(7).encode();
         let group = GroupRecord {
             is_kept: true,
+            is_attended: false,
             cursor: Cursor::at(9),
         };
         let good: Vec<(Box<[u8]>, Vec<u8>)> = vec![

@@ -38,7 +38,7 @@ pub(crate) struct Sessions<P> {
     slots: Slab<Slot<P>>,
     /// By slot, of the few packed sessions that have any.
     extras: FxHashMap<u32, Box<Extra<P>>>,
-    /// Those that were unpacked in this call.
+    /// Those that were unpacked in this call, or fell asleep.
     unpacked: Vec<u32>,
     directory: Arc<Directory>,
 }
@@ -56,6 +56,11 @@ impl<P> Sessions<P> {
     /// Number of sessions, packed ones included.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Has a session packed at the end of this call, if it can be then.
+    pub(crate) fn pack_later(&mut self, slot: u32) {
+        self.unpacked.push(slot);
     }
 
     /// Number of sessions that were unpacked in this call.

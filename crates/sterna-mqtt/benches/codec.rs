@@ -202,6 +202,7 @@ fn main() {
         lane: Lane::CONTROL,
         qos: QoS::AtMostOnce,
         packet_id: None,
+        dup: false,
         retain: false,
         topic: topic.as_bytes(),
         properties: &[],

@@ -229,6 +229,7 @@ impl<P> Queues<P> {
             }
             let record = GroupRecord {
                 is_kept: group.is_kept,
+                is_attended: group.attending > 0,
                 cursor,
             };
             let record = records::put(Kind::Group, &group.filter, &[], record.encode());

@@ -92,7 +92,9 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         if position != 0 {
-            (self.queues).note_in_group(group, position, |log| log.enter(position, dead.failures));
+            (self.queues).note_in_group(group, position, |log| {
+                log.enter(position, dead.failures, true);
+            });
             // The cursor that has passed it is not kept without its letter.
             self.queues.write_group_cursor(group);
         }

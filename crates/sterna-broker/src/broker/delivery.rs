@@ -29,6 +29,19 @@ impl<P: DoorState> Next<'_, P> {
         self.qos
     }
 
+    /// Its place in the log, 0 where it has none; `None` where the session does not read the log.
+    #[must_use]
+    pub fn place(&self) -> Option<u64> {
+        let queues = &self.broker.queues;
+        queues.sessions[self.slot].reader.as_ref()?;
+        Some(
+            queues
+                .nodes
+                .entry(self.node)
+                .map_or(0, |entry| entry.position),
+        )
+    }
+
     /// The broker, as it is now.
     #[must_use]
     pub fn broker(&self) -> &Broker<P> {

@@ -314,7 +314,10 @@ impl<P: DoorState> Broker<P> {
 
     fn enter_queue(&mut self, now_ms: u64, name: &str, (slot, id): (u32, u32), entry: Entry) {
         let Entry {
-            position, message, ..
+            position,
+            message,
+            redelivered,
+            ..
         } = entry;
         let known = self.queues.roots.get(&slot);
         let failures = known.map_or(0, |known| known.failures(position));
@@ -333,8 +336,9 @@ impl<P: DoorState> Broker<P> {
             {
                 // Its last delivery has failed with the node of the earlier root.
                 let tag = group.next_tag(&message);
-                self.queues
-                    .note_in_group(id, position, |log| log.enter(position, failures));
+                self.queues.note_in_group(id, position, |log| {
+                    log.enter(position, failures, true);
+                });
                 return self.queues.dead.push(Dead {
                     group: id,
                     message,
@@ -344,7 +348,8 @@ impl<P: DoorState> Broker<P> {
                     cause: DeathCause::MaximumDeliveries,
                 });
             }
-            return (self.queues).enter_group(now_ms, id, &message, position, failures);
+            let attempts = (failures, redelivered);
+            return (self.queues).enter_group(now_ms, id, &message, position, attempts);
         };
         // A branch has it since before this root.
         let Some(group) = self.queues.groups.get_mut(&id) else {
@@ -357,7 +362,7 @@ impl<P: DoorState> Broker<P> {
         }
         let returned = root.returned_early.remove(&position);
         self.queues.note_in_group(id, position, |log| {
-            log.enter(position, failures);
+            log.enter(position, failures, true);
             log.assign(position);
         });
         // It has given it back meanwhile.

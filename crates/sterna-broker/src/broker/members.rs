@@ -290,6 +290,7 @@ impl<P: DoorState> Broker<P> {
                 self.queues.branches.touch(*id);
                 if let Some(group) = self.queues.groups.get_mut(id) {
                     group.remove_member(*member);
+                    self.queues.note_left(*id);
                     self.queues.drop_forbidden(*id);
                 }
             }
@@ -323,9 +324,11 @@ impl<P: DoorState> Broker<P> {
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
+        let mut is_first = false;
         if let Some(known) = group.members.get_mut(&member) {
             if known.attendance == 0 {
                 group.attending += 1;
+                is_first = group.attending == 1 && group.root.is_none();
             }
             known.attendance = attendance;
             known.credit = credit;
@@ -338,6 +341,10 @@ impl<P: DoorState> Broker<P> {
             }
             group.list_if_available(member);
             self.queues.mark_dirty(id);
+        }
+        if is_first {
+            // Whatever it is sent until the process ends may come again.
+            self.queues.write_group_cursor(id);
         }
         self.is_for_new_member(now_ms, id);
     }

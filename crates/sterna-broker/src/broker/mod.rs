@@ -333,6 +333,7 @@ impl<P: DoorState> Broker<P> {
                 if let Some(known) = self.queues.groups.get_mut(&group) {
                     known.detach(member, attendance);
                 }
+                self.queues.note_left(group);
                 self.queues.branches.touch(group);
                 self.queues.trim_window(group);
             }

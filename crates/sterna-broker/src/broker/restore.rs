@@ -226,6 +226,9 @@ impl<P: DoorState> Broker<P> {
                 record.cursor.settle(position);
             }
         }
+        for record in loaded.groups.values_mut() {
+            record.process_ended(end);
+        }
         self.orphans.extend(loaded.groups);
         let mut restored = loaded.restored;
         let limits = self.limits_of_stored();
@@ -310,7 +313,9 @@ impl<P: DoorState> Broker<P> {
 
     /// Gives a session that is new here what is stored of it.
     fn install_stored(&mut self, now_ms: u64, slot: u32, stored: StoredSession, limits: &Limits) {
-        let mut reader = Reader::restored(stored.cursor);
+        let mut cursor = stored.cursor;
+        cursor.process_ended(self.queues.store.next_position());
+        let mut reader = Reader::restored(cursor);
         reader.past = stored.past;
         for owned in &stored.owned {
             if !owned.is_from_group() {
@@ -558,7 +563,10 @@ impl<P> Queues<P> {
         if self.unread.is_empty() {
             return;
         }
-        let Some(GroupRecord { is_kept, cursor }) = self.unread.remove(&id) else {
+        let Some(GroupRecord {
+            is_kept, cursor, ..
+        }) = self.unread.remove(&id)
+        else {
             return;
         };
         let Some(group) = self.groups.get_mut(&id) else {
@@ -585,7 +593,9 @@ impl<P> Queues<P> {
                 if let Some(failures) = cursor.wants(position).filter(|_| is_logged) {
                     self.take_in(position, &mut message);
                     let published_ms = message.published_ms();
-                    self.enter_group(published_ms, id, &message, position, failures);
+                    let was_sent = cursor.may_have_been_sent(position);
+                    let attempts = (failures, was_sent);
+                    self.enter_group(published_ms, id, &message, position, attempts);
                 }
             }
         }

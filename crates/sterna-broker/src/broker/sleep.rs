@@ -158,6 +158,9 @@ impl<P: DoorState> Broker<P> {
         }
         self.drop_logged(slot);
         self.mark_left(slot);
+        // What is published from here on was not sent to it, whenever the process ends.
+        self.queues.write_cursor(slot);
+        self.queues.sessions.pack_later(slot);
     }
 
     /// Notes that a session has no consumer from here on: what is published counts against its limits.
@@ -452,7 +455,7 @@ impl<P: DoorState> Broker<P> {
             allowance.take(body_bytes);
         }
         let reader = self.queues.sessions[slot].reader.as_ref();
-        let was_sent = reader.is_some_and(|reader| reader.cursor.was_sent(position));
+        let was_sent = reader.is_some_and(|reader| reader.cursor.may_have_been_sent(position));
         for target in targets {
             let message = Arc::clone(message);
             let position = (position, was_sent);

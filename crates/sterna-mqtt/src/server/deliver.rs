@@ -21,8 +21,10 @@ pub struct OutgoingPublish<'a> {
     pub lane: Lane,
     /// QoS of this delivery.
     pub qos: QoS,
-    /// The identifier that a new delivery of QoS 2 has to have; `None` for the next that is free.
+    /// The identifier that a new delivery above QoS 0 has to have; `None` for the next that is free.
     pub packet_id: Option<PacketId>,
+    /// Whether a new delivery above QoS 0 may have been sent before, on a connection that the session knows nothing of.
+    pub dup: bool,
     /// The RETAIN flag.
     pub retain: bool,
     /// Topic Name in UTF-8. It was checked when it came in, and is not checked again.
@@ -120,12 +122,16 @@ impl Connection {
         if self.publish_bytes(delivery, delivery.topic, None) > self.client_max() {
             return Err(NotSent::TooLarge);
         }
-        let packet_id = match (delivery.qos, delivery.packet_id) {
-            (QoS::ExactlyOnce, Some(packet_id)) => session
-                .allocate_as(packet_id, delivery.tag, Stage::PublishQoS2)
+        let stage = if delivery.qos == QoS::ExactlyOnce {
+            Stage::PublishQoS2
+        } else {
+            Stage::PublishQoS1
+        };
+        let packet_id = match delivery.packet_id {
+            Some(packet_id) => session
+                .allocate_as(packet_id, delivery.tag, stage)
                 .then_some(packet_id),
-            (QoS::ExactlyOnce, None) => session.allocate(delivery.tag, Stage::PublishQoS2),
-            _ => session.allocate(delivery.tag, Stage::PublishQoS1),
+            None => session.allocate(delivery.tag, stage),
         };
         let packet_id = packet_id.ok_or(NotSent::NotNow)?;
         if !delivery.lane.is_control() {
@@ -165,13 +171,13 @@ impl Connection {
         out: &mut BytesMut,
     ) -> Sent {
         let (topic, alias) = self.name(delivery);
-        // [MQTT-4.3.1-1] [MQTT-4.3.2-2] [MQTT-4.3.3-2] [MQTT-3.3.1-3] a new delivery has no DUP
-        // flag, with any flag in the publisher's packet
+        // [MQTT-4.3.1-1] [MQTT-4.3.2-2] [MQTT-4.3.3-2] [MQTT-3.3.1-2] [MQTT-3.3.1-3] a new delivery has no DUP
+        // flag, with any flag in the publisher's packet. [MQTT-3.3.1-1] one that may be a repetition has it
         let head = Head {
             topic,
             alias,
             packet_id,
-            dup: false,
+            dup: delivery.dup && packet_id.is_some(),
         };
         self.write(delivery, &head, now_ms, out)
     }

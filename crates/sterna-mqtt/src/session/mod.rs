@@ -121,6 +121,13 @@ impl MqttSession {
         self.outgoing.allocate_as(packet_id, tag, stage, true)
     }
 
+    /// The first Packet Identifier from one on that is not in use; behind the last follows the first. `None` if all are
+    /// in use.
+    #[must_use]
+    pub fn free_from(&self, packet_id: PacketId) -> Option<PacketId> {
+        self.outgoing.free_from(packet_id)
+    }
+
     /// The use of an identifier.
     #[must_use]
     pub fn outgoing(&self, packet_id: PacketId) -> Option<AwaitedAck> {

@@ -8,6 +8,9 @@ use crate::{Lane, PacketId, ReasonCode};
 /// Number of Packet Identifiers.
 const IDS: usize = 65_535;
 
+/// Slots that chosen identifiers may leave out for the first time; it may be twice as many as are in use.
+const SPARE_SLOTS: usize = 32;
+
 /// Slots that an empty outbox keeps for its next message; more are given back at once.
 const KEPT_SLOTS: usize = 32;
 
@@ -59,6 +62,16 @@ struct Slot {
     lane: LaneNumber,
 }
 
+impl Slot {
+    const FREE: Self = Self {
+        tag: 0,
+        stage: None,
+        sent: true,
+        in_flight: false,
+        lane: LaneNumber::CONTROL,
+    };
+}
+
 /// The last bits of the number of the lane that a packet was sent on. So two of 4 billion streams of a connection are
 /// taken for one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +86,7 @@ impl LaneNumber {
 }
 
 /// Identifiers are issued in ascending order. So the slots are in the order of sending, and an
-/// acknowledgement finds its slot by subtraction. Chosen identifiers are apart.
+/// acknowledgement finds its slot by subtraction. Chosen identifiers that follow closely are among them, others apart.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct Outbox {
     slots: VecDeque<Slot>,
@@ -85,7 +98,7 @@ pub(super) struct Outbox {
     unsent: u16,
     /// No slot before this one is to be sent again.
     resend_from: u16,
-    /// Identifiers that the caller has chosen. The counts above are of both.
+    /// Chosen identifiers that do not follow the slots. The counts above are of both.
     named: Option<Box<Named>>,
 }
 
@@ -140,18 +153,32 @@ impl Outbox {
         if index >= IDS {
             return None;
         }
+        self.push_slot(tag, stage);
+        Some(self.packet_id(index))
+    }
+
+    /// Enters a packet that is sent under the identifier behind the last slot.
+    fn push_slot(&mut self, tag: u64, stage: Stage) {
         let in_flight = matches!(stage, Stage::PublishQoS1 | Stage::PublishQoS2);
         self.slots.push_back(Slot {
             tag,
             stage: Some(stage),
-            sent: true,
             in_flight,
-            lane: LaneNumber::CONTROL,
+            ..Slot::FREE
         });
         self.used += 1;
         self.in_flight += u16::from(in_flight);
         self.assert_counts();
-        Some(self.packet_id(index))
+    }
+
+    /// See [`MqttSession::free_from`](super::MqttSession::free_from).
+    pub(super) fn free_from(&self, packet_id: PacketId) -> Option<PacketId> {
+        if usize::from(self.used) >= IDS {
+            return None;
+        }
+        let from = usize::from(packet_id.get()) - 1;
+        let mut ids = (from..from + IDS).filter_map(|at| PacketId::new((at % IDS + 1) as u16));
+        ids.find(|&packet_id| self.get(packet_id).is_none())
     }
 
     /// Takes this very identifier; false where it is in use.
@@ -164,6 +191,15 @@ impl Outbox {
     ) -> bool {
         if self.get(packet_id).is_some() {
             return false;
+        }
+        if self.slots.is_empty() && sent {
+            self.first = packet_id.get() - 1;
+        }
+        let index = self.index(packet_id);
+        if sent && index >= self.slots.len() && index < 2 * usize::from(self.used) + SPARE_SLOTS {
+            self.slots.resize(index, Slot::FREE);
+            self.push_slot(tag, stage);
+            return true;
         }
         let named = self.named.get_or_insert_default();
         named.take(packet_id, tag, stage, sent, self.slots.len());
@@ -183,13 +219,7 @@ impl Outbox {
             if self.slots.is_empty() {
                 self.first = ((usize::from(self.first) + 1) % IDS) as u16;
             } else {
-                self.slots.push_back(Slot {
-                    tag: 0,
-                    stage: None,
-                    sent: true,
-                    in_flight: false,
-                    lane: LaneNumber::CONTROL,
-                });
+                self.slots.push_back(Slot::FREE);
             }
         }
     }

@@ -470,6 +470,7 @@ impl FrontDoor {
             qos: [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][usize::from(argument % 3)],
             packet_id: (argument & 1 != 0)
                 .then(|| PacketId::MIN.saturating_add(u16::from(argument % 8))),
+            dup: argument & 2 != 0,
             retain: argument & 4 != 0,
             topic: [&b"topic"[..], b"another/topic", b"a"][usize::from(argument / 8 % 3)],
             properties: b"\x03\x00\x01x",

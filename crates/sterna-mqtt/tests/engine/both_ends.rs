@@ -251,6 +251,7 @@ impl World {
             lane: Lane::CONTROL,
             qos,
             packet_id: None,
+            dup: false,
             retain: false,
             topic: b"from/the/server",
             properties: &[],

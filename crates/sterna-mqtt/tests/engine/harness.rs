@@ -304,6 +304,7 @@ pub(crate) const fn delivery(tag: u64, qos: QoS) -> OutgoingPublish<'static> {
         lane: Lane::CONTROL,
         qos,
         packet_id: None,
+        dup: false,
         retain: false,
         topic: b"t",
         properties: &[],

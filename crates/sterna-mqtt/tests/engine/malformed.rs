@@ -83,6 +83,7 @@ impl Loopback {
                                 lane,
                                 qos: publish.qos.min(*qos),
                                 packet_id: None,
+                                dup: false,
                                 retain: false,
                                 topic: publish.topic.as_bytes(),
                                 properties: &[],

@@ -329,6 +329,40 @@ fn a_lost_lane_is_sent_again() {
     }
 }
 
+/// Chosen identifiers that follow closely cost no more than those that are given out; others are apart, also
+/// where one message is not acknowledged. [MQTT-2.2.1-4] [MQTT-4.6.0-1]
+#[test]
+fn chosen_identifiers_in_ascending_order() {
+    let mut session = MqttSession::new();
+    // Behind the last follows the first.
+    let ids = [65_530, 65_535, 3, 4, 900, 5, 901, 6, 65_534];
+    for (tag, of) in (1..).zip(ids) {
+        assert!(session.allocate_as(id(of), tag, Stage::PublishQoS1));
+        session.check();
+    }
+    assert_eq!(session.span(), 12, "from 65,530 to 6");
+    assert!(!session.allocate_as(id(900), 10, Stage::PublishQoS1));
+    session.begin_connection();
+    for of in ids {
+        let next = session.next_resend().expect("all are due");
+        assert_eq!(next.packet_id, id(of));
+        session.mark_resent(id(of));
+        session.check();
+    }
+    for of in [3, 900, 65_534] {
+        assert!(session.puback(id(of)).is_ok());
+        session.check();
+    }
+    // The first is never acknowledged.
+    for of in (7..65_530).filter(|of| *of != 901) {
+        assert!(session.allocate_as(id(of), 10, Stage::PublishQoS1));
+        assert_eq!(session.puback(id(of)), Ok(10));
+    }
+    session.check();
+    assert!(session.span() < 200, "{}", session.span());
+    assert!(!session.allocate_as(id(65_530), 11, Stage::PublishQoS1));
+}
+
 /// Identifiers that the caller chooses and those that are given out never meet, and both come again in
 /// the order of sending.
 ///
@@ -340,10 +374,12 @@ fn chosen_identifiers() {
         |session: &mut MqttSession, of, tag| session.allocate_as(id(of), tag, Stage::PublishQoS2);
     assert!(chosen(&mut session, 2, 1));
     assert!(!chosen(&mut session, 2, 9), "it is in use");
-    assert_eq!(session.allocate(2, Stage::PublishQoS1), Some(id(1)));
-    assert!(!chosen(&mut session, 1, 9), "it is in use");
+    assert_eq!(session.allocate(2, Stage::PublishQoS1), Some(id(3)));
+    assert!(!chosen(&mut session, 3, 9), "it is in use");
     assert!(chosen(&mut session, 65_535, 3));
-    assert_eq!(session.allocate(4, Stage::PublishQoS1), Some(id(3)));
+    assert_eq!(session.allocate(4, Stage::PublishQoS1), Some(id(4)));
+    let free = [1, 2, 65_535].map(|from| session.free_from(id(from)));
+    assert_eq!(free, [1, 5, 1].map(|free| Some(id(free))));
     assert_eq!(session.in_flight(), 4);
     session.check();
     session.begin_connection();

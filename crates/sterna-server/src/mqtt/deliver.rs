@@ -1,8 +1,8 @@
 //! Messages on their way to a client.
 
-use sterna_broker::{ConsumerId, Delivery, Outcome, Qos, SessionKey, Unacknowledged};
+use sterna_broker::{ConsumerId, Delivery, Next, Outcome, Qos, SessionKey, Unacknowledged};
 use sterna_mqtt::server::{NotSent, OutgoingPublish};
-use sterna_mqtt::{Lane, LaneWriter as _, PacketId, ReasonCode};
+use sterna_mqtt::{Lane, LaneWriter as _, MqttSession, PacketId, ReasonCode};
 use sterna_net::StreamId;
 
 use super::Door;
@@ -12,7 +12,7 @@ use super::client::{Client, DATAGRAMS, connection};
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::metrics::DropReason;
-use crate::session;
+use crate::session::{self, SessionState};
 
 /// Messages taken from one queue before the next ready session has its turn.
 const MESSAGES_PER_TURN: usize = 256;
@@ -47,23 +47,27 @@ impl Door {
                 return;
             };
             let qos = next.qos();
-            let can_send = || {
-                let state = session::mqtt(next.broker(), session);
-                state.is_some_and(|state| client.engine.can_send(state, wire_qos(qos)))
+            let numbering = || {
+                let state = session::mqtt(next.broker(), session)?;
+                if !client.engine.can_send(state, wire_qos(qos)) {
+                    return None;
+                }
+                Numbering::of(&next, state, now_ms)
             };
+            let has_room = unsent_bytes + self.out.len() < self.high_watermark_bytes;
             // At QoS 0 the state of the session says nothing.
-            let allowed = unsent_bytes + self.out.len() < self.high_watermark_bytes
-                && match qos {
-                    Qos::AtMostOnce => client.engine.is_connected(),
-                    Qos::AtLeastOnce | Qos::ExactlyOnce => can_send(),
-                };
-            if !allowed {
+            let numbering = match qos {
+                _ if !has_room => None,
+                Qos::AtMostOnce => (client.engine.is_connected()).then_some(Numbering::Ascending),
+                Qos::AtLeastOnce | Qos::ExactlyOnce => numbering(),
+            };
+            let Some(numbering) = numbering else {
                 drop(next);
                 // An acknowledgement or the transport lets it go on.
                 client.parked = true;
                 cx.broker.park(session);
                 return;
-            }
+            };
             let Some(delivery) = next.take() else {
                 return;
             };
@@ -78,7 +82,10 @@ impl Door {
             // A message of another shard may be a few milliseconds ahead of this turn's clock. The rest of
             // its interval is never more than the whole. [MQTT-3.3.2-6]
             let sent_ms = now_ms.max(delivery.message.published_ms());
-            let publish = outgoing(&delivery, lane);
+            let publish = OutgoingPublish {
+                packet_id: numbering.packet_id(),
+                ..outgoing(&delivery, lane)
+            };
             let out = self.out.buffer(lane);
             let sent = if qos == Qos::AtMostOnce {
                 client.engine.publish_at_most_once(&publish, sent_ms, out)
@@ -182,7 +189,7 @@ impl Door {
         let Some(session) = client.session() else {
             return;
         };
-        if session::mqtt(cx.broker, session).is_some_and(sterna_mqtt::MqttSession::has_resends) {
+        if session::mqtt(cx.broker, session).is_some_and(MqttSession::has_resends) {
             self.resend(cx, client);
         }
         if std::mem::take(&mut client.parked) {
@@ -262,7 +269,8 @@ fn outgoing(delivery: &Delivery, lane: Lane) -> OutgoingPublish<'_> {
         tag: delivery.tag,
         lane,
         qos: wire_qos(delivery.qos),
-        packet_id: (delivery.position > 0).then(|| packet_id_at(delivery.position)),
+        packet_id: None,
+        dup: delivery.redelivered,
         retain: delivery.retain,
         topic: message.topic_bytes(),
         properties: message.properties(),
@@ -272,7 +280,45 @@ fn outgoing(delivery: &Delivery, lane: Lane) -> OutgoingPublish<'_> {
     }
 }
 
-/// The identifier of a delivery of QoS 2 from the log: the same after a restart, without a record.
+/// The Packet Identifier of a new delivery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Numbering {
+    /// The next that is free: the session ends with the process, or the message needs none.
+    Ascending,
+    Chosen(PacketId),
+}
+
+impl Numbering {
+    /// The identifier of the next message of a session; `None` where it has to wait, because another message has it.
+    ///
+    /// Places that are 65,535 apart have one identifier. Messages without a place, as retained copies, get those that
+    /// places of the next hours do not get. The time is part of them, because the client may still have some of an
+    /// earlier process. [MQTT-2.2.1-4] [MQTT-4.4.0-1]
+    fn of(next: &Next<'_, SessionState>, state: &MqttSession, now_ms: u64) -> Option<Self> {
+        let Some(place) = next.place() else {
+            return Some(Self::Ascending);
+        };
+        let packet_id = if place > 0 {
+            Some(packet_id_at(place)).filter(|&packet_id| state.outgoing(packet_id).is_none())
+        } else {
+            let far = next.broker().next_position() + APART + now_ms % APART;
+            state.free_from(packet_id_at(far))
+        };
+        packet_id.map(Self::Chosen)
+    }
+
+    const fn packet_id(self) -> Option<PacketId> {
+        match self {
+            Self::Ascending => None,
+            Self::Chosen(packet_id) => Some(packet_id),
+        }
+    }
+}
+
+/// Distance of the identifiers of messages without a place from those of the next places: a third of all.
+const APART: u64 = 21_845;
+
+/// The identifier of a delivery from the log: the same after a restart and on other nodes, without a record.
 /// [MQTT-4.4.0-1]
 pub(super) fn packet_id_at(position: u64) -> PacketId {
     PacketId::MIN.saturating_add((position % 65_535) as u16)

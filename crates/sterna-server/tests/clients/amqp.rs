@@ -73,6 +73,13 @@ impl Received {
         }
     }
 
+    /// Whether its header says that nobody had it before.
+    pub fn is_first(&self) -> bool {
+        let view = MessageView::parse(&self.payload).expect("a message");
+        let header = view.header().expect("a header");
+        header.is_some_and(|header| header.first_acquirer)
+    }
+
     pub fn delivery_count(&self) -> u32 {
         let view = MessageView::parse(&self.payload).expect("a message");
         view.header()

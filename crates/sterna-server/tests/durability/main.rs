@@ -3,6 +3,7 @@
 
 #![allow(unreachable_pub, reason = "the modules of one test binary")]
 
+mod again;
 mod amqp;
 #[path = "../clients/amqp.rs"]
 mod amqp_client;

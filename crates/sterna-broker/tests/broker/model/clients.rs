@@ -396,7 +396,8 @@ impl Model {
             );
             *latest = published.sequence;
         } else if delivery.position != 0 && session.repeatable.remove(&id) {
-            // The brokers were killed before they had written that it was settled.
+            // The brokers were killed before they had written that it was settled. [MQTT-3.3.1-1]
+            assert!(delivery.redelivered, "session {index} had {id} before");
         } else {
             let kind = usize::from(delivery.qos.is_acknowledged());
             let copies = session
