@@ -46,7 +46,7 @@ impl Unit<'_> {
         (self.descriptor()).is_some_and(|descriptor| crate::performatives::is_transfer(&descriptor))
     }
 
-    /// What the peer ends with it; `None` for a unit that ends nothing.
+    /// The end that the peer asks for; `None` for a unit that ends nothing.
     #[must_use]
     pub fn end(&self) -> Option<Ending> {
         Ending::of(&self.descriptor()?)

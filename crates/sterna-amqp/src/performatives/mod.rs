@@ -92,7 +92,7 @@ impl Ending {
         matches!(self, Self::Close)
     }
 
-    /// What a performative with this descriptor ends; `None` for any other.
+    /// The end that a performative with this descriptor asks for; `None` for any other.
     pub(crate) fn of(descriptor: &Value<'_>) -> Option<Self> {
         let ends = [
             (Self::Detach, Detach::CODE, Detach::NAME),

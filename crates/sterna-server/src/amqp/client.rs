@@ -164,7 +164,7 @@ pub(super) struct Lingering {
 #[derive(Debug)]
 pub(super) enum SourceState {
     /// The broker's session is on its way from another shard.
-    Opening(Box<super::attach::Wanted>),
+    Opening(Box<super::wanted::Wanted>),
     /// The answer waits until the terminus is kept.
     Answering,
     /// Attached.

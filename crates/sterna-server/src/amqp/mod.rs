@@ -1,6 +1,6 @@
 //! The front door of AMQP 1.0: between the engine's words and the broker's.
 //!
-//! `security.rs` decides which clients get in, and `early.rs` which frames need not wait for the handshake. `attach.rs` and `target.rs` decide where links lead. `incoming.rs`
+//! `security.rs` decides which clients get in, and `early.rs` which frames need not wait for the handshake. `attach.rs`, `wanted.rs` and `target.rs` decide where links lead. `incoming.rs`
 //! carries messages to the broker. `outgoing.rs` carries messages to the client, and its outcomes back.
 //! `transactions.rs` holds both until a discharge. `acknowledge.rs` sends answers whose effects are kept.
 //! `end.rs` ends links, sessions and connections, and `farewell.rs` says how long a client's own ends wait. `exact.rs` remembers deliveries that are taken exactly once, and
@@ -34,6 +34,7 @@ mod stealing;
 mod target;
 mod transactions;
 mod view;
+mod wanted;
 
 pub(crate) use queue_reader::death;
 

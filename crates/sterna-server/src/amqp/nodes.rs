@@ -443,12 +443,6 @@ impl Door {
         is_there.then_some(()).ok_or_else(no_node)
     }
 
-    /// Removes the records of a queue that was the node of a link.
-    pub(super) fn forget_dynamic_queue(&self, cx: &mut Context<'_>, name: &str) {
-        cx.broker.forget_node(&record_of(&topic_of_queue(name)));
-        cx.broker.forget_node(&owner_record(name));
-    }
-
     /// When [`look_at_nodes`](Self::look_at_nodes) is to be called; `None` where there is nothing to look at.
     pub(crate) fn nodes_ms(&self) -> Option<u64> {
         let due_ms = self.service.registry.nodes.due_ms.load(Ordering::Relaxed);
@@ -456,7 +450,7 @@ impl Door {
     }
 
     /// Clears nodes away that have ended, and looks at queues that end with their last message.
-    pub(crate) fn look_at_nodes(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn look_at_nodes(&self, cx: &mut Context<'_>) {
         let now_ms = cx.now_ms;
         if self.nodes_ms().is_none_or(|due_ms| due_ms > now_ms) {
             return;
@@ -487,7 +481,7 @@ impl Door {
     }
 
     /// Ends a node whose queue is empty. This shard has the queue.
-    pub(super) fn look_at_queue(&mut self, cx: &mut Context<'_>, topic: &Arc<str>) {
+    pub(super) fn look_at_queue(&self, cx: &mut Context<'_>, topic: &Arc<str>) {
         let filter =
             queue_of(topic).and_then(|name| self.service.registry.shared_subscription(name));
         let is_empty = filter.and_then(|filter| cx.broker.is_queue_empty(&filter));
@@ -496,7 +490,7 @@ impl Door {
         }
     }
 
-    fn clear_away(&mut self, cx: &mut Context<'_>, Gone { topic, links }: Gone) {
+    fn clear_away(&self, cx: &mut Context<'_>, Gone { topic, links }: Gone) {
         tracing::debug!(node = &*topic, links = links.len(), "dynamic node ended");
         for (number, place) in links {
             let body = Body::NodeGone {
@@ -568,6 +562,12 @@ impl NodeLink {
             .and_then(|node| node.made_by.as_ref())
             .is_some_and(|(key, _)| *key == client.link_key(&key.name))
     }
+}
+
+/// Removes the records of a queue that was the node of a link.
+pub(super) fn forget_dynamic_queue(cx: &mut Context<'_>, name: &str) {
+    cx.broker.forget_node(&record_of(&topic_of_queue(name)));
+    cx.broker.forget_node(&owner_record(name));
 }
 
 /// The key of the record of a node.

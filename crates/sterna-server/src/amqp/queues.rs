@@ -8,6 +8,7 @@ use sterna_broker::{
 };
 
 use super::attach::{Refusal, refusal};
+use super::nodes::forget_dynamic_queue;
 use super::owners::{Maker, owner_record};
 use super::queue_reader::QueueReader;
 use super::registry::Found;
@@ -78,7 +79,7 @@ impl Door {
             self.count_anchors(-1, if is_held { -1 } else { 0 });
         }
         // The records go last: what they are of is looked for after a restart.
-        self.forget_dynamic_queue(cx, name);
+        forget_dynamic_queue(cx, name);
     }
 
     fn count_anchors(&self, lasting: i64, held: i64) {

@@ -15,14 +15,13 @@ use sterna_net::{StreamId, TransportKind};
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::address::{End, Kind, Node};
-use super::attach::{
-    Refusal, encoded, kept_capabilities, kind_of, may_publish, refusal, refused_address,
-};
+use super::attach::{Refusal, encoded, kind_of, may_publish, refusal, refused_address};
 use super::claims::Claim;
 use super::client::{Client, Target, TargetLink};
 use super::exact::{ExactLink, Forgotten, Recorded};
 use super::nodes::{NodeLink, properties_of};
 use super::security;
+use super::wanted::kept_capabilities;
 use crate::authorization::MessageKind;
 use crate::context::Context;
 use crate::door::Promise;
@@ -51,7 +50,7 @@ pub(crate) struct AttachingTarget {
     is_recorded: bool,
 }
 
-/// What a target has to do with a node that was made for a link.
+/// The part of a target that concerns a node that was made for a link.
 #[derive(Debug)]
 struct Placed {
     lifetime: Option<NodeLink>,
@@ -68,6 +67,29 @@ impl Default for Placed {
             until: TerminusExpiryPolicy::LinkDetach,
         }
     }
+}
+
+/// When a target expires. Of one on a node that was made for a link, the node's end hangs on that. Of any other one
+/// there is nothing to expire but the state of deliveries that are not settled.
+fn target_expiry(
+    cx: &Context<'_>,
+    attach: &Attach<'_>,
+    target: &TargetTerminus<'_>,
+    place: &Placed,
+) -> (TerminusExpiryPolicy, u32) {
+    if place.lifetime.is_some() {
+        let most = TerminusExpiryPolicy::ConnectionClose;
+        return match target.expiry_policy {
+            TerminusExpiryPolicy::Never => (most, 0),
+            policy => (policy, 0),
+        };
+    }
+    // In a cluster only links that settle second are known at other nodes.
+    let is_remembered =
+        !cx.broker.is_in_cluster() || attach.rcv_settle_mode == ReceiverSettleMode::Second;
+    let timeout_s = cx.policy.amqp.suspended_link_timeout_s;
+    let timeout_s = if is_remembered { timeout_s } else { 0 };
+    (TerminusExpiryPolicy::LinkDetach, timeout_s)
 }
 
 /// Whether a sender wants its target to keep unsettled deliveries.
@@ -137,7 +159,7 @@ impl Door {
                         dynamic_node_properties = Some(map);
                     }
                 }
-                let (expiry_policy, timeout) = self.target_expiry(cx, attach, target, &place);
+                let (expiry_policy, timeout) = target_expiry(cx, attach, target, &place);
                 place.until = expiry_policy;
                 capabilities.extend(kept_capabilities(&target.capabilities, kind, false));
                 let answer = TargetTerminus {
@@ -308,30 +330,6 @@ impl Door {
             let (engine, out) = (&mut client.engine, &mut self.out);
             let _ = engine.set_credit(link, announced, false, false, out);
         }
-    }
-
-    /// When a target expires. Of one on a node that was made for a link, the node's end hangs on that. Of any other one
-    /// there is nothing to expire but the state of deliveries that are not settled.
-    fn target_expiry(
-        &self,
-        cx: &Context<'_>,
-        attach: &Attach<'_>,
-        target: &TargetTerminus<'_>,
-        place: &Placed,
-    ) -> (TerminusExpiryPolicy, u32) {
-        if place.lifetime.is_some() {
-            let most = TerminusExpiryPolicy::ConnectionClose;
-            return match target.expiry_policy {
-                TerminusExpiryPolicy::Never => (most, 0),
-                policy => (policy, 0),
-            };
-        }
-        // In a cluster only links that settle second are known at other nodes.
-        let is_remembered =
-            !cx.broker.is_in_cluster() || attach.rcv_settle_mode == ReceiverSettleMode::Second;
-        let timeout_s = cx.policy.amqp.suspended_link_timeout_s;
-        let timeout_s = if is_remembered { timeout_s } else { 0 };
-        (TerminusExpiryPolicy::LinkDetach, timeout_s)
     }
 
     fn target_node(

@@ -78,9 +78,10 @@ fn make(
     expiry_policy: TerminusExpiryPolicy,
 ) -> (LinkId, Option<String>) {
     let properties = properties(policy);
-    let kind = match made.is_queue {
-        true => capability::TEMPORARY_QUEUE,
-        false => capability::TEMPORARY_TOPIC,
+    let kind = if made.is_queue {
+        capability::TEMPORARY_QUEUE
+    } else {
+        capability::TEMPORARY_TOPIC
     };
     let (dynamic, capabilities) = (true, Multiple::One(Symbol(kind)));
     let dynamic_node_properties = map(&properties);
@@ -421,7 +422,7 @@ fn queues_that_are_gone_do_not_count_against_their_user() {
         by: Role::Sender,
         is_queue: true,
     };
-    let mut make = |broker: &mut Broker, number: usize| {
+    let mut ask = |broker: &mut Broker, number: usize| {
         let name = format!("temporary {number}");
         let policy = Some(LifetimePolicy::DeleteOnClose);
         let place = (&mut client, session);
@@ -433,12 +434,12 @@ fn queues_that_are_gone_do_not_count_against_their_user() {
         condition
     };
     for number in 0..10 {
-        assert_eq!(make(&mut broker, number), None, "{number}");
+        assert_eq!(ask(&mut broker, number), None, "{number}");
     }
     for number in 10..13 {
-        assert_eq!(make(&mut broker, number), None, "{number}");
+        assert_eq!(ask(&mut broker, number), None, "{number}");
     }
-    let refused = make(&mut broker, 13);
+    let refused = ask(&mut broker, 13);
     assert_eq!(refused.as_deref(), Some("amqp:resource-limit-exceeded"));
 }
 
