@@ -122,7 +122,7 @@ const fn flow(name: &'static str, arguments: &'static [&'static str]) -> Cell {
 
 /// The idle cell comes first on a new broker, because memory that a broker has had once it often
 /// keeps.
-pub(super) const CELLS: [Cell; 18] = [
+pub(super) const CELLS: [Cell; 19] = [
     Cell {
         figure: Figure::Bytes,
         timed: false,
@@ -139,6 +139,14 @@ pub(super) const CELLS: [Cell; 18] = [
         quick: EVERYWHERE,
         aim: three(16.7, 133.0, 250.0),
         ..flow("connect, full handshake", &["connect", "-n", "1000"])
+    },
+    Cell {
+        timed: false,
+        quick: NOWHERE,
+        ..flow(
+            "connect, full handshake, with a will",
+            &["connect", "-n", "1000", "--will", "32"],
+        )
     },
     Cell {
         timed: false,

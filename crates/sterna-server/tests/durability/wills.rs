@@ -636,3 +636,50 @@ fn the_death_of_a_host_does_not_come_behind_its_next_birth() {
         }
     }
 }
+
+/// What a storm of clients costs the store: for each one with a will an append and a record, and another append when it
+/// says goodbye.
+#[test]
+fn a_storm_of_clients_with_wills_costs_a_record_each() {
+    const CLIENTS: u64 = 1_000;
+    /// Beside the body of the message: the key and the header of both.
+    const MOST_OVERHEAD_BYTES: u64 = 48;
+    let without = Entry {
+        has_will: false,
+        ..CLEAN
+    };
+    for (entry, appends_each) in [(without, 0), (CLEAN, 1)] {
+        let store = Held::new();
+        let mut config = config();
+        config.broker.maximum_sessions = CLIENTS + 1;
+        let mut broker = store.broker(&config, 1);
+        let names: Vec<String> = (0..CLIENTS).map(|number| format!("d{number:04}")).collect();
+        let peers: Vec<Peer> = names
+            .iter()
+            .map(|name| {
+                let (peer, told) = entry.enter(&mut broker, name);
+                assert_eq!(told, ["CONNACK Success"]);
+                peer
+            })
+            .collect();
+        assert_eq!(store.memory.appends(), CLIENTS * appends_each);
+        let (messages, records) = store.memory.counts();
+        assert_eq!((messages, records as u64), (0, CLIENTS * appends_each));
+        let keys: usize = store.memory.keys().iter().map(|key| key.len()).sum();
+        let bytes = (store.memory.record_bytes() + keys) as u64;
+        let body = (WILL.topic.len() + WILL.payload.len() + names[0].len()) as u64;
+        assert!(
+            bytes <= CLIENTS * appends_each * (body + MOST_OVERHEAD_BYTES),
+            "{bytes}"
+        );
+        for peer in peers {
+            broker.packet(
+                peer,
+                V5,
+                &Packet::Disconnect(Disconnect::new(ReasonCode::Success)),
+            );
+        }
+        assert_eq!(store.memory.appends(), CLIENTS * appends_each * 2);
+        assert_eq!(store.memory.counts(), (0, 0));
+    }
+}

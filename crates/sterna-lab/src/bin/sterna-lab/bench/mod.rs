@@ -264,6 +264,9 @@ struct Common {
     /// Start of all client identifiers, for sessions that a later run returns to
     #[arg(long, value_name = "TEXT")]
     client_prefix: Option<String>,
+    /// Give every client a will with a payload of N bytes, retained in a topic of its own
+    #[arg(long, value_name = "BYTES")]
+    will: Option<u16>,
     /// Connections that are opened at the same time
     #[arg(long, default_value_t = 16)]
     at_once: usize,
@@ -293,6 +296,7 @@ struct Credentials {
     prefix: String,
     username: Option<String>,
     password: Option<Vec<u8>>,
+    will: Option<Vec<u8>>,
 }
 
 impl Credentials {
@@ -311,6 +315,7 @@ impl Credentials {
                 .unwrap_or_else(|| format!("bench-{}", std::process::id())),
             username: login.user,
             password: password.map(String::into_bytes),
+            will: (common.will).map(|bytes| vec![b'x'; usize::from(bytes)]),
         })
     }
 
@@ -326,6 +331,7 @@ impl Credentials {
             user_name: self.username.as_deref(),
             password: self.password.as_deref(),
             durable: false,
+            will: self.will.as_deref(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The MQTT packets of a load: written once as templates, stamped for each message.
 
 use bytes::BytesMut;
-use sterna_mqtt::packet::{self, Connect, SubscribeOptions};
+use sterna_mqtt::packet::{self, Connect, SubscribeOptions, Will};
 use sterna_mqtt::{
     EncodeError, Framer, MAX_PACKET_BYTES, Packet, PacketId, PacketType, Properties,
     PublishProperties, QoS, Version,
@@ -111,16 +111,26 @@ pub(super) struct Login<'a> {
     pub(super) password: Option<&'a [u8]>,
     /// The session outlives the connection, and continues one of before.
     pub(super) durable: bool,
+    /// The payload of a will, which is retained in a topic of the client's own.
+    pub(super) will: Option<&'a [u8]>,
 }
 
-/// CONNECT without a will and without keep alive.
+/// CONNECT without keep alive.
 pub(super) fn connect(login: Login<'_>) -> Vec<u8> {
+    let topic = format!("bench/{}/state", login.client_id);
+    let will = login.will.map(|payload| Will {
+        topic: &topic,
+        payload,
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        properties: PublishProperties::EMPTY,
+    });
     let connect = Connect {
         version: login.version,
         clean_start: !login.durable,
         keep_alive_s: 0,
         client_id: login.client_id,
-        will: None,
+        will,
         user_name: login.user_name,
         password: login.password,
         properties: Properties::EMPTY,
