@@ -41,6 +41,8 @@ struct World {
     epoch: u64,
     owner: Option<usize>,
     client: Option<Client>,
+    /// Whether the client has its CONNACK: its session's record is kept.
+    is_welcome: bool,
     next_publisher: u64,
     /// By publisher: its last number; those that wait for their acknowledgement; those that have it.
     published: BTreeMap<u64, u64>,
@@ -70,6 +72,7 @@ impl World {
             epoch: 0,
             owner: None,
             client: None,
+            is_welcome: false,
             next_publisher: 0,
             published: BTreeMap::new(),
             waiting: Vec::new(),
@@ -274,6 +277,7 @@ impl World {
         }
         cluster.collect(shard);
         self.client = Some(client);
+        self.is_welcome = !present;
         self.end_turn(at);
         if !present {
             // SUBACK leaves when it is kept.
@@ -286,6 +290,11 @@ impl World {
         let (Some(client), Some(at)) = (self.client, self.owner) else {
             return;
         };
+        let node = &self.nodes[at];
+        self.is_welcome |= node.site.is_quiet() && !node.is_deposed;
+        if !self.is_welcome {
+            return;
+        }
         for _ in 0..self.below(6) {
             let Some(delivery) = self.nodes[at].site.cluster.next(client) else {
                 break;
@@ -301,7 +310,13 @@ impl World {
                 !self.done.contains(&delivery.position),
                 "{which:?} of QoS 2 comes after it was released"
             );
-            if self.places.insert(delivery.position) {
+            let is_new = self.places.insert(delivery.position);
+            // [MQTT-3.3.1-1]
+            assert!(
+                is_new || delivery.redelivered || !self.with_fence,
+                "{which:?} has come before"
+            );
+            if is_new {
                 self.got.push((which.0, which.1, delivery.qos));
             }
             match (delivery.qos, self.below(3)) {

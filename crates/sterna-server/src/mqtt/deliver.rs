@@ -302,7 +302,8 @@ impl Numbering {
             Some(packet_id_at(place)).filter(|&packet_id| state.outgoing(packet_id).is_none())
         } else {
             let far = next.broker().next_position() + APART + now_ms % APART;
-            state.free_from(packet_id_at(far))
+            // Those that are in use are not looked at one by one.
+            state.free_from(packet_id_at(far + state.outgoing_len() as u64))
         };
         packet_id.map(Self::Chosen)
     }

@@ -125,13 +125,12 @@ fn after(
     match end {
         End::Orderly => broker.send(reader, &[0xe0, 0]),
         End::Lost => broker.cut(reader),
-        End::TakenOver => {}
         End::Stop => {
             broker.stop();
             broker.advance(60_000);
             assert!(broker.finished());
         }
-        End::Kill => {}
+        End::TakenOver | End::Kill => {}
     }
     if matches!(end, End::Stop | End::Kill) {
         drop(broker);
