@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::attempts::Attempts;
 use crate::away::{Allowance, Amount, Spans};
 use crate::records::{Fields, HIGHEST_PLACE, put_number};
 use crate::session::Subscription;
@@ -22,7 +23,7 @@ pub(crate) struct Cursor {
     pub(crate) unsettled: VecDeque<Unsettled>,
     /// Positions from `from` on that are settled, rising.
     pub(crate) settled: Vec<u64>,
-    /// Positions from `from` on that have failed before, rising; of a session, those that were sent before.
+    /// Positions from `from` on that were sent before, rising.
     pub(crate) failed: VecDeque<Unsettled>,
     /// Spans in which its consumer was away and that are not read: see `away.rs`. The last span lasts while that is
     /// away.
@@ -46,17 +47,17 @@ fn remove(list: &mut VecDeque<Unsettled>, position: u64) {
 
 fn enter(list: &mut VecDeque<Unsettled>, position: u64) {
     if let Err(at) = find(list, position) {
-        let failures = 0;
-        list.insert(at, Unsettled { position, failures });
+        let attempts = Attempts::default();
+        list.insert(at, Unsettled { position, attempts });
     }
 }
 
-/// A message that is not settled, or has failed before.
+/// A message that is not settled, or was sent before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unsettled {
     pub(crate) position: u64,
-    /// Number of attempts to deliver it that failed, one that is under way included.
-    pub(crate) failures: u16,
+    /// Of a shared subscription: what has become of its deliveries.
+    pub(crate) attempts: Attempts,
 }
 
 impl Cursor {
@@ -74,18 +75,18 @@ impl Cursor {
         first.map_or(self.from, |first| first.position.min(self.from))
     }
 
-    /// Failed attempts to deliver the message of a position; `None` where it is settled.
-    pub(crate) fn wants(&self, position: u64) -> Option<u16> {
+    /// What has become of the deliveries of the message of a position; `None` where it is settled.
+    pub(crate) fn wants(&self, position: u64) -> Option<Attempts> {
         if position < self.from {
             let at = find(&self.unsettled, position).ok()?;
-            return Some(self.unsettled[at].failures);
+            return Some(self.unsettled[at].attempts);
         }
         if self.settled.binary_search(&position).is_ok() {
             return None;
         }
         match find(&self.failed, position) {
-            Ok(at) => Some(self.failed[at].failures),
-            Err(_) => (!self.dropped.contains(position)).then_some(0),
+            Ok(at) => Some(self.failed[at].attempts),
+            Err(_) => (!self.dropped.contains(position)).then(Attempts::default),
         }
     }
 
@@ -149,14 +150,14 @@ impl Cursor {
         let mut before = self.from;
         for unsettled in self.unsettled.iter().rev() {
             put_number(&mut out, before - unsettled.position);
-            put_number(&mut out, u64::from(unsettled.failures));
+            put_number(&mut out, unsettled.attempts.to_number());
             before = unsettled.position;
         }
         let mut after = self.from;
         put_number(&mut out, self.failed.len() as u64);
         for failed in &self.failed {
             put_number(&mut out, failed.position - after);
-            put_number(&mut out, u64::from(failed.failures));
+            put_number(&mut out, failed.attempts.to_number());
             after = failed.position;
         }
         out.push(u8::from(self.is_limited));
@@ -180,7 +181,7 @@ impl Cursor {
             before = before.checked_sub(fields.number()?)?;
             unsettled.push_front(Unsettled {
                 position: before,
-                failures: u16::try_from(fields.number()?).ok()?,
+                attempts: Attempts::from_number(fields.number()?)?,
             });
         }
         let beyond = |after: u64, more: u64| {
@@ -193,7 +194,7 @@ impl Cursor {
             after = beyond(after, fields.number()?)?;
             failed.push_back(Unsettled {
                 position: after,
-                failures: u16::try_from(fields.number()?).ok()?,
+                attempts: Attempts::from_number(fields.number()?)?,
             });
         }
         let is_limited = fields.byte()? != 0;
@@ -421,7 +422,7 @@ mod tests {
     const fn unsettled(position: u64) -> Unsettled {
         Unsettled {
             position,
-            failures: 0,
+            attempts: Attempts::default(),
         }
     }
 
@@ -432,7 +433,7 @@ mod tests {
             unsettled: VecDeque::from([
                 Unsettled {
                     position: 7,
-                    failures: 3,
+                    attempts: Attempts::from_number(0x0703).expect("a number"),
                 },
                 unsettled((1 << 40) - 1),
             ]),

@@ -80,16 +80,19 @@
 
 mod account;
 mod api;
+mod attempts;
 mod away;
 mod broker;
 mod cache;
 mod check;
 mod choice;
+mod comeback;
 mod counters;
 mod cursor;
 mod delayed;
 mod directory;
 mod encoded;
+mod end_cause;
 mod far_group;
 mod fill;
 mod filter;
@@ -132,6 +135,7 @@ pub use api::{
     Retention, Routed, Selector, SessionInfo, SessionKey, ShardId, SubscribeError,
     SubscribeOptions, Subscribed, Unacknowledged, Will, WillFate,
 };
+pub use attempts::HoldBack;
 pub use broker::{
     Broker, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored, SubscriptionInfo,
     SubscriptionPage, Wish,
@@ -139,6 +143,7 @@ pub use broker::{
 pub use counters::Counters;
 pub use directory::Directory;
 pub use encoded::{Encoded, EncodedPart, HEAD_ROOM_BYTES, Outbound, Recipients, messages_of};
+pub use end_cause::EndCause;
 pub use far_group::{GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, rewritten_letter};
 pub use holding::CrowdedReader;
 pub use limits::{Limits, QueueFull};

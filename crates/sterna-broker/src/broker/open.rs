@@ -11,6 +11,7 @@ use crate::api::{
     Opened, SessionKey, WillFate,
 };
 use crate::directory::{Admission, Claimed, Owner};
+use crate::end_cause::EndCause;
 use crate::far_group::group_of_root;
 use crate::filter::is_topic;
 use crate::losses::LossReason;
@@ -448,7 +449,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         self.store_presence(slot);
-        self.disconnect(now_ms, slot, close.will);
+        self.disconnect(now_ms, slot, close);
         self.leave(now_ms, slot);
         self.finish(now_ms);
     }
@@ -530,7 +531,7 @@ impl<P: DoorState> Broker<P> {
         let session = &self.queues.sessions[slot];
         if let Some(consumer) = session.consumer() {
             self.tell_evicted(slot, consumer, reason);
-            self.disconnect(now_ms, slot, WillFate::Publish);
+            self.disconnect(now_ms, slot, Close::of(EndCause::Evicted(reason)));
         }
     }
 
@@ -570,9 +571,13 @@ impl<P: DoorState> Broker<P> {
 
     /// Takes a session's consumer away. Messages that can't wait are dropped or given back; its will may be
     /// published.
-    fn disconnect(&mut self, now_ms: u64, slot: u32, will: WillFate) {
+    fn disconnect(&mut self, now_ms: u64, slot: u32, close: Close) {
+        let (will, cause) = (close.will, close.cause);
         let queues = &mut self.queues;
         queues.forget_holder(slot);
+        if let Some(watcher) = &queues.loss_watcher {
+            watcher.ended(&queues.sessions[slot].client_id, cause);
+        }
         let session = &mut queues.sessions[slot];
         debug_assert!(session.is_connected() && session.state == State::Active);
         session.set_consumer(None);
@@ -590,11 +595,14 @@ impl<P: DoorState> Broker<P> {
             if let Some(entry) = queues.nodes.entry_mut(node)
                 && entry.phase == Phase::Sent
             {
-                // The attempt has failed; the store takes it for failed as it is.
-                entry.failures = entry.failures.saturating_add(1);
+                // An end in order is no failed delivery.
+                if cause.is_loss() {
+                    entry.failures.lose();
+                }
                 if entry.is_kept {
                     let entry = queues.remove_sent(slot, node);
-                    given_back.extend(entry.and_then(Returned::of));
+                    given_back
+                        .extend(entry.and_then(|entry| Returned::lost_if(cause.is_loss(), entry)));
                 }
             }
             node = next;
@@ -721,7 +729,8 @@ impl<P: DoorState> Broker<P> {
                 self.queues.disowned.push(change);
             }
             if entry.qos != Qos::ExactlyOnce || entry.is_kept {
-                given_back.extend(Returned::of(entry));
+                let was_lost = entry.failures.lost > 0;
+                given_back.extend(Returned::lost_if(was_lost, entry));
             }
         }
         given_back.extend(

@@ -338,7 +338,7 @@ impl Door {
             None => UNKNOWN,
         };
         if retired.settled && retired.tag != 0 {
-            returned.push((session, retired.tag, broker::Outcome::Failed));
+            returned.push((session, retired.tag, broker::Outcome::Released));
         }
         let error = Error::new(condition, detail);
         // A link that is gone needs no error.

@@ -2,7 +2,7 @@
 
 use sterna_amqp::Condition;
 use sterna_amqp::performatives::Error;
-use sterna_broker::{Broker, ConsumerId};
+use sterna_broker::{Broker, ConsumerId, EndCause, EvictReason};
 use sterna_net::ConnectionId;
 
 use super::Door;
@@ -59,6 +59,7 @@ impl Door {
         let error = Error::new(Condition::CONNECTION_FORCED, detail);
         // Before its open a client is told nothing.
         let _ = client.engine.close(Some(error), &mut self.out);
-        self.lost(cx, client);
+        let cause = EndCause::Evicted(EvictReason::Administrative);
+        self.lost(cx, client, cause);
     }
 }

@@ -1,6 +1,6 @@
 //! The operators' view of MQTT clients, and the end of a client by an operator.
 
-use sterna_broker::{Broker, ConsumerId};
+use sterna_broker::{Broker, ConsumerId, EndCause, EvictReason};
 use sterna_net::ConnectionId;
 
 use super::Door;
@@ -63,7 +63,8 @@ impl Door {
             // The broker's event then tells the client.
             cx.broker.evict(now_ms, name, false);
         } else {
-            Self::lost(cx, client);
+            let cause = EndCause::Evicted(EvictReason::Administrative);
+            Self::lost(cx, client, cause);
         }
     }
 }

@@ -9,6 +9,7 @@ mod amqp_client;
 mod amqp_exact;
 mod behind;
 mod clock;
+mod ends;
 mod exactly_once;
 mod first_flight;
 #[path = "../fixture/mod.rs"]
