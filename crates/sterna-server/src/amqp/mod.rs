@@ -219,8 +219,8 @@ impl Service for Amqp {
         door.lost(cx, client, cause);
     }
 
-    fn dismiss(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        door.dismissed(cx, client);
+    fn dismiss(door: &mut Door, cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
+        door.dismissed(cx, client, cause);
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {

@@ -117,9 +117,14 @@ pub(crate) trait Service: Sized {
     /// Ends the carrier of a client; because of a fault of the broker's own if `failed`.
     fn hang_up(cx: &mut Context<'_>, id: Self::Id, failed: bool);
 
-    /// An administrator ends a client's connection.
-    fn dismiss(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client) {
-        let _ = door;
+    /// An administrator or a ban ends a client's connection.
+    fn dismiss(
+        door: &mut Door<Self>,
+        cx: &mut Context<'_>,
+        client: &mut Self::Client,
+        cause: EndCause,
+    ) {
+        Self::lost(door, cx, client, cause);
         let (id, _) = Self::timer(client);
         Self::hang_up(cx, id, false);
     }
@@ -373,10 +378,12 @@ impl<S: Service> Door<S> {
         address
     }
 
-    /// An administrator ends a client's connection; false where it is not here.
-    pub(crate) fn dismiss(&mut self, cx: &mut Context<'_>, id: S::Id) -> bool {
+    /// An administrator or a ban ends a client's connection; false where it is not here.
+    pub(crate) fn dismiss(&mut self, cx: &mut Context<'_>, id: S::Id, cause: EndCause) -> bool {
         let is_here = self.clients.has(id);
-        self.with_client(cx, id, S::dismiss);
+        self.with_client(cx, id, |door, cx, client| {
+            S::dismiss(door, cx, client, cause);
+        });
         is_here
     }
 
@@ -428,6 +435,7 @@ impl<S: Service> Door<S> {
         let cause = match reason {
             CloseReason::Peer { .. } if S::ENDS_WITH_ITS_CONNECTION => EndCause::Client,
             CloseReason::Shutdown => EndCause::Stop,
+            CloseReason::Local => EndCause::Limit,
             _ => EndCause::Lost,
         };
         if let Err(panic) = contain(|| S::lost(self, cx, &mut client, cause)) {

@@ -182,8 +182,8 @@ impl Service for Mqtt {
         Door::lost(cx, client, cause);
     }
 
-    fn dismiss(_: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        Door::dismissed(cx, client);
+    fn dismiss(_: &mut Door, cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
+        Door::dismissed(cx, client, cause);
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {

@@ -217,6 +217,8 @@ impl World {
             survey_interval_ms: 20,
             // Readers fall behind soon.
             queued_messages: 20,
+            redelivery_pause_ms: 10,
+            redelivery_pause_most_ms: 100,
             ..Limits::default()
         };
         let failure = Arc::new(OnceLock::new());
