@@ -1,4 +1,4 @@
-//! What has become of the deliveries of a message: what counts, what ends it, and the pause before the next one.
+//! The deliveries of a message that came to nothing: their count, its limit, and the pause before the next one.
 //!
 //! A delivery has *failed* where its consumer says so. It is *lost* where its consumer was lost, which may be the
 //! message's fault or not. An end in order is neither.
@@ -32,7 +32,7 @@ impl Failures {
         self.said.saturating_add(lost.into())
     }
 
-    /// What is known of one message from two sides.
+    /// The counts of one message as two sides know them.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             said: self.said.max(other.said),
@@ -82,7 +82,7 @@ fn growing_ms(limits: &Limits, step: u32) -> u64 {
     pause_ms.min(limits.redelivery_pause_most_ms)
 }
 
-/// What a record says of a message that is not settled.
+/// The deliveries so far of a message that is not settled, as records have them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Attempts {
     pub(crate) failures: Failures,

@@ -56,7 +56,7 @@ fn enter(list: &mut VecDeque<Unsettled>, position: u64) {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unsettled {
     pub(crate) position: u64,
-    /// Of a shared subscription: what has become of its deliveries.
+    /// Its deliveries so far, where the reader is a shared subscription.
     pub(crate) attempts: Attempts,
 }
 
@@ -75,7 +75,7 @@ impl Cursor {
         first.map_or(self.from, |first| first.position.min(self.from))
     }
 
-    /// What has become of the deliveries of the message of a position; `None` where it is settled.
+    /// The deliveries so far of the message of a position; `None` where it is settled.
     pub(crate) fn wants(&self, position: u64) -> Option<Attempts> {
         if position < self.from {
             let at = find(&self.unsettled, position).ok()?;

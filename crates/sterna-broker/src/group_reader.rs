@@ -111,7 +111,7 @@ impl GroupReader {
         }
     }
 
-    /// The message was read in the log. Returns what has become of its deliveries.
+    /// The message was read in the log. Returns its deliveries so far.
     pub(crate) fn unshelve(&mut self, position: u64) -> Attempts {
         self.unsettled.entry(position).or_default().attempts
     }

@@ -109,7 +109,7 @@ impl RootQueue {
         }
     }
 
-    /// What has become of the deliveries of a message before this owner.
+    /// The deliveries of a message before this owner.
     pub(crate) fn attempts(&self, position: u64) -> Attempts {
         if self.has_all {
             return Attempts::default();
