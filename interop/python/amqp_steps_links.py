@@ -145,6 +145,29 @@ async def order_of_released(t: Step) -> None:
     equal(got, list(range(5)), "messages after three were released")
 
 
+@step("ends-in-order")
+async def ends_in_order(t: Step) -> None:
+    # The queue takes three failed deliveries. Consumers that prefetch and end in order have failed none.
+    sender = await (await t.session()).sender(t.queue())
+    await sender.burst(20)
+    for end in ("close", "detach", "end", "close"):
+        leaving = await t.connect()
+        session = await leaving.session()
+        receiver = await session.receiver(t.queue(), 100)
+        equal(len([await receiver.receive() for _ in range(20)]), 20, "messages before " + end)
+        if end == "detach":
+            await receiver.detach()
+        elif end == "end":
+            await session.finish()
+        await leaving.close()
+    last = await (await t.session()).receiver(t.queue(), 100)
+    for number in range(20):
+        got = await last.receive()
+        equal(int(payload(got.message)), number, "the message after consumers that left in order")
+        equal(got.message.get("header", {}).get("delivery_count", "0"), "0", "delivery-count")
+        await got.settle()
+
+
 @step("redelivery-after-loss")
 async def redelivery(t: Step) -> None:
     sender = await (await t.session()).sender(t.queue())

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::attempts::Failures;
+use crate::end_cause::EndCause;
 use crate::message::{Message, Qos};
 use crate::peers::Once;
 use crate::route::Context;
@@ -174,19 +176,29 @@ pub struct Close {
     pub will: WillFate,
     /// A new Session Expiry Interval in seconds, from the client's DISCONNECT; `None` for no change.
     pub expiry_s: Option<u32>,
+    /// Why it ended.
+    pub cause: EndCause,
 }
 
 impl Close {
-    /// The connection was lost, or closed because of an error.
-    pub const LOST: Self = Self {
-        will: WillFate::Publish,
-        expiry_s: None,
-    };
+    /// The connection was lost.
+    pub const LOST: Self = Self::of(EndCause::Lost);
     /// The client ended the connection in order (DISCONNECT).
-    pub const NORMAL: Self = Self {
-        will: WillFate::Discard,
-        expiry_s: None,
-    };
+    pub const NORMAL: Self = Self::of(EndCause::Client);
+
+    /// An end with this cause. The will is discarded only where the client ends in order. [MQTT-3.1.2-10]
+    #[must_use]
+    pub const fn of(cause: EndCause) -> Self {
+        let will = match cause {
+            EndCause::Client => WillFate::Discard,
+            _ => WillFate::Publish,
+        };
+        Self {
+            will,
+            expiry_s: None,
+            cause,
+        }
+    }
 }
 
 /// The fate of a will.
@@ -491,8 +503,11 @@ pub struct Delivery {
     pub hint: u64,
     /// Number of failed attempts to deliver it before this one; it saturates.
     ///
-    /// An attempt fails by [`Outcome::Failed`], or by the end of its connection.
+    /// An attempt fails by [`Outcome::Failed`]. With [`Limits::counts_lost`](crate::Limits::counts_lost) it also does where
+    /// the consumer's connection is lost.
     pub failures: u16,
+    /// The same, as queues know it.
+    pub(crate) known_failures: Failures,
     /// The message's place in the log, the same after a restart; 0 where it is not there.
     pub position: u64,
     pub(crate) context: Option<Arc<Context>>,
@@ -565,6 +580,8 @@ pub enum Outcome {
     /// It goes to another member of the shared subscription, or waits for one. From a session's own
     /// queue it is dropped.
     Undeliverable,
+    /// Like [`Undeliverable`](Self::Undeliverable), and does not count as a failed attempt.
+    Declined,
 }
 
 /// An event that the broker reports to the front door between calls.

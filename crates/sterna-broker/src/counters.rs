@@ -45,6 +45,9 @@ pub struct Counters {
     /// Messages of kept queues without dead letters dropped as rejected, or after as many failed
     /// deliveries as the queue allows.
     pub dropped_dead: u64,
+    /// Messages of shared subscriptions that were held back before they are delivered again, by the number of the
+    /// [`HoldBack`](crate::HoldBack).
+    pub held_back: [u64; crate::HoldBack::ALL.len()],
     /// Wills dropped because their owners may not publish them any more.
     pub dropped_forbidden: u64,
     /// Messages that matched no subscription.

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::attempts::Attempts;
 use crate::away::{Allowance, Amount, Spans};
 use crate::records::{Fields, HIGHEST_PLACE, put_number};
 use crate::session::Subscription;
@@ -49,12 +50,11 @@ fn remove(list: &mut VecDeque<Unsettled>, position: u64) {
 
 fn enter(list: &mut VecDeque<Unsettled>, position: u64) {
     if let Err(at) = find(list, position) {
-        let one = Unsettled {
-            position,
-            failures: 0,
+        let attempts = Attempts {
             was_sent: true,
+            ..Attempts::default()
         };
-        list.insert(at, one);
+        list.insert(at, Unsettled { position, attempts });
     }
 }
 
@@ -62,25 +62,8 @@ fn enter(list: &mut VecDeque<Unsettled>, position: u64) {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unsettled {
     pub(crate) position: u64,
-    /// Number of attempts to deliver it that failed, one that is under way included.
-    pub(crate) failures: u16,
-    /// Whether it was sent.
-    pub(crate) was_sent: bool,
-}
-
-impl Unsettled {
-    /// The attempts to deliver it, as a record has them.
-    fn attempts(self) -> u64 {
-        u64::from(self.failures) << 1 | u64::from(self.was_sent)
-    }
-
-    fn with_attempts(position: u64, attempts: u64) -> Option<Self> {
-        Some(Self {
-            position,
-            failures: u16::try_from(attempts >> 1).ok()?,
-            was_sent: attempts & 1 != 0,
-        })
-    }
+    /// Its deliveries so far.
+    pub(crate) attempts: Attempts,
 }
 
 impl Cursor {
@@ -98,19 +81,24 @@ impl Cursor {
         first.map_or(self.from, |first| first.position.min(self.from))
     }
 
-    /// Failed attempts to deliver the message of a position; `None` where it is settled.
-    pub(crate) fn wants(&self, position: u64) -> Option<u16> {
-        if position < self.from {
+    /// The deliveries so far of the message of a position; `None` where it is settled.
+    pub(crate) fn wants(&self, position: u64) -> Option<Attempts> {
+        let known = if position < self.from {
             let at = find(&self.unsettled, position).ok()?;
-            return Some(self.unsettled[at].failures);
-        }
-        if self.settled.binary_search(&position).is_ok() {
+            self.unsettled[at].attempts
+        } else if self.settled.binary_search(&position).is_ok() {
             return None;
-        }
-        match find(&self.failed, position) {
-            Ok(at) => Some(self.failed[at].failures),
-            Err(_) => (!self.dropped.contains(position)).then_some(0),
-        }
+        } else {
+            match find(&self.failed, position) {
+                Ok(at) => self.failed[at].attempts,
+                Err(_) if self.dropped.contains(position) => return None,
+                Err(_) => Attempts::default(),
+            }
+        };
+        Some(Attempts {
+            was_sent: known.was_sent || position < self.doubtful_to,
+            ..known
+        })
     }
 
     /// The session's consumer leaves, or has left before this position.
@@ -152,7 +140,7 @@ impl Cursor {
         } else {
             &self.failed
         };
-        find(list, position).is_ok_and(|at| list[at].was_sent)
+        find(list, position).is_ok_and(|at| list[at].attempts.was_sent)
     }
 
     /// Whether a message that is not settled may have been sent before. [MQTT-3.3.1-1]
@@ -198,14 +186,14 @@ impl Cursor {
         let mut before = self.from;
         for unsettled in self.unsettled.iter().rev() {
             put_number(&mut out, before - unsettled.position);
-            put_number(&mut out, unsettled.attempts());
+            put_number(&mut out, unsettled.attempts.to_number());
             before = unsettled.position;
         }
         let mut after = self.from;
         put_number(&mut out, self.failed.len() as u64);
         for failed in &self.failed {
             put_number(&mut out, failed.position - after);
-            put_number(&mut out, failed.attempts());
+            put_number(&mut out, failed.attempts.to_number());
             after = failed.position;
         }
         out.push(u8::from(self.is_limited));
@@ -228,7 +216,10 @@ impl Cursor {
         let mut before = from;
         for _ in 0..count {
             before = before.checked_sub(fields.number()?)?;
-            unsettled.push_front(Unsettled::with_attempts(before, fields.number()?)?);
+            unsettled.push_front(Unsettled {
+                position: before,
+                attempts: Attempts::from_number(fields.number()?)?,
+            });
         }
         let beyond = |after: u64, more: u64| {
             let position = after.checked_add(more);
@@ -238,7 +229,10 @@ impl Cursor {
         let mut after = from;
         for _ in 0..fields.number()? {
             after = beyond(after, fields.number()?)?;
-            failed.push_back(Unsettled::with_attempts(after, fields.number()?)?);
+            failed.push_back(Unsettled {
+                position: after,
+                attempts: Attempts::from_number(fields.number()?)?,
+            });
         }
         let is_limited = fields.byte()? != 0;
         let doubtful_to = fields.number().filter(|&to| to <= HIGHEST_PLACE)?;
@@ -464,11 +458,13 @@ impl Reader {
 mod tests {
     use super::*;
 
-    const fn unsettled(position: u64) -> Unsettled {
+    fn unsettled(position: u64) -> Unsettled {
         Unsettled {
             position,
-            failures: 0,
-            was_sent: true,
+            attempts: Attempts {
+                was_sent: true,
+                ..Attempts::default()
+            },
         }
     }
 
@@ -479,8 +475,7 @@ mod tests {
             unsettled: VecDeque::from([
                 Unsettled {
                     position: 7,
-                    failures: 3,
-                    was_sent: false,
+                    attempts: Attempts::from_number(0x0703).expect("a number"),
                 },
                 unsettled((1 << 40) - 1),
             ]),
@@ -490,7 +485,7 @@ mod tests {
         };
         assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
         let away = Cursor::at(1 << 30);
-        assert!(away.encode().len() <= 10);
+        assert!(away.encode().len() <= 11);
         assert_eq!(
             Cursor::decode(&[5, 1, 9, 0, 0, 0, 0, 0]),
             None,
@@ -625,7 +620,7 @@ mod tests {
         reader.settle(9);
         // 5 is in the queue again, and reading has come to 22.
         reader.advance(22, &[5], &[]);
-        assert_eq!(reader.cursor.wants(5), Some(0));
+        assert!(reader.cursor.wants(5).is_some());
         assert_eq!(
             (reader.cursor.wants(9), reader.cursor.wants(21)),
             (None, None)

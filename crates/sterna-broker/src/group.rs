@@ -7,21 +7,20 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::attempts::{Attempts, HeldBack, Refusals};
 use crate::choice::Choice;
 use crate::delayed::Delayed;
-use crate::far_group::Back;
 use crate::fill::Fill;
 use crate::group_reader::GroupReader;
 use crate::hash::KeyedState;
 use crate::limits::QueueFull;
 use crate::list::KeyedList;
 use crate::losses::LossReason;
-use crate::mail::Returned;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::pressure::Pressure;
-use crate::queue_rules::{DeathCause, HIGHEST_PRIORITY, QueueRules};
-use crate::queues::{Dead, Queues, TimerKey, next_sweep_ms};
+use crate::queue_rules::{HIGHEST_PRIORITY, QueueRules};
+use crate::queues::{Queues, TimerKey, next_sweep_ms};
 use crate::records::{self, Kind};
 use crate::rights::Permit;
 use crate::route::{Context, RouteFlags};
@@ -107,6 +106,9 @@ pub(crate) struct Group {
     pub(crate) log: Option<Box<GroupReader>>,
     /// Messages that are not due yet.
     pub(crate) delayed: Option<Box<Delayed>>,
+    /// The pause while its dead letters take nothing.
+    pub(crate) refusals: Refusals,
+    pub(crate) held_back: HeldBack,
     /// The entry in memory that came to its place last other than at the end, or [`NIL`].
     pub(crate) returned_last: u32,
     pub(crate) is_dirty: bool,
@@ -138,6 +140,8 @@ impl Group {
             class_ends: None,
             log: None,
             delayed: None,
+            refusals: Refusals::default(),
+            held_back: HeldBack::default(),
             returned_last: NIL,
             is_dirty: false,
             sweep_at_ms: NEVER_MS,
@@ -439,7 +443,7 @@ impl<P> Queues<P> {
         let is_kept = (self.groups.get(&id)).is_some_and(|group| group.is_kept);
         let is_logged = is_kept || message.qos().is_acknowledged();
         let position = if is_logged { position } else { 0 };
-        self.enter_group(now_ms, id, message, position, (0, false));
+        self.enter_group(now_ms, id, message, position, Attempts::default());
     }
 
     /// Puts a message into a group's queue, or among those that are not due yet. Attempts to deliver it have failed, or
@@ -450,7 +454,7 @@ impl<P> Queues<P> {
         id: u32,
         message: &Arc<Message>,
         position: u64,
-        (failures, was_sent): (u16, bool),
+        attempts: Attempts,
     ) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
@@ -464,8 +468,8 @@ impl<P> Queues<P> {
         let entry = Entry {
             qos,
             group: id,
-            failures,
-            redelivered: was_sent,
+            failures: attempts.failures,
+            redelivered: attempts.was_sent,
             position: if group.log.is_some() { position } else { 0 },
             ..Entry::waiting(group.next_tag(message), Arc::clone(message))
         };
@@ -477,9 +481,7 @@ impl<P> Queues<P> {
             let (reader, waiting) = (&*group.filter, group.waiting() + 1);
             self.saw(message, Step::Queued { reader, waiting });
         }
-        self.note_in_group(id, entry.position, |log| {
-            log.enter(position, failures, was_sent);
-        });
+        self.note_in_group(id, entry.position, |log| log.enter(position, attempts));
         self.count_into_group(now_ms, id, &entry);
         match due_ms.filter(|&due_ms| due_ms > now_ms) {
             Some(due_ms) => self.hold_in_group(id, due_ms, entry),
@@ -561,98 +563,6 @@ impl<P> Queues<P> {
                 "an empty queue has no bytes"
             );
         }
-    }
-
-    /// Takes back what a member hasn't sent, or couldn't finish. Each message gets its old place in
-    /// the queue, whatever order they come back in.
-    pub(crate) fn take_back(
-        &mut self,
-        now_ms: u64,
-        id: u32,
-        messages: Vec<Returned>,
-        hashing: KeyedState,
-    ) {
-        for returned in messages {
-            self.take_back_one(now_ms, id, returned, hashing);
-        }
-    }
-
-    fn take_back_one(&mut self, now_ms: u64, id: u32, returned: Returned, hashing: KeyedState) {
-        let Returned {
-            message,
-            tag,
-            failures,
-            position,
-            redelivered,
-            refused_by,
-            is_undead,
-        } = returned;
-        let limit = self.limits.group_queued_messages;
-        self.branches.touch(id);
-        if let Some(name) = self.branches.queue(id).cloned() {
-            // Its root knows the queue as a whole.
-            let (is_changed, back) = (
-                message.is_changed(),
-                Back::new(position, failures, redelivered),
-            );
-            let back = Back {
-                is_refused: self.is_refused_by_all(&name, id, position, refused_by),
-                changed: is_changed.then_some(message),
-                ..back
-            };
-            return self.branches.give_back(&name, back);
-        }
-        let Some(group) = self.groups.get_mut(&id) else {
-            if let Some(name) = self.branches.name(id).cloned() {
-                let back = Back::new(position, failures, redelivered);
-                self.branches.give_back(&name, back);
-            }
-            return;
-        };
-        let most = group
-            .rules
-            .as_ref()
-            .and_then(|rules| rules.maximum_deliveries);
-        if most.is_some_and(|most| failures >= most) && !is_undead {
-            self.dead.push(Dead {
-                group: id,
-                message,
-                tag,
-                position,
-                failures,
-                cause: DeathCause::MaximumDeliveries,
-            });
-            return;
-        }
-        if let Some((member, attendance)) = refused_by {
-            group.refuse(member, attendance, tag, limit, hashing);
-        }
-        // The root of a branch may know others.
-        if group.is_for_nobody(message.topic()) && !self.branches.is_on {
-            self.settle_in_group(id, position);
-            return;
-        }
-        let mut qos = message.qos();
-        if group.is_kept || position != 0 {
-            qos = qos.max(Qos::AtLeastOnce);
-        }
-        if group.attending == 0 && !qos.is_acknowledged() {
-            self.lose_of_group(id, Some(&message), LossReason::Away);
-            return;
-        }
-        let entry = Entry {
-            qos,
-            group: id,
-            failures,
-            redelivered,
-            position,
-            ..Entry::waiting(tag, message)
-        };
-        self.note_in_group(id, position, |log| {
-            log.take_back(position, failures, redelivered);
-        });
-        self.count_into_group(now_ms, id, &entry);
-        self.wait_in_group(id, entry);
     }
 
     /// Notes that a group may have something to dispatch.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::attempts::{Attempts, Failures};
 use crate::cursor::{Cursor, Unsettled};
 use crate::queues::Queues;
 use crate::records::{self, Kind};
@@ -10,12 +11,10 @@ use crate::tail::Tail;
 
 /// The state of a message so far.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-struct Attempts {
-    failed: u16,
-    /// Whether a member has it: if the broker ends, that attempt has failed.
+struct Known {
+    attempts: Attempts,
+    /// Whether a member has it: if the broker ends, it was sent before. That is nobody's failure.
     is_out: bool,
-    /// Whether it was sent before.
-    was_sent: bool,
 }
 
 /// Settled positions from which on what waits in the log is listed instead, if that is less.
@@ -25,7 +24,7 @@ const MOST_SETTLED: usize = 4_096;
 #[derive(Debug, Default)]
 pub(crate) struct GroupReader {
     /// Unsettled messages; of those that wait in the log, only the ones that a member had before.
-    unsettled: BTreeMap<u64, Attempts>,
+    unsettled: BTreeMap<u64, Known>,
     /// Settled positions, from the cursor of the last writing on.
     settled: BTreeSet<u64>,
     /// See [`Cursor::doubtful_to`].
@@ -99,40 +98,36 @@ impl GroupReader {
         }
     }
 
-    /// A message has come, with `failed` attempts before; or it is not settled after all.
-    pub(crate) fn enter(&mut self, position: u64, failed: u16, was_sent: bool) {
+    /// A message has come; or it is not settled after all.
+    pub(crate) fn enter(&mut self, position: u64, attempts: Attempts) {
         self.settled.remove(&position);
-        let attempts = Attempts {
-            failed,
-            is_out: false,
-            was_sent,
-        };
-        self.unsettled.insert(position, attempts);
+        let is_out = false;
+        self.unsettled.insert(position, Known { attempts, is_out });
     }
 
     /// A member has the message.
     pub(crate) fn assign(&mut self, position: u64) {
-        if let Some(attempts) = self.unsettled.get_mut(&position) {
-            attempts.is_out = true;
+        if let Some(known) = self.unsettled.get_mut(&position) {
+            known.is_out = true;
         }
     }
 
-    /// A member has given the message back, after `failed` attempts that failed.
-    pub(crate) fn take_back(&mut self, position: u64, failed: u16, was_sent: bool) {
-        if let Some(attempts) = self.unsettled.get_mut(&position) {
-            *attempts = Attempts {
-                failed,
-                is_out: false,
-                was_sent,
-            };
+    /// A member has given the message back.
+    pub(crate) fn take_back(&mut self, position: u64, attempts: Attempts) {
+        if let Some(known) = self.unsettled.get_mut(&position) {
+            let is_out = false;
+            *known = Known { attempts, is_out };
         }
     }
 
     /// The state of a message of which nothing is known.
-    fn unknown(&self, position: u64) -> Attempts {
-        Attempts {
-            was_sent: position < self.doubtful_to,
-            ..Attempts::default()
+    fn unknown(&self, position: u64) -> Known {
+        Known {
+            attempts: Attempts {
+                was_sent: position < self.doubtful_to,
+                ..Attempts::default()
+            },
+            is_out: false,
         }
     }
 
@@ -148,17 +143,16 @@ impl GroupReader {
         self.unsettled.is_empty()
     }
 
-    /// The message was read in the log. Returns how often its delivery has failed, and whether it was sent.
-    pub(crate) fn unshelve(&mut self, position: u64) -> (u16, bool) {
+    /// The message was read in the log. Returns its deliveries so far.
+    pub(crate) fn unshelve(&mut self, position: u64) -> Attempts {
         let unknown = self.unknown(position);
-        let attempts = self.unsettled.entry(position).or_insert(unknown);
-        (attempts.failed, attempts.was_sent)
+        (self.unsettled.entry(position).or_insert(unknown)).attempts
     }
 
-    /// How often the delivery of a message has failed.
-    pub(crate) fn failures(&self, position: u64) -> u16 {
+    /// The failed deliveries of a message.
+    pub(crate) fn failures(&self, position: u64) -> Failures {
         let known = self.unsettled.get(&position);
-        known.map_or(0, |attempts| attempts.failed)
+        known.map_or_else(Failures::default, |known| known.attempts.failures)
     }
 
     /// The message is settled, or was dropped.
@@ -207,10 +201,12 @@ impl GroupReader {
         self.from = from;
         self.settled = self.settled.split_off(&from);
         self.is_changed = false;
-        let unsettled = |(&position, attempts): (&u64, &Attempts)| Unsettled {
+        let unsettled = |(&position, known): (&u64, &Known)| Unsettled {
             position,
-            failures: attempts.failed.saturating_add(u16::from(attempts.is_out)),
-            was_sent: attempts.was_sent || attempts.is_out,
+            attempts: Attempts {
+                was_sent: known.attempts.was_sent || known.is_out,
+                ..known.attempts
+            },
         };
         let mut before: Vec<Unsettled> = self.unsettled.range(..from).map(unsettled).collect();
         let shelved = tail
@@ -218,15 +214,14 @@ impl GroupReader {
             .filter(|at| !self.unsettled.contains_key(at));
         before.extend(shelved.map(|position| Unsettled {
             position,
-            failures: 0,
-            was_sent: false,
+            attempts: Attempts::default(),
         }));
         before.sort_unstable_by_key(|unsettled| unsettled.position);
         let under_way = self.unsettled.range(from..).map(unsettled);
         let cursor = Cursor {
             from,
             unsettled: before.into(),
-            failed: under_way.filter(|known| known.was_sent).collect(),
+            failed: (under_way.filter(|known| known.attempts != Attempts::default())).collect(),
             settled: self.settled.iter().copied().collect(),
             doubtful_to: self.doubtful_to,
             ..Cursor::default()
@@ -305,13 +300,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_out_counts_as_failed_after_a_restart() {
+    fn what_is_out_was_sent_after_a_restart_and_has_not_failed() {
+        let attempts = |said, was_sent| Attempts {
+            failures: Failures { said, lost: 0 },
+            was_sent,
+        };
         let mut reader = GroupReader::new(5);
-        for position in [5, 7, 8, 12] {
-            reader.enter(position, 0, false);
+        for position in [5, 7, 8, 12, 13] {
+            reader.enter(position, Attempts::default());
         }
-        reader.take_back(7, 2, true);
+        reader.take_back(7, attempts(2, true));
         reader.assign(7);
+        reader.assign(13);
         reader.settle(5);
         reader.settle(12);
         let cursor = reader.write(10, &Tail::default());
@@ -319,9 +319,13 @@ mod tests {
         let wanted: Vec<_> = (0..15)
             .filter_map(|at| Some((at, cursor.wants(at)?)))
             .collect();
-        assert_eq!(wanted, [(7, 3), (8, 0), (10, 0), (11, 0), (13, 0), (14, 0)]);
-        let sent: Vec<_> = (0..15).filter(|&at| cursor.was_sent(at)).collect();
-        assert_eq!(sent, [7]);
+        let none = Attempts::default();
+        let twice = (7, attempts(2, true));
+        let out = (13, attempts(0, true));
+        assert_eq!(
+            wanted,
+            [twice, (8, none), (10, none), (11, none), out, (14, none)]
+        );
         assert_eq!(reader.needed(), 7);
         assert_eq!(reader.unsettled(&Tail::default()), (10, vec![7, 8]));
     }
@@ -330,8 +334,12 @@ mod tests {
     fn what_a_connected_member_may_have_had_is_known_after_the_end() {
         for is_attended in [false, true] {
             let mut reader = GroupReader::new(5);
-            reader.enter(5, 0, false);
-            reader.take_back(5, 0, true);
+            reader.enter(5, Attempts::default());
+            let attempts = |was_sent| Attempts {
+                was_sent,
+                ..Attempts::default()
+            };
+            reader.take_back(5, attempts(true));
             let record = GroupRecord {
                 is_kept: true,
                 is_attended,
@@ -347,7 +355,7 @@ mod tests {
             };
             assert_eq!(sent.collect::<Vec<u64>>(), expected);
             let mut again = GroupReader::restored(&record.cursor);
-            assert_eq!(again.unshelve(9), (0, is_attended));
+            assert_eq!(again.unshelve(9), attempts(is_attended));
             again.shelve(9);
             assert_eq!(again.unsettled.len(), 0);
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::api::{Delivery, Unacknowledged};
+use crate::limits::Limits;
 use crate::nodes::{Entry, NIL, Phase};
 use crate::queues::Queues;
 use crate::route::Context;
@@ -92,7 +93,7 @@ impl<P> Queues<P> {
             let (tag, position) = (entry.tag, entry.position);
             return Some(Unacknowledged::HandedOver { tag, position });
         }
-        delivery(&self.sessions[slot], entry).map(Unacknowledged::Sent)
+        delivery(&self.sessions[slot], entry, &self.limits).map(Unacknowledged::Sent)
     }
 
     /// Puts a sent delivery back in front of its queue; `failed` if that counts as an attempt.
@@ -102,7 +103,9 @@ impl<P> Queues<P> {
             return;
         };
         entry.phase = Phase::Pending;
-        entry.failures = entry.failures.saturating_add(u16::from(failed));
+        if failed {
+            entry.failures.fail();
+        }
         session.account.waits(entry);
         let body_bytes = entry.body_bytes();
         let (tag, position) = (entry.tag, entry.own_position());
@@ -132,7 +135,11 @@ pub(crate) fn hint(context: Option<&Context>, attendance: u32) -> u64 {
 }
 
 /// The delivery of a session's entry, for the front door.
-pub(crate) fn delivery<P>(session: &BrokerSession<P>, entry: &Entry) -> Option<Delivery> {
+pub(crate) fn delivery<P>(
+    session: &BrokerSession<P>,
+    entry: &Entry,
+    limits: &Limits,
+) -> Option<Delivery> {
     Some(Delivery {
         tag: entry.tag,
         message: Arc::clone(entry.message.as_ref()?),
@@ -140,7 +147,8 @@ pub(crate) fn delivery<P>(session: &BrokerSession<P>, entry: &Entry) -> Option<D
         retain: entry.retain,
         redelivered: entry.redelivered,
         hint: hint(entry.context.as_deref(), session.attendance),
-        failures: entry.failures,
+        failures: entry.failures.counted(limits),
+        known_failures: entry.failures,
         position: entry.position,
         context: entry.context.clone(),
     })

@@ -80,16 +80,19 @@
 
 mod account;
 mod api;
+mod attempts;
 mod away;
 mod broker;
 mod cache;
 mod check;
 mod choice;
+mod comeback;
 mod counters;
 mod cursor;
 mod delayed;
 mod directory;
 mod encoded;
+mod end_cause;
 mod far_group;
 mod fill;
 mod filter;
@@ -134,6 +137,7 @@ pub use api::{
     SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged, Will,
     WillFate,
 };
+pub use attempts::HoldBack;
 pub use broker::{
     Broker, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored, SubscriptionInfo,
     SubscriptionPage, Wish,
@@ -141,6 +145,7 @@ pub use broker::{
 pub use counters::Counters;
 pub use directory::Directory;
 pub use encoded::{Encoded, EncodedPart, HEAD_ROOM_BYTES, Outbound, Recipients, messages_of};
+pub use end_cause::EndCause;
 pub use far_group::{GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, rewritten_letter};
 pub use filter::is_of_broker;
 pub use holding::CrowdedReader;

@@ -67,6 +67,13 @@ pub struct Limits {
     /// Messages of one shared subscription that one member holds without having settled them, unless
     /// it takes them on demand.
     pub group_window: u32,
+    /// Whether a delivery counts as failed whose consumer's connection is lost. An end in order never counts.
+    pub counts_lost: bool,
+    /// Pause before a message of a shared subscription is delivered again that was lost with its consumer twice, or for
+    /// which the dead letters have no room, in milliseconds. It doubles each time.
+    pub redelivery_pause_ms: u64,
+    /// The longest such pause, in milliseconds.
+    pub redelivery_pause_most_ms: u64,
     /// In a cluster: messages of one shared subscription that members on this node hold together.
     pub branch_messages: usize,
     /// Time after which a node looks again for who gives a shared subscription's messages to nodes, in milliseconds.
@@ -125,6 +132,9 @@ impl Default for Limits {
             group_queued_bytes: 64 << 20,
             group_members: 10_000,
             group_window: 32,
+            counts_lost: false,
+            redelivery_pause_ms: 1_000,
+            redelivery_pause_most_ms: 60_000,
             branch_messages: 16_384,
             group_seek_interval_ms: 500,
             group_linger_ms: 5_000,

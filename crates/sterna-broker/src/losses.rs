@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::attempts::HoldBack;
 use crate::counters::Counters;
+use crate::end_cause::EndCause;
 use crate::message::{Message, Origin};
 use crate::queues::Queues;
 
@@ -56,6 +58,17 @@ pub trait LossWatcher: Send + fmt::Debug {
     /// its limits hold until it has read all.
     fn let_go(&self, session: &str) {
         let _ = session;
+    }
+
+    /// A shared subscription holds messages back before they are delivered again: so many since it was told last, and
+    /// the last one for so many milliseconds. It is told once for each subscription and reason in a minute.
+    fn held_back(&self, filter: &str, reason: HoldBack, messages: u64, pause_ms: u64) {
+        let _ = (filter, reason, messages, pause_ms);
+    }
+
+    /// The consumer of the session of this name has left it.
+    fn ended(&self, session: &str, cause: EndCause) {
+        let _ = (session, cause);
     }
 
     /// A reader of this name took too little in [`crate::Limits::reader_stall_ms`]: it holds nobody until it takes more.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::api::Selector;
+use crate::attempts::{Comeback, Failures};
 use crate::cursor::Reader;
 use crate::holding::CrowdedReader;
 use crate::message::{Message, Qos};
@@ -189,7 +190,7 @@ pub(crate) struct Assign {
     pub(crate) attendance: u32,
     /// See [`Entry::group_tag`].
     pub(crate) tag: u64,
-    pub(crate) failures: u16,
+    pub(crate) failures: Failures,
     /// See [`Entry::is_kept`].
     pub(crate) is_kept: bool,
     /// See [`Entry::position`].
@@ -207,14 +208,14 @@ pub(crate) struct Returned {
     pub(crate) message: Arc<Message>,
     /// See [`Entry::group_tag`].
     pub(crate) tag: u64,
-    pub(crate) failures: u16,
+    pub(crate) failures: Failures,
     /// See [`Entry::position`].
     pub(crate) position: u64,
     pub(crate) redelivered: bool,
     /// The member, with its attendance, that it is not to be given again.
     pub(crate) refused_by: Option<(u32, u32)>,
-    /// Whether it was to be a dead letter, and nobody took that.
-    pub(crate) is_undead: bool,
+    /// Why it comes back.
+    pub(crate) why: Comeback,
 }
 
 impl Returned {
@@ -239,8 +240,17 @@ impl Returned {
                 position,
                 redelivered,
                 refused_by: None,
-                is_undead: false,
+                why: Comeback::GivenBack,
             },
         ))
+    }
+
+    /// The same; `is_lost` where its consumer was lost.
+    pub(crate) fn lost_if(is_lost: bool, entry: Entry) -> Option<(u32, Self)> {
+        let (group, mut returned) = Self::of(entry)?;
+        if is_lost {
+            returned.why = Comeback::Lost;
+        }
+        Some((group, returned))
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use crate::attempts::Failures;
 use crate::message::{Message, Qos};
 use crate::route::Context;
 
@@ -44,7 +45,7 @@ pub(crate) struct Entry {
     /// The shared subscription it came from, or [`NIL`].
     pub(crate) group: u32,
     /// Attempts to deliver it that failed.
-    pub(crate) failures: u16,
+    pub(crate) failures: Failures,
     pub(crate) qos: Qos,
     pub(crate) phase: Phase,
     pub(crate) retain: bool,
@@ -70,7 +71,7 @@ impl Entry {
             tag,
             group_tag: 0,
             group: NIL,
-            failures: 0,
+            failures: Failures::default(),
             qos: message.qos(),
             phase: Phase::Pending,
             retain: message.retain(),
@@ -542,7 +543,7 @@ mod tests {
             tag,
             group_tag: 0,
             group: NIL,
-            failures: 0,
+            failures: Failures::default(),
             qos: Qos::AtMostOnce,
             phase: Phase::Pending,
             retain: false,

@@ -18,6 +18,8 @@ pub enum DeathCause {
     Rejected,
     /// As many deliveries as the queue allows have failed.
     MaximumDeliveries,
+    /// As many deliveries as the queue allows have failed or were lost with their consumers.
+    LostConnections,
 }
 
 impl DeathCause {
@@ -27,6 +29,7 @@ impl DeathCause {
         match self {
             Self::Rejected => "rejected",
             Self::MaximumDeliveries => "maximum-deliveries",
+            Self::LostConnections => "lost-connections",
         }
     }
 }
@@ -64,8 +67,8 @@ pub struct QueueRules {
     pub name: Box<str>,
     /// Failed deliveries after which a message is a dead letter, at least 1; `None` for any number.
     pub maximum_deliveries: Option<u16>,
-    /// The topic that dead letters are published to. With `None` a rejected message is dropped, and
-    /// `maximum_deliveries` drops a message, too.
+    /// The topic that dead letters are published to. With `None` a rejected message is dropped. So is one whose
+    /// deliveries have failed too often as its consumers say; lost connections drop none.
     pub dead_letter: Option<Box<str>>,
     /// Whether messages of higher priority are delivered first.
     pub has_priorities: bool,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::api::{Delivery, DoorState, SessionKey};
+use crate::attempts::Failures;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::far_group::{Branches, ROOT_CONSUMER, RootQueue};
@@ -42,7 +43,7 @@ pub(crate) struct Dead {
     pub(crate) tag: u64,
     /// See [`Entry::position`].
     pub(crate) position: u64,
-    pub(crate) failures: u16,
+    pub(crate) failures: Failures,
     pub(crate) cause: DeathCause,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Item {
     pub(crate) group: u32,
     /// See [`Entry::group_tag`].
     pub(crate) group_tag: u64,
-    pub(crate) failures: u16,
+    pub(crate) failures: Failures,
     pub(crate) qos: Qos,
     pub(crate) retain: bool,
     pub(crate) redelivered: bool,
@@ -530,7 +531,8 @@ impl<P> Queues<P> {
             retain,
             redelivered: false, // [MQTT-3.3.1-2]
             hint: hint(context.as_deref(), attendance),
-            failures,
+            failures: failures.counted(&self.limits),
+            known_failures: failures,
             position: 0,
             message,
             context,
@@ -550,7 +552,7 @@ impl<P> Queues<P> {
     fn send_first(&mut self, slot: u32, node: u32) -> Option<Delivery> {
         let session = &mut self.sessions[slot];
         let entry = self.nodes.entry_mut(node)?;
-        let delivery = delivery(session, entry)?;
+        let delivery = delivery(session, entry, &self.limits)?;
         session.account.left(entry);
         session.account.sent_bytes += entry.body_bytes();
         entry.retained_copy = false;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::attempts::Attempts;
 use crate::choice::Pick;
 use crate::group::{GROUP_OWNER, Group};
 use crate::losses::LossReason;
@@ -366,14 +367,13 @@ impl<P> Queues<P> {
             fill.add(0, after);
             fill.remove(0, before);
         }
-        let mut attempts = (0, false);
+        let mut attempts = Attempts::default();
         self.note_in_group(id, position, |log| attempts = log.unshelve(position));
-        let (failures, redelivered) = attempts;
         let entry = Entry {
             qos: message.qos().max(Qos::AtLeastOnce),
             group: id,
-            failures,
-            redelivered,
+            failures: attempts.failures,
+            redelivered: attempts.was_sent,
             position,
             ..Entry::waiting(tag, Arc::clone(message))
         };
@@ -405,8 +405,8 @@ impl<P> Queues<P> {
                     return page;
                 };
                 let log = group.log.as_ref();
-                let failures = log.map_or(0, |log| log.failures(waiting.position));
-                (waiting.tag, failures, message)
+                let failures = log.map(|log| log.failures(waiting.position));
+                (waiting.tag, failures.unwrap_or_default(), message)
             } else if let Some(entry) = (node != NIL).then(|| self.nodes.entry(node)).flatten() {
                 let Some(message) = &entry.message else {
                     return page;
@@ -420,6 +420,7 @@ impl<P> Queues<P> {
                     page.has_more = true;
                     return page;
                 }
+                let failures = failures.counted(&self.limits);
                 page.messages.push((tag, failures, Arc::clone(message)));
             }
             page.after = tag;

@@ -149,7 +149,7 @@ fn span(now_ms: u64, message: &Message, step: Step<'_>, parent: Parent<'_>) -> V
                 Outcome::Rejected(_) => Some("rejected"),
                 Outcome::Released => Some("released"),
                 Outcome::Failed => Some("failed"),
-                Outcome::Undeliverable => Some("undeliverable"),
+                Outcome::Undeliverable | Outcome::Declined => Some("undeliverable"),
             };
             (
                 "acknowledged",

@@ -386,7 +386,7 @@ fn line(message: &Message, step: Step<'_>, subject: &Subject) -> Value {
                 Outcome::Rejected(code) => ("rejected", Some(code)),
                 Outcome::Released => ("released", None),
                 Outcome::Failed => ("failed", None),
-                Outcome::Undeliverable => ("undeliverable", None),
+                Outcome::Undeliverable | Outcome::Declined => ("undeliverable", None),
             };
             json!({
                 "reader": reader,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{DoorState, SessionKey, SubscribeError};
+use crate::attempts::Failures;
 use crate::mail::{Address, Browse, Browsed, Letter};
 use crate::message::Qos;
 use crate::nodes::NIL;
@@ -160,7 +161,7 @@ const fn copy_of(message: Arc<crate::message::Message>) -> Item {
         context: None,
         group: NIL,
         group_tag: 0,
-        failures: 0,
+        failures: Failures { said: 0, lost: 0 },
         qos: Qos::AtMostOnce,
         retain: false,
         redelivered: false,

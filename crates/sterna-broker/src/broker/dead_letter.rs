@@ -8,6 +8,7 @@ use super::companions::{Beside, Name};
 use crate::api::{
     DoorState, PublishRefusal, Routed, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
 };
+use crate::attempts::{Attempts, Comeback, Refusals};
 use crate::far_group::root_name;
 use crate::losses::LossReason;
 use crate::mail::{Letter, Returned};
@@ -79,7 +80,7 @@ impl<P: DoorState> Broker<P> {
             topic,
             queue: &rules.name,
             cause: dead.cause,
-            failures: dead.failures,
+            failures: dead.failures.counted(&self.queues.limits),
         };
         let letter = rules.reader.dead_letter(&dead.message, &letter);
         if position != 0 {
@@ -89,12 +90,17 @@ impl<P: DoorState> Broker<P> {
         let routed = letter.map(|letter| self.route_dead_letter(now_ms, letter, &dead));
         if routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0) {
             self.queues.counters.dead_lettered += 1;
+            if let Some(known) = self.queues.groups.get_mut(&group) {
+                known.refusals = Refusals::default();
+            }
             return;
         }
         if position != 0 {
-            (self.queues).note_in_group(group, position, |log| {
-                log.enter(position, dead.failures, true);
-            });
+            let attempts = Attempts {
+                failures: dead.failures,
+                was_sent: true,
+            };
+            (self.queues).note_in_group(group, position, |log| log.enter(position, attempts));
             // The cursor that has passed it is not kept without its letter.
             self.queues.write_group_cursor(group);
         }
@@ -105,7 +111,7 @@ impl<P: DoorState> Broker<P> {
             position: dead.position,
             redelivered: true,
             refused_by: None,
-            is_undead: true,
+            why: Comeback::Undead,
         };
         if is_root {
             let hashing = self.directory.hashing();
@@ -131,7 +137,7 @@ impl<P: DoorState> Broker<P> {
         let once = Once {
             session: Origin::of_client(&name).0,
             round: dead.position,
-            packet_id: dead.failures,
+            packet_id: dead.failures.said,
         };
         let mut beside = Beside {
             name: Some(Name::Given(once, None)),

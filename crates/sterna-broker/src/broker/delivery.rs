@@ -168,7 +168,9 @@ impl<P: DoorState> Broker<P> {
                 let entry = node.and_then(|node| self.queues.nodes.entry(node));
                 entry.is_some_and(|entry| entry.is_kept)
             }
-            Outcome::Released | Outcome::Failed | Outcome::Undeliverable => true,
+            Outcome::Released | Outcome::Failed | Outcome::Undeliverable | Outcome::Declined => {
+                true
+            }
         }
     }
 
@@ -278,7 +280,9 @@ impl<P: DoorState> Broker<P> {
             Outcome::Released => (true, false),
             Outcome::Failed => (true, true),
             Outcome::Undeliverable => (!is_own, true),
+            Outcome::Declined => (!is_own, false),
         };
+        let is_for_others = matches!(outcome, Outcome::Undeliverable | Outcome::Declined);
         let released = released && entry.phase == Phase::Sent;
         if released && is_own {
             self.queues.release(slot, node, failed);
@@ -287,7 +291,7 @@ impl<P: DoorState> Broker<P> {
             // A dead message is the group's until its letter is kept.
             let is_dead = matches!(outcome, Outcome::Rejected(_)) && entry.is_kept;
             self.queues.note_owed(slot, &entry, !released && !is_dead);
-            if is_own && outcome == Outcome::Undeliverable {
+            if is_own && is_for_others {
                 let reason = LossReason::Undeliverable;
                 (self.queues).lose(slot, entry.message.as_deref(), reason);
             }
@@ -295,9 +299,11 @@ impl<P: DoorState> Broker<P> {
                 self.queues.counters.rejected_messages += 1;
                 self.queues.dead.extend(Dead::rejected(entry));
             } else if released {
-                entry.failures = entry.failures.saturating_add(u16::from(failed));
+                if failed {
+                    entry.failures.fail();
+                }
                 let mut returned = Returned::of(entry);
-                if let (Some((_, returned)), Outcome::Undeliverable) = (&mut returned, outcome) {
+                if let (Some((_, returned)), true) = (&mut returned, is_for_others) {
                     let session = &self.queues.sessions[slot];
                     returned.refused_by = Some((session.subscriber, session.attendance));
                 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{DoorState, PublishRefusal, SubscribeError, SubscribeOptions};
+use crate::attempts::{Attempts, Comeback};
 use crate::far_group::{
     Back, Given, Held, LONGEST_GROUP_BYTES, Peer, QueueRoot, Root, RootQueue, Word, group_number,
     group_of_root, is_full,
@@ -320,7 +321,8 @@ impl<P: DoorState> Broker<P> {
             ..
         } = entry;
         let known = self.queues.roots.get(&slot);
-        let failures = known.map_or(0, |known| known.failures(position));
+        let attempts = known.map_or_else(Attempts::default, |known| known.attempts(position));
+        let failures = attempts.failures;
         let (Some(root), Some(message)) = (self.roots.get_mut(name), message) else {
             return;
         };
@@ -329,26 +331,26 @@ impl<P: DoorState> Broker<P> {
         }
         let Some(holder) = root.claimed.remove(&position) else {
             let group = self.queues.groups.get_mut(&id);
-            let rules = group.as_ref().and_then(|group| group.rules.as_ref());
-            let most = rules.and_then(|rules| rules.maximum_deliveries);
-            if most.is_some_and(|most| failures >= most)
-                && let Some(group) = group
-            {
-                // Its last delivery has failed with the node of the earlier root.
+            let rules = group.as_ref().and_then(|group| group.rules.as_deref());
+            let death = failures.death(rules, &self.queues.limits);
+            if let (Some(cause), Some(group)) = (death, group) {
+                // The earlier root had not come to it.
                 let tag = group.next_tag(&message);
-                self.queues.note_in_group(id, position, |log| {
-                    log.enter(position, failures, true);
-                });
+                self.queues
+                    .note_in_group(id, position, |log| log.enter(position, attempts));
                 return self.queues.dead.push(Dead {
                     group: id,
                     message,
                     tag,
                     position,
                     failures,
-                    cause: DeathCause::MaximumDeliveries,
+                    cause,
                 });
             }
-            let attempts = (failures, redelivered);
+            let attempts = Attempts {
+                was_sent: attempts.was_sent || redelivered,
+                ..attempts
+            };
             return (self.queues).enter_group(now_ms, id, &message, position, attempts);
         };
         // A branch has it since before this root.
@@ -362,7 +364,14 @@ impl<P: DoorState> Broker<P> {
         }
         let returned = root.returned_early.remove(&position);
         self.queues.note_in_group(id, position, |log| {
-            log.enter(position, failures, true);
+            let was_sent = true;
+            log.enter(
+                position,
+                Attempts {
+                    was_sent,
+                    ..attempts
+                },
+            );
             log.assign(position);
         });
         // It has given it back meanwhile.
@@ -479,14 +488,6 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// How often the delivery of a message that a branch has failed before.
-    pub(super) fn failures_of_held(&self, name: &str, position: u64) -> u16 {
-        let root = self.roots.get(name);
-        let queue = root.and_then(|root| root.queue.as_ref());
-        let held = queue.and_then(|queue| queue.held.get(&position));
-        held.map_or(0, |held| held.failures)
-    }
-
     /// A branch is done with a message of a queue, which is not out any more.
     pub(super) fn settle_in_queue(&mut self, name: &str, position: u64) {
         let Some(queue) = self
@@ -551,7 +552,11 @@ impl<P: DoorState> Broker<P> {
                 position,
                 redelivered: back.was_sent,
                 refused_by: refuses.zip(attendance),
-                is_undead: false,
+                why: if back.is_lost {
+                    Comeback::Lost
+                } else {
+                    Comeback::GivenBack
+                },
             };
             self.queues.take_back(now_ms, id, vec![returned], hashing);
         }

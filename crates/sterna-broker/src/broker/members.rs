@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use super::Broker;
 use super::branches::RootTold;
 use crate::api::DoorState;
+use crate::attempts::Comeback;
 use crate::choice::{Choice, Pick};
 use crate::group::Group;
 use crate::ledger::Owed;
@@ -154,7 +155,7 @@ impl<P: DoorState> Broker<P> {
                 position: assign.position,
                 redelivered,
                 refused_by: None,
-                is_undead: false,
+                why: Comeback::GivenBack,
             }];
             self.send(home, Letter::Return { group, messages });
             return;

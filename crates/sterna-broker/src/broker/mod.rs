@@ -9,6 +9,7 @@ mod cursors;
 mod dead_letter;
 mod delivery;
 mod demand;
+mod evict;
 mod far_browse;
 mod far_drain;
 mod far_queues;

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::Broker;
-use super::branches::RootTold;
 use super::wills::new_will;
 use crate::account::Account;
 use crate::api::{
-    Close, ConsumerId, DoorState, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
-    Opened, SessionKey, WillFate,
+    Close, ConsumerId, DoorState, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened,
+    SessionKey,
 };
 use crate::directory::{Admission, Claimed, Owner};
 use crate::far_group::group_of_root;
@@ -420,7 +419,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         self.store_presence(slot);
-        self.disconnect(now_ms, slot, close.will);
+        self.disconnect(now_ms, slot, close);
         self.leave(now_ms, slot);
         self.finish(now_ms);
     }
@@ -434,85 +433,6 @@ impl<P: DoorState> Broker<P> {
         for key in keys {
             self.close(now_ms, key, close);
         }
-    }
-
-    /// Disconnects the consumer of a session of this shard ([`Event::Evicted`]) and, if `end`, ends
-    /// the session too. Returns whether this shard has the session.
-    pub fn evict(&mut self, now_ms: u64, client_id: &str, end: bool) -> bool {
-        let Some(owner) = self.directory.owner(client_id) else {
-            return false;
-        };
-        if owner.shard != self.shard {
-            return false;
-        }
-        let slot = owner.slot;
-        let Some(session) = self.queues.session(slot, owner.generation) else {
-            return false;
-        };
-        if session.state == State::Claiming {
-            self.evict_claimer(slot, end, EvictReason::Administrative);
-        } else {
-            self.evict_consumer(now_ms, slot, EvictReason::Administrative);
-            if end {
-                self.end_session(now_ms, slot, true);
-            } else {
-                self.leave(now_ms, slot);
-            }
-            self.finish(now_ms);
-        }
-        true
-    }
-
-    /// Whether there is a session of that name, connected or away, on any shard.
-    #[must_use]
-    pub fn owner_exists(&self, client_id: &str) -> bool {
-        self.directory.owner(client_id).is_some()
-    }
-
-    /// Ends a session, if it is on this shard. False where another shard has it, or nobody, or where it is on its way
-    /// here: then it ends when it arrives.
-    pub fn end_session_here(&mut self, now_ms: u64, client_id: &str) -> bool {
-        let Some(owner) = self.directory.owner(client_id) else {
-            return false;
-        };
-        if owner.shard != self.shard {
-            return false;
-        }
-        let session = self.queues.session(owner.slot, owner.generation);
-        let is_coming = session.is_some_and(|session| session.state == State::Claiming);
-        self.evict(now_ms, client_id, true) && !is_coming
-    }
-
-    /// Ends a session of any shard, with a consumer ([`Event::Evicted`], on the session's shard) or
-    /// without. On another shard it is ended when the mail arrives. Returns whether there is one.
-    pub fn end_session_of(&mut self, now_ms: u64, client_id: &str) -> bool {
-        let Some(owner) = self.directory.owner(client_id) else {
-            return false;
-        };
-        if owner.shard == self.shard {
-            return self.evict(now_ms, client_id, true);
-        }
-        let client_id = client_id.into();
-        self.send(owner.shard, Letter::End { client_id });
-        true
-    }
-
-    /// Evicts the consumer of a session that is here. [MQTT-3.1.4-3]
-    pub(super) fn evict_consumer(&mut self, now_ms: u64, slot: u32, reason: EvictReason) {
-        let session = &self.queues.sessions[slot];
-        if let Some(consumer) = session.consumer() {
-            self.tell_evicted(slot, consumer, reason);
-            self.disconnect(now_ms, slot, WillFate::Publish);
-        }
-    }
-
-    fn tell_evicted(&mut self, slot: u32, consumer: ConsumerId, reason: EvictReason) {
-        let session = &self.queues.sessions[slot];
-        if let Some(group) = group_of_root(&session.client_id) {
-            let (group, session) = (group.into(), session.key(slot));
-            return self.far.told.push_back(RootTold::Lost { group, session });
-        }
-        self.events.push_back(Event::Evicted { consumer, reason });
     }
 
     /// Evicts the consumer of a session that is yet to come.
@@ -542,9 +462,13 @@ impl<P: DoorState> Broker<P> {
 
     /// Takes a session's consumer away. Messages that can't wait are dropped or given back; its will may be
     /// published.
-    fn disconnect(&mut self, now_ms: u64, slot: u32, will: WillFate) {
+    pub(super) fn disconnect(&mut self, now_ms: u64, slot: u32, close: Close) {
+        let (will, cause) = (close.will, close.cause);
         let queues = &mut self.queues;
         queues.forget_holder(slot);
+        if let Some(watcher) = &queues.loss_watcher {
+            watcher.ended(&queues.sessions[slot].client_id, cause);
+        }
         let session = &mut queues.sessions[slot];
         debug_assert!(session.is_connected() && session.state == State::Active);
         session.set_consumer(None);
@@ -562,11 +486,14 @@ impl<P: DoorState> Broker<P> {
             if let Some(entry) = queues.nodes.entry_mut(node)
                 && entry.phase == Phase::Sent
             {
-                // The attempt has failed; the store takes it for failed as it is.
-                entry.failures = entry.failures.saturating_add(1);
+                // An end in order is no failed delivery.
+                if cause.is_loss() {
+                    entry.failures.lose();
+                }
                 if entry.is_kept {
                     let entry = queues.remove_sent(slot, node);
-                    given_back.extend(entry.and_then(Returned::of));
+                    given_back
+                        .extend(entry.and_then(|entry| Returned::lost_if(cause.is_loss(), entry)));
                 }
             }
             node = next;
@@ -683,7 +610,8 @@ impl<P: DoorState> Broker<P> {
                 self.queues.disowned.push(change);
             }
             if entry.qos != Qos::ExactlyOnce || entry.is_kept {
-                given_back.extend(Returned::of(entry));
+                let was_lost = entry.failures.lost > 0;
+                given_back.extend(Returned::lost_if(was_lost, entry));
             }
         }
         given_back.extend(

@@ -9,6 +9,7 @@ use super::Broker;
 use super::branches::RootTold;
 use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
+use crate::attempts::Failures;
 use crate::cursor::{Cursor, Past, Reader};
 use crate::directory::{Admission, Claimed, Owner};
 use crate::far_group::group_of_root;
@@ -471,7 +472,7 @@ impl<P: DoorState> Broker<P> {
                 // It came from a group, and will not go back.
                 group_tag: u64::from(is_from_group),
                 group: NIL,
-                failures: u16::from(!record.is_handed_over),
+                failures: Failures::default(),
                 qos: record.qos,
                 phase,
                 retain: record.retain,
@@ -590,11 +591,9 @@ impl<P> Queues<P> {
             next = answer.next;
             for (position, mut message) in answer.messages {
                 let is_logged = is_kept || message.qos().is_acknowledged();
-                if let Some(failures) = cursor.wants(position).filter(|_| is_logged) {
+                if let Some(attempts) = cursor.wants(position).filter(|_| is_logged) {
                     self.take_in(position, &mut message);
                     let published_ms = message.published_ms();
-                    let was_sent = cursor.may_have_been_sent(position);
-                    let attempts = (failures, was_sent);
                     self.enter_group(published_ms, id, &message, position, attempts);
                 }
             }

@@ -529,15 +529,10 @@ impl<P: DoorState> Broker<P> {
         }
         root.turns.retain(|known| known != peer);
         root.disclaim(peer);
-        let mut returned: Vec<Back> = (root.out_with(peer).into_iter()).map(Back::sent).collect();
+        let returned: Vec<Back> = (root.out_with(peer).into_iter()).map(Back::sent).collect();
         if is_gone {
             root.ghosts.insert(peer.clone(), until_ms);
             self.far.wake_by(until_ms);
-            for back in &mut returned {
-                // Its connection has ended.
-                let before = self.failures_of_held(group, back.position);
-                back.failures = before.saturating_add(1);
-            }
         }
         self.take_back_to_root(now_ms, group, returned);
         self.unseat_branch(group, peer);
@@ -704,7 +699,7 @@ impl<P: DoorState> Broker<P> {
             attendee.given += 1;
             attendee.giving.push(Given {
                 position,
-                failures: delivery.failures,
+                failures: delivery.known_failures,
                 redelivered: delivery.redelivered,
                 message: Arc::clone(&delivery.message),
             });

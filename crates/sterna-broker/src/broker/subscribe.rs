@@ -6,6 +6,7 @@ use super::Broker;
 use crate::api::{
     DoorState, RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
 };
+use crate::attempts::Failures;
 use crate::directory::Admission;
 use crate::far_group::LONGEST_GROUP_BYTES;
 use crate::filter::Filter;
@@ -298,7 +299,7 @@ impl<P: DoorState> Broker<P> {
                     context: context.cloned(),
                     group: NIL,
                     group_tag: 0,
-                    failures: 0,
+                    failures: Failures::default(),
                     qos,
                     retain: true,
                     redelivered: false,

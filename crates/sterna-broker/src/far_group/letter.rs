@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Peer;
+use crate::attempts::Failures;
 use crate::mail::Address;
 use crate::message::Message;
 use crate::records::{Fields, put_bytes, put_number};
@@ -38,7 +39,7 @@ pub fn rewritten_letter(record: &[u8]) -> Option<Vec<u8>> {
 pub(crate) struct Given {
     /// Its place in the log; zero where it is not there.
     pub(crate) position: u64,
-    pub(crate) failures: u16,
+    pub(crate) failures: Failures,
     pub(crate) redelivered: bool,
     pub(crate) message: Arc<Message>,
 }
@@ -46,15 +47,16 @@ pub(crate) struct Given {
 impl Back {
     /// A message that a member may have had.
     pub(crate) const fn sent(position: u64) -> Self {
-        Self::new(position, 0, true)
+        Self::new(position, Failures { said: 0, lost: 0 }, true)
     }
 
     /// A message that was returned for no reason of its own.
-    pub(crate) const fn new(position: u64, failures: u16, was_sent: bool) -> Self {
+    pub(crate) const fn new(position: u64, failures: Failures, was_sent: bool) -> Self {
         Self {
             position,
             failures,
             was_sent,
+            is_lost: false,
             is_refused: false,
             is_forbidden: false,
             is_rejected: false,
@@ -67,9 +69,11 @@ impl Back {
 #[derive(Clone, Debug)]
 pub(crate) struct Back {
     pub(crate) position: u64,
-    pub(crate) failures: u16,
+    pub(crate) failures: Failures,
     /// Whether a member may have it.
     pub(crate) was_sent: bool,
+    /// Whether it comes back because its member was lost.
+    pub(crate) is_lost: bool,
     /// Whether no member takes it that takes others.
     pub(crate) is_refused: bool,
     /// Whether no member of the branch may get it.
@@ -175,6 +179,7 @@ const IS_REFUSED: u8 = 2;
 const IS_FORBIDDEN: u8 = 4;
 const IS_REJECTED: u8 = 8;
 const IS_CHANGED: u8 = 16;
+const IS_LOST: u8 = 32;
 
 fn put_message(out: &mut Vec<u8>, message: &Message) {
     let mut record = Vec::new();
@@ -190,11 +195,12 @@ fn message(fields: &mut Fields<'_>) -> Option<Arc<Message>> {
 fn put_returned(out: &mut Vec<u8>, returned: &[Back], is_queue: bool) {
     for back in returned {
         put_number(out, back.position);
-        put_number(out, u64::from(back.failures));
+        put_number(out, back.failures.to_number());
         let changed = back.changed.as_ref().filter(|_| is_queue);
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.push(
             flag(back.was_sent, WAS_SENT)
+                | flag(back.is_lost, IS_LOST)
                 | flag(back.is_refused, IS_REFUSED)
                 | flag(back.is_forbidden, IS_FORBIDDEN)
                 | flag(back.is_rejected && is_queue, IS_REJECTED)
@@ -210,7 +216,7 @@ fn returned(fields: &mut Fields<'_>, is_queue: bool) -> Option<Vec<Back>> {
     let mut returned = Vec::new();
     while !fields.rest().is_empty() {
         let position = fields.place()?;
-        let failures = u16::try_from(fields.number()?).ok()?;
+        let failures = Failures::from_number(fields.number()?)?;
         let flags = fields.byte()?;
         let changed = if flags & IS_CHANGED != 0 && is_queue {
             Some(message(fields)?)
@@ -221,6 +227,7 @@ fn returned(fields: &mut Fields<'_>, is_queue: bool) -> Option<Vec<Back>> {
             position,
             failures,
             was_sent: flags & WAS_SENT != 0,
+            is_lost: flags & IS_LOST != 0,
             is_refused: flags & IS_REFUSED != 0,
             is_forbidden: flags & IS_FORBIDDEN != 0,
             is_rejected: flags & IS_REJECTED != 0 && is_queue,
@@ -365,7 +372,7 @@ pub(crate) fn encode(group: &str, incarnation: u64, is_queue: bool, word: &Word)
             put_number(&mut out, *attendance);
             for given in messages {
                 put_number(&mut out, given.position);
-                put_number(&mut out, u64::from(given.failures));
+                put_number(&mut out, given.failures.to_number());
                 out.push(u8::from(given.redelivered));
                 put_message(&mut out, &given.message);
             }
@@ -478,7 +485,7 @@ pub(crate) fn decode(node: &Arc<str>, record: &[u8]) -> Option<Heard> {
             while !fields.rest().is_empty() {
                 messages.push(Given {
                     position: fields.place()?,
-                    failures: u16::try_from(fields.number()?).ok()?,
+                    failures: Failures::from_number(fields.number()?)?,
                     redelivered: fields.byte()? != 0,
                     message: message(fields)?,
                 });
@@ -534,8 +541,9 @@ mod tests {
         let message = message.expect("a small message");
         let back = |position| Back {
             position,
-            failures: 3,
+            failures: Failures { said: 3, lost: 1 },
             was_sent: position % 2 == 0,
+            is_lost: position % 11 == 0,
             is_refused: position % 3 == 0,
             is_forbidden: position % 5 == 0,
             is_rejected: position % 7 == 0,
@@ -552,7 +560,7 @@ mod tests {
         };
         let given = |position| Given {
             position,
-            failures: 2,
+            failures: Failures { said: 2, lost: 0 },
             redelivered: position % 2 == 0,
             message: Arc::clone(&message),
         };

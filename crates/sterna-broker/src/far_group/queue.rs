@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Peer;
+use crate::attempts::{Attempts, Failures};
 use crate::cursor::Cursor;
 use crate::group::Group;
 use crate::message::Message;
@@ -22,7 +23,7 @@ pub(crate) const fn group_number(count: u32) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) message: Arc<Message>,
-    pub(crate) failures: u16,
+    pub(crate) failures: Failures,
 }
 
 /// See the module.
@@ -108,12 +109,12 @@ impl RootQueue {
         }
     }
 
-    /// How often the delivery of a message has failed before this owner.
-    pub(crate) fn failures(&self, position: u64) -> u16 {
+    /// The deliveries of a message before this owner.
+    pub(crate) fn attempts(&self, position: u64) -> Attempts {
         if self.has_all {
-            return 0;
+            return Attempts::default();
         }
-        self.before.wants(position).unwrap_or(0)
+        self.before.wants(position).unwrap_or_default()
     }
 
     /// Notes that everything before a position is in the queue. Returns whether all is there that an earlier owner

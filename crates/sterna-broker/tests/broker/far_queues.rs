@@ -250,6 +250,54 @@ fn one_consumer_gets_messages_by_priority_and_in_order() {
     assert_eq!(drain(&mut world, at, 0), expected);
 }
 
+/// Takes the only message at a node, and says how often it has failed and whether it was sent before.
+fn take_one(world: &mut World, at: usize) -> Option<(u16, bool)> {
+    world.calm_down();
+    let taken = world.take(at, 0);
+    assert!(taken.len() <= 1);
+    let taken = taken.first();
+    taken.map(|delivery| (delivery.failures, delivery.redelivered))
+}
+
+#[test]
+fn consumers_of_any_node_that_end_in_order_or_die_with_it_have_failed_nothing() {
+    let mut world = world(rules(Some(2)), Limits::default());
+    let owner = world.owner();
+    let at = other_than_owner(&world);
+    publish(&mut world, owner, &["1"]);
+    for round in 0..4 {
+        join(&mut world, at);
+        assert_eq!(take_one(&mut world, at), Some((0, round > 0)), "{round}");
+        world.leave_with(at, 0, Close::NORMAL);
+        world.calm_down();
+    }
+    for _ in 0..3 {
+        join(&mut world, at);
+        assert_eq!(take_one(&mut world, at), Some((0, true)));
+        world.replace(at);
+        world.calm_down();
+    }
+    assert_eq!(waiting(&mut world), 1);
+    assert!(world.dead_letters().is_empty());
+}
+
+#[test]
+fn what_is_lost_with_consumers_of_another_node_waits_at_its_root() {
+    let mut world = world(rules(None), Limits::default());
+    let owner = world.owner();
+    let at = other_than_owner(&world);
+    publish(&mut world, owner, &["1"]);
+    for is_at_once in [true, true, false] {
+        join(&mut world, at);
+        assert_eq!(take_one(&mut world, at).is_some(), is_at_once);
+        world.leave_now(at, 0);
+        world.calm_down();
+    }
+    world.nodes[owner].site.cluster.pass(1_000);
+    join(&mut world, at);
+    assert_eq!(take_one(&mut world, at), Some((0, true)));
+}
+
 #[test]
 fn a_message_that_fails_as_often_as_it_may_is_a_dead_letter_once() {
     let mut world = world(rules(Some(3)), Limits::default());
@@ -641,8 +689,8 @@ fn what_a_consumer_gives_back_while_the_next_owner_waits_for_others_comes_again(
     for outcome in [Outcome::Released, Outcome::Failed] {
         let (mut world, at) = returned_while_the_owner_waits(outcome);
         let again = world.take(at, 0).pop().expect("it comes again");
-        // The next owner counts the delivery that it had when the cursor was written.
-        assert_eq!((text(&again).as_str(), again.failures), ("1", 1));
+        let failures = u16::from(outcome == Outcome::Failed);
+        assert_eq!((text(&again).as_str(), again.failures), ("1", failures));
         world.settle(at, 0, again.tag, Outcome::Accepted);
         assert_eq!(waiting(&mut world), 0);
     }

@@ -508,14 +508,16 @@ impl World {
 
     /// A member's connection is lost.
     pub(crate) fn leave_now(&mut self, at: usize, which: usize) {
+        self.leave_with(at, which, Close::LOST);
+    }
+
+    /// A member's connection ends.
+    pub(crate) fn leave_with(&mut self, at: usize, which: usize, close: Close) {
         let member = self.nodes[at].members.swap_remove(which);
         for (_, number) in member.unsettled {
             self.holders.remove(&number);
         }
-        self.nodes[at]
-            .site
-            .cluster
-            .close(member.client, Close::LOST);
+        self.nodes[at].site.cluster.close(member.client, close);
         self.end_turn(at);
     }
 

@@ -151,23 +151,147 @@ fn a_message_that_nobody_can_take_goes_to_the_dead_letters() {
     }
 }
 
-#[test]
-fn lost_connections_count_as_failed_deliveries() {
-    let mut cluster = Cluster::new(2);
-    cluster.keep_with(0, QUEUE, rules(None, Some(2)));
+/// A cluster where lost connections count or not.
+fn where_lost(counts_lost: bool, dead_letter: Option<&str>) -> Cluster {
+    let limits = Limits {
+        counts_lost,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::with(2, limits, |_| Box::new(NoStore));
+    cluster.keep_with(0, QUEUE, rules(dead_letter, Some(2)));
+    cluster.keep(0, DEAD);
     put(&mut cluster, 0, "poison");
-    for _ in 0..2 {
-        let client = consumer(&mut cluster, 1, QUEUE, 1);
-        assert_eq!(cluster.take(client).len(), 1);
+    cluster
+}
+
+/// Consumers get the message and are lost, as often as it comes. After the second time it comes when a pause is over.
+fn lose(cluster: &mut Cluster, times: u64) {
+    for lost in 0..times {
+        let client = consumer(cluster, 1, QUEUE, 1);
+        if lost > 1 {
+            assert_eq!(cluster.take(client).len(), 0, "it waits");
+            cluster.pass(125 << lost);
+            assert_eq!(cluster.take(client).len(), 0, "it still waits");
+            cluster.pass(125 << lost);
+        }
+        assert_eq!(cluster.take(client).len(), 1, "lost {lost} times");
         cluster.close(client, sterna_broker::Close::LOST);
+        check(cluster);
     }
-    let client = consumer(&mut cluster, 1, QUEUE, 1);
-    assert_eq!(cluster.drain(client).len(), 0);
-    let dropped: u64 = (0..2)
-        .map(|at| cluster.broker(at).counters().dropped_dead)
-        .sum();
-    assert_eq!(dropped, 1, "there are no dead letters");
+}
+
+#[test]
+fn lost_connections_count_as_failed_deliveries_where_that_is_set() {
+    let mut cluster = where_lost(true, Some("q/dead"));
+    lose(&mut cluster, 2);
+    let undertaker = consumer(&mut cluster, 0, DEAD, 10);
+    assert_eq!(
+        cluster.drain(undertaker),
+        ["poison: work lost-connections 2"]
+    );
     cluster.assert_empty();
+}
+
+#[test]
+fn lost_connections_alone_destroy_no_message() {
+    for (counts_lost, dead_letter) in [(true, None), (false, None), (false, Some("q/dead"))] {
+        let mut cluster = where_lost(counts_lost, dead_letter);
+        lose(&mut cluster, 6);
+        let held_back: u64 = (0..2)
+            .map(|at| cluster.broker(at).counters().held_back[0])
+            .sum();
+        assert_eq!(held_back, 5);
+        let client = consumer(&mut cluster, 1, QUEUE, 1);
+        cluster.pass(60_000);
+        let delivery = cluster.next(client).expect("it is there");
+        let failures = if counts_lost { 6 } else { 0 };
+        assert_eq!((delivery.failures, delivery.redelivered), (failures, true));
+        // What a consumer says counts.
+        for failures in 1..=2 {
+            let tag = if failures == 1 {
+                delivery.tag
+            } else {
+                cluster.next(client).expect("it comes again").tag
+            };
+            cluster.settle(client, tag, Outcome::Failed);
+            cluster.demand(client, 1);
+            cluster.run();
+        }
+        assert_eq!(cluster.drain(client).len(), 0);
+        let undertaker = consumer(&mut cluster, 0, DEAD, 10);
+        assert_eq!(
+            cluster.drain(undertaker).len(),
+            usize::from(dead_letter.is_some())
+        );
+        cluster.assert_empty();
+    }
+}
+
+/// Every other end is in order, whoever ends it.
+#[test]
+fn no_end_but_a_loss_counts_or_makes_a_message_wait() {
+    use sterna_broker::{Close, EndCause};
+    for cause in EndCause::ALL.into_iter().filter(|cause| !cause.is_loss()) {
+        let mut cluster = where_lost(true, None);
+        for _ in 0..5 {
+            let client = consumer(&mut cluster, 1, QUEUE, 1);
+            let delivery = cluster.next(client).expect("it comes at once");
+            assert_eq!(delivery.failures, 0, "{cause:?}");
+            cluster.close(client, Close::of(cause));
+        }
+        let client = consumer(&mut cluster, 1, QUEUE, 1);
+        assert_eq!(cluster.drain(client), ["poison"]);
+        cluster.assert_empty();
+    }
+}
+
+#[test]
+fn what_full_dead_letters_do_not_take_comes_back_after_a_pause_that_grows() {
+    let limits = Limits {
+        group_queued_messages: 1,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::with(2, limits, |_| Box::new(NoStore));
+    cluster.keep_with(0, QUEUE, rules(Some("q/dead"), None));
+    cluster.keep(0, DEAD);
+    cluster.publish(0, "q/dead", "full", Qos::AtLeastOnce);
+    put(&mut cluster, 0, "bad");
+    let client = consumer(&mut cluster, 1, QUEUE, 1);
+    let mut came_at = Vec::new();
+    let begun_ms = cluster.now_ms;
+    while cluster.now_ms < begun_ms + 200_000 {
+        while let Some(delivery) = cluster.next(client) {
+            came_at.push(cluster.now_ms - begun_ms);
+            cluster.settle(client, delivery.tag, Outcome::Rejected(0x80));
+            cluster.demand(client, 1);
+            cluster.run();
+            check(&mut cluster);
+        }
+        cluster.pass(500);
+    }
+    let seconds = [0, 1, 3, 7, 15, 31, 63, 123, 183];
+    assert_eq!(came_at, seconds.map(|second| second * 1_000));
+    let held_back: u64 = (0..2)
+        .map(|at| cluster.broker(at).counters().held_back[1])
+        .sum();
+    assert_eq!(held_back, 9);
+    // With room it goes there, and the next one that finds none begins with a short pause.
+    let undertaker = consumer(&mut cluster, 0, DEAD, 1);
+    assert_eq!(cluster.drain(undertaker), ["full"]);
+    cluster.pass(60_000);
+    let delivery = cluster.next(client).expect("the pause is over");
+    cluster.settle(client, delivery.tag, Outcome::Rejected(0x80));
+    cluster.run();
+    put(&mut cluster, 0, "worse");
+    cluster.demand(client, 1);
+    cluster.run();
+    let delivery = cluster.next(client).expect("another one");
+    cluster.settle(client, delivery.tag, Outcome::Rejected(0x80));
+    cluster.demand(client, 1);
+    cluster.run();
+    assert!(cluster.next(client).is_none());
+    cluster.pass(1_000);
+    assert!(cluster.next(client).is_some());
 }
 
 #[test]
@@ -191,6 +315,8 @@ fn a_message_stays_in_its_queue_while_the_dead_letters_are_full() {
             cluster.demand(client, 1);
             cluster.run();
         }
+        assert!(cluster.next(client).is_none(), "it waits");
+        cluster.pass(1_000);
         let delivery = cluster.next(client).expect("it came back");
         assert_eq!(
             (text(&delivery).as_str(), delivery.redelivered),
@@ -199,6 +325,7 @@ fn a_message_stays_in_its_queue_while_the_dead_letters_are_full() {
         cluster.settle(client, delivery.tag, Outcome::Failed);
         cluster.demand(client, 1);
         cluster.run();
+        cluster.pass(2_000);
         let delivery = cluster.next(client).expect("it came back again");
         let undertaker = consumer(&mut cluster, 0, DEAD, 1);
         assert_eq!(cluster.drain(undertaker), ["a: work rejected 0"]);
@@ -630,7 +757,7 @@ proptest! {
             }
         }
         cluster.close(client, sterna_broker::Close::LOST);
-        cluster.pass(1000);
+        cluster.pass(60_000);
         client = consumer(&mut cluster, 0, QUEUE, 1000);
         done.extend(cluster.drain(client));
         let undertaker = consumer(&mut cluster, 0, DEAD, 1000);

@@ -78,6 +78,7 @@ fn a_reconnect_in_time_stops_the_expiry_and_disconnect_can_change_it() {
         Close {
             will: WillFate::Discard,
             expiry_s: Some(100),
+            ..Close::LOST
         },
     );
     cluster.pass(99_999);
@@ -88,6 +89,7 @@ fn a_reconnect_in_time_stops_the_expiry_and_disconnect_can_change_it() {
         Close {
             will: WillFate::Discard,
             expiry_s: Some(0),
+            ..Close::LOST
         },
     );
     assert_eq!(cluster.directory.sessions(), 0);
@@ -117,6 +119,7 @@ fn a_second_connection_takes_the_session_over() {
         Close {
             will: WillFate::Publish,
             expiry_s: Some(0),
+            ..Close::LOST
         },
     );
     assert!(!cluster.unsubscribe(first, "t"));

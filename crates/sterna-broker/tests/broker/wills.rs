@@ -110,6 +110,7 @@ fn the_end_of_the_session_publishes_a_delayed_will() {
         Close {
             will: WillFate::Publish,
             expiry_s: Some(0),
+            ..Close::LOST
         },
     );
     assert_eq!(cluster.drain(watcher), ["gone"]);

@@ -282,7 +282,9 @@ fn configuration(addresses: &Addresses, durability: Durability) -> String {
          [broker]\n\
          maximum_queued_bytes = 1073741824\n\
          maximum_group_queued_messages = 1000000\n\
-         maximum_group_queued_bytes = 1073741824\n",
+         maximum_group_queued_bytes = 1073741824\n\
+         redelivery_pause_ms = 50\n\
+         maximum_redelivery_pause_ms = 500\n",
     );
     let in_memory = match durability {
         Durability::None => 1_000_000,

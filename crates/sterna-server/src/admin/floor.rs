@@ -1,7 +1,9 @@
 //! A shard's answers to queries of the admin API.
 
 use serde_json::{Value, json};
-use sterna_broker::{ConsumerId, Message, QueueChange, SessionInfo, SubscriptionInfo, Wish};
+use sterna_broker::{
+    ConsumerId, EndCause, EvictReason, Message, QueueChange, SessionInfo, SubscriptionInfo, Wish,
+};
 use sterna_net::{ConnectionId, Network};
 
 use super::message::message_value;
@@ -113,9 +115,10 @@ impl Floor<'_, '_> {
             }
             Query::Disconnect(id) => {
                 let name = self.view(id).and_then(|view| view.name.map(str::to_owned));
-                let is_here = self.mqtt.dismiss(self.cx, id)
-                    || self.amqp.dismiss(self.cx, id)
-                    || self.http.dismiss(self.cx, id);
+                let cause = EndCause::Evicted(EvictReason::Administrative);
+                let is_here = self.mqtt.dismiss(self.cx, id, cause)
+                    || self.amqp.dismiss(self.cx, id, cause)
+                    || self.http.dismiss(self.cx, id, cause);
                 if is_here {
                     Found::One(json!({ "name": name }))
                 } else {

@@ -23,7 +23,7 @@ mod trace;
 use std::sync::Arc;
 
 use ring::hmac;
-use sterna_broker::ConsumerId;
+use sterna_broker::{ConsumerId, EndCause};
 use sterna_http::{Carrier, Date, INTERNAL_ERROR, Limits, NO_ERROR, Request, Settings};
 use sterna_net::{Chunk, ConnectionId, StreamEnd, StreamId};
 
@@ -146,7 +146,7 @@ impl Service for Admin {
         // Each request is judged by itself, and traces are responses that do not end.
         if !cx.policy.still_trusts(cx.net.info(client.id)) {
             inspect::log_distrust(cx, client.id, client.credentials.name());
-            Self::lost(door, cx, client);
+            Self::lost(door, cx, client, EndCause::NotAllowed);
             return cx.net.close(client.id, NO_ERROR);
         }
         client.work(door, cx, |carrier, desk| {
@@ -158,7 +158,7 @@ impl Service for Admin {
         client.work(door, cx, |carrier, desk| carrier.stop(desk));
     }
 
-    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection, _: EndCause) {
         (door.service.gathers).leave(client.id, None, Purpose::is_change);
         client.work(door, cx, |_, desk| desk.end_traces(None));
     }
@@ -191,7 +191,7 @@ impl Service for Admin {
     fn shed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         // Operators stay: they are those who can help.
         if client.credentials.name().is_none() {
-            Self::lost(door, cx, client);
+            Self::lost(door, cx, client, EndCause::Limit);
             cx.net.close(client.id, NO_ERROR);
         }
     }

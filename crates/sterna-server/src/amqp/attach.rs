@@ -13,8 +13,8 @@ use sterna_amqp::performatives::{Attach, Error, Role};
 use sterna_amqp::types::{Composite, Encoded, Multiple};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{
-    Close, OpenError, OpenSession, Opened, Qos, RetainHandling, SessionKey, SubscribeError,
-    SubscribeOptions, WillFate,
+    Close, EndCause, OpenError, OpenSession, Opened, Qos, RetainHandling, SessionKey,
+    SubscribeError, SubscribeOptions,
 };
 
 use sterna_net::ConnectionId;
@@ -219,7 +219,7 @@ impl Door {
         if wanted.terminus.is_none() || is_named_so {
             return Some(kept);
         }
-        self.end_source(cx, &kept, 0);
+        self.end_source(cx, &kept, 0, EndCause::Client);
         None
     }
 
@@ -498,8 +498,8 @@ pub(super) fn may_publish(
 /// The end of a session's connection after which it lives for so long.
 pub(super) fn ended_after(expiry_s: u32) -> Close {
     Close {
-        will: WillFate::Discard,
         expiry_s: Some(expiry_s),
+        ..Close::NORMAL
     }
 }
 

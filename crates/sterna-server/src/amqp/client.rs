@@ -9,7 +9,7 @@ use sterna_amqp::link::{Recovery, Unsettled};
 use sterna_amqp::messaging::{DeliveryStateBuf, TerminusExpiryPolicy};
 use sterna_amqp::performatives::SenderSettleMode;
 use sterna_amqp::{Framer, Lane};
-use sterna_broker::{Delivery, Origin, SessionKey};
+use sterna_broker::{Delivery, EndCause, Origin, SessionKey};
 use sterna_net::{ConnectionId, StreamId};
 
 use super::acknowledge::Acknowledgement;
@@ -73,6 +73,8 @@ pub(crate) struct Client {
     pub(super) traced: bool,
     /// The code with which the transport is closed.
     pub(super) close_code: u64,
+    /// Why its links and sessions end: by the client itself, until something else is known.
+    pub(super) cause: EndCause,
     /// Deliveries that are accepted and whose disposition is yet to be written.
     pub(super) accepted: Option<Accepted>,
     /// Answers that wait until their effects are kept.

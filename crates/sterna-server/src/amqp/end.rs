@@ -5,7 +5,7 @@ use sterna_amqp::link::Unsettled;
 use sterna_amqp::messaging::TerminusExpiryPolicy;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::{Condition, Lane};
-use sterna_broker::{Close, ConsumerId, EvictReason, NEVER_EXPIRES_S, SessionKey};
+use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, NEVER_EXPIRES_S, SessionKey};
 use sterna_net::{ConnectionId, StreamEnd, StreamId};
 
 use super::attach::{cluster_away, ended_after, other_user};
@@ -96,14 +96,15 @@ impl Door {
         source.sending = None;
         source.resuming.clear();
         let ended = matches!(client.state, State::Ended);
+        let cause = client.cause;
         match source.expiry.policy {
-            _ if closed => self.end_source(cx, &source, 0),
+            _ if closed => self.end_source(cx, &source, 0, cause),
             TerminusExpiryPolicy::LinkDetach => {
-                self.end_source(cx, &source, source.expiry.timeout_s);
+                self.end_source(cx, &source, source.expiry.timeout_s, cause);
             }
-            TerminusExpiryPolicy::Never => self.end_source(cx, &source, NEVER_EXPIRES_S),
+            TerminusExpiryPolicy::Never => self.end_source(cx, &source, NEVER_EXPIRES_S, cause),
             TerminusExpiryPolicy::SessionEnd | TerminusExpiryPolicy::ConnectionClose if ended => {
-                self.end_source(cx, &source, source.expiry.timeout_s);
+                self.end_source(cx, &source, source.expiry.timeout_s, cause);
             }
             TerminusExpiryPolicy::SessionEnd | TerminusExpiryPolicy::ConnectionClose => {
                 cx.broker.demand(cx.now_ms, source.session, 0);
@@ -113,7 +114,7 @@ impl Door {
                 let most = cx.policy.amqp.maximum_links_per_session as usize;
                 if client.suspended.len() >= most.max(1) {
                     let (_, oldest) = client.suspended.remove(0);
-                    self.end_source(cx, &oldest, oldest.expiry.timeout_s);
+                    self.end_source(cx, &oldest, oldest.expiry.timeout_s, cause);
                 }
                 client.suspended.push((link.session, source));
             }
@@ -121,8 +122,18 @@ impl Door {
     }
 
     /// Ends the connection of a source's session, which then lives for so long.
-    pub(super) fn end_source(&mut self, cx: &mut Context<'_>, source: &SourceLink, expiry_s: u32) {
-        self.close_source(cx, source, ended_after(expiry_s));
+    pub(super) fn end_source(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &SourceLink,
+        expiry_s: u32,
+        cause: EndCause,
+    ) {
+        let close = Close {
+            cause,
+            ..ended_after(expiry_s)
+        };
+        self.close_source(cx, source, close);
     }
 
     /// Ends the connection of a source's session.
@@ -164,7 +175,7 @@ impl Door {
         let suspended = std::mem::take(&mut client.suspended);
         for (session, source) in suspended {
             if ends(session, &source) {
-                self.end_source(cx, &source, source.expiry.timeout_s);
+                self.end_source(cx, &source, source.expiry.timeout_s, client.cause);
             } else {
                 client.suspended.push((session, source));
             }
@@ -172,10 +183,11 @@ impl Door {
     }
 
     /// The connection is gone, or is over: everything of it ends.
-    pub(super) fn lost(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+    pub(super) fn lost(&mut self, cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
         if matches!(client.state, State::Ended) {
             return;
         }
+        client.cause = cause;
         // Some clients leave when the offer has no mechanism for them.
         if client.is_stranger() && client.engine.awaits_mechanism() && !self.stopping {
             Self::log_quiet(cx, client);
@@ -290,7 +302,7 @@ impl Door {
         let error = Error::new(condition, detail);
         // Before its open a client is told nothing.
         let _ = client.engine.close(Some(error), &mut self.out);
-        self.lost(cx, client);
+        self.lost(cx, client, EndCause::NotAllowed);
     }
 
     /// Ends a connection because memory is short and its client holds more than others.
@@ -301,7 +313,7 @@ impl Door {
         let error = Error::new(condition, detail);
         // Before its open a client is told nothing.
         let _ = client.engine.close(Some(error), &mut self.out);
-        self.lost(cx, client);
+        self.lost(cx, client, EndCause::Limit);
     }
 
     /// A peer has ended one side of a stream: without an end in order, its sessions have ended.
@@ -319,7 +331,7 @@ impl Door {
             let name = &*client.container;
             tracing::debug!(client = name, stream = stream.0, ?end, "stream ended");
             if stream == StreamId::FIRST {
-                door.lost(cx, client);
+                door.lost(cx, client, EndCause::Lost);
             } else {
                 door.lane_gone(cx, client, stream);
             }
@@ -333,11 +345,11 @@ impl Door {
         // A whole connection can come in one flight, its end included, before its open is decided.
         if client.holds(stream) || !client.accepts(stream) {
             if stream == StreamId::FIRST && client.held.is_empty() {
-                return self.lost(cx, client);
+                return self.lost(cx, client, EndCause::Lost);
             }
             self.hold(cx, client, Held::Finished(stream));
         } else if stream == StreamId::FIRST {
-            self.lost(cx, client);
+            self.lost(cx, client, EndCause::Lost);
         } else if client.sessions.iter().any(|(_, lane)| lane.0 == stream.0) {
             // Without an end before it this is a stream that is lost.
             self.lane_gone(cx, client, stream);
@@ -351,7 +363,9 @@ impl Door {
         client.held.retain(|held| held.stream() != stream);
         client.framers.forget(stream);
         client.engine.lane_closed(Lane(stream.0));
+        let before = std::mem::replace(&mut client.cause, EndCause::Lost);
         self.handle_rest(cx, client);
+        client.cause = before;
         client.finishing.retain(|id| *id != stream);
         cx.net.abort(client.id, stream, code::VIOLATION);
     }

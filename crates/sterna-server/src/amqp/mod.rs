@@ -48,7 +48,7 @@ use sterna_amqp::frame::Unit;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::types::{Encoded, MapWriter, Value};
 use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
-use sterna_broker::{ConsumerId, Origin, SessionKey};
+use sterna_broker::{ConsumerId, EndCause, Origin, SessionKey};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
 use crate::authorization::KnownTopics;
@@ -131,6 +131,7 @@ impl Service for Amqp {
             transactions: transactions::Transactions::default(),
             traced: false,
             close_code: code::NO_ERROR,
+            cause: EndCause::Client,
             accepted: None,
             promises: Promises::default(),
             owes_login: false,
@@ -151,7 +152,7 @@ impl Service for Amqp {
             cx.net.finish(id, stream);
         }
         if client.engine.is_closed() && !matches!(client.state, State::Ended) {
-            door.lost(cx, client);
+            door.lost(cx, client, EndCause::Client);
         }
         if matches!(client.state, State::Ended) {
             cx.net.close(id, client.close_code);
@@ -172,7 +173,8 @@ impl Service for Amqp {
             door.violated(cx, client, &violation);
         } else if client.has_expired(now_ms) {
             let detail = "the token has expired";
-            door.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
+            let cause = EndCause::NotAllowed;
+            door.close(cx, client, (Condition::UNAUTHORIZED_ACCESS, cause), detail);
         }
     }
 
@@ -219,16 +221,16 @@ impl Service for Amqp {
         };
         // Before its open a client is told nothing.
         let _ = client.engine.close(Some(error), &mut door.out);
-        door.lost(cx, client);
+        door.lost(cx, client, EndCause::Stop);
     }
 
-    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
         door.end_at_once(cx, client);
-        door.lost(cx, client);
+        door.lost(cx, client, cause);
     }
 
-    fn dismiss(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        door.dismissed(cx, client);
+    fn dismiss(door: &mut Door, cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
+        door.dismissed(cx, client, cause);
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {
@@ -564,7 +566,7 @@ impl Door {
                 "too much before the open, the answer to an attach, that of the webhook, or the end of a pause",
             );
             client.close_code = code::LIMIT;
-            self.lost(cx, client);
+            self.lost(cx, client, EndCause::Limit);
         } else if (control || is_frame) && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
         }
@@ -600,10 +602,13 @@ impl Door {
                 violation.detail,
             );
         }
+        // It may be a link or a session of the client that ends alone.
+        let before = std::mem::replace(&mut client.cause, EndCause::Violation);
         self.handle_rest(cx, client);
+        client.cause = before;
         if violation.scope == Scope::Connection {
             client.close_code = code::VIOLATION;
-            self.lost(cx, client);
+            self.lost(cx, client, EndCause::Violation);
         }
     }
 }

@@ -58,7 +58,11 @@ pub(super) fn broker_outcome(outcome: &Outcome<'_>) -> broker::Outcome {
         // The reason code of MQTT 5.0 for an unspecified error.
         Outcome::Rejected(_) => broker::Outcome::Rejected(0x80),
         Outcome::Modified(modified) if modified.undeliverable_here => {
-            broker::Outcome::Undeliverable
+            if modified.delivery_failed {
+                broker::Outcome::Undeliverable
+            } else {
+                broker::Outcome::Declined
+            }
         }
         Outcome::Modified(modified) if modified.delivery_failed => broker::Outcome::Failed,
         Outcome::Released | Outcome::Modified(_) => broker::Outcome::Released,
@@ -111,7 +115,10 @@ pub(super) fn modify(
 pub(super) const fn is_returning(outcome: broker::Outcome) -> bool {
     matches!(
         outcome,
-        broker::Outcome::Released | broker::Outcome::Failed | broker::Outcome::Undeliverable
+        broker::Outcome::Released
+            | broker::Outcome::Failed
+            | broker::Outcome::Undeliverable
+            | broker::Outcome::Declined
     )
 }
 
@@ -662,9 +669,10 @@ impl Pump {
             let (message, reason) = (&delivery.message, DropReason::TooLarge);
             (cx.meters).drop_delivery(Protocol::Amqp, &source.name, message, reason);
         }
-        let undeliverable = broker::Outcome::Undeliverable;
+        // The consumer has not seen it.
+        let declined = broker::Outcome::Declined;
         cx.broker
-            .settle(self.now_ms, source.session, delivery.tag, undeliverable);
+            .settle(self.now_ms, source.session, delivery.tag, declined);
         Step::Skipped
     }
 

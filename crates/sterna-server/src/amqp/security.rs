@@ -5,7 +5,7 @@ use sterna_amqp::connection::ServerOptions;
 use sterna_amqp::performatives::{Error, Open};
 use sterna_amqp::sasl::{PlainCredentials, SaslCode, mechanism};
 use sterna_amqp::types::{Map, MapWriter, Multiple, Value};
-use sterna_broker::Origin;
+use sterna_broker::{EndCause, Origin};
 use sterna_net::ConnectionId;
 
 use super::client::{Client, State};
@@ -138,7 +138,12 @@ impl Door {
         {
             let detail = refusal.detail();
             log_end(cx.net, client, "amqp:unauthorized-access", detail);
-            self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
+            self.close(
+                cx,
+                client,
+                (Condition::UNAUTHORIZED_ACCESS, EndCause::NotAllowed),
+                detail,
+            );
         }
     }
 
@@ -283,15 +288,30 @@ impl Door {
         let limit = cx.policy.amqp.maximum_container_id_bytes as usize;
         if open.container_id.len() > limit {
             let detail = "the container-id is too long";
-            return self.close(cx, client, Condition::INVALID_FIELD, detail);
+            return self.close(
+                cx,
+                client,
+                (Condition::INVALID_FIELD, EndCause::Violation),
+                detail,
+            );
         }
         if !is_client_id(open.container_id) {
             let detail = "the container-id has control characters";
-            return self.close(cx, client, Condition::INVALID_FIELD, detail);
+            return self.close(
+                cx,
+                client,
+                (Condition::INVALID_FIELD, EndCause::Violation),
+                detail,
+            );
         }
         if cx.memory.stage() >= Stage::RefuseNewcomers {
             let detail = "memory is short";
-            return self.close(cx, client, Condition::RESOURCE_LIMIT_EXCEEDED, detail);
+            return self.close(
+                cx,
+                client,
+                (Condition::RESOURCE_LIMIT_EXCEEDED, EndCause::Limit),
+                detail,
+            );
         }
         client.container = open.container_id.into();
         // Where there was no SASL layer, the client shows nothing.
@@ -304,28 +324,48 @@ impl Door {
             };
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
             login.refused(LoginFailure::Claim(refusal), refusal.detail());
-            return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, refusal.detail());
+            return self.close(
+                cx,
+                client,
+                (Condition::UNAUTHORIZED_ACCESS, EndCause::NotAllowed),
+                refusal.detail(),
+            );
         };
         client.owes_login = is_unproved(cx, client.id);
         if let Err(refusal) = check_ban(cx, client.id, &identity, Some(open.container_id)) {
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
             let login = login.by(identity.user());
             login.refused(LoginFailure::Claim(refusal), refusal.detail());
-            return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, refusal.detail());
+            return self.close(
+                cx,
+                client,
+                (Condition::UNAUTHORIZED_ACCESS, EndCause::NotAllowed),
+                refusal.detail(),
+            );
         }
         if !cx.policy.may_have_client_id(&identity, open.container_id) {
             let detail = "the container-id is not one of the user's client identifiers";
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
             let login = login.by(identity.user());
             login.refused(LoginFailure::NotAuthorized, detail);
-            return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
+            return self.close(
+                cx,
+                client,
+                (Condition::UNAUTHORIZED_ACCESS, EndCause::NotAllowed),
+                detail,
+            );
         }
         if client.sips.allow(cx, &identity, client.id, None).is_err() {
             let detail = TooManyConnections::DETAIL;
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
             let login = login.by(identity.user());
             login.refused(LoginFailure::Quota, detail);
-            return self.close(cx, client, Condition::CONNECTION_FORCED, detail);
+            return self.close(
+                cx,
+                client,
+                (Condition::CONNECTION_FORCED, EndCause::Limit),
+                detail,
+            );
         }
         let identity = client.identity.insert(identity);
         cx.policy.note_standing(identity, &client.container);
@@ -358,7 +398,12 @@ impl Door {
         };
         if client.engine.open(&answer, &mut self.out).is_err() {
             let detail = "the client takes not even an open";
-            return self.close(cx, client, Condition::FRAME_SIZE_TOO_SMALL, detail);
+            return self.close(
+                cx,
+                client,
+                (Condition::FRAME_SIZE_TOO_SMALL, EndCause::Limit),
+                detail,
+            );
         }
         client.state = State::Open;
         self.counts.connections += 1;
@@ -374,16 +419,17 @@ impl Door {
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
-        condition: Condition,
+        (condition, cause): (Condition, EndCause),
         detail: &str,
     ) {
         log_end(cx.net, client, condition.as_str(), detail);
         client.close_code = code::VIOLATION;
+        client.cause = cause;
         // A closed connection needs no other close.
         let _ = client
             .engine
             .close(Some(Error::new(condition, detail)), &mut self.out);
         self.handle_rest(cx, client);
-        self.lost(cx, client);
+        self.lost(cx, client, cause);
     }
 }

@@ -167,13 +167,13 @@ impl Door {
             .and_then(|id| client.transactions.declared.remove(&id))
             .ok_or_else(|| refusal(UNKNOWN.0, UNKNOWN.1))?;
         if discharge.fail {
-            Self::roll_back(cx, client, transaction);
+            Self::roll_back(cx, client, transaction, broker::Outcome::Failed);
             return Ok(Vec::new());
         }
         // A transaction takes effect as a whole or not at all.
         let gone = |retired: &Retired| is_gone(cx, retired);
         if transaction.retired.iter().any(gone) {
-            Self::roll_back(cx, client, transaction);
+            Self::roll_back(cx, client, transaction, broker::Outcome::Released);
             let detail = "a delivery that is settled in the transaction is its link's no more";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
@@ -181,7 +181,7 @@ impl Door {
         let mut posted = transaction.posted.iter();
         if !posted.all(|message| may_publish(cx, client, message.topic(), MessageKind::of(message)))
         {
-            Self::roll_back(cx, client, transaction);
+            Self::roll_back(cx, client, transaction, broker::Outcome::Released);
             let detail = "the rules do not allow any more to publish what the transaction posts";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
@@ -200,7 +200,7 @@ impl Door {
         let routed = cx.publish_together(&client.container, posted, &ended);
         if let Some(why) = routed.refused {
             cx.meters.drops.count_refused(Protocol::Amqp, why, count);
-            Self::roll_back(cx, client, transaction);
+            Self::roll_back(cx, client, transaction, broker::Outcome::Released);
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, why.detail()));
         }
         let now_ms = cx.now_ms;
@@ -234,8 +234,14 @@ impl Door {
     }
 
     /// Undoes a transaction: nothing is published, and deliveries that their receiver has settled already go back
-    /// to their queue. Deliveries that it has not settled are as before.
-    fn roll_back(cx: &mut Context<'_>, client: &Client, transaction: Transaction) {
+    /// to their queue with this outcome: they have failed only if the client says that the transaction has. Deliveries
+    /// that it has not settled are as before.
+    fn roll_back(
+        cx: &mut Context<'_>,
+        client: &Client,
+        transaction: Transaction,
+        outcome: broker::Outcome,
+    ) {
         tracing::debug!(
             client = &*client.container,
             posted = transaction.posted.len(),
@@ -246,7 +252,7 @@ impl Door {
             .retired
             .into_iter()
             .filter(|retired| retired.settled && retired.tag != 0)
-            .map(|retired| (retired.session, retired.tag, broker::Outcome::Failed))
+            .map(|retired| (retired.session, retired.tag, outcome))
             .collect();
         give_back(cx, &mut returned);
     }
@@ -338,7 +344,7 @@ impl Door {
             None => UNKNOWN,
         };
         if retired.settled && retired.tag != 0 {
-            returned.push((session, retired.tag, broker::Outcome::Failed));
+            returned.push((session, retired.tag, broker::Outcome::Released));
         }
         let error = Error::new(condition, detail);
         // A link that is gone needs no error.
@@ -365,7 +371,7 @@ impl Door {
             .collect();
         for id in ids {
             if let Some(transaction) = client.transactions.declared.remove(&id) {
-                Self::roll_back(cx, client, transaction);
+                Self::roll_back(cx, client, transaction, broker::Outcome::Released);
             }
         }
     }

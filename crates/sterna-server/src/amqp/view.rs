@@ -2,7 +2,7 @@
 
 use sterna_amqp::Condition;
 use sterna_amqp::performatives::Error;
-use sterna_broker::{Broker, ConsumerId};
+use sterna_broker::{Broker, ConsumerId, EndCause};
 use sterna_net::ConnectionId;
 
 use super::Door;
@@ -53,12 +53,12 @@ impl Door {
         self.place_of(consumer).map(|(connection, _)| connection)
     }
 
-    /// An administrator ends a client's connection.
-    pub(super) fn dismissed(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+    /// An administrator or a ban ends a client's connection.
+    pub(super) fn dismissed(&mut self, cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
         let detail = "an administrator ended the connection";
         let error = Error::new(Condition::CONNECTION_FORCED, detail);
         // Before its open a client is told nothing.
         let _ = client.engine.close(Some(error), &mut self.out);
-        self.lost(cx, client);
+        self.lost(cx, client, cause);
     }
 }

@@ -52,6 +52,9 @@ settings! {
         /// Failed deliveries after which a message goes to the dead letters, for queues without `maximum_deliveries`.
         /// 0: any number.
         restart queue_maximum_deliveries: u16 = 0;
+        /// Whether a delivery counts as failed whose consumer's connection is lost. An end in order never counts, and a
+        /// queue without dead letters drops nothing because of lost connections.
+        restart queue_counts_lost_connections: bool = false;
         /// Queue of dead letters, for queues without `dead_letter`. They are messages that receivers reject, or whose
         /// deliveries failed too often. Without either setting they are dropped and counted.
         restart queue_dead_letter: Option<String>;

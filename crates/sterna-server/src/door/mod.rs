@@ -21,7 +21,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::net::IpAddr;
 
-use sterna_broker::{Close, Committed, ConsumerId, SessionKey};
+use sterna_broker::{Close, Committed, ConsumerId, EndCause, SessionKey};
 use sterna_net::{CloseReason, ConnectionId, contain};
 
 use crate::authorization::KnownTopics;
@@ -61,6 +61,9 @@ pub(crate) struct Door<S: Service> {
 /// The part of a door that a protocol adds. A client is at the other end of a connection, or of nothing that the
 /// transports know. In the latter case it has identifiers of its own.
 pub(crate) trait Service: Sized {
+    /// Whether a client ends in order by ending its connection, because its protocol has no other word for it.
+    const ENDS_WITH_ITS_CONNECTION: bool = false;
+
     /// Whether the last input of a client counts that is gone while it waits for a reader whose queue is half full.
     const IS_READ_TO_ITS_END: bool = false;
 
@@ -104,14 +107,24 @@ pub(crate) trait Service: Sized {
     fn stop(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
 
     /// A client is gone: ends all that it has in the broker. It may have ended before.
-    fn lost(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
+    fn lost(
+        door: &mut Door<Self>,
+        cx: &mut Context<'_>,
+        client: &mut Self::Client,
+        cause: EndCause,
+    );
 
     /// Ends the carrier of a client; because of a fault of the broker's own if `failed`.
     fn hang_up(cx: &mut Context<'_>, id: Self::Id, failed: bool);
 
-    /// An administrator ends a client's connection.
-    fn dismiss(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client) {
-        let _ = door;
+    /// An administrator or a ban ends a client's connection.
+    fn dismiss(
+        door: &mut Door<Self>,
+        cx: &mut Context<'_>,
+        client: &mut Self::Client,
+        cause: EndCause,
+    ) {
+        Self::lost(door, cx, client, cause);
         let (id, _) = Self::timer(client);
         Self::hang_up(cx, id, false);
     }
@@ -365,10 +378,12 @@ impl<S: Service> Door<S> {
         address
     }
 
-    /// An administrator ends a client's connection; false where it is not here.
-    pub(crate) fn dismiss(&mut self, cx: &mut Context<'_>, id: S::Id) -> bool {
+    /// An administrator or a ban ends a client's connection; false where it is not here.
+    pub(crate) fn dismiss(&mut self, cx: &mut Context<'_>, id: S::Id, cause: EndCause) -> bool {
         let is_here = self.clients.has(id);
-        self.with_client(cx, id, S::dismiss);
+        self.with_client(cx, id, |door, cx, client| {
+            S::dismiss(door, cx, client, cause);
+        });
         is_here
     }
 
@@ -417,7 +432,13 @@ impl<S: Service> Door<S> {
         if let Some(name) = S::name(&client) {
             tracing::debug!(client = name, ?reason, "connection lost");
         }
-        if let Err(panic) = contain(|| S::lost(self, cx, &mut client)) {
+        let cause = match reason {
+            CloseReason::Peer { .. } if S::ENDS_WITH_ITS_CONNECTION => EndCause::Client,
+            CloseReason::Shutdown => EndCause::Stop,
+            CloseReason::Local => EndCause::Limit,
+            _ => EndCause::Lost,
+        };
+        if let Err(panic) = contain(|| S::lost(self, cx, &mut client, cause)) {
             self.fail(cx, id, Some(client), &panic);
         }
     }
@@ -442,7 +463,7 @@ impl<S: Service> Door<S> {
         self.out.clear();
         let ended = contain(|| {
             if let Some(mut client) = client {
-                S::lost(self, cx, &mut client);
+                S::lost(self, cx, &mut client, EndCause::Fault);
             }
         });
         if let Err(panic) = ended {
@@ -455,7 +476,7 @@ impl<S: Service> Door<S> {
         cx.broker.close_all(
             cx.now_ms,
             |consumer| service.is_consumer_of(consumer, id),
-            Close::LOST,
+            Close::of(EndCause::Fault),
         );
         self.service.forget_consumers(id);
         S::hang_up(cx, id, true);

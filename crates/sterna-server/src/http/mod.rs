@@ -17,7 +17,7 @@ mod view;
 
 use std::sync::Arc;
 
-use sterna_broker::{ConsumerId, EvictReason, SessionKey};
+use sterna_broker::{ConsumerId, EndCause, EvictReason, SessionKey};
 use sterna_http::{Carrier, Date, INTERNAL_ERROR, Limits, NO_ERROR, Responses, Settings};
 use sterna_net::{Chunk, ConnectionId, StreamEnd, StreamId};
 
@@ -64,6 +64,8 @@ pub(crate) struct Connection {
 }
 
 impl Service for Http {
+    const ENDS_WITH_ITS_CONNECTION: bool = true;
+
     type Id = ConnectionId;
     type Client = Connection;
     type Acknowledgement = Acknowledgement;
@@ -145,7 +147,7 @@ impl Service for Http {
     fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         if !cx.policy.still_trusts(cx.net.info(client.id)) {
             inspect::log_distrust(cx, client.id, client.peer.name());
-            Self::lost(door, cx, client);
+            Self::lost(door, cx, client, EndCause::NotAllowed);
             return cx.net.close(client.id, NO_ERROR);
         }
         client.peer.read_again();
@@ -161,13 +163,13 @@ impl Service for Http {
         client.work(door, cx, |carrier, desk| carrier.stop(desk));
     }
 
-    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection, cause: EndCause) {
         if let Some(name) = client.peer.name()
             && tracing::enabled!(tracing::Level::DEBUG)
         {
             inspect::log_path(cx, client.id, name);
         }
-        door.service.api.closed(cx, &mut client.peer);
+        door.service.api.closed(cx, &mut client.peer, cause);
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {

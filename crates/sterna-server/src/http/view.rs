@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use sterna_broker::{Broker, ConsumerId};
+use sterna_broker::{Broker, ConsumerId, EndCause};
 use sterna_net::ConnectionId;
 
 use super::Door;
@@ -56,7 +56,7 @@ impl Door {
             cx.bans.find(cx.now_ms, who).is_some()
         };
         if client.peer.users().all(is_banned) {
-            let _ = self.dismiss(cx, id);
+            let _ = self.dismiss(cx, id, EndCause::Banned);
         } else if client.peer.users().any(is_banned) {
             self.on_peer(cx, id, |api, cx, peer, out| api.end_banned(cx, peer, out));
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Loss, LossReason, LossWatcher, PublishRefusal};
+use sterna_broker::{EndCause, HoldBack, Loss, LossReason, LossWatcher, PublishRefusal};
 use sterna_net::Count;
 
 use super::meters::Meters;
@@ -221,6 +221,29 @@ impl LossWatcher for Watcher {
             "the store has little room left, and this session holds most of its log: its client is disconnected, and the \
              limits of its queue hold until it has read all"
         );
+    }
+
+    fn held_back(&self, filter: &str, reason: HoldBack, messages: u64, pause_ms: u64) {
+        let why = match reason {
+            HoldBack::Lost => "consumers that had it were lost, and the message may be the cause",
+            HoldBack::DeadLettersFull => "the queue of its dead letters is full",
+        };
+        tracing::warn!(
+            queue = filter,
+            messages,
+            pause_ms,
+            why,
+            "messages wait before they are delivered again; the pause doubles each time"
+        );
+    }
+
+    fn ended(&self, session: &str, cause: EndCause) {
+        // The broker itself attends queues for a moment when it makes them, and roots in a cluster.
+        if session.starts_with(QUEUE_PREFIX) || session.starts_with('\0') {
+            return;
+        }
+        self.0.ends[cause.number()].add(1);
+        tracing::debug!(session, cause = cause.name(), "the consumer has left");
     }
 
     fn slow(&self, reader: &str) {

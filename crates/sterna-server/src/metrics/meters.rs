@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Delivery, Message};
+use sterna_broker::{Delivery, EndCause, Message};
 use sterna_net::{Count, PathStatistics, TransportKind};
 
 use super::drops::{DropReason, Drops, log_drop};
@@ -86,6 +86,8 @@ pub(crate) struct Meters {
     rate_pauses: [Count; Protocol::OF_MESSAGES.len()],
     /// Messages that were acknowledged and not done again.
     pub(crate) repetitions: Count,
+    /// Ends of consumers, by the number of the cause.
+    pub(crate) ends: [Count; EndCause::ALL.len()],
     /// By transport.
     round_trips: [Histogram; TRANSPORTS.len()],
     losses: [Histogram; TRANSPORTS.len()],
@@ -219,6 +221,7 @@ impl Meters {
         count_all(&mut sums.early_held, &self.early_held);
         count_all(&mut sums.not_retained, &self.not_retained);
         count_all(&mut sums.rate_pauses, &self.rate_pauses);
+        count_all(&mut sums.ends, &self.ends);
         sums.repetitions += self.repetitions.get();
     }
 }
@@ -244,6 +247,7 @@ pub(super) struct MeterSums {
     not_retained: [u64; Protocol::OF_MESSAGES.len()],
     rate_pauses: [u64; Protocol::OF_MESSAGES.len()],
     pub(super) repetitions: u64,
+    pub(super) ends: [u64; EndCause::ALL.len()],
     round_trips: [Observed; TRANSPORTS.len()],
     losses: [Observed; TRANSPORTS.len()],
 }

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod drops;
+mod ends;
 mod figures;
 mod histogram;
 mod meters;

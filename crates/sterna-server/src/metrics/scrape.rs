@@ -16,7 +16,7 @@ use super::figures::Figures;
 use super::histogram::Observed;
 use super::meters::{Distribution, MeterSums};
 use super::page::Page;
-use super::{Sources, page};
+use super::{Sources, ends, page};
 use crate::config::Protocol;
 use crate::holding;
 use crate::identity::{Issuer, Webhook};
@@ -417,6 +417,7 @@ impl Scrape {
             ["reason", "protocol"],
             (drops.numbers()).map(|(reason, protocol, number)| ([reason, protocol], number)),
         );
+        ends::write(page, &self.figures, &meters.ends);
         for (name, help, number) in [
             (
                 "sterna_messages_unmatched",

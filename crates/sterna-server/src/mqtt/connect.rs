@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sterna_broker::Outcome as Settled;
-use sterna_broker::{OpenError, OpenSession, Opened, SessionKey, Unacknowledged};
+use sterna_broker::{EndCause, OpenError, OpenSession, Opened, SessionKey, Unacknowledged};
 use sterna_mqtt::packet::{Auth, Connect};
 use sterna_mqtt::server::{Accept, Refuse};
 use sterna_mqtt::{MqttSession, ReasonCode};
@@ -586,7 +586,7 @@ impl Door {
                 "Packet too large",
                 "the client takes not even CONNACK",
             );
-            return Self::lost(cx, client);
+            return Self::lost(cx, client, EndCause::Limit);
         }
         self.counts.connections += 1;
         self.counts.messages_sent += 1;

@@ -1,6 +1,6 @@
 //! The ends of connections and streams.
 
-use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey, WillFate};
+use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, SessionKey, WillFate};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
@@ -39,19 +39,24 @@ impl Door {
             reason = disconnect.reason.name(),
             "disconnected"
         );
-        Self::close_session(cx, client, Close { will, expiry_s });
+        let close = Close {
+            will,
+            expiry_s,
+            ..Close::NORMAL
+        };
+        Self::close_session(cx, client, close);
     }
 
     /// The connection was lost, or ends because of an error: the will is due. [MQTT-3.1.2-10]
     /// [MQTT311-3.1.2-8] [MQTT311-3.1.2-12] [MQTT311-3.1.4-1]
-    pub(super) fn lost(cx: &mut Context<'_>, client: &mut Client) {
+    pub(super) fn lost(cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
         let close = if client.early == Early::Over {
-            Close::LOST
+            Close::of(cause)
         } else {
             // Its CONNECT may have been a replay, whose sender is not the one who left the will.
             Close {
                 will: WillFate::Discard,
-                ..Close::LOST
+                ..Close::of(cause)
             }
         };
         Self::close_session(cx, client, close);
@@ -86,7 +91,7 @@ impl Door {
             ..Refuse::default()
         };
         client.engine.disconnect(reason, &refuse, &mut self.out);
-        Self::lost(cx, client);
+        Self::lost(cx, client, cause_of(reason));
     }
 
     /// Ends a connection whose token has expired.
@@ -118,7 +123,7 @@ impl Door {
             ..Refuse::default()
         };
         (client.engine).refuse(reason, &refuse, &mut self.out);
-        Self::lost(cx, client);
+        Self::lost(cx, client, cause_of(reason));
     }
 
     /// The broker has given the session to another connection.
@@ -179,7 +184,7 @@ impl Door {
         };
         client.engine.disconnect(reason, &refuse, &mut self.out);
         if cx.policy.wills_end_with_broker {
-            return Self::lost(cx, client);
+            return Self::lost(cx, client, EndCause::Stop);
         }
         // Its session and its will stay as they are, so that the next start finds them as after a crash.
         client.held = ThinVec::new();
@@ -203,7 +208,7 @@ impl Door {
             let name = &*client.name;
             tracing::debug!(client = name, stream = stream.0, ?end, "stream ended");
             if stream == StreamId::FIRST {
-                Self::lost(cx, client);
+                Self::lost(cx, client, EndCause::Lost);
             } else if matches!(end, StreamEnd::Aborted(_)) {
                 client.held.retain(|held| held.stream() != stream);
                 // The client may want to open another in its place, which the transport permits
@@ -228,7 +233,7 @@ impl Door {
             self.hold(cx, client, Held::Finished(stream));
         } else if stream == StreamId::FIRST {
             // Without DISCONNECT before it this is a lost connection.
-            Self::lost(cx, client);
+            Self::lost(cx, client, EndCause::Lost);
         } else {
             self.acknowledge_kept(cx, client, 0, Acknowledgement::Finish(stream));
         }
@@ -241,5 +246,18 @@ impl Door {
             .session()
             .and_then(|session| session::mqtt_mut(cx.broker, session));
         client.engine.lane_closed(session, Lane(stream.0));
+    }
+}
+
+/// The cause of an end for which a client is told this.
+pub(super) const fn cause_of(reason: ReasonCode) -> EndCause {
+    match reason {
+        ReasonCode::KeepAliveTimeout => EndCause::Lost,
+        ReasonCode::Banned => EndCause::Banned,
+        ReasonCode::NotAuthorized | ReasonCode::MaximumConnectTime => EndCause::NotAllowed,
+        ReasonCode::QuotaExceeded | ReasonCode::ServerBusy | ReasonCode::ConnectionRateExceeded => {
+            EndCause::Limit
+        }
+        _ => EndCause::Violation,
     }
 }

@@ -21,7 +21,7 @@ mod view;
 
 use std::sync::Arc;
 
-use sterna_broker::{ConsumerId, SessionKey};
+use sterna_broker::{ConsumerId, EndCause, SessionKey};
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
     DecodeError, Frame, Framer, Lane, PacketType, QoS, ReasonCode, Scope, Violation,
@@ -178,12 +178,12 @@ impl Service for Mqtt {
         door.say_goodbye(cx, client);
     }
 
-    fn lost(_: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        Door::lost(cx, client);
+    fn lost(_: &mut Door, cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
+        Door::lost(cx, client, cause);
     }
 
-    fn dismiss(_: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        Door::dismissed(cx, client);
+    fn dismiss(_: &mut Door, cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
+        Door::dismissed(cx, client, cause);
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {
@@ -585,7 +585,7 @@ impl Door {
                 Self::lane_gone(cx, client, StreamId(lane.0));
                 self.send_again(cx, client, lane);
             }
-            Scope::Connection => Self::lost(cx, client),
+            Scope::Connection => Self::lost(cx, client, end::cause_of(violation.reason)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The operators' view of MQTT clients, and the end of a client by an operator.
 
-use sterna_broker::{Broker, ConsumerId};
+use sterna_broker::{Broker, ConsumerId, EndCause};
 use sterna_net::ConnectionId;
 
 use super::Door;
@@ -56,14 +56,14 @@ impl Door {
         Some(connection(consumer)).filter(|id| self.clients.has(*id))
     }
 
-    /// An administrator ends a client's connection: its will is published.
-    pub(super) fn dismissed(cx: &mut Context<'_>, client: &mut Client) {
+    /// An administrator or a ban ends a client's connection: its will is published.
+    pub(super) fn dismissed(cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
         if let Some(name) = client.live_name() {
             let now_ms = cx.now_ms;
             // The broker's event then tells the client.
-            cx.broker.evict(now_ms, name, false);
+            cx.broker.evict_for(now_ms, name, false, cause);
         } else {
-            Self::lost(cx, client);
+            Self::lost(cx, client, cause);
         }
     }
 }

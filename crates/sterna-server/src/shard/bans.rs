@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use sterna_broker::EndCause;
 use sterna_net::{ConnectionId, Network};
 
 use super::{Doors, Shard};
@@ -112,10 +113,10 @@ impl Doors<'_> {
         match self.of_connection(id) {
             Protocol::Http => self.http.end_banned(&mut self.cx, id, address),
             Protocol::Mqtt if self.is_banned(id, address) => {
-                let _ = self.mqtt.dismiss(&mut self.cx, id);
+                let _ = self.mqtt.dismiss(&mut self.cx, id, EndCause::Banned);
             }
             Protocol::Amqp if self.is_banned(id, address) => {
-                let _ = self.amqp.dismiss(&mut self.cx, id);
+                let _ = self.amqp.dismiss(&mut self.cx, id, EndCause::Banned);
             }
             Protocol::Mqtt | Protocol::Amqp | Protocol::Admin => {}
         }

@@ -12,6 +12,7 @@ mod amqp_exact;
 mod amqp_nodes;
 mod behind;
 mod clock;
+mod ends;
 mod exactly_once;
 mod first_flight;
 #[path = "../fixture/mod.rs"]

@@ -55,6 +55,8 @@ impl Held {
         let limits = Limits {
             cursor_interval_ms: config.store.cursor_interval_ms,
             will_grace_ms: u64::from(config.mqtt.will_grace_ms),
+            counts_lost: config.amqp.queue_counts_lost_connections,
+            group_queued_messages: config.broker.maximum_group_queued_messages as usize,
             ..Limits::default()
         };
         Broker::restored(config, shards, limits, || Box::new(self.clone()))

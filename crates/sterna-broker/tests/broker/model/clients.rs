@@ -102,6 +102,7 @@ impl Model {
         let close = Close {
             will: WillFate::Publish,
             expiry_s: changed,
+            ..Close::LOST
         };
         self.trace(index, &("close", client, expiry_s));
         self.cluster

@@ -206,7 +206,7 @@ impl Api {
         let close = if matches!(subscription.state, State::Ending) && !subscription.is_durable() {
             super::end::ENDED
         } else {
-            Close::LOST
+            Close::NORMAL
         };
         self.drop_subscription(cx, peer, at, Some(close));
     }

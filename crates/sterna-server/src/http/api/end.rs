@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey};
+use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, SessionKey};
 use sterna_http::{ExchangeId, Responses};
 
 use super::Api;
@@ -84,7 +84,8 @@ impl Api {
         let info = cx.net.info(peer.connection).cloned();
         let policy = Arc::clone(cx.policy);
         let trouble = credentials::unwanted(&policy, "the users have changed");
-        self.end_those(cx, peer, out, &trouble, |identity| {
+        let why = (&trouble, EndCause::NotAllowed);
+        self.end_those(cx, peer, out, why, |identity| {
             !policy.still_admits(info.as_ref(), identity)
         });
         let transports = peer.transports.iter_mut();
@@ -104,9 +105,8 @@ impl Api {
     ) {
         let now_ms = cx.now_ms;
         let trouble = credentials::unwanted(cx.policy, "the token has expired");
-        self.end_those(cx, peer, out, &trouble, |identity| {
-            identity.has_ended(now_ms)
-        });
+        let why = (&trouble, EndCause::NotAllowed);
+        self.end_those(cx, peer, out, why, |identity| identity.has_ended(now_ms));
     }
 
     /// Ends the sessions and responses of users who are banned.
@@ -122,9 +122,8 @@ impl Api {
             .filter(|identity| is_banned(cx, peer.connection, identity, None))
             .cloned()
             .collect();
-        self.end_those(cx, peer, out, &trouble, |identity| {
-            banned.contains(identity)
-        });
+        let why = (&trouble, EndCause::Banned);
+        self.end_those(cx, peer, out, why, |identity| banned.contains(identity));
     }
 
     fn end_those(
@@ -132,7 +131,7 @@ impl Api {
         cx: &mut Context<'_>,
         peer: &mut Peer,
         out: &mut dyn Responses,
-        trouble: &Trouble,
+        (trouble, cause): (&Trouble, EndCause),
         is_over: impl Fn(&Identity) -> bool,
     ) {
         let unwanted: Vec<ExchangeId> = (peer.transports.iter())
@@ -147,11 +146,11 @@ impl Api {
             peer.transports.retain(|transport| transport.session != id);
             out.close_session(id, FORBIDDEN, trouble.detail());
             if let Some(at) = peer.subscription_of(id) {
-                self.drop_subscription(cx, peer, at, Some(Close::LOST));
+                self.drop_subscription(cx, peer, at, Some(Close::of(cause)));
             }
         }
         for (consumer, session) in ended {
-            cx.broker.close(cx.now_ms, session, Close::LOST);
+            cx.broker.close(cx.now_ms, session, Close::of(cause));
             self.end_subscription(cx, peer, out, consumer, trouble);
         }
     }
@@ -168,15 +167,15 @@ impl Api {
         drop(peer.take_claim(id));
         peer.asked.retain(|(asked, _)| *asked != id);
         if let Some(at) = peer.subscription_of(id) {
-            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+            self.drop_subscription(cx, peer, at, Some(Close::NORMAL));
         }
     }
 
     /// The connection is gone.
-    pub(crate) fn closed(&mut self, cx: &mut Context<'_>, peer: &mut Peer) {
+    pub(crate) fn closed(&mut self, cx: &mut Context<'_>, peer: &mut Peer, cause: EndCause) {
         while !peer.subscriptions.is_empty() {
             let at = peer.subscriptions.len() - 1;
-            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+            self.drop_subscription(cx, peer, at, Some(Close::of(cause)));
         }
         peer.held.clear();
         peer.claims.clear();
@@ -204,7 +203,7 @@ impl Api {
                 _ => finish(out, subscription),
             }
             let at = peer.subscriptions.len() - 1;
-            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+            self.drop_subscription(cx, peer, at, Some(Close::of(EndCause::Stop)));
         }
         for transport in std::mem::take(&mut peer.transports) {
             out.close_session(transport.session, NO_ERROR, "the broker is stopping");

@@ -342,7 +342,7 @@ impl Api {
                 out.accept_session(id, &fields[3..]);
                 let Some(opened) = out.open_session_stream(id) else {
                     out.close_session(id, NO_ERROR, "the client allows no stream");
-                    return self.drop_subscription(cx, peer, at, Some(Close::LOST));
+                    return self.drop_subscription(cx, peer, at, Some(Close::NORMAL));
                 };
                 *stream = opened;
                 peer.transports.push(super::webtransport::Transport::new(

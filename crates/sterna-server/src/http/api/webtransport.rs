@@ -394,7 +394,7 @@ impl Api {
         };
         // A client that does not read its deliveries has given up the subscription.
         if let Some(at) = peer.subscriptions.iter().position(is_its) {
-            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+            self.drop_subscription(cx, peer, at, Some(Close::NORMAL));
             peer.transports
                 .retain(|transport| transport.session != session);
             out.close_session(
@@ -416,7 +416,7 @@ impl Api {
         peer.transports
             .retain(|transport| transport.session != session);
         if let Some(at) = peer.subscription_of(session) {
-            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+            self.drop_subscription(cx, peer, at, Some(Close::NORMAL));
         }
     }
 }

@@ -414,6 +414,8 @@ impl World {
                 }
             }
         }
+        // What was lost with its consumers waits for a while.
+        self.broker.advance(60_000);
         for (store, queue) in QUEUES.iter().enumerate() {
             let mut client = Client::connect(&mut self.broker, queue);
             let session = client.begin(&mut self.broker);

@@ -220,6 +220,8 @@ impl World {
             queued_messages: 20,
             // Some clients are back by then, and some are not.
             will_grace_ms: self.random.below(200),
+            redelivery_pause_ms: 10,
+            redelivery_pause_most_ms: 100,
             ..Limits::default()
         };
         let failure = Arc::new(OnceLock::new());
