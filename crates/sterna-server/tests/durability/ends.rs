@@ -68,7 +68,7 @@ fn nothing_has_failed(broker: &mut Broker, what: &str) {
 enum End {
     Detach,
     CloseLink,
-    EndSession,
+    Session,
     Close,
     Theft,
     Stop,
@@ -78,7 +78,7 @@ enum End {
 const ENDS: [End; 7] = [
     End::Detach,
     End::CloseLink,
-    End::EndSession,
+    End::Session,
     End::Close,
     End::Theft,
     End::Stop,
@@ -110,7 +110,7 @@ fn consumers_of_amqp_that_end_in_order_destroy_nothing() {
                         client.turn(&mut broker);
                     }
                     End::CloseLink => client.detach(&mut broker, link, true),
-                    End::EndSession => {
+                    End::Session => {
                         let ended = client.engine.end(session, None, &mut client.out);
                         ended.expect("a session");
                         client.turn(&mut broker);
