@@ -419,7 +419,7 @@ impl Reader {
 mod tests {
     use super::*;
 
-    const fn unsettled(position: u64) -> Unsettled {
+    fn unsettled(position: u64) -> Unsettled {
         Unsettled {
             position,
             attempts: Attempts::default(),
@@ -551,7 +551,7 @@ mod tests {
         reader.settle(9);
         // 5 is in the queue again, and reading has come to 22.
         reader.advance(22, &[5], &[]);
-        assert_eq!(reader.cursor.wants(5), Some(0));
+        assert_eq!(reader.cursor.wants(5), Some(Attempts::default()));
         assert_eq!(
             (reader.cursor.wants(9), reader.cursor.wants(21)),
             (None, None)
