@@ -283,7 +283,12 @@ fn consumers_of_any_node_that_end_in_order_or_die_with_it_have_failed_nothing() 
 
 #[test]
 fn what_is_lost_with_consumers_of_another_node_waits_at_its_root() {
-    let mut world = world(rules(None), Limits::default());
+    // Calming down takes some seconds.
+    let limits = Limits {
+        redelivery_pause_ms: 60_000,
+        ..Limits::default()
+    };
+    let mut world = world(rules(None), limits);
     let owner = world.owner();
     let at = other_than_owner(&world);
     publish(&mut world, owner, &["1"]);
@@ -293,7 +298,7 @@ fn what_is_lost_with_consumers_of_another_node_waits_at_its_root() {
         world.leave_now(at, 0);
         world.calm_down();
     }
-    world.nodes[owner].site.cluster.pass(1_000);
+    world.nodes[owner].site.cluster.pass(60_000);
     join(&mut world, at);
     assert_eq!(take_one(&mut world, at), Some((0, true)));
 }

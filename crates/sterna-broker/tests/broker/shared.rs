@@ -242,3 +242,27 @@ fn members_are_limited_and_groups_leave_nothing_behind() {
     assert_eq!(cluster.publish(0, "t", "y", Qos::AtLeastOnce).matched, 1);
     assert_eq!(cluster.drain(clients[2]), ["y"]);
 }
+
+/// A message that ends each member that gets it does not spin among them.
+#[test]
+fn what_is_lost_with_members_whose_sessions_end_comes_after_a_pause() {
+    for shards in 1..=2 {
+        let mut cluster = Cluster::new(shards);
+        // One that is away keeps the group going.
+        let other = cluster.open(0, "other");
+        cluster.subscribe(other, FILTER, qos(Qos::AtLeastOnce));
+        cluster.close(other, Close::NORMAL);
+        for payload in ["bad", "good"] {
+            cluster.publish(0, "t", payload, Qos::AtLeastOnce);
+        }
+        let mut came = Vec::new();
+        for pause_ms in [0, 0, 0, 1_000, 1_999, 1] {
+            cluster.pass(pause_ms);
+            let member = cluster.open_with(shards - 1, "member", true, 0, None);
+            cluster.subscribe(member, FILTER, qos(Qos::AtLeastOnce));
+            came.push(cluster.take(member).len());
+            cluster.close(member, Close::LOST);
+        }
+        assert_eq!(came, [2, 2, 0, 2, 0, 2], "{shards} shards");
+    }
+}

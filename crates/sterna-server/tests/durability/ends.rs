@@ -9,6 +9,7 @@ use sterna_server::config::{Config, Queue};
 use crate::amqp_client::{Client, Start};
 use crate::fixture::{Broker, Peer};
 use crate::h3_client::Client as HttpClient;
+use crate::near_full::with_lines;
 use crate::store::{Held, config};
 
 const V5: Version = Version::V5;
@@ -68,7 +69,7 @@ fn nothing_has_failed(broker: &mut Broker, what: &str) {
 enum End {
     Detach,
     CloseLink,
-    EndSession,
+    Session,
     Close,
     Theft,
     Stop,
@@ -78,7 +79,7 @@ enum End {
 const ENDS: [End; 7] = [
     End::Detach,
     End::CloseLink,
-    End::EndSession,
+    End::Session,
     End::Close,
     End::Theft,
     End::Stop,
@@ -110,7 +111,7 @@ fn consumers_of_amqp_that_end_in_order_destroy_nothing() {
                         client.turn(&mut broker);
                     }
                     End::CloseLink => client.detach(&mut broker, link, true),
-                    End::EndSession => {
+                    End::Session => {
                         let ended = client.engine.end(session, None, &mut client.out);
                         ended.expect("a session");
                         client.turn(&mut broker);
@@ -311,6 +312,18 @@ fn lost_connections_lead_to_the_dead_letters_where_that_is_set() {
 
 #[test]
 fn what_full_dead_letters_refuse_is_not_delivered_again_at_once() {
+    with_lines(|lines| {
+        reject_into_full_dead_letters();
+        let lines = lines.text();
+        let told: Vec<&str> = (lines.lines())
+            .filter(|line| line.contains("before they are delivered again"))
+            .collect();
+        let is_one = matches!(&*told, [one] if one.contains("WARN") && one.contains("orders"));
+        assert!(is_one, "{told:?}");
+    });
+}
+
+fn reject_into_full_dead_letters() {
     let store = Held::new();
     let mut config = three_deliveries(Some("lost"));
     config.broker.maximum_group_queued_messages = MESSAGES as u32;

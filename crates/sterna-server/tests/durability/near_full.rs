@@ -161,7 +161,7 @@ impl Stage {
 }
 
 /// Plays with what the log is given on this thread.
-fn with_lines(play: impl FnOnce(&Lines)) {
+pub(crate) fn with_lines(play: impl FnOnce(&Lines)) {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()

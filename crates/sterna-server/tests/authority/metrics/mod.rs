@@ -3,4 +3,5 @@
 mod access;
 mod agreement;
 mod documents;
+mod ends;
 mod panics;
