@@ -39,7 +39,7 @@ impl SessionWill {
     }
 }
 
-/// What a will waits for.
+/// The event that a will waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     /// The end of its connection, which is open.

@@ -25,6 +25,8 @@ const MAX_ATTEMPTS: u32 = 1_000;
 const POLL: Duration = Duration::from_millis(5);
 /// Last lines of the broker's log that are shown when it failed.
 const LOG_LINES: usize = 15;
+/// Time from the start of a life in which the wills of clients that the kill has cut off do not come.
+const WILL_GRACE_MS: u64 = 500;
 
 /// A listener of the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,6 +293,8 @@ fn configuration(addresses: &Addresses, durability: Durability) -> String {
         Durability::Commit | Durability::Interval | Durability::Memory => 50,
     };
     let _ = writeln!(text, "maximum_queued_messages = {in_memory}");
+    // Comparisons wait for the wills of clients that a kill has cut off.
+    let _ = writeln!(text, "[mqtt]\nwill_grace_ms = {WILL_GRACE_MS}");
     let _ = writeln!(text, "[store]\n{}", durability.store());
     for queue in super::amqp::QUEUES {
         let _ = writeln!(text, "[[amqp.queue]]\nname = \"{queue}\"");

@@ -207,7 +207,7 @@ impl Actor for Host {
         let Some(peer) = self.peer.filter(|peer| !stage.broker.is_closed(*peer)) else {
             return self.connect(stage);
         };
-        for step in stage
+        for come in stage
             .broker
             .packets(peer, Version::V5, |packet| match packet {
                 Packet::ConnAck(ack) if !ack.reason.is_error() => Some(State::Coming),
@@ -215,9 +215,9 @@ impl Actor for Host {
                 _ => None,
             })
         {
-            match step {
+            match come {
                 Some(State::Coming) => self.be_born(stage, peer),
-                Some(state) => self.state = state,
+                Some(reached) => self.state = reached,
                 None => {}
             }
         }
