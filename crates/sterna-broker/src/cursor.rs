@@ -32,7 +32,7 @@ pub(crate) struct Cursor {
     pub(crate) dropped: Spans,
     /// Whether all counts that is published until it has read all: see `away.rs`.
     pub(crate) is_limited: bool,
-    /// What is not settled before this position may have been sent by an earlier process, which could not write that any
+    /// Unsettled messages before this position may have been sent by an earlier process, which could not write that any
     /// more.
     pub(crate) doubtful_to: u64,
 }

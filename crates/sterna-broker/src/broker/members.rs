@@ -344,7 +344,7 @@ impl<P: DoorState> Broker<P> {
             self.queues.mark_dirty(id);
         }
         if is_first {
-            // Whatever it is sent until the process ends may come again.
+            // Messages that its members are sent until the process ends may come again.
             self.queues.write_group_cursor(id);
         }
         self.is_for_new_member(now_ms, id);

@@ -158,7 +158,7 @@ impl<P: DoorState> Broker<P> {
         }
         self.drop_logged(slot);
         self.mark_left(slot);
-        // What is published from here on was not sent to it, whenever the process ends.
+        // Messages that are published from here on were not sent to it, whenever the process ends.
         self.queues.write_cursor(slot);
         self.queues.sessions.pack_later(slot);
     }
