@@ -45,8 +45,15 @@ pub struct Counters {
     /// Messages of kept queues without dead letters dropped as rejected, or after as many failed
     /// deliveries as the queue allows.
     pub dropped_dead: u64,
-    /// Wills dropped because their owners may not publish them any more.
+    /// Wills dropped because their owners may not publish them any more, and messages whose readers may not have them
+    /// when it is their turn.
     pub dropped_forbidden: u64,
+    /// Times that a subscription lost its right.
+    pub rights_lost: u64,
+    /// Sessions of missing users that ended because room was short.
+    pub missing_ended: u64,
+    /// Times that the right of a subscription came back.
+    pub rights_returned: u64,
     /// Messages that matched no subscription.
     pub unmatched_messages: u64,
     /// Wills published.

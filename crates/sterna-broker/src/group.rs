@@ -389,6 +389,13 @@ impl Group {
         }
     }
 
+    /// Whether a member has no right now, which may come back.
+    fn has_resting_member(&self) -> bool {
+        let is_resting =
+            |member: &Member| (member.context.as_ref()).is_some_and(|context| context.is_resting());
+        self.members.iter().any(|(_, member)| is_resting(member))
+    }
+
     /// Whether no member, connected or away, may get messages of a topic. Those of a kept queue wait
     /// for members that are yet to come.
     pub(crate) fn is_for_nobody(&self, topic: &str) -> bool {
@@ -624,7 +631,8 @@ impl<P> Queues<P> {
             group.refuse(member, attendance, tag, limit, hashing);
         }
         // The root of a branch may know others.
-        if group.is_for_nobody(message.topic()) && !self.branches.is_on {
+        let is_for_nobody = group.is_for_nobody(message.topic()) && !group.has_resting_member();
+        if is_for_nobody && !self.branches.is_on {
             self.settle_in_group(id, position);
             return;
         }
@@ -678,6 +686,7 @@ impl<P> Queues<P> {
         let mut members = group.members.iter();
         if self.branches.is_on
             || group.is_kept
+            || group.has_resting_member()
             || members.any(|(_, member)| member.permit().is_none())
         {
             return;

@@ -133,8 +133,8 @@ pub use api::{
     SubscribeOptions, Subscribed, Unacknowledged, Will, WillFate,
 };
 pub use broker::{
-    Broker, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored, SubscriptionInfo,
-    SubscriptionPage, Wish,
+    Broker, LostRights, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored,
+    SubscriptionInfo, SubscriptionPage, Wish,
 };
 pub use counters::Counters;
 pub use directory::Directory;

@@ -3,16 +3,19 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sterna_broker::LostRights;
 use sterna_net::{Certificates, ClientAuthority, ClientKeys, Courier, Identity, SharedPages};
 
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, Tls};
+use crate::control::{Obeyed, Reloaded};
 use crate::data_directory::DataDirectory;
 use crate::identity::{Issuer, Tokens, Users};
 use crate::key_refresh;
 use crate::mail::Mail;
 use crate::metrics::Sources;
 use crate::policy::{self, Policy};
+use crate::weighing;
 
 /// The parts of a running broker that a reload changes.
 #[derive(Debug)]
@@ -227,8 +230,8 @@ impl key_refresh::Place for Live {
 
 impl Live {
     /// See [`Server::reload`](crate::Server::reload).
-    pub(crate) fn reload(&self, config: &Config) -> Result<Vec<String>, String> {
-        self.put_in_force(config, locked(&self.in_force))
+    pub(crate) fn reload(&self, config: &Config, is_dry_run: bool) -> Obeyed {
+        self.put_in_force(config, locked(&self.in_force), is_dry_run)
     }
 
     /// Reads the files that the configuration in force names again, and puts them in force.
@@ -238,7 +241,7 @@ impl Live {
     pub(crate) fn reload_files(&self) -> Result<(), String> {
         let in_force = locked(&self.in_force);
         let config = in_force.config.clone();
-        self.put_in_force(&config, in_force).map(drop)
+        self.put_in_force(&config, in_force, false).map(drop)
     }
 
     fn put_in_force(
@@ -246,7 +249,8 @@ impl Live {
         config: &Config,
         // One reload at a time.
         mut in_force: MutexGuard<'_, InForce>,
-    ) -> Result<Vec<String>, String> {
+        is_dry_run: bool,
+    ) -> Obeyed {
         let said = |problems: Vec<String>| problems.join("\n");
         config.check().map_err(said)?;
         let (next, unchanged) = config.after(&in_force.config);
@@ -265,6 +269,15 @@ impl Live {
         let policy = Arc::new(policy);
         policy.keeps_users_of(&in_force.policy)?;
         let all = certificate::all(&next.tls, &prepared.certificate, &prepared.certificates)?;
+        let lost = if policy.grants_like(&in_force.policy) {
+            LostRights::default()
+        } else {
+            weighing::weigh(&policy, |letter| tell_all(&self.courier, letter))
+        };
+        let reloaded = Reloaded { unchanged, lost };
+        if is_dry_run {
+            return Ok(reloaded);
+        }
         warn_of(&next);
         // From here on nothing can fail.
         self.pages.replace(policy::pages(&next.http));
@@ -278,12 +291,19 @@ impl Live {
         // After those who verify handshakes: none that they let in is overlooked.
         tell_all(&self.courier, || Mail::Policy(Arc::clone(&policy)));
         self.sources.set_certificates(all);
+        if let Some(said) = weighing::said(lost) {
+            tracing::warn!(
+                subscriptions = lost.subscriptions,
+                sessions = lost.sessions,
+                "{said}: they get nothing until it is back"
+            );
+        }
         *in_force = InForce {
             config: next,
             policy,
             certificate: prepared.certificate,
             directory: prepared.directory,
         };
-        Ok(unchanged)
+        Ok(reloaded)
     }
 }

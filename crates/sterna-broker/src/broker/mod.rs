@@ -25,6 +25,7 @@ mod peers;
 mod pinning;
 mod publish;
 mod relief;
+mod rest;
 mod restore;
 mod rights;
 mod roots;
@@ -37,6 +38,7 @@ mod unsubscribe;
 pub use delivery::Next;
 pub use far_queues::QueueOwner;
 pub use manage::{Peeked, QueueChange, QueueInfo, Reach, SubscriptionInfo, SubscriptionPage, Wish};
+pub use rest::LostRights;
 pub use restore::Restored;
 
 use std::collections::VecDeque;
