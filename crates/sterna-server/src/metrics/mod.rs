@@ -10,6 +10,7 @@ mod figures;
 mod histogram;
 mod meters;
 mod page;
+mod rights;
 mod scrape;
 mod survey;
 mod trust;
