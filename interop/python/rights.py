@@ -90,8 +90,8 @@ class World:
     def record(self, name: str) -> str:
         file = FOLDER / f"record-{name}"
         if not file.exists():
-            command = [STERNA, "passwd", str(file), name]
-            subprocess.run(command, input=f"{name}\n{name}\n", text=True, check=True, capture_output=True)
+            command = [STERNA, "passwd", "-b", "-c", "--iterations", "4096", str(file), name, name]
+            subprocess.run(command, check=True, capture_output=True)
         return file.read_text().strip()
 
     def deny(self, topics: str) -> None:

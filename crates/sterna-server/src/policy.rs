@@ -69,7 +69,7 @@ pub struct Policy {
     pub drain_ms: u64,
     /// Whether the wills of connected clients are due when the broker stops.
     pub wills_at_shutdown: bool,
-    /// What a connected client notices when the rules take the right of one of its subscriptions.
+    /// Effect on a connected client when the rules take the right of one of its subscriptions.
     pub on_lost_right: OnLostRight,
     /// Acknowledgements of one connection that may wait for the store.
     pub waiting_acknowledgements: usize,

@@ -1,7 +1,9 @@
 //! The state in force that can change while connections live, and its changes.
 
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sterna_broker::LostRights;
 use sterna_net::{Certificates, ClientAuthority, ClientKeys, Courier, Identity, SharedPages};
@@ -15,7 +17,10 @@ use crate::key_refresh;
 use crate::mail::Mail;
 use crate::metrics::Sources;
 use crate::policy::{self, Policy};
-use crate::weighing;
+use crate::weighing::{self, Weighing};
+
+/// Time after which a shard that has not counted what a reload takes is left out of the answer.
+const MOST_WEIGHING: Duration = Duration::from_secs(60);
 
 /// The parts of a running broker that a reload changes.
 #[derive(Debug)]
@@ -244,6 +249,25 @@ impl Live {
         self.put_in_force(&config, in_force, false).map(drop)
     }
 
+    /// Asks all shards what a policy would take, and waits for their answers.
+    fn weigh(&self, policy: &Arc<Policy>) -> LostRights {
+        let (tell, told) = channel();
+        let tell: Arc<dyn Fn(LostRights) + Send + Sync> = Arc::new(move |lost| {
+            // Nobody may wait any more.
+            let _ = tell.send(lost);
+        });
+        tell_all(&self.courier, || {
+            Mail::Weigh(Box::new(Weighing::new(policy, &tell)))
+        });
+        drop(tell);
+        let until = Instant::now() + MOST_WEIGHING;
+        let mut lost = LostRights::default();
+        while let Ok(more) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            weighing::add(&mut lost, more);
+        }
+        lost
+    }
+
     fn put_in_force(
         &self,
         config: &Config,
@@ -272,7 +296,7 @@ impl Live {
         let lost = if policy.grants_like(&in_force.policy) {
             LostRights::default()
         } else {
-            weighing::weigh(&policy, |letter| tell_all(&self.courier, letter))
+            self.weigh(&policy)
         };
         let reloaded = Reloaded { unchanged, lost };
         if is_dry_run {

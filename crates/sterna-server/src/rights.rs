@@ -187,7 +187,7 @@ impl Rights for InForce {
         let client = client_of(holder.client_id);
         let is_known = (self.standings.of(holder.owner, &client)).is_some();
         if !is_own(holder) && !is_known && self.may_be_given_more(holder) {
-            // What it was given last did not allow it. It is judged again when it comes back.
+            // Its last token or answer did not allow it. It is judged again when it comes back.
             return Right::Nothing;
         }
         self.may_read(holder, filter, queue, true)

@@ -1,32 +1,49 @@
-//! What rules would take from sessions, found out before they are in force.
+//! Counts what rules would take from sessions, before they are in force.
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
 
 use sterna_broker::{Broker, LostRights};
 
 use crate::bans::Bans;
-use crate::mail::Mail;
 use crate::policy::Policy;
 use crate::rights::InForce;
 use crate::session::SessionState;
 
 /// Places of sessions that a shard looks at before it goes on with other work.
 const SLOTS_AT_ONCE: usize = 1_024;
-/// Time after which a shard that has not answered is left out.
-const MOST: Duration = Duration::from_secs(60);
 
 /// A letter that a shard passes on to itself until it has looked at all its sessions.
-#[derive(Debug)]
 pub struct Weighing {
     policy: Arc<Policy>,
     from: usize,
     lost: LostRights,
-    tell: Sender<LostRights>,
+    tell: Tell,
+}
+
+/// Takes the count of a shard.
+type Tell = Arc<dyn Fn(LostRights) + Send + Sync>;
+
+impl fmt::Debug for Weighing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Weighing")
+            .field("from", &self.from)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Weighing {
+    /// A letter to a shard about a policy. The shard's count goes to `tell`.
+    pub(crate) fn new(policy: &Arc<Policy>, tell: &Tell) -> Self {
+        Self {
+            policy: Arc::clone(policy),
+            from: 0,
+            lost: LostRights::default(),
+            tell: Arc::clone(tell),
+        }
+    }
+
     /// Looks at some sessions. Returns the letter for the rest; `None` once all are counted and told.
     pub(crate) fn go_on(
         mut self: Box<Self>,
@@ -40,36 +57,15 @@ impl Weighing {
             self.from = next;
             return Some(self);
         }
-        // Nobody may wait any more.
-        let _ = self.tell.send(self.lost);
+        (self.tell)(self.lost);
         None
     }
 }
 
-fn add(sum: &mut LostRights, more: LostRights) {
+/// Adds the count of a shard.
+pub(crate) const fn add(sum: &mut LostRights, more: LostRights) {
     sum.subscriptions += more.subscriptions;
     sum.sessions += more.sessions;
-}
-
-/// Asks all shards what a policy would take, by letters that `post` posts to each. Waits for their answers.
-pub(crate) fn weigh(policy: &Arc<Policy>, post: impl FnOnce(&dyn Fn() -> Mail)) -> LostRights {
-    let (tell, told) = channel();
-    let letter = || {
-        Mail::Weigh(Box::new(Weighing {
-            policy: Arc::clone(policy),
-            from: 0,
-            lost: LostRights::default(),
-            tell: tell.clone(),
-        }))
-    };
-    post(&letter);
-    drop(tell);
-    let until = Instant::now() + MOST;
-    let mut lost = LostRights::default();
-    while let Ok(of_shard) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        add(&mut lost, of_shard);
-    }
-    lost
 }
 
 /// The count as a sentence; `None` where nothing is lost.

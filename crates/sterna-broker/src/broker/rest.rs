@@ -1,8 +1,8 @@
 //! Subscriptions without a right. They rest, and get nothing until the right is back: see [`Rest`].
 //!
 //! A right that goes ends the subscription at that position of the log, and one that comes back begins it at the log's
-//! end. So the subscription does not get what was published meanwhile. What was published before is the session's, and
-//! is judged when it is its turn. A shared subscription keeps its member, and so its queue.
+//! end. So the subscription does not get what was published meanwhile. Messages from before are the session's, and are
+//! judged when it is their turn. A shared subscription keeps its member, and so its queue.
 //!
 //! Rules may be wrong for a moment. So this takes nothing away for good, and is kept over a restart.
 
@@ -283,8 +283,8 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Judges what a session was sent and has not settled, before it is sent again to another consumer. What was sent at
-    /// QoS 2 is completed.
+    /// Judges what a session was sent and has not settled, before it is sent again to another consumer. A delivery
+    /// at QoS 2 is completed.
     pub(super) fn judge_sent(&mut self, slot: u32) {
         let mut node = self.queues.sessions[slot].ledger.first();
         while node != NIL {

@@ -381,7 +381,10 @@ impl Desk<'_, '_> {
             Operation::Reload => {
                 let order = match call.parameter("dry_run") {
                     None => Order::Reload,
-                    Some("yes") => Order::DryRun,
+                    Some("yes") => {
+                        "dry run".clone_into(&mut change.target);
+                        Order::DryRun
+                    }
                     Some(_) => {
                         let detail = "dry_run is \"yes\", or not there";
                         return Err(Trouble::new(Kind::InvalidParameter, detail));

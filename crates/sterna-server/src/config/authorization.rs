@@ -25,7 +25,7 @@ settings! {
         reload admin_groups: Vec<String>;
         /// Users whose [rates](configuring.md#limits-of-users) are remembered while they are away.
         reload maximum_remembered_users: u32 = 100_000;
-        /// What a connected client notices when the rules take the right of a subscription. `nothing`: the subscription
+        /// Effect on a connected client when the rules take the right of a subscription. `nothing`: the subscription
         /// gets nothing until the right is back. `disconnect`: its connection ends (MQTT 5.0: DISCONNECT 0x87; AMQP: its
         /// link, with `amqp:unauthorized-access`; HTTP: its response), and the subscription waits for the right, too.
         reload on_lost_right: OnLostRight = OnLostRight::Nothing;
@@ -38,7 +38,7 @@ settings! {
     }
 }
 
-/// What a connected client notices when the rules take the right of one of its subscriptions.
+/// Effect on a connected client when the rules take the right of one of its subscriptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnLostRight {
