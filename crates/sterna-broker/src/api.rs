@@ -612,6 +612,14 @@ pub enum Event {
         /// The session.
         session: SessionKey,
     },
+    /// Subscriptions of the session have lost their right. They get nothing until it is back
+    /// ([`Broker::judge`](crate::Broker::judge)).
+    LostRight {
+        /// Its consumer.
+        consumer: ConsumerId,
+        /// The session.
+        session: SessionKey,
+    },
     /// A call of [`Broker::drain`](crate::Broker::drain) is complete.
     Drained {
         /// The consumer that asked.

@@ -74,7 +74,8 @@ impl<P> Queues<P> {
             group.refuse(member, attendance, tag, limit, hashing);
         }
         // The root of a branch may know others.
-        if group.is_for_nobody(message.topic()) && !self.branches.is_on {
+        let is_for_nobody = group.is_for_nobody(message.topic()) && !group.has_resting_member();
+        if is_for_nobody && !self.branches.is_on {
             self.settle_in_group(id, position);
             return;
         }

@@ -48,8 +48,15 @@ pub struct Counters {
     /// Messages of shared subscriptions that were held back before they are delivered again, by the number of the
     /// [`HoldBack`](crate::HoldBack).
     pub held_back: [u64; crate::HoldBack::ALL.len()],
-    /// Wills dropped because their owners may not publish them any more.
+    /// Wills dropped because their owners may not publish them any more, and messages whose readers may not have them
+    /// when it is their turn.
     pub dropped_forbidden: u64,
+    /// Times that a subscription lost its right.
+    pub rights_lost: u64,
+    /// Sessions of missing users that ended because room was short.
+    pub missing_ended: u64,
+    /// Times that the right of a subscription came back.
+    pub rights_returned: u64,
     /// Messages that matched no subscription.
     pub unmatched_messages: u64,
     /// Wills published.

@@ -393,6 +393,13 @@ impl Group {
         }
     }
 
+    /// Whether a member has no right now, which may come back.
+    pub(crate) fn has_resting_member(&self) -> bool {
+        let is_resting =
+            |member: &Member| (member.context.as_ref()).is_some_and(|context| context.is_resting());
+        self.members.iter().any(|(_, member)| is_resting(member))
+    }
+
     /// Whether no member, connected or away, may get messages of a topic. Those of a kept queue wait
     /// for members that are yet to come.
     pub(crate) fn is_for_nobody(&self, topic: &str) -> bool {
@@ -592,6 +599,7 @@ impl<P> Queues<P> {
         let mut members = group.members.iter();
         if self.branches.is_on
             || group.is_kept
+            || group.has_resting_member()
             || members.any(|(_, member)| member.permit().is_none())
         {
             return;

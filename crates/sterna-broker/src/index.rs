@@ -692,6 +692,7 @@ pub(crate) fn merge(all: &[Found], targets: &mut Vec<Target>) {
                 hint,
                 attendance,
                 permit: None,
+                rest: None,
             })
         });
         Some(target(first.place, flags, context))

@@ -139,8 +139,8 @@ pub use api::{
 };
 pub use attempts::HoldBack;
 pub use broker::{
-    Broker, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored, SubscriptionInfo,
-    SubscriptionPage, Wish,
+    Broker, LostRights, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored,
+    SubscriptionInfo, SubscriptionPage, Wish,
 };
 pub use counters::Counters;
 pub use directory::Directory;

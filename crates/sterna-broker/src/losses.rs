@@ -24,7 +24,7 @@ pub enum LossReason {
     Undeliverable,
     /// A kept queue without dead letters: consumers rejected it, or failed too often.
     Dead,
-    /// A will that its owner may not publish any more.
+    /// A will that its owner may not publish any more, or a message that its reader may not have when it is its turn.
     Forbidden,
 }
 

@@ -276,7 +276,7 @@ impl ReaderNeeds {
             .subscriptions
             .iter()
             .filter(|(_, known)| known.group == NIL)
-            .filter(|(_, known)| known.flags.qos().is_acknowledged())
+            .filter(|(_, known)| known.flags.qos().is_acknowledged() && !known.is_resting())
             .map(|(filter, _)| NeededFilter {
                 filter: Box::from(&**filter),
                 since: reader.since(filter),
@@ -467,6 +467,7 @@ mod tests {
             flags: RouteFlags::from_bits(qos),
             identifier: None,
             since: 0,
+            rest: None,
         };
         let mut records: Vec<(Box<[u8]>, Vec<u8>)> = Vec::new();
         for (name, from) in [("one", 5_u64), ("two", 6), ("three", 7)] {
@@ -504,6 +505,7 @@ mod tests {
             flags: RouteFlags::from_bits(1),
             identifier: None,
             since: 8,
+            rest: None,
         };
         assert!(subscription.flags.qos().is_acknowledged());
         let cursor = Cursor::at(7).encode();

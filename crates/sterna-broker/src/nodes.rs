@@ -61,6 +61,8 @@ pub(crate) struct Entry {
     pub(crate) is_owned: bool,
     /// While it waits: whether the store has a record that it is its session's alone.
     pub(crate) is_claimed: bool,
+    /// Whether the rules have changed since it came: it is judged when it is its turn.
+    pub(crate) is_to_be_judged: bool,
 }
 
 impl Entry {
@@ -81,6 +83,7 @@ impl Entry {
             position: 0,
             is_owned: false,
             is_claimed: false,
+            is_to_be_judged: false,
             message: Some(message),
         }
     }
@@ -553,6 +556,7 @@ mod tests {
             position: 0,
             is_owned: false,
             is_claimed: false,
+            is_to_be_judged: false,
         }
     }
 

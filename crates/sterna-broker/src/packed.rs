@@ -10,7 +10,7 @@ use crate::api::DoorState;
 use crate::cursor::{Cursor, Past, Reader};
 use crate::directory::Directory;
 use crate::records::{Fields, put_bytes, put_number};
-use crate::route::{Context, RouteFlags};
+use crate::route::{Context, Rest, RouteFlags};
 use crate::session::{BrokerSession, State, Subscription};
 
 /// The cursor has more than a position.
@@ -114,6 +114,11 @@ fn put_subscription(out: &mut Vec<u8>, filter: &str, known: &Subscription, since
     out.push(known.flags.bits());
     put_number(out, known.group.wrapping_add(1).into());
     put_number(out, since);
+    let rest = known.rest();
+    put_number(out, Rest::number(rest));
+    if let Some(rest) = rest {
+        put_number(out, rest.length.map_or(0, |length| length + 1));
+    }
     // The stream that asked means nothing to the next consumer.
     let context = known.context.as_ref();
     let identifiers = context.map_or(&[][..], |context| &context.identifiers);
@@ -129,9 +134,19 @@ fn subscription(fields: &mut Fields<'_>) -> Option<(Arc<str>, Subscription, u64)
     let flags = RouteFlags::from_bits(fields.byte()?).with_durable(true);
     let group = short(fields)?.wrapping_sub(1);
     let since = fields.number()?;
+    let mut rest = Rest::of_number(fields.number()?);
+    if let Some(rest) = &mut rest {
+        rest.length = fields.number()?.checked_sub(1);
+    }
     let count = fields.number()?;
     let identifiers: Box<[u32]> = (0..count).map(|_| short(fields)).collect::<Option<_>>()?;
-    let context = (!identifiers.is_empty()).then(|| Arc::new(Context::of(identifiers)));
+    let is_needed = !identifiers.is_empty() || rest.is_some();
+    let context = is_needed.then(|| {
+        Arc::new(Context {
+            rest,
+            ..Context::of(identifiers)
+        })
+    });
     let subscription = Subscription {
         flags,
         group,

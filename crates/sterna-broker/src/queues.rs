@@ -369,6 +369,7 @@ impl<P> Queues<P> {
             position: item.position,
             is_owned: false,
             is_claimed: false,
+            is_to_be_judged: false,
         };
         self.append(now_ms, slot, entry);
     }

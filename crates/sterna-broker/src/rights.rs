@@ -60,6 +60,11 @@ pub trait Rights: fmt::Debug + Send + Sync {
         self.reads(holder, filter, queue)
     }
 
+    /// The same of a subscription that has lost its right. It gets nothing while this is nothing.
+    fn reads_again(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
+        self.still_reads(holder, filter, queue)
+    }
+
     /// Whether other things may be said of a holder each time that its client comes back. Its session is then
     /// judged each time.
     fn varies(&self, holder: Holder<'_>) -> bool {

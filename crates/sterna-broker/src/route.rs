@@ -21,6 +21,36 @@ pub(crate) struct Context {
     pub(crate) attendance: u32,
     /// The part of its matching topics that it may get, if not all.
     pub(crate) permit: Option<Arc<dyn Permit>>,
+    /// The absence of its right; `None` where that was never absent, or its client has all that changed meanwhile.
+    pub(crate) rest: Option<Rest>,
+}
+
+/// A time in which a subscription has no right: it is there, and gets nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rest {
+    /// When it lost its right.
+    pub(crate) since_ms: u64,
+    /// The route log's length then; `None` where an earlier process, or another node, noted it.
+    pub(crate) length: Option<u64>,
+    /// Whether the right is back. The client is yet to be sent the retained messages that have changed.
+    pub(crate) is_over: bool,
+}
+
+impl Rest {
+    /// As one number of a record: zero for none.
+    pub(crate) fn number(rest: Option<Self>) -> u64 {
+        rest.map_or(0, |rest| (rest.since_ms << 1 | u64::from(rest.is_over)) + 1)
+    }
+
+    /// The same back.
+    pub(crate) fn of_number(number: u64) -> Option<Self> {
+        let number = number.checked_sub(1)?;
+        Some(Self {
+            since_ms: number >> 1,
+            length: None,
+            is_over: number & 1 != 0,
+        })
+    }
 }
 
 impl Context {
@@ -31,12 +61,18 @@ impl Context {
             hint: 0,
             attendance: 0,
             permit: None,
+            rest: None,
         }
     }
 
     /// Whether messages of a topic may be delivered because of the subscription.
     pub(crate) fn permits(&self, topic: &str) -> bool {
-        (self.permit.as_ref()).is_none_or(|permit| permit.permits(topic))
+        !self.is_resting() && (self.permit.as_ref()).is_none_or(|permit| permit.permits(topic))
+    }
+
+    /// Whether the subscription has no right.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.rest.is_some_and(|rest| !rest.is_over)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::message::{Message, Origin};
 use crate::nodes::{List, NIL};
 use crate::records::SubscriptionRecord;
 use crate::rights::Endpoint;
-use crate::route::{Context, RouteFlags};
+use crate::route::{Context, Rest, RouteFlags};
 use crate::store::Record;
 use crate::will::SessionWill;
 
@@ -40,7 +40,27 @@ impl Subscription {
                 .context
                 .as_ref()
                 .and_then(|context| context.identifiers.first().copied()),
+            rest: self.rest(),
         }
+    }
+
+    /// The absence of its right, if its client does not have all that changed meanwhile.
+    pub(crate) fn rest(&self) -> Option<Rest> {
+        self.context.as_ref()?.rest
+    }
+
+    /// Whether it has no right.
+    pub(crate) fn is_resting(&self) -> bool {
+        (self.context.as_ref()).is_some_and(|context| context.is_resting())
+    }
+
+    /// Whether it delivers the same messages in the same way as another.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let options = |one: &Self| SubscriptionRecord {
+            rest: None,
+            ..one.stored(0)
+        };
+        options(self) == options(other) && self.is_resting() == other.is_resting()
     }
 }
 
@@ -148,6 +168,8 @@ pub(crate) struct Rare {
     pub(crate) endpoint: Option<Endpoint>,
     /// The queue that its consumer browses.
     pub(crate) browsing: Option<Box<Browsing>>,
+    /// Whether one of its shared subscriptions has lost its right since its consumer came.
+    pub(crate) has_resting_group: bool,
     /// While claiming: filters whose subscriptions have ended for everybody.
     pub(crate) ended_filters: Vec<Arc<str>>,
     /// While claiming: the first position of the log that had no room here.
@@ -170,6 +192,7 @@ impl Rare {
             && self.selector.is_none()
             && self.endpoint.is_none()
             && self.browsing.is_none()
+            && !self.has_resting_group
             && self.ended_filters.is_empty()
             && self.missed_from.is_none()
             && !self.discard

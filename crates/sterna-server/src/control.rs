@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use sterna_broker::LostRights;
+
 /// Orders that may wait for the process; more are refused.
 const MAXIMUM_WAITING: usize = 16;
 
@@ -23,13 +25,23 @@ pub enum Failure {
 pub enum Order {
     /// Read the configuration and the files that it names again, and put them in force.
     Reload,
+    /// Read them, and say what a reload would do.
+    DryRun,
     /// Take no new clients, tell those that are there goodbye, and end, as after SIGTERM.
     Drain,
 }
 
-/// The result of an order. `Ok` has the names of settings of the configuration that stay unchanged
-/// until a restart. `Err` has the reason of a refusal.
-pub type Obeyed = Result<Vec<String>, String>;
+/// The effects of a reload.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Reloaded {
+    /// The names of settings of the configuration that changed and need a restart.
+    pub unchanged: Vec<String>,
+    /// The rights that subscriptions lose by it.
+    pub lost: LostRights,
+}
+
+/// The result of an order. `Ok` has its effects, `Err` the reason of a refusal.
+pub type Obeyed = Result<Reloaded, String>;
 
 /// An order, and the way to answer it.
 pub struct OrderLetter {

@@ -60,6 +60,7 @@ mod store;
 pub mod sys;
 mod tracer;
 mod watch;
+mod weighing;
 
 pub use amqp::Registry;
 pub use bans::Bans;

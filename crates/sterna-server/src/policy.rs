@@ -11,7 +11,7 @@ use sterna_net::{ConnectionInfo, Pages};
 use crate::authorization::{MessageKind, Rules, Standings, Subject};
 use crate::config::{
     Admin, Amqp, Bans, ClientIds, Config, Durability, EarlyData, Guessing, Http, Listener,
-    ListenerUrl, Mqtt, Passwords, Protocol, QUEUE_LEVEL, Scheme,
+    ListenerUrl, Mqtt, OnLostRight, Passwords, Protocol, QUEUE_LEVEL, Scheme,
 };
 use crate::identity::{Identity, Issuer, Tokens, Trust, Users, Webhook};
 
@@ -69,6 +69,8 @@ pub struct Policy {
     pub drain_ms: u64,
     /// Whether the wills of connected clients are due when the broker stops: no later start finds them.
     pub wills_end_with_broker: bool,
+    /// Effect on a connected client when the rules take the right of one of its subscriptions.
+    pub on_lost_right: OnLostRight,
     /// Acknowledgements of one connection that may wait for the store.
     pub waiting_acknowledgements: usize,
     /// Time for which a publisher waits in all for readers whose queues are half full, in milliseconds.
@@ -261,6 +263,7 @@ impl Policy {
             drain_ms: config.network.shutdown_timeout_ms / 2,
             // In a cluster other nodes publish them.
             wills_end_with_broker: !config.store.enabled,
+            on_lost_right: config.authorization.on_lost_right,
             waiting_acknowledgements: config.store.maximum_waiting_acknowledgements as usize,
             publisher_hold_ms: config.broker.publisher_hold_ms,
             exactly_once: exactly_once(config),

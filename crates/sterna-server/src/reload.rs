@@ -1,18 +1,26 @@
 //! The state in force that can change while connections live, and its changes.
 
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use sterna_broker::LostRights;
 use sterna_net::{Certificates, ClientAuthority, ClientKeys, Courier, Identity, SharedPages};
 
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, Tls};
+use crate::control::{Obeyed, Reloaded};
 use crate::data_directory::DataDirectory;
 use crate::identity::{Issuer, Tokens, Users};
 use crate::key_refresh;
 use crate::mail::Mail;
 use crate::metrics::Sources;
 use crate::policy::{self, Policy};
+use crate::weighing::{self, Weighing};
+
+/// Time after which a shard that has not counted what a reload takes is left out of the answer.
+const MOST_WEIGHING: Duration = Duration::from_secs(60);
 
 /// The parts of a running broker that a reload changes.
 #[derive(Debug)]
@@ -227,8 +235,8 @@ impl key_refresh::Place for Live {
 
 impl Live {
     /// See [`Server::reload`](crate::Server::reload).
-    pub(crate) fn reload(&self, config: &Config) -> Result<Vec<String>, String> {
-        self.put_in_force(config, locked(&self.in_force))
+    pub(crate) fn reload(&self, config: &Config, is_dry_run: bool) -> Obeyed {
+        self.put_in_force(config, locked(&self.in_force), is_dry_run)
     }
 
     /// Reads the files that the configuration in force names again, and puts them in force.
@@ -238,7 +246,26 @@ impl Live {
     pub(crate) fn reload_files(&self) -> Result<(), String> {
         let in_force = locked(&self.in_force);
         let config = in_force.config.clone();
-        self.put_in_force(&config, in_force).map(drop)
+        self.put_in_force(&config, in_force, false).map(drop)
+    }
+
+    /// Asks all shards what a policy would take, and waits for their answers.
+    fn weigh(&self, policy: &Arc<Policy>) -> LostRights {
+        let (tell, told) = channel();
+        let tell: Arc<dyn Fn(LostRights) + Send + Sync> = Arc::new(move |lost| {
+            // Nobody may wait any more.
+            let _ = tell.send(lost);
+        });
+        tell_all(&self.courier, || {
+            Mail::Weigh(Box::new(Weighing::new(policy, &tell)))
+        });
+        drop(tell);
+        let until = Instant::now() + MOST_WEIGHING;
+        let mut lost = LostRights::default();
+        while let Ok(more) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            weighing::add(&mut lost, more);
+        }
+        lost
     }
 
     fn put_in_force(
@@ -246,7 +273,8 @@ impl Live {
         config: &Config,
         // One reload at a time.
         mut in_force: MutexGuard<'_, InForce>,
-    ) -> Result<Vec<String>, String> {
+        is_dry_run: bool,
+    ) -> Obeyed {
         let said = |problems: Vec<String>| problems.join("\n");
         config.check().map_err(said)?;
         let (next, unchanged) = config.after(&in_force.config);
@@ -265,6 +293,15 @@ impl Live {
         let policy = Arc::new(policy);
         policy.keeps_users_of(&in_force.policy)?;
         let all = certificate::all(&next.tls, &prepared.certificate, &prepared.certificates)?;
+        let lost = if policy.grants_like(&in_force.policy) {
+            LostRights::default()
+        } else {
+            self.weigh(&policy)
+        };
+        let reloaded = Reloaded { unchanged, lost };
+        if is_dry_run {
+            return Ok(reloaded);
+        }
         warn_of(&next);
         // From here on nothing can fail.
         self.pages.replace(policy::pages(&next.http));
@@ -278,12 +315,19 @@ impl Live {
         // After those who verify handshakes: none that they let in is overlooked.
         tell_all(&self.courier, || Mail::Policy(Arc::clone(&policy)));
         self.sources.set_certificates(all);
+        if let Some(said) = weighing::said(lost) {
+            tracing::warn!(
+                subscriptions = lost.subscriptions,
+                sessions = lost.sessions,
+                "{said}: they get nothing until it is back"
+            );
+        }
         *in_force = InForce {
             config: next,
             policy,
             certificate: prepared.certificate,
             directory: prepared.directory,
         };
-        Ok(unchanged)
+        Ok(reloaded)
     }
 }

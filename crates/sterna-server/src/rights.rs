@@ -183,6 +183,16 @@ impl Rights for InForce {
         self.may_read(holder, filter, queue, true)
     }
 
+    fn reads_again(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
+        let client = client_of(holder.client_id);
+        let is_known = (self.standings.of(holder.owner, &client)).is_some();
+        if !is_own(holder) && !is_known && self.may_be_given_more(holder) {
+            // Its last token or answer did not allow it. It is judged again when it comes back.
+            return Right::Nothing;
+        }
+        self.may_read(holder, filter, queue, true)
+    }
+
     fn varies(&self, holder: Holder<'_>) -> bool {
         // A user of the files may come by a token, too, and without it the next time.
         self.gives_standings() && holder.owner.is_some()

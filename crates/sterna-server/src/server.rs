@@ -19,7 +19,7 @@ use crate::bans::Bans;
 use crate::certificate::{self, Certificate};
 use crate::cluster::Cluster;
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
-use crate::control::{Failure, OrderLetter};
+use crate::control::{Failure, Obeyed, OrderLetter};
 use crate::directory_watch;
 use crate::file_watch;
 use crate::http::Registry as HttpRegistry;
@@ -278,7 +278,15 @@ impl Server {
     /// # Errors
     /// A sentence for the operator; the old configuration then stays in force as a whole.
     pub fn reload(&self, config: &Config) -> Result<Vec<String>, String> {
-        self.live.reload(config)
+        (self.live.reload(config, false)).map(|reloaded| reloaded.unchanged)
+    }
+
+    /// The same, with all its effects. A dry run puts nothing in force, and says what would be.
+    ///
+    /// # Errors
+    /// As [`reload`](Self::reload).
+    pub fn reload_with(&self, config: &Config, is_dry_run: bool) -> Obeyed {
+        self.live.reload(config, is_dry_run)
     }
 
     fn tell_all(&self, letter: impl Fn() -> Mail) {

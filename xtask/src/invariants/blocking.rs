@@ -54,6 +54,10 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "reads the configuration when the process starts or reloads",
     ),
     (
+        "crates/sterna-server/src/reload.rs",
+        "the thread that reloads waits for what shards count",
+    ),
+    (
         "crates/sterna-server/src/control.rs",
         "a shard gives orders without waiting; the process waits for them",
     ),

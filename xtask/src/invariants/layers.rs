@@ -24,6 +24,7 @@ const LAYERS: &[&str] = &[
     "mapping",
     "session",
     "rights",
+    "weighing",
     "sys",
     "shares",
     "memory",

@@ -63,7 +63,7 @@ impl<P: DoorState> Broker<P> {
     /// The node of the first message of a queue that can be sent now, and its level. Where it waits for the store, the
     /// session is listed as ready again when the store has it.
     pub(super) fn first_to_leave(&mut self, now_ms: u64, slot: u32) -> Option<(u32, Qos)> {
-        let (node, qos) = self.queues.first_pending(now_ms, slot)?;
+        let (node, qos) = self.first_permitted(now_ms, slot)?;
         if !qos.is_acknowledged() && !self.has_doubts() {
             self.queues.sessions[slot].is_held = false;
             return Some((node, qos));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use super::companions::Beside;
-use crate::api::{DoorState, SessionInfo};
+use crate::api::{DoorState, EvictReason, SessionInfo};
 use crate::choice::Pick;
 use crate::filter::Filter;
 use crate::group::Group;
@@ -29,6 +29,8 @@ pub struct SubscriptionInfo {
     pub retain_as_published: bool,
     /// Its Subscription Identifier.
     pub identifier: Option<u32>,
+    /// Whether the rules deny it now: it gets nothing until its right is back.
+    pub is_resting: bool,
 }
 
 /// Which subscriptions an administrator wants to see.
@@ -129,6 +131,38 @@ impl<P: DoorState> Broker<P> {
             );
         }
         (infos, (until < all.capacity()).then_some(until))
+    }
+
+    /// Ends the sessions of a user that are here, with or without a consumer, and drops their wills. Looks at up to
+    /// `slots` places of sessions from one on. Returns how many have ended, and the place to go on with; `None` at the
+    /// end. Sessions on their way between shards stay.
+    pub fn end_sessions_of(
+        &mut self,
+        now_ms: u64,
+        user: &str,
+        from: usize,
+        slots: usize,
+    ) -> (usize, Option<usize>) {
+        let capacity = self.queues.sessions.capacity();
+        let until = capacity.min(from.saturating_add(slots));
+        let mut ended = 0;
+        for slot in from as u32..until as u32 {
+            let is_its = self.queues.sessions.look(slot, |session| {
+                session.is_active()
+                    && !session.is_root()
+                    && self.directory.user_of(&session.client_id).as_deref() == Some(user)
+            });
+            if is_its != Some(true) {
+                continue;
+            }
+            self.queues.sessions.unpack(slot);
+            self.take_will(slot);
+            self.evict_consumer(now_ms, slot, EvictReason::Administrative);
+            self.end_session(now_ms, slot, true);
+            ended += 1;
+        }
+        self.finish(now_ms);
+        (ended, (until < capacity).then_some(until))
     }
 
     /// The user that a session of any shard belongs to; `None` also where there is no session.
@@ -452,5 +486,6 @@ fn told(filter: Arc<str>, subscription: &Subscription) -> SubscriptionInfo {
         no_local: flags.no_local(),
         retain_as_published: flags.retain_as_published(),
         identifier: context.and_then(|context| context.identifiers.first().copied()),
+        is_resting: subscription.is_resting(),
     }
 }

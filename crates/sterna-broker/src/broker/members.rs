@@ -17,7 +17,7 @@ use crate::message::Qos;
 use crate::nodes::NIL;
 use crate::queues::Item;
 use crate::route::RouteUpdate;
-use crate::session::DemandShare;
+use crate::session::{BrokerSession, DemandShare, Subscription};
 
 impl<P: DoorState> Broker<P> {
     // On the member's shard.
@@ -28,6 +28,7 @@ impl<P: DoorState> Broker<P> {
         let groups = session
             .subscriptions
             .iter()
+            .filter(|(_, subscription)| !subscription.is_resting())
             .map(|(_, subscription)| subscription.group);
         groups.filter(|&group| group != NIL).collect()
     }
@@ -138,6 +139,15 @@ impl<P: DoorState> Broker<P> {
             redelivered,
             ..
         } = assign;
+        let filter = self.index.filter_of_group(group);
+        // The group may not have known yet.
+        let rests = |session: &BrokerSession<P>| {
+            let rare = session.rare.as_ref();
+            rare.is_some_and(|rare| rare.has_resting_group)
+                && filter
+                    .and_then(|filter| session.subscriptions.get(filter))
+                    .is_some_and(Subscription::is_resting)
+        };
         let attends = self
             .queues
             .session(slot, generation)
@@ -145,6 +155,7 @@ impl<P: DoorState> Broker<P> {
                 session.is_connected()
                     && session.attendance == attendance
                     && session.is_active()
+                    && !rests(session)
                     && session.may_be_assigned(group)
             });
         if !attends {

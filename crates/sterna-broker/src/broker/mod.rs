@@ -27,6 +27,7 @@ mod peers;
 mod pinning;
 mod publish;
 mod relief;
+mod rest;
 mod restore;
 mod rights;
 mod roots;
@@ -40,6 +41,7 @@ mod wills;
 pub use delivery::Next;
 pub use far_queues::QueueOwner;
 pub use manage::{Peeked, QueueChange, QueueInfo, Reach, SubscriptionInfo, SubscriptionPage, Wish};
+pub use rest::LostRights;
 pub use restore::Restored;
 
 use std::collections::VecDeque;

@@ -137,7 +137,7 @@ impl<P: DoorState> Broker<P> {
                 let session = BrokerSession::new(client_id, generation, State::Active);
                 self.queues.sessions.insert(session);
                 let key = self.seat(slot, request);
-                self.begin_new(slot, key, is_clean)
+                self.begin_new(now_ms, slot, key, is_clean)
             }
             Claimed::Full => {
                 self.directory.remove_will(will_bytes);
@@ -208,10 +208,10 @@ impl<P: DoorState> Broker<P> {
         let key = self.seat(slot, request);
         if !present {
             // The session that was here before has ended.
-            return Ok(self.begin_new(slot, key, true));
+            return Ok(self.begin_new(now_ms, slot, key, true));
         }
         self.tell_will(slot);
-        self.attend(slot);
+        self.attend(now_ms, slot);
         Ok(Opened::Ready {
             session: key,
             present,
@@ -219,12 +219,12 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Begins a new session, which has its consumer. In a cluster it waits until no other node has it.
-    fn begin_new(&mut self, slot: u32, key: SessionKey, is_clean: bool) -> Opened {
+    fn begin_new(&mut self, now_ms: u64, slot: u32, key: SessionKey, is_clean: bool) -> Opened {
         if self.is_in_cluster() {
             self.claim_in_cluster(slot, is_clean);
             return Opened::Pending { session: key };
         }
-        self.attend(slot);
+        self.attend(now_ms, slot);
         Opened::Ready {
             session: key,
             present: false,
@@ -293,7 +293,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Takes up work for a session that is here and has a consumer.
-    pub(super) fn attend(&mut self, slot: u32) {
+    pub(super) fn attend(&mut self, now_ms: u64, slot: u32) {
         let session = &mut self.queues.sessions[slot];
         session.expires_at_ms = NEVER_MS;
         session.sweep_at_ms = NEVER_MS;
@@ -304,8 +304,10 @@ impl<P: DoorState> Broker<P> {
         if session_is_selective {
             self.queues.drop_unselected(slot);
         }
+        self.judge_sent(slot);
         self.attend_groups(slot);
         self.wake(slot);
+        self.send_changed(now_ms, slot);
         // A consumer may have asked before its session was here.
         self.tell_drained(slot);
         self.queues.list_if_ready(slot);

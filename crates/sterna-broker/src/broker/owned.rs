@@ -269,6 +269,7 @@ impl<P: DoorState> Broker<P> {
         if session.reader.is_some() {
             let wanted = (session.subscriptions.iter())
                 .filter(|(_, subscription)| subscription.flags.qos().is_acknowledged())
+                .filter(|(_, subscription)| !subscription.is_resting())
                 .filter(|(filter, subscription)| subscription.group == NIL && !stays(&**filter));
             let filters: Vec<Arc<str>> = wanted.map(|(filter, _)| Arc::clone(filter)).collect();
             self.edit_log(|log| {

@@ -237,7 +237,7 @@ impl<P> BrokerSession<P> {
             .subscriptions
             .iter()
             .filter(|(_, known)| known.group == crate::nodes::NIL)
-            .filter(|(_, known)| known.flags.qos().is_acknowledged())
+            .filter(|(_, known)| known.flags.qos().is_acknowledged() && !known.is_resting())
             .map(|(filter, _)| filter);
         let past = self.reader.iter().flat_map(|reader| &reader.past);
         let past = past.filter(|past| past.subscription.flags.qos().is_acknowledged());

@@ -93,7 +93,9 @@ impl<P: DoorState> Broker<P> {
             self.take_consumer_of(now_ms, slot, pressed);
         }
         for slot in others {
-            self.trim(slot);
+            if !self.end_if_missing(now_ms, slot) {
+                self.trim(slot);
+            }
         }
     }
 

@@ -54,6 +54,10 @@ impl<P: DoorState> Broker<P> {
             self.relief_left -= 1;
             self.relief_at = (self.relief_at + 1) % slots;
             let slot = self.relief_at as u32;
+            if self.queues.pressure >= Pressure::Drop && self.end_if_missing(now_ms, slot) {
+                entries += 1;
+                continue;
+            }
             let Some(session) = self.queues.sessions.get(slot) else {
                 continue;
             };
@@ -74,6 +78,20 @@ impl<P: DoorState> Broker<P> {
         self.finish(now_ms);
         self.report();
         self.relief_left > 0 || !self.relief_groups.is_empty()
+    }
+
+    /// Ends a session that is away and whose user is missing: it may be of no use again, and room is short.
+    pub(super) fn end_if_missing(&mut self, now_ms: u64, slot: u32) -> bool {
+        let ends = self.queues.sessions.look(slot, |session| {
+            session.is_away() && !session.is_root() && !self.admits(session)
+        });
+        if ends != Some(true) {
+            return false;
+        }
+        self.queues.sessions.unpack(slot);
+        self.queues.counters.missing_ended += 1;
+        self.end_session(now_ms, slot, true);
+        true
     }
 
     /// Begins another round over all sessions: there is still too little room.

@@ -336,6 +336,11 @@ impl<P: DoorState> Broker<P> {
                 continue;
             }
             let since = Some(subscription.since);
+            let mut subscription = subscription;
+            if let Some(rest) = &mut subscription.rest {
+                // The clock may have been set back: what it retains then has changed.
+                rest.since_ms = rest.since_ms.min(now_ms);
+            }
             let subscription = self::subscription(subscription);
             if self
                 .add_routes(slot, &filter, is_shared, subscription, since)
@@ -482,6 +487,7 @@ impl<P: DoorState> Broker<P> {
                 position,
                 is_owned: true,
                 is_claimed: false,
+                is_to_be_judged: false,
             };
             rehomed.push((tag, self.queues.restore(&mut ledger, slot, entry)));
         }
@@ -607,7 +613,13 @@ fn subscription(record: SubscriptionRecord) -> Subscription {
     Subscription {
         flags: record.flags,
         group: NIL,
-        context: (record.identifier).and_then(|identifier| context(&[identifier])),
+        context: match record.rest {
+            None => (record.identifier).and_then(|identifier| context(&[identifier])),
+            rest => Some(Arc::new(Context {
+                rest,
+                ..Context::of(record.identifier.into_iter().collect())
+            })),
+        },
     }
 }
 

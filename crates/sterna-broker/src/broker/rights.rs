@@ -11,9 +11,10 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, EvictReason, Outcome, SessionKey};
+use super::rest::with;
+use crate::api::{DoorState, EvictReason, SessionKey};
 use crate::mail::Returned;
-use crate::message::{Message, Qos};
+use crate::message::Message;
 use crate::nodes::{NIL, Phase};
 use crate::rights::{Endpoint, Holder, Permit, Right, Rights};
 use crate::route::{Context, topics_of_shared};
@@ -31,7 +32,7 @@ pub(super) const GIVEN_MS: u64 = 24 * 60 * 60 * 1_000;
 pub(super) struct Judging {
     /// The next slot.
     slot: u32,
-    /// Whether subscriptions are judged, too, and not only whether there still is the user.
+    /// Whether all are judged, and not only those of missing users and those with a subscription without a right.
     is_whole: bool,
 }
 
@@ -43,10 +44,10 @@ impl<P: DoorState> Broker<P> {
         self.rights_version += 1;
     }
 
-    /// Judges all sessions of this shard by the rules in force. It ends those whose user is gone
-    /// ([`Event::Evicted`](crate::Event::Evicted)), and subscriptions that are not allowed any more
-    /// ([`Event::Unsubscribed`](crate::Event::Unsubscribed)). It drops waiting messages that may not be
-    /// delivered.
+    /// Judges all sessions of this shard by the rules in force. Subscriptions that are not allowed any more lose their
+    /// right ([`Event::LostRight`](crate::Event::LostRight)), and those that are allowed again get it back. A session whose
+    /// user is missing loses its consumer ([`Event::Evicted`](crate::Event::Evicted)), and no subscription of it has a
+    /// right. Messages that wait, or were sent, are judged when it is their turn.
     ///
     /// Sessions that are away with nothing in memory follow in calls of [`timeout`](Self::timeout). One whose
     /// client returns before is judged then.
@@ -54,10 +55,10 @@ impl<P: DoorState> Broker<P> {
         self.judge_all(now_ms, true);
     }
 
-    /// Ends the sessions of this shard whose user is gone, and judges nothing else. It is for sessions that
-    /// were restored: their subscriptions are judged when their clients return. Most follow in calls of
-    /// [`timeout`](Self::timeout), as with [`judge`](Self::judge).
-    pub fn end_unadmitted(&mut self, now_ms: u64) {
+    /// Judges those sessions of this shard whose user is missing, and those with a subscription that has no right. It is
+    /// for sessions that were restored: the subscriptions of others are judged when their clients return. Most follow in
+    /// calls of [`timeout`](Self::timeout), as with [`judge`](Self::judge).
+    pub fn judge_restored(&mut self, now_ms: u64) {
         self.judge_all(now_ms, false);
     }
 
@@ -81,9 +82,11 @@ impl<P: DoorState> Broker<P> {
         let end = slot.saturating_add(JUDGED_PER_CALL);
         for slot in slot..end {
             let sessions = &self.queues.sessions;
-            let has_to_go = sessions.is_packed(slot)
-                && sessions.look(slot, |session| !self.admits(session)) == Some(true);
-            if has_to_go || (is_whole && sessions.is_packed(slot)) {
+            let is_meant = sessions.is_packed(slot)
+                && (is_whole
+                    || sessions.look(slot, |session| self.is_judged_at_start(session))
+                        == Some(true));
+            if is_meant {
                 self.queues.sessions.unpack(slot);
                 self.judge_slot(now_ms, slot, is_whole);
                 self.queues.pack_again();
@@ -103,15 +106,34 @@ impl<P: DoorState> Broker<P> {
 
     /// Judges one session that is not packed. One that is on its way is judged where it arrives.
     fn judge_slot(&mut self, now_ms: u64, slot: u32, is_whole: bool) {
-        let session = self.queues.sessions.get(slot);
-        if session.is_none_or(|session| session.state != State::Active) {
+        let Some(session) = self.queues.sessions.get(slot) else {
+            return;
+        };
+        let is_meant = is_whole || self.is_judged_at_start(session);
+        if session.state != State::Active || !is_meant {
             return;
         }
-        if !self.is_admitted(slot) {
+        if !self.is_admitted(slot) && session.is_connected() {
             self.evict_consumer(now_ms, slot, EvictReason::Administrative);
-            self.end_session(now_ms, slot, true);
-        } else if is_whole && self.judge_session(slot) {
-            self.tell_unsubscribed(slot);
+            let lasts = self.queues.sessions[slot].expiry_s > 0;
+            self.leave(now_ms, slot);
+            if !lasts {
+                return;
+            }
+        }
+        self.judge_and_tell(now_ms, slot);
+        self.let_will_go(now_ms, slot);
+    }
+
+    /// Whether a session that was restored is judged before its client returns.
+    fn is_judged_at_start(&self, session: &BrokerSession<P>) -> bool {
+        let mut subscriptions = session.subscriptions.iter();
+        subscriptions.any(|(_, known)| known.is_resting()) || !self.admits(session)
+    }
+
+    fn judge_and_tell(&mut self, now_ms: u64, slot: u32) {
+        if self.judge_session(now_ms, slot) {
+            self.tell_lost_right(slot);
         }
     }
 
@@ -123,9 +145,7 @@ impl<P: DoorState> Broker<P> {
             session.state == State::Active && (session.judged_by != version || self.varies(session))
         });
         if is_outdated {
-            if self.judge_session(slot) {
-                self.tell_unsubscribed(slot);
-            }
+            self.judge_and_tell(now_ms, slot);
             self.finish(now_ms);
         }
     }
@@ -140,9 +160,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         known.rare_mut().endpoint = Some(endpoint);
-        if self.judge_session(session.slot) {
-            self.tell_unsubscribed(session.slot);
-        }
+        self.judge_and_tell(now_ms, session.slot);
         self.finish(now_ms);
     }
 
@@ -163,18 +181,12 @@ impl<P: DoorState> Broker<P> {
         self.directory.user_of(&session.client_id)
     }
 
-    /// Whether the rules in force allow a session some of a filter.
-    #[must_use]
-    pub fn allows(&self, session: SessionKey, filter: &str) -> bool {
-        self.queues.attended(session).is_none() || self.permit(session.slot, filter).is_some()
-    }
-
     /// Judges a session that has come from another shard, unless that has done so. Returns whether it
     /// has lost a subscription.
-    pub(super) fn judge_arrived(&mut self, slot: u32) -> bool {
+    pub(super) fn judge_arrived(&mut self, now_ms: u64, slot: u32) -> bool {
         let session = &self.queues.sessions[slot];
         (session.judged_by != self.rights_version || self.varies(session))
-            && self.judge_session(slot)
+            && self.judge_session(now_ms, slot)
     }
 
     /// Whether there still is the user whose session it is.
@@ -182,28 +194,39 @@ impl<P: DoorState> Broker<P> {
         self.admits(&self.queues.sessions[slot])
     }
 
-    fn admits(&self, session: &BrokerSession<P>) -> bool {
+    pub(super) fn admits(&self, session: &BrokerSession<P>) -> bool {
         let rights = self.rights.as_ref().filter(|_| !session.is_root());
         rights.is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
     }
 
     /// The right of a session to a filter, as a subscription's context keeps it; `None` where it may get nothing.
     pub(super) fn permit(&self, slot: u32, filter: &str) -> Option<Permitted> {
-        self.permit_by(slot, filter, |rights, holder, topics, queue| {
+        self.permit_now(slot, filter, |rights, holder, topics, queue| {
             rights.reads(holder, topics, queue)
         })
     }
 
-    fn permit_by(
+    /// The same by the rules in force, as `ask` asks for it.
+    fn permit_now(
         &self,
         slot: u32,
         filter: &str,
         ask: impl FnOnce(&dyn Rights, Holder<'_>, &str, Option<&str>) -> Right,
     ) -> Option<Permitted> {
-        let is_root = self.queues.sessions[slot].is_root();
-        let Some(rights) = self.rights.as_ref().filter(|_| !is_root) else {
+        let session = &self.queues.sessions[slot];
+        let Some(rights) = self.rights.as_ref().filter(|_| !session.is_root()) else {
             return Some(None);
         };
+        self.permit_by(&**rights, session, filter, ask)
+    }
+
+    pub(super) fn permit_by(
+        &self,
+        rights: &dyn Rights,
+        session: &BrokerSession<P>,
+        filter: &str,
+        ask: impl FnOnce(&dyn Rights, Holder<'_>, &str, Option<&str>) -> Right,
+    ) -> Option<Permitted> {
         let (topics, queue) = match filter.strip_prefix("$share/") {
             None => (filter, None),
             Some(rest) => {
@@ -212,34 +235,49 @@ impl<P: DoorState> Broker<P> {
                 (topics_of_shared(filter), queue)
             }
         };
-        let session = &self.queues.sessions[slot];
-        match self.of_holder(session, |holder| ask(&**rights, holder, topics, queue)) {
+        match self.of_holder(session, |holder| ask(rights, holder, topics, queue)) {
             Right::Nothing => None,
             Right::Everything => Some(None),
             Right::Some(permit) => Some(Some(permit)),
         }
     }
 
-    /// Judges the subscriptions of a session that is here, and what it has waiting. Returns whether it
-    /// has lost a subscription.
-    fn judge_session(&mut self, slot: u32) -> bool {
+    /// Judges the subscriptions of a session that is here, and has what it has waiting judged. Returns whether a
+    /// subscription has lost its right.
+    fn judge_session(&mut self, now_ms: u64, slot: u32) -> bool {
+        let is_admitted = self.is_admitted(slot);
         let session = &mut self.queues.sessions[slot];
         session.judged_by = self.rights_version;
         let subscriptions: Vec<(Arc<str>, Subscription)> =
             session.subscriptions.iter().cloned().collect();
         let mut has_lost = false;
         for (filter, mut subscription) in subscriptions {
-            let permit = self.permit_by(slot, &filter, |rights, holder, topics, queue| {
-                rights.still_reads(holder, topics, queue)
+            let is_resting = subscription.is_resting();
+            let permit = self.permit_now(slot, &filter, |rights, holder, topics, queue| {
+                if !is_admitted {
+                    Right::Nothing
+                } else if is_resting {
+                    rights.reads_again(holder, topics, queue)
+                } else {
+                    rights.still_reads(holder, topics, queue)
+                }
             });
             let Some(permit) = permit else {
-                has_lost |= self.remove_subscription(slot, &filter);
+                if !is_resting {
+                    self.put_to_rest(now_ms, slot, &filter, &subscription);
+                    has_lost = true;
+                }
                 continue;
             };
+            if is_resting {
+                self.begin_again(now_ms, slot, &filter, (&subscription, permit));
+                continue;
+            }
             if permit.is_none() && permit_of(subscription.context.as_ref()).is_none() {
                 continue;
             }
-            subscription.context = with_permit(subscription.context.as_deref(), permit);
+            let rest = subscription.rest();
+            subscription.context = with(subscription.context.as_deref(), permit, rest);
             let is_shared = subscription.group != NIL;
             // It is there already, so no limit forbids it.
             self.add_routes(slot, &filter, is_shared, subscription, None);
@@ -248,15 +286,17 @@ impl<P: DoorState> Broker<P> {
         has_lost
     }
 
-    /// Drops messages that a session may not get any more. They wait for it, or were sent and not settled. Messages
-    /// of a shared subscription go back to it.
+    /// Has messages judged that a session may not get any more, when it is their turn. They wait for it, or were sent and
+    /// not settled. Messages of a shared subscription that wait go back to it.
     fn judge_queue(&mut self, slot: u32) {
         let session = &self.queues.sessions[slot];
         let (mut node, mut sent) = (session.pending.first(), session.ledger.first());
         let mut given_back = Vec::new();
         while node != NIL {
             let next = self.queues.nodes.next(node);
-            if !self.may_have(slot, node)
+            let is_own = self.have_judged(node);
+            if !is_own
+                && !self.may_have(slot, node)
                 && let Some(entry) = self.queues.remove_pending(slot, node)
             {
                 self.queues.forget_stored(slot, &entry);
@@ -268,27 +308,23 @@ impl<P: DoorState> Broker<P> {
         self.give_back(given_back);
         // It would be sent again on the next connection.
         while sent != NIL {
-            let next = self.queues.nodes.next(sent);
-            if !self.may_have(slot, sent) {
-                let entry = self.queues.nodes.entry(sent);
-                // [MQTT-4.8.2-5] a QoS 2 message that was sent is for nobody else
-                let is_returned = entry.is_some_and(|entry| {
-                    entry.group != NIL && (entry.qos != Qos::ExactlyOnce || entry.is_kept)
-                });
-                let outcome = if is_returned {
-                    Outcome::Released
-                } else {
-                    Outcome::Accepted
-                };
-                self.settle_node(slot, sent, outcome);
-            }
-            sent = next;
+            self.have_judged(sent);
+            sent = self.queues.nodes.next(sent);
         }
     }
 
+    /// Has an entry judged when it is its turn. Returns whether it is of the session's own subscriptions.
+    fn have_judged(&mut self, node: u32) -> bool {
+        let entry = self.queues.nodes.entry_mut(node);
+        entry.is_some_and(|entry| {
+            entry.is_to_be_judged = true;
+            entry.group == NIL
+        })
+    }
+
     /// Whether a session may have what lies in its queue or ledger.
-    fn may_have(&self, slot: u32, node: u32) -> bool {
-        let (Some(rights), Some(entry)) = (&self.rights, self.queues.nodes.entry(node)) else {
+    pub(super) fn may_have(&self, slot: u32, node: u32) -> bool {
+        let Some(entry) = self.queues.nodes.entry(node) else {
             return true;
         };
         let Some(message) = entry
@@ -298,21 +334,31 @@ impl<P: DoorState> Broker<P> {
         else {
             return true;
         };
-        let session = &self.queues.sessions[slot];
         if entry.group == NIL {
-            // Its members are who gets it.
-            return session.is_root()
-                || self.of_holder(session, |holder| rights.receives(holder, message.topic()));
+            return self.receives(slot, message.topic());
         }
-        let mut subscriptions = session.subscriptions.iter();
+        let mut subscriptions = self.queues.sessions[slot].subscriptions.iter();
         let of_group = subscriptions.find(|(_, known)| known.group == entry.group);
         of_group.is_some_and(|(_, known)| {
-            permit_of(known.context.as_ref()).is_none_or(|permit| permit.permits(message.topic()))
+            let context = known.context.as_ref();
+            context.is_none_or(|context| context.permits(message.topic()))
         })
     }
 
+    /// Whether a session may have messages of a topic in its own queue.
+    pub(super) fn receives(&self, slot: u32, topic: &str) -> bool {
+        let session = &self.queues.sessions[slot];
+        // The members of a root are who gets it.
+        let rights = self.rights.as_ref().filter(|_| !session.is_root());
+        rights.is_none_or(|rights| self.of_holder(session, |holder| rights.receives(holder, topic)))
+    }
+
     /// Asks about the holder of a session.
-    fn of_holder<R>(&self, session: &BrokerSession<P>, ask: impl FnOnce(Holder<'_>) -> R) -> R {
+    pub(super) fn of_holder<R>(
+        &self,
+        session: &BrokerSession<P>,
+        ask: impl FnOnce(Holder<'_>) -> R,
+    ) -> R {
         let user = self.directory.user_of(&session.client_id);
         ask(Holder {
             client_id: &session.client_id,
@@ -362,25 +408,4 @@ pub(super) type Permitted = Option<Arc<dyn Permit>>;
 
 fn permit_of(context: Option<&Arc<Context>>) -> Option<&Arc<dyn Permit>> {
     context?.permit.as_ref()
-}
-
-/// A subscription's context with another permit; `None` where there is nothing to keep.
-fn with_permit(context: Option<&Context>, permit: Permitted) -> Option<Arc<Context>> {
-    let known = context.map(|context| {
-        (
-            context.identifiers.clone(),
-            context.hint,
-            context.attendance,
-        )
-    });
-    let (identifiers, hint, attendance) = known.unwrap_or_default();
-    let is_needed = !identifiers.is_empty() || hint != 0 || permit.is_some();
-    is_needed.then(|| {
-        Arc::new(Context {
-            identifiers,
-            hint,
-            attendance,
-            permit,
-        })
-    })
 }

@@ -16,7 +16,6 @@ use crate::message::{Message, Origin};
 use crate::nodes::{Entry, NIL};
 use crate::queues::Queues;
 use crate::records::{self, Kind};
-use crate::rights::Holder;
 use crate::route::{Place, RouteUpdate, Target};
 use crate::session::Subscription;
 use crate::store::{ReadAnswer, ReadRequest};
@@ -84,7 +83,7 @@ impl<P> Queues<P> {
         let since = reader.since(filter);
         // A subscription that follows begins anew.
         reader.recent.retain(|(known, _)| known != filter);
-        if subscription.group != NIL || since >= until {
+        if subscription.group != NIL || subscription.is_resting() || since >= until {
             return;
         }
         let past = Past {
@@ -138,7 +137,7 @@ impl<P: DoorState> Broker<P> {
             .map(|(filter, subscription)| RouteUpdate::Slept {
                 id,
                 filter: Arc::clone(filter),
-                is_kept: subscription.flags.qos().is_acknowledged(),
+                is_kept: subscription.flags.qos().is_acknowledged() && !subscription.is_resting(),
             })
             .collect();
         self.edit_log(|log| updates.into_iter().for_each(|update| log.push(update)));
@@ -456,16 +455,23 @@ impl<P: DoorState> Broker<P> {
         }
         let reader = self.queues.sessions[slot].reader.as_ref();
         let was_sent = reader.is_some_and(|reader| reader.cursor.may_have_been_sent(position));
+        // What may have been sent is not what was sent: a right that is gone holds it back.
+        let is_known = reader.is_some_and(|reader| reader.cursor.was_sent(position));
+        let may_have = self.receives(slot, message.topic());
         for target in targets {
             let message = Arc::clone(message);
             let position = (position, was_sent);
             self.queues
                 .append_own(now_ms, slot, position, message, &target);
+            if !may_have {
+                self.queues.judge_last(slot, is_known);
+            }
         }
         true
     }
 
-    /// As what a session gets a message of the log, by its subscriptions of today.
+    /// As what a session gets a message of the log, by its subscriptions of today and those that had not ended then.
+    /// Whether the rules in force let it have the message is judged when that is its turn.
     pub(super) fn targets_of(&self, slot: u32, position: u64, message: &Message) -> Vec<Target> {
         let session = &self.queues.sessions[slot];
         let topic = message.topic();
@@ -497,17 +503,7 @@ impl<P: DoorState> Broker<P> {
         if found.is_empty() {
             return targets;
         }
-        let rights = self.rights.as_ref().filter(|_| !session.is_root());
-        let is_admitted = rights.is_none_or(|rights| {
-            let user = self.directory.user_of(&session.client_id);
-            let holder = Holder {
-                client_id: &session.client_id,
-                owner: user.as_deref(),
-                endpoint: session.endpoint(),
-            };
-            rights.receives(holder, topic)
-        });
-        if !is_admitted || !session.selects(message) {
+        if !session.selects(message) {
             return targets;
         }
         merge(&found, &mut targets);
@@ -534,7 +530,7 @@ impl<P: DoorState> Broker<P> {
         let updates: Vec<RouteUpdate> = session
             .subscriptions
             .iter()
-            .filter(|(_, subscription)| subscription.group == NIL)
+            .filter(|(_, subscription)| subscription.group == NIL && !subscription.is_resting())
             .map(|(filter, subscription)| RouteUpdate::Subscribed {
                 id,
                 filter: Arc::clone(filter),

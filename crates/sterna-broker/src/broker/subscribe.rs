@@ -10,7 +10,7 @@ use crate::attempts::Failures;
 use crate::directory::Admission;
 use crate::far_group::LONGEST_GROUP_BYTES;
 use crate::filter::Filter;
-use crate::message::Origin;
+use crate::message::{Message, Origin, Qos};
 use crate::nodes::NIL;
 use crate::queues::Item;
 use crate::records::{self, Kind, SubscriptionRecord};
@@ -77,6 +77,7 @@ impl<P: DoorState> Broker<P> {
             flags: flags.with_durable(session.reader.is_some()),
             since: 0,
             identifier: options.identifier,
+            rest: None,
         };
         let known_record = session.subscriptions.get(filter);
         let is_same = known_record.is_some_and(|known| known.stored(0) == record);
@@ -99,6 +100,7 @@ impl<P: DoorState> Broker<P> {
                 hint: options.hint,
                 attendance,
                 permit,
+                rest: None,
             })
         });
         let subscription = Subscription {
@@ -165,7 +167,7 @@ impl<P: DoorState> Broker<P> {
         };
         let old = session.subscriptions.get(&**filter).cloned();
         let old_flags = old.as_ref().map(|known| known.flags);
-        let sleeps = self.is_asleep(slot);
+        let (sleeps, is_resting) = (self.is_asleep(slot), subscription.is_resting());
         // Subscriptions that a store has were admitted before, whatever the limit was then.
         let member_limit = match since {
             Some(_) => usize::MAX,
@@ -184,8 +186,8 @@ impl<P: DoorState> Broker<P> {
                 });
             }
             let filter = Arc::clone(filter);
-            if !shared && sleeps {
-                let is_kept = flags.qos().is_acknowledged();
+            if !shared && (sleeps || is_resting) {
+                let is_kept = flags.qos().is_acknowledged() && !is_resting;
                 log.push(RouteUpdate::Slept {
                     id,
                     filter,
@@ -224,7 +226,7 @@ impl<P: DoorState> Broker<P> {
         let known_since = reader.map_or(0, |reader| reader.since(filter));
         let since = match &old {
             // Messages that it has not got yet were published under the old options.
-            Some(old) if old.stored(0) != subscription.stored(0) => position,
+            Some(old) if !old.is_like(&subscription) => position,
             Some(_) => known_since,
             None => since.unwrap_or(position),
         };
@@ -269,7 +271,6 @@ impl<P: DoorState> Broker<P> {
         context: Option<&Arc<Context>>,
     ) -> usize {
         let session = &self.queues.sessions[slot];
-        let origin = session.origin;
         let room = self
             .queues
             .limits
@@ -278,9 +279,23 @@ impl<P: DoorState> Broker<P> {
         let messages =
             self.directory
                 .retained_before(filter.topics, filter.wild, length, now_ms, room);
+        let options = (options.qos, options.no_local);
+        self.append_copies(now_ms, slot, messages, options, context)
+    }
+
+    /// Appends copies of retained messages to a session's queue, as a subscription wants them. Returns their number.
+    pub(super) fn append_copies(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        messages: Vec<Arc<Message>>,
+        (highest, no_local): (Qos, bool),
+        context: Option<&Arc<Context>>,
+    ) -> usize {
+        let origin = self.queues.sessions[slot].origin;
         let mut appended = 0;
         for message in messages {
-            if options.no_local && message.origin() == origin && origin != Origin::NONE {
+            if no_local && message.origin() == origin && origin != Origin::NONE {
                 continue;
             }
             let session = &self.queues.sessions[slot];
@@ -290,7 +305,7 @@ impl<P: DoorState> Broker<P> {
                 continue;
             }
             appended += 1;
-            let qos = message.qos().min(options.qos);
+            let qos = message.qos().min(highest);
             self.queues.push(
                 now_ms,
                 slot,

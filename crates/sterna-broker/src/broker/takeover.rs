@@ -221,11 +221,11 @@ impl<P: DoorState> Broker<P> {
             Arrival::Moved(None) => false,
             Arrival::Claimed(goes_on) => goes_on,
         };
-        let mut unsubscribed = self.end_noted_subscriptions(slot);
-        unsubscribed |= self.judge_arrived(slot);
+        let unsubscribed = self.end_noted_subscriptions(slot);
+        let has_lost = self.judge_arrived(now_ms, slot);
         // A shard that claimed it and whose client is gone again has never had a session. If none came,
         // there is none to pass on, and the next is told so.
-        let ends = discard || !present || !self.is_admitted(slot);
+        let ends = discard || !present;
         let keeps_wills = self.keeps_of_node();
         let session = &mut self.queues.sessions[slot];
         debug_assert!(
@@ -245,7 +245,10 @@ impl<P: DoorState> Broker<P> {
             if unsubscribed {
                 self.tell_unsubscribed(slot);
             }
-            self.attend(slot);
+            if has_lost {
+                self.tell_lost_right(slot);
+            }
+            self.attend(now_ms, slot);
         } else if let Some(claim) = next_claim {
             let clean_start = claim.clean_start || ends;
             self.claimed(

@@ -163,7 +163,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Takes what a group has assigned to a session and isn't sent yet out of its queue.
-    fn unsent_of_group(&mut self, slot: u32, group: u32) -> Vec<(u32, Returned)> {
+    pub(super) fn unsent_of_group(&mut self, slot: u32, group: u32) -> Vec<(u32, Returned)> {
         let queues = &mut self.queues;
         let mut unsent = Vec::new();
         let mut node = queues.sessions[slot].pending.first();

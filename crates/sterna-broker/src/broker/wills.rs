@@ -100,7 +100,7 @@ impl<P: DoorState> Broker<P> {
                     self.store_will(slot, wait);
                 }
             }
-            WillFate::Publish => self.publish_will(now_ms, slot),
+            WillFate::Publish => self.will_is_due(now_ms, slot),
         }
     }
 

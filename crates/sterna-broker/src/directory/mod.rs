@@ -27,7 +27,7 @@ use crate::limits::Limits;
 use crate::message::{Gauge, Message};
 use crate::outbox::OnWay;
 use crate::pressure::Pressure;
-use crate::route::RouteUpdate;
+use crate::route::{Rest, RouteUpdate};
 
 /// Shared by all shards: the route log, retained messages, the registry of sessions.
 ///
@@ -398,6 +398,20 @@ impl Directory {
     ) -> Vec<Arc<Message>> {
         let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
         retained.find(filter, wild, length, now_ms, limit)
+    }
+
+    /// The retained messages of a filter that changed while a subscription to it had no right, and before the route log
+    /// had this length.
+    pub(crate) fn retained_changed(
+        &self,
+        filter: &str,
+        wild: bool,
+        (rest, length): (Rest, u64),
+        now_ms: u64,
+        limit: usize,
+    ) -> Vec<Arc<Message>> {
+        let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
+        retained.find_changed(filter, wild, (rest, length), now_ms, limit)
     }
 
     /// Retained messages of a filter: up to `limit` after the first `skip`, and whether there are more.

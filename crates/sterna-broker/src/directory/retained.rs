@@ -10,6 +10,7 @@ use crate::levels::LevelTree;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::pressure::Pressure;
+use crate::route::Rest;
 
 /// A retained message in its place.
 #[derive(Clone, Debug)]
@@ -155,9 +156,39 @@ impl Retained {
         now_ms: u64,
         limit: usize,
     ) -> Vec<Arc<Message>> {
+        self.find_where(filter, wild, now_ms, limit, |kept| kept.length < length)
+    }
+
+    /// Messages of a filter that were set since a subscription to it has lost its right, and before the route log had
+    /// a length.
+    pub(crate) fn find_changed(
+        &self,
+        filter: &str,
+        wild: bool,
+        (rest, length): (Rest, u64),
+        now_ms: u64,
+        limit: usize,
+    ) -> Vec<Arc<Message>> {
+        self.find_where(filter, wild, now_ms, limit, |kept| {
+            kept.length < length
+                && match rest.length {
+                    Some(before) => kept.length >= before,
+                    None => kept.message.published_ms() >= rest.since_ms,
+                }
+        })
+    }
+
+    fn find_where(
+        &self,
+        filter: &str,
+        wild: bool,
+        now_ms: u64,
+        limit: usize,
+        is_it: impl Fn(&Kept) -> bool,
+    ) -> Vec<Arc<Message>> {
         let mut messages = Vec::new();
         let mut take = |kept: &Kept| {
-            if kept.length < length && !kept.message.is_expired(now_ms) {
+            if is_it(kept) && !kept.message.is_expired(now_ms) {
                 messages.push(Arc::clone(&kept.message));
             }
             messages.len() < limit

@@ -8,7 +8,7 @@ mod wire;
 use std::collections::BTreeMap;
 
 use crate::message::Qos;
-use crate::route::RouteFlags;
+use crate::route::{Rest, RouteFlags};
 use crate::store::Change;
 pub(crate) use wire::{Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_number};
 
@@ -182,6 +182,8 @@ pub(crate) struct SubscriptionRecord {
     pub(crate) identifier: Option<u32>,
     /// Messages before this position are not its.
     pub(crate) since: u64,
+    /// The absence of its right, without the route log's length.
+    pub(crate) rest: Option<Rest>,
 }
 
 impl SubscriptionRecord {
@@ -189,6 +191,7 @@ impl SubscriptionRecord {
         let mut out = vec![self.flags.bits()];
         put_number(&mut out, self.since);
         put_number(&mut out, u64::from(self.identifier.unwrap_or(0)));
+        put_number(&mut out, Rest::number(self.rest));
         out
     }
 
@@ -201,6 +204,7 @@ impl SubscriptionRecord {
             flags,
             identifier: Some(identifier).filter(|&identifier| identifier != 0),
             since,
+            rest: Rest::of_number(fields.number()?),
         })
     }
 }
@@ -293,8 +297,18 @@ mod tests {
             flags: RouteFlags::from_bits(5),
             identifier: Some(9),
             since: 1 << 40,
+            rest: None,
         };
         assert_eq!(SubscriptionRecord::decode(&record.encode()), Some(record));
+        for is_over in [false, true] {
+            let rest = Some(Rest {
+                since_ms: 1 << 41,
+                length: None,
+                is_over,
+            });
+            let record = SubscriptionRecord { rest, ..record };
+            assert_eq!(SubscriptionRecord::decode(&record.encode()), Some(record));
+        }
         let since = HIGHEST_PLACE + 1;
         let forged = SubscriptionRecord { since, ..record };
         assert_eq!(SubscriptionRecord::decode(&forged.encode()), None);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Close, ConsumerId, Holder, Message, OpenSession, Permit, Qos, Right, Rights, SubscribeError,
+    Close, ConsumerId, Holder, Message, OpenSession, Opened, Permit, Qos, Right, Rights,
+    SubscribeError,
 };
 
-use crate::cluster::{Cluster, qos};
+use crate::cluster::{Client, Cluster, qos};
 
-/// Nobody may read below `secret/`; the sessions of user `gone` have no user any more.
+/// Nobody may read below `secret/`; the user `gone` is missing.
 #[derive(Debug)]
 struct Secretive;
 
@@ -64,7 +65,8 @@ fn a_session_that_moves_during_a_reload_is_judged() {
         if old_first {
             reload(&mut cluster, 0);
         }
-        let (consumer, _) = cluster.start_open(1, "a", false, 3600, None);
+        let (consumer, opened) = cluster.start_open(1, "a", false, 3600, None);
+        let (Opened::Pending { session: moved } | Opened::Ready { session: moved, .. }) = opened;
         assert!(cluster.deliver_one(1, 0), "the claim: it is on its way now");
         if new_first {
             reload(&mut cluster, 1);
@@ -80,14 +82,25 @@ fn a_session_that_moves_during_a_reload_is_judged() {
         cluster.publish(0, "open", "4", Qos::AtLeastOnce);
         let (session, filters) = (cluster.broker(1).session_named("a")).expect("it is here");
         assert_eq!(session.consumer, Some(consumer));
-        let filters: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
-        assert_eq!(filters, ["#"]);
-        assert_eq!(session.queue.pending, 2, "{old_first} {new_first}");
+        assert_eq!(filters.len(), 2);
+        let (subscriptions, _) =
+            (cluster.broker(1).subscriptions_named("a", None, 9)).expect("it is here");
+        let resting: Vec<(&str, bool)> = (subscriptions.iter())
+            .map(|one| (&*one.filter, one.is_resting))
+            .collect();
+        assert_eq!(resting, [("#", false), ("secret/x", true)]);
+        let client = Client {
+            shard: 1,
+            key: moved,
+            consumer,
+            present: true,
+        };
+        assert_eq!(cluster.drain(client), ["2", "4"], "{old_first} {new_first}");
     }
 }
 
 #[test]
-fn the_session_of_a_user_who_is_gone_ends_wherever_it_is() {
+fn the_session_of_a_user_who_is_missing_stays_wherever_it_is() {
     for is_moving in [false, true] {
         let mut cluster = Cluster::new(2);
         let now_ms = cluster.now_ms;
@@ -107,15 +120,15 @@ fn the_session_of_a_user_who_is_gone_ends_wherever_it_is() {
         cluster.close(old, Close::LOST);
         if is_moving {
             let (_, opened) = cluster.start_request(1, of_user());
-            let (sterna_broker::Opened::Pending { session }
-            | sterna_broker::Opened::Ready { session, .. }) = opened;
+            let (Opened::Pending { session } | Opened::Ready { session, .. }) = opened;
             cluster.broker(1).close(now_ms, session, Close::LOST);
             assert!(cluster.deliver_one(1, 0));
         }
         reload(&mut cluster, 0);
         reload(&mut cluster, 1);
         cluster.run();
-        assert_eq!(cluster.directory.sessions(), 0, "moving: {is_moving}");
+        assert_eq!(cluster.directory.sessions(), 1, "moving: {is_moving}");
+        assert_eq!(cluster.publish(0, "open", "x", Qos::AtLeastOnce).matched, 1);
         cluster.assert_empty();
     }
 }

@@ -159,7 +159,9 @@ impl Shard {
                 Event::Opened {
                     consumer, session, ..
                 } => self.opened(consumer, session),
-                Event::Drained { .. } | Event::Unsubscribed { .. } => panic!("nobody asked"),
+                Event::Drained { .. } | Event::Unsubscribed { .. } | Event::LostRight { .. } => {
+                    panic!("nobody asked")
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use sterna_http::{Content, ExchangeId, Responses};
 use super::api::{Condition, Done, Paging, Whole};
 use super::changes::Change;
 use super::desk::{Desk, Purpose};
-use crate::control::Order;
+use crate::control::{Order, Reloaded};
 use crate::http::{ProblemKind as Kind, Trouble, etag_of, respond};
 use crate::mail::admin::{Answer, Ask, Found};
 use crate::mail::ranking::Best;
@@ -228,9 +228,16 @@ impl Desk<'_, '_> {
         answers: Vec<Answer>,
     ) {
         match change.obeyed(self.cx.meters, answers) {
-            Ok(unchanged) => {
+            Ok(Reloaded { unchanged, lost }) => {
                 let done = match order {
-                    Order::Reload => Done::new(id, 200, Some(json!({ "unchanged": unchanged }))),
+                    Order::Reload | Order::DryRun => {
+                        let value = json!({
+                            "unchanged": unchanged,
+                            "lost_subscriptions": lost.subscriptions,
+                            "lost_sessions": lost.sessions,
+                        });
+                        Done::new(id, 200, Some(value))
+                    }
                     Order::Drain => Done::new(id, 202, None),
                 };
                 done.tell(out);
@@ -394,6 +401,15 @@ fn found(answer: Answer) -> Option<Found> {
         Answer::Found(found) => Some(found),
         _ => None,
     }
+}
+
+/// The sum of a number that each shard tells.
+pub(super) fn sum_of(answers: &[Answer], name: &str) -> u64 {
+    let numbers = answers.iter().filter_map(|answer| match answer {
+        Answer::Found(Found::One(value)) => value[name].as_u64(),
+        _ => None,
+    });
+    numbers.sum()
 }
 
 /// The one thing that one of the shards has.

@@ -378,7 +378,35 @@ impl Desk<'_, '_> {
                 self.log_change(change, Outcome::Done);
                 self.trace(out, id, call, identity)
             }
-            Operation::Reload => self.order(id, Order::Reload, change.clone()),
+            Operation::Reload => {
+                let order = match call.parameter("dry_run") {
+                    None => Order::Reload,
+                    Some("yes") => {
+                        "dry run".clone_into(&mut change.target);
+                        Order::DryRun
+                    }
+                    Some(_) => {
+                        let detail = "dry_run is \"yes\", or not there";
+                        return Err(Trouble::new(Kind::InvalidParameter, detail));
+                    }
+                };
+                self.order(id, order, change.clone())
+            }
+            Operation::EndSessionsOf => {
+                let Some(user) = call.parameter("user").filter(|user| !user.is_empty()) else {
+                    let detail = "whose sessions? Give the parameter \"user\"";
+                    return Err(Trouble::new(Kind::InvalidParameter, detail));
+                };
+                change.target = format!("of {user}");
+                let query = Query::EndSessionsOf {
+                    user: user.into(),
+                    from: 0,
+                    ended: 0,
+                    append: None,
+                };
+                let purpose = Purpose::Change(change.clone(), Kind::NoSession);
+                self.ask_all(id, purpose, &Ask::Query(query))
+            }
             Operation::Drain => self.order(id, Order::Drain, change.clone()),
         }
     }

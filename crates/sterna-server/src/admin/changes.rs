@@ -11,7 +11,7 @@ use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention};
 use sterna_http::{ExchangeId, Request, Responses};
 use sterna_mqtt::{Property, PropertyBuf, topic};
 
-use super::answers::{elsewhere, missing, one};
+use super::answers::{elsewhere, missing, one, sum_of};
 use super::api::{Done, content};
 use super::desk::{Desk, Purpose};
 use super::floor::end_session_here;
@@ -87,13 +87,18 @@ impl Change {
         answers: Vec<Answer>,
     ) -> Result<Value, Trouble> {
         let away = elsewhere(&answers);
-        let Some(value) = one(answers) else {
+        let ended = sum_of(&answers, "sessions");
+        let Some(mut value) = one(answers) else {
             let trouble = away.unwrap_or_else(|| missing(kind));
             self.log(meters, outcome_of(&trouble));
             return Err(trouble.audited());
         };
         if let Some(name) = value["name"].as_str() {
             let _ = write!(self.target, " {name}");
+        }
+        if let Some(sessions) = value.get_mut("sessions") {
+            *sessions = ended.into();
+            let _ = write!(self.target, ", {ended} sessions");
         }
         if let Some(messages) = value["messages"].as_u64() {
             let _ = write!(self.target, ", {messages} messages");

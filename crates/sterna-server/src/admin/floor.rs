@@ -27,6 +27,9 @@ pub(crate) struct Floor<'a, 'b> {
     pub(crate) listeners: &'a [String],
 }
 
+/// Places of sessions that are looked at before other work goes on.
+const SLOTS_AT_ONCE: usize = 1_024;
+
 /// The name of a connection in the API: shard, place, and use of the place.
 pub(super) fn client_name(shard: usize, id: ConnectionId) -> String {
     format!("{shard}.{}.{}", id.slot, id.generation)
@@ -124,6 +127,34 @@ impl Floor<'_, '_> {
                 } else {
                     Found::Nothing
                 }
+            }
+            Query::EndSessionsOf {
+                user,
+                from,
+                mut ended,
+                append,
+            } => {
+                let mut next = None;
+                let mut append = append;
+                if append.is_none() {
+                    let (more, go_on) =
+                        (self.cx.broker).end_sessions_of(now_ms, &user, from, SLOTS_AT_ONCE);
+                    ended += more;
+                    next = go_on;
+                    append = next.is_none().then(|| self.cx.broker.token());
+                }
+                let is_kept = append
+                    .is_some_and(|token| Promise::again(self.cx).at(token).is_kept_now(self.cx));
+                if !is_kept {
+                    let from = next.unwrap_or(from);
+                    return Err(Query::EndSessionsOf {
+                        user,
+                        from,
+                        ended,
+                        append,
+                    });
+                }
+                Found::One(json!({ "sessions": ended }))
             }
             Query::Sessions { window } => {
                 let broker = &*self.cx.broker;

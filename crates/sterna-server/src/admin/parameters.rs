@@ -103,6 +103,16 @@ pub(super) const MESSAGE_EARLY_DATA: Parameter = Parameter {
     about: "`true` for a message in early data, or `false`; unknown without it",
     is_number: false,
 };
+pub(super) const DRY_RUN: Parameter = Parameter {
+    name: "dry_run",
+    about: "`yes`: nothing is put in force; the answer says what would be",
+    is_number: false,
+};
+pub(super) const OWNER: Parameter = Parameter {
+    name: "user",
+    about: "The user whose sessions these are; required",
+    is_number: false,
+};
 pub(super) const FILTER: Parameter = Parameter {
     name: "filter",
     about: "Only topics that match this filter; `#` without it",

@@ -6,9 +6,10 @@ use std::borrow::Cow;
 use sterna_mapping::percent;
 
 use super::parameters::{
-    ACTION, AFTER, CHANGES, CLIENT, EVENTS, EXACT_FILTER, FILTER, LIMIT, MESSAGE_EARLY_DATA,
-    MESSAGE_QOS, MESSAGE_RETAIN, NAME, PAYLOADS, Parameter, READ_TOPIC, SORT, SUBJECT_ADDRESS,
-    SUBJECT_CLIENT, SUBJECT_GROUPS, SUBJECT_TOPIC, SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER,
+    ACTION, AFTER, CHANGES, CLIENT, DRY_RUN, EVENTS, EXACT_FILTER, FILTER, LIMIT,
+    MESSAGE_EARLY_DATA, MESSAGE_QOS, MESSAGE_RETAIN, NAME, OWNER, PAYLOADS, Parameter, READ_TOPIC,
+    SORT, SUBJECT_ADDRESS, SUBJECT_CLIENT, SUBJECT_GROUPS, SUBJECT_TOPIC, SUBJECT_TRANSPORT,
+    SUBJECT_USER, TOPIC, USER,
 };
 use super::role::Role;
 use crate::http::{ProblemKind as Kind, Trouble};
@@ -28,6 +29,7 @@ pub(super) enum Operation {
     Sessions,
     Session,
     EndSession,
+    EndSessionsOf,
     Subscriptions,
     AllSubscriptions,
     Topic,
@@ -168,6 +170,18 @@ pub(super) const ROUTES: &[Route] = &[
             "sessions",
             "SessionPage",
             "Sessions, also of clients that are away. A page may be short, or empty, before the last",
+        )
+    },
+    Route {
+        method: "DELETE",
+        role: Some(Role::Operator),
+        parameters: &[OWNER],
+        ..read(
+            "/sessions",
+            Operation::EndSessionsOf,
+            "endSessionsOf",
+            "Ended",
+            "Ends all sessions of a user on this node, with their subscriptions, queues and wills, and disconnects their clients. No will is published",
         )
     },
     Route {
@@ -461,6 +475,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         role: Some(Role::Admin),
+        parameters: &[DRY_RUN],
         problems: &[Kind::ReloadRefused],
         ..read(
             "/reload",

@@ -16,15 +16,6 @@ use super::{Door, code, log_end};
 use crate::context::Context;
 use crate::door::Held;
 use crate::inspect;
-use crate::session::SessionState;
-
-/// The subscription that a link was attached with.
-fn filter_of(cx: &Context<'_>, session: SessionKey) -> Option<Box<str>> {
-    match cx.broker.protocol(session)? {
-        SessionState::Amqp(terminus) => Some(terminus.as_ref()?.filter.clone()),
-        SessionState::Mqtt(_) | SessionState::Http(_) => None,
-    }
-}
 
 impl Door {
     /// A link is gone, by whichever end.
@@ -262,7 +253,7 @@ impl Door {
         }
     }
 
-    /// The subscription of a receiving link has ended, for everybody or because the rules allow it no more.
+    /// The subscription of a receiving link has ended for everybody.
     pub(crate) fn unsubscribed(
         &mut self,
         cx: &mut Context<'_>,
@@ -281,16 +272,35 @@ impl Door {
                 // It is detached, to come back, and subscribes again then. Another link may have its handle.
                 return;
             }
-            let filter = filter_of(cx, session);
-            let is_allowed = filter.is_none_or(|filter| cx.broker.allows(session, &filter));
-            let error = if is_allowed {
-                Error::new(Condition::RESOURCE_DELETED, "the topic was deleted")
-            } else {
-                let detail = "the rules do not allow to subscribe there any more";
-                Error::new(Condition::UNAUTHORIZED_ACCESS, detail)
-            };
+            let error = Error::new(Condition::RESOURCE_DELETED, "the topic was deleted");
             // One that is being attached is not there yet.
             let _ = client.engine.detach(link, true, Some(error), &mut door.out);
+            door.handle_rest(cx, client);
+        });
+    }
+
+    /// The subscription of a receiving link has lost its right. The link ends; a source that outlives its connection is
+    /// only detached, and gets messages again when the right is back.
+    pub(crate) fn lost_right(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let Some((connection, link)) = self.place_of(consumer) else {
+            return;
+        };
+        self.with_client(cx, connection, |door, cx, client| {
+            let source = client.sources.get(&link);
+            let Some(source) = source.filter(|source| source.session == session) else {
+                // It is detached, and another link may have its handle.
+                return;
+            };
+            let closed = !source.expiry.outlives_connection();
+            let detail = "the rules do not allow to subscribe there any more";
+            let error = Error::new(Condition::UNAUTHORIZED_ACCESS, detail);
+            // One that is being attached is not there yet.
+            let _ = (client.engine).detach(link, closed, Some(error), &mut door.out);
             door.handle_rest(cx, client);
         });
     }

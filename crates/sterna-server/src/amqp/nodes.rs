@@ -546,7 +546,8 @@ impl Door {
                 client.suspended = others;
                 let of_it: Vec<(_, Box<super::client::SourceLink>)> = of_it;
                 for (_, source) in of_it {
-                    door.end_source(cx, &source, 0);
+                    let cause = EndCause::Evicted(EvictReason::Administrative);
+                    door.end_source(cx, &source, 0, cause);
                 }
             }
         });

@@ -25,6 +25,10 @@ settings! {
         reload admin_groups: Vec<String>;
         /// Users whose [rates](configuring.md#limits-of-users) are remembered while they are away.
         reload maximum_remembered_users: u32 = 100_000;
+        /// Effect on a connected client when the rules take the right of a subscription. `nothing`: the subscription
+        /// gets nothing until the right is back. `disconnect`: its connection ends (MQTT 5.0: DISCONNECT 0x87; AMQP: its
+        /// link, with `amqp:unauthorized-access`; HTTP: its response), and the subscription waits for the right, too.
+        reload on_lost_right: OnLostRight = OnLostRight::Nothing;
         /// Groups of users, by which rules name them.
         section groups as "group": Vec<Group>;
         /// The rules, in order.
@@ -32,6 +36,17 @@ settings! {
         /// Limits of users; the first one that names the user holds.
         section limits as "limit": Vec<Limit>;
     }
+}
+
+/// Effect on a connected client when the rules take the right of one of its subscriptions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLostRight {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Its connection ends; in AMQP its link, and in HTTP its response.
+    Disconnect,
 }
 
 settings! {

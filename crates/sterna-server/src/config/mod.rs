@@ -47,7 +47,9 @@ pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{QUEUE_LEVEL, is_queue_name, is_topic_name};
 pub use authentication::Authentication;
 pub(crate) use authorization::ANONYMOUS;
-pub use authorization::{ActionName, Authorization, Effect, Group, Rule, TransportName};
+pub use authorization::{
+    ActionName, Authorization, Effect, Group, OnLostRight, Rule, TransportName,
+};
 pub use bans::Bans;
 pub use broker::Broker;
 pub use cluster::{Cluster, RegionFull, RemoteRegion};

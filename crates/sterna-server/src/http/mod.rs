@@ -418,6 +418,18 @@ impl Door {
         });
     }
 
+    /// A subscription has lost the right to a filter.
+    pub(crate) fn lost_right(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        self.on_consumer(cx, consumer, |api, cx, peer, out| {
+            api.lost_right(cx, peer, out, consumer, session);
+        });
+    }
+
     /// A letter from another shard's API.
     pub(crate) fn mail(&mut self, cx: &mut Context<'_>, letter: HttpLetter) {
         let reply = self.service.api.mail(cx, letter);

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use sterna_net::ConnectionId;
 
+use crate::control::Obeyed;
 use crate::metrics::Figures;
 use crate::watch::{Events, Subject};
 
@@ -52,9 +53,8 @@ pub(crate) enum Answer {
     Found(Found),
     /// The state of the cluster.
     Report(Box<sterna_cluster::Report>),
-    /// The outcome of an order to the process: settings of the configuration that stay unchanged, or the reason
-    /// of a refusal.
-    Obeyed(Result<Vec<String>, String>),
+    /// The outcome of an order to the process.
+    Obeyed(Obeyed),
 }
 
 /// The things that a shard has found, as the API writes them.
@@ -113,6 +113,14 @@ pub(crate) enum Query {
     /// To end a session. `append` is the one that keeps it, once it has ended; 0 for none.
     EndSession {
         client_id: Box<str>,
+        append: Option<u64>,
+    },
+    /// To end the sessions of a user, from a place on, where so many have ended.
+    EndSessionsOf {
+        user: Box<str>,
+        from: usize,
+        ended: usize,
+        /// The append that keeps it, once it is done.
         append: Option<u64>,
     },
     /// To remove a queue whose session is here. `append` is the one that keeps that, once it is done; 0 for none.

@@ -14,6 +14,7 @@ use sterna_net::{ConnectionId, Courier};
 use crate::identity::{Identity, Refusal};
 use crate::policy::Policy;
 use crate::session::SessionState;
+use crate::weighing::Weighing;
 pub use admin::AdminLetter;
 pub use amqp::AmqpLetter;
 pub use http::HttpLetter;
@@ -48,6 +49,8 @@ pub enum Mail {
     Restored,
     /// Bans have changed.
     Bans,
+    /// Say what a policy would take, that is not in force.
+    Weigh(Box<Weighing>),
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Say that the broker is not ready for new clients: it will stop.

@@ -11,6 +11,7 @@ mod figures;
 mod histogram;
 mod meters;
 mod page;
+mod rights;
 mod scrape;
 mod survey;
 mod trust;

@@ -361,6 +361,7 @@ impl Scrape {
             "Sessions that ended because their expiry interval had passed",
             sys.clients_expired,
         );
+        self.write_rights(page);
         self.write_limits(page);
     }
 
@@ -468,7 +469,7 @@ impl Scrape {
         );
     }
 
-    fn broker(&self, number: fn(&sterna_broker::Counters) -> u64) -> u64 {
+    pub(super) fn broker(&self, number: fn(&sterna_broker::Counters) -> u64) -> u64 {
         self.figures
             .iter()
             .map(|figures| number(&figures.broker))
@@ -725,11 +726,6 @@ impl Scrape {
                 "sterna_sessions_fallen_behind",
                 "Times that a session fell behind its publishers, and reads the log since",
                 self.broker(|broker| broker.fallen_behind),
-            ),
-            (
-                "sterna_store_readers_let_go",
-                "Clients that were disconnected because their session held most of a nearly full store",
-                self.broker(|broker| broker.let_go),
             ),
         ] {
             page.counter(name, help, number);

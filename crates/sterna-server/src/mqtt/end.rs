@@ -170,6 +170,21 @@ impl Door {
         });
     }
 
+    /// A subscription of a client has lost its right.
+    pub(crate) fn lost_right(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        _session: SessionKey,
+    ) {
+        self.with_client(cx, connection(consumer), |door, cx, client| {
+            if !matches!(client.state, State::Ended) {
+                let detail = "the rules do not allow a subscription any more";
+                door.send_away(cx, client, ReasonCode::NotAuthorized, detail);
+            }
+        });
+    }
+
     /// Tells a client goodbye.
     pub(super) fn say_goodbye(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let server_reference = cx.policy.mqtt.server_reference.as_deref();

@@ -18,7 +18,7 @@ use crate::amqp;
 use crate::audit::Login;
 use crate::bans::Bans;
 use crate::cluster::Member;
-use crate::config::Protocol;
+use crate::config::{OnLostRight, Protocol};
 use crate::context::Context;
 use crate::holding::Holding;
 use crate::http;
@@ -292,6 +292,11 @@ impl Shard {
                 } => of_consumer!(doors, consumer, session_opened(session, present)),
                 Event::Unsubscribed { consumer, session } => {
                     of_consumer!(doors, consumer, unsubscribed(session));
+                }
+                Event::LostRight { consumer, session } => {
+                    if doors.cx.policy.on_lost_right == OnLostRight::Disconnect {
+                        of_consumer!(doors, consumer, lost_right(session));
+                    }
                 }
                 Event::Drained { consumer, session } => {
                     doors.amqp.drained(&mut doors.cx, consumer, session);
@@ -584,7 +589,13 @@ impl Handler for Shard {
                 Mail::Memory => self.memory_changed(net),
                 Mail::Restored => {
                     self.broker.all_restored(now_ms);
-                    self.broker.end_unadmitted(now_ms);
+                    self.broker.judge_restored(now_ms);
+                }
+                Mail::Weigh(weighing) => {
+                    if let Some(rest) = weighing.go_on(&self.broker, &self.bans) {
+                        self.outbox.post(self.number, Mail::Weigh(rest));
+                        self.outbox.flush();
+                    }
                 }
                 Mail::Policy(policy) => {
                     let grants_like = policy.grants_like(&self.policy);
@@ -707,6 +718,7 @@ impl Handler for Shard {
             self.shortage.next_ms,
             self.bans_round.deadline_ms(),
             self.holding.deadline_ms(),
+            self.has_more_to_end().then_some(0),
             // More in the next turn.
             self.shortage.is_relieving.then_some(0),
             self.stopping.deadline_ms(),

@@ -5,7 +5,7 @@ use sterna_net::Network;
 
 use super::Shard;
 use crate::admin;
-use crate::mail::admin::{Answer, Ask, Body};
+use crate::mail::admin::{Answer, Ask, Body, Query};
 use crate::mail::{AdminLetter, Mail};
 use crate::metrics::Figures;
 use crate::sys::Counts;
@@ -72,6 +72,12 @@ impl Shard {
             answer,
         });
         self.outbox.post(from, Mail::Admin(Box::new(letter)));
+    }
+
+    /// Whether it is ending sessions of a user, and goes on in the next turn.
+    pub(super) fn has_more_to_end(&self) -> bool {
+        let is_ending = |query: &Query| matches!(query, Query::EndSessionsOf { append: None, .. });
+        self.unanswered.iter().any(|(.., query)| is_ending(query))
     }
 
     /// Answers the queries that wait for the store.

@@ -308,3 +308,53 @@ fn a_configuration_that_is_cut_off_opens_nothing() {
     assert_eq!(server.reload(&config), Ok(Vec::new()));
     server.shutdown();
 }
+
+/// A rule that is wrong for a moment is said before and after, and takes nothing for good.
+#[test]
+fn a_reload_says_which_rights_it_takes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut config = Config {
+        listeners: vec![Listener::at("mqtt://127.0.0.1:0")],
+        data_directory: Some(folder.path().join("state")),
+        ..Config::default()
+    };
+    let server = Server::start(&config).expect("a broker");
+    let (_, port) = server.listeners()[0].rsplit_once(':').expect("a port");
+    let port: u16 = port.parse().expect("a number");
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connects");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("a socket");
+    let mut exchange = |sent: &[u8], answer: u8| {
+        stream.write_all(sent).expect("sends");
+        let mut head = [0; 2];
+        stream.read_exact(&mut head).expect("an answer");
+        assert_eq!(head[0], answer);
+        let mut rest = vec![0; usize::from(head[1])];
+        stream.read_exact(&mut rest).expect("its rest");
+        rest
+    };
+    exchange(ANONYMOUS, 0x20);
+    // To s/1 and s/2, at QoS 0.
+    exchange(b"\x82\x0f\x00\x01\x00\x00\x03s/1\x00\x00\x03s/2\x00", 0x90);
+    let publish = b"\x30\x07\x00\x03s/1\x00x";
+    assert_eq!(exchange(publish, 0x30), b"\x00\x03s/1\x00x");
+    config.authorization.rules = vec![Rule {
+        effect: Effect::Deny,
+        actions: vec![ActionName::Subscribe],
+        topics: vec!["s/#".to_owned()],
+        ..Rule::default()
+    }];
+    let lost = |reloaded: Result<sterna_server::control::Reloaded, String>| {
+        let lost = reloaded.expect("sound").lost;
+        (lost.subscriptions, lost.sessions)
+    };
+    assert_eq!(lost(server.reload_with(&config, true)), (2, 1));
+    assert_eq!(exchange(publish, 0x30), b"\x00\x03s/1\x00x", "a dry run");
+    assert_eq!(lost(server.reload_with(&config, false)), (2, 1));
+    assert_eq!(lost(server.reload_with(&config, true)), (0, 0), "once");
+    config.authorization.rules[0].topics = vec!["else".to_owned()];
+    assert_eq!(lost(server.reload_with(&config, false)), (0, 0));
+    assert_eq!(exchange(publish, 0x30), b"\x00\x03s/1\x00x", "it is back");
+    server.shutdown();
+}

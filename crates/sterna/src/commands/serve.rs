@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use sterna_server::audit::TARGET as AUDIT;
 use sterna_server::config::{self, Config, Listener, LogFormat};
-use sterna_server::control::{Order, OrderLetter};
+use sterna_server::control::{Obeyed, Order, OrderLetter, Reloaded};
 use sterna_server::{Failure, Server};
 use tracing::{error, info};
 
@@ -162,13 +162,20 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 break;
             }
             Wake::Order(letter) if letter.order == Order::Drain => {
-                letter.answer(Ok(Vec::new()));
+                letter.answer(Ok(Reloaded::default()));
                 break;
             }
             Wake::Order(letter) => Some(letter),
         };
+        let is_dry_run = (letter.as_ref()).is_some_and(|letter| letter.order == Order::DryRun);
+        if is_dry_run {
+            if let Some(letter) = letter {
+                letter.answer(reload(args, &server, was_empty, true));
+            }
+            continue;
+        }
         service_manager::tell(&State::Reloading);
-        let reloaded = reload(args, &server, was_empty);
+        let reloaded = reload(args, &server, was_empty, false);
         service_manager::tell(&State::Ready {
             listeners: server.listeners().len(),
         });
@@ -252,8 +259,8 @@ fn in_one_line(fault: &str) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// Reads configuration and certificates again. Returns the settings that changed and need a restart.
-fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<String>, String> {
+/// Reads configuration and certificates again. A dry run puts nothing in force. Returns the effects.
+fn reload(args: &Args, server: &Server, was_empty: bool, is_dry_run: bool) -> Obeyed {
     let read = match &args.source.config {
         // An editor or a full disk leaves it behind, without intent.
         Some(path) if !was_empty && is_empty(path) => Err(format!(
@@ -263,8 +270,11 @@ fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<String>, 
         // For the log, and an answer of the admin API.
         _ => (args.configuration()).map_err(|error| in_one_line(&error.to_string())),
     };
-    let reloaded = read.and_then(|configuration| server.reload(&configuration));
-    match &reloaded {
+    let reloaded = read.and_then(|configuration| server.reload_with(&configuration, is_dry_run));
+    if is_dry_run {
+        return reloaded;
+    }
+    match reloaded.as_ref().map(|reloaded| &reloaded.unchanged) {
         Ok(kept) if kept.is_empty() => {
             info!(target: AUDIT, "configuration and certificates reloaded");
         }

@@ -135,6 +135,7 @@ impl Model {
             let (Event::Evicted { consumer, .. }
             | Event::Opened { consumer, .. }
             | Event::Drained { consumer, .. }
+            | Event::LostRight { consumer, .. }
             | Event::Unsubscribed { consumer, .. }) = event;
             self.trace(self.consumers[&consumer], &event);
             match event {
@@ -162,6 +163,7 @@ impl Model {
                 } => {
                     self.opened(self.consumers[&consumer], consumer, key, present);
                 }
+                Event::LostRight { .. } => panic!("no rules forbid anything"),
                 Event::Unsubscribed { consumer, .. } => {
                     let session = &self.sessions[self.consumers[&consumer]];
                     assert!(

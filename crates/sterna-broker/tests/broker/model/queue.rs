@@ -172,6 +172,7 @@ impl Storm {
             let (Event::Evicted { consumer, .. }
             | Event::Opened { consumer, .. }
             | Event::Drained { consumer, .. }
+            | Event::LostRight { consumer, .. }
             | Event::Unsubscribed { consumer, .. }) = event;
             let at = self
                 .consumers
@@ -180,7 +181,9 @@ impl Storm {
                 .expect("only who is there is told");
             match event {
                 Event::Evicted { .. } => self.gone(at),
-                Event::Unsubscribed { .. } => panic!("a kept queue stays"),
+                Event::Unsubscribed { .. } | Event::LostRight { .. } => {
+                    panic!("a kept queue stays")
+                }
                 Event::Opened { .. } => self.opened(consumer),
                 Event::Drained { .. } => {
                     let pending = self.cluster.pending(self.consumers[at].client);

@@ -300,6 +300,27 @@ impl Api {
     }
 }
 
+impl Api {
+    /// A subscription has lost the right to a filter: its response ends.
+    pub(crate) fn lost_right(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let is_it = |subscription: &Subscription| {
+            subscription.consumer == consumer
+                && subscription.session == session
+                && matches!(subscription.state, State::Live)
+        };
+        if let Some(at) = peer.subscriptions.iter().position(is_it) {
+            self.end_response(cx, peer, out, at);
+        }
+    }
+}
+
 /// Ends the response of a subscription in order.
 fn finish(out: &mut dyn Responses, subscription: &Subscription) {
     match subscription.outlet {

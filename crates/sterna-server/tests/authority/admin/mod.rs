@@ -5,6 +5,7 @@ mod bans;
 mod dashboard;
 mod lists;
 mod logins;
+mod owners;
 mod queues;
 mod reasons;
 mod roles;

@@ -4,4 +4,4 @@ mod bridge;
 mod conditions;
 mod overlap;
 mod reload;
-mod users;
+pub(crate) mod users;

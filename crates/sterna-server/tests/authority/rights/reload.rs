@@ -4,7 +4,7 @@ use sterna_amqp::messaging::{Source, TerminusExpiryPolicy};
 use sterna_mqtt::packet::{Connect, SubscribeOptions, Will};
 use sterna_mqtt::{Packet, PublishProperties, QoS, Version};
 use sterna_server::Policy;
-use sterna_server::config::{ActionName, Config, Effect, Rule};
+use sterna_server::config::{ActionName, Config, Effect, OnLostRight, Rule};
 
 use crate::amqp_client::{Client as AmqpClient, Start};
 use crate::fixture::{Broker, Peer, block, plain};
@@ -31,22 +31,65 @@ fn lasting(broker: &mut Broker, shard: usize, client_id: &str) -> (Peer, Vec<Str
     (peer, told)
 }
 
-#[test]
-fn a_subscription_that_is_allowed_no_more_ends_in_every_protocol() {
-    let mut broker = Broker::with(&Config::default(), 2);
-    let publisher = broker.client(V5, "p");
+/// A client of each protocol that reads `secret/a`; that of MQTT reads `open`, too.
+fn readers(broker: &mut Broker) -> (Peer, AmqpClient, HttpClient, u64) {
     let mqtt = broker.client(V5, "m");
     broker.subscribe(mqtt, V5, "secret/a", QoS::AtMostOnce);
     broker.subscribe(mqtt, V5, "open", QoS::AtMostOnce);
-    let mut amqp = AmqpClient::start(&mut broker, Start::new("c").on(1));
-    let session = amqp.begin(&mut broker);
-    amqp.receiver(&mut broker, session, "r", Source::new("secret/a"), 9);
-    let mut http = HttpClient::connect(&mut broker);
-    let stream = http.request(&mut broker, "GET", "/v1/topics/secret/a", &[], b"");
+    let mut amqp = AmqpClient::start(broker, Start::new("c").on(1));
+    let session = amqp.begin(broker);
+    amqp.receiver(broker, session, "r", Source::new("secret/a"), 9);
+    let mut http = HttpClient::connect(broker);
+    let stream = http.request(broker, "GET", "/v1/topics/secret/a", &[], b"");
+    (mqtt, amqp, http, stream)
+}
+
+#[test]
+fn a_subscription_rests_while_it_is_not_allowed_in_every_protocol() {
+    let mut broker = Broker::with(&Config::default(), 2);
+    let publisher = broker.client(V5, "p");
+    let (mqtt, mut amqp, mut http, stream) = readers(&mut broker);
     apply(&mut broker, &secretive(&[]));
-    say(&mut broker, publisher, "secret/a", "1");
+    say(&mut broker, publisher, "secret/a", "while denied");
     say(&mut broker, publisher, "open", "2");
     assert_eq!(broker.told(mqtt, V5), ["PUBLISH0 open=2"]);
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.condition(), None);
+    http.turn(&mut broker);
+    assert!(!http.response(stream).is_complete, "it is told nothing");
+    assert!(http.response(stream).content.is_empty());
+    apply(&mut broker, &Config::default());
+    say(&mut broker, publisher, "secret/a", "3");
+    assert_eq!(broker.told(mqtt, V5), ["PUBLISH0 secret/a=3"]);
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.texts(), ["3"]);
+    http.turn(&mut broker);
+    let content = String::from_utf8_lossy(&http.response(stream).content).into_owned();
+    assert!(
+        content.contains('3') && !content.contains("while denied"),
+        "{content}"
+    );
+}
+
+#[test]
+fn who_asks_for_it_is_disconnected_in_every_protocol() {
+    let mut broker = Broker::with(&Config::default(), 2);
+    let publisher = broker.client(V5, "p");
+    let (mqtt, mut amqp, mut http, stream) = readers(&mut broker);
+    let old = broker.client(Version::V311, "old");
+    broker.subscribe(old, Version::V311, "secret/a", QoS::AtMostOnce);
+    let (lasting_one, _) = lasting(&mut broker, 0, "lasting");
+    broker.subscribe(lasting_one, V5, "secret/a", QoS::AtLeastOnce);
+    let mut denied = secretive(&[]);
+    denied.authorization.on_lost_right = OnLostRight::Disconnect;
+    apply(&mut broker, &denied);
+    for peer in [mqtt, lasting_one] {
+        assert_eq!(broker.told(peer, V5), ["DISCONNECT Not authorized"]);
+    }
+    for peer in [mqtt, lasting_one, old] {
+        assert!(broker.is_closed(peer));
+    }
+    assert!(!broker.is_closed(publisher), "it has lost nothing");
     amqp.turn(&mut broker);
     assert_eq!(
         amqp.condition().as_deref(),
@@ -54,16 +97,15 @@ fn a_subscription_that_is_allowed_no_more_ends_in_every_protocol() {
     );
     http.turn(&mut broker);
     assert!(http.response(stream).is_complete);
-    assert!(http.response(stream).content.is_empty());
-    for shard in 0..2 {
-        let (sessions, _) = broker.sessions(shard);
-        let count: usize = sessions.iter().map(|session| session.subscriptions).sum();
-        assert_eq!(
-            count,
-            usize::from(shard == mqtt.shard),
-            "only `open` is left"
-        );
-    }
+    let (lasting_one, told) = lasting(&mut broker, 0, "lasting");
+    assert_eq!(told, ["CONNACK Success present"]);
+    apply(&mut broker, &Config::default());
+    broker.publish(publisher, V5, "secret/a", "again", QoS::AtLeastOnce);
+    assert_eq!(
+        broker.told(lasting_one, V5),
+        ["PUBLISH1 secret/a=again"],
+        "its subscription has waited"
+    );
 }
 
 #[test]
@@ -122,7 +164,7 @@ fn what_a_member_has_and_may_not_send_goes_to_another() {
 }
 
 #[test]
-fn a_durable_source_that_is_away_comes_back_to_nothing() {
+fn a_durable_source_that_is_away_gets_all_but_what_was_published_while_it_was_denied() {
     let mut broker = Broker::with(&Config::default(), 1);
     let publisher = broker.client(V5, "p");
     let source = || Source {
@@ -147,10 +189,9 @@ fn a_durable_source_that_is_away_comes_back_to_nothing() {
     apply(&mut broker, &secretive(&["c"]));
     amqp.receiver(&mut broker, session, "r", source(), 9);
     assert_eq!(amqp.condition(), None);
-    assert!(
-        amqp.texts().is_empty(),
-        "what was taken away does not come back"
-    );
+    broker.publish(publisher, V5, "secret/a", "3", QoS::AtLeastOnce);
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.texts(), ["1", "3"]);
 }
 
 /// The handle of a detached link is free for the next one.
@@ -210,22 +251,14 @@ fn a_queue_is_read_by_the_right_to_the_queue() {
     assert_eq!(amqp.texts(), ["1"]);
     apply(&mut broker, &allowed(&["plant/1/alarm"]));
     amqp.turn(&mut broker);
-    assert_eq!(
-        amqp.condition().as_deref(),
-        Some("amqp:unauthorized-access")
-    );
-    // The queue stays, with what its consumer had not settled.
+    assert_eq!(amqp.condition(), None, "it is told nothing");
+    // The queue goes on.
     say(&mut broker, publisher, "plant/1/alarm", "2");
+    amqp.turn(&mut broker);
+    assert!(amqp.texts().is_empty());
     apply(&mut broker, &allowed(&["queue/alarms", "plant/1/alarm"]));
-    amqp.received.clear();
-    amqp.receiver(
-        &mut broker,
-        session,
-        "again",
-        Source::new("queue/alarms"),
-        5,
-    );
-    assert_eq!(amqp.texts(), ["1", "2"]);
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.texts(), ["2"]);
 }
 
 /// A queue's messages are the queue's, whichever name reads them.

@@ -87,7 +87,12 @@ enum Action {
         id: String,
     },
     /// Read the configuration and the files that it names again
-    Reload,
+    Reload {
+        /// Put nothing in force, and say what would be: settings that need a restart, and subscriptions that would
+        /// lose their right
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// End the broker in order, as SIGTERM does
     Drain,
     /// The store on disk
@@ -140,6 +145,12 @@ enum Sessions {
     Subscriptions(SessionName),
     /// End it with its subscriptions and queue, and disconnect its client
     End(SessionName),
+    /// End all sessions of a user on this node, with their wills, and disconnect their clients
+    Remove {
+        /// The user, who may be missing from the files
+        #[arg(long, value_name = "NAME")]
+        user: String,
+    },
 }
 
 #[derive(ClapArgs, Debug)]
@@ -426,9 +437,14 @@ async fn act(args: &Args) -> Result<(), Failure> {
             let answer = admin.call(Method::Delete, &path, None).await?;
             Shown::done(answer, format_args!("ban {id} is lifted"))
         }
-        Action::Reload => {
-            let answer = admin.call(Method::Post, "/reload", None).await?;
-            let text = reloaded(&answer);
+        Action::Reload { dry_run } => {
+            let path = if *dry_run {
+                "/reload?dry_run=yes"
+            } else {
+                "/reload"
+            };
+            let answer = admin.call(Method::Post, path, None).await?;
+            let text = reloaded(&answer, *dry_run);
             Shown::Told(answer, text)
         }
         Action::Drain => {
@@ -489,14 +505,34 @@ impl Shown {
 }
 
 /// The answer to a reload in words.
-fn reloaded(answer: &Value) -> String {
+fn reloaded(answer: &Value, is_dry_run: bool) -> String {
+    let number = |name: &str| answer[name].as_u64().unwrap_or(0);
+    let many = |number: u64, what: &str| {
+        let end = if number == 1 { "" } else { "s" };
+        format!("{number} {what}{end}")
+    };
+    let (subscriptions, sessions) = (number("lost_subscriptions"), number("lost_sessions"));
+    let (is, lost) = if is_dry_run {
+        ("can be put", "would lose")
+    } else {
+        ("is", "lost")
+    };
+    let lost = if subscriptions == 0 {
+        String::new()
+    } else {
+        let (subscriptions, sessions) = (
+            many(subscriptions, "subscription"),
+            many(sessions, "session"),
+        );
+        format!("{subscriptions} of {sessions} {lost} their right\n")
+    };
     let settings = answer["unchanged"].as_array().into_iter().flatten();
     let settings: Vec<String> = settings.map(|it| table::cell(Some(it))).collect();
     if settings.is_empty() {
-        return "the configuration is in force\n".to_owned();
+        return format!("the configuration {is} in force\n{lost}");
     }
     let settings = settings.join(", ");
-    format!("the configuration is in force, but changes of {settings} need a restart\n")
+    format!("the configuration {is} in force, but changes of {settings} need a restart\n{lost}")
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -612,6 +648,14 @@ async fn about_session(admin: &Admin, action: &Sessions, most: usize) -> Result<
             let answer = admin.call(Method::Delete, &of(session), None).await?;
             let words = format_args!("the session {} has ended", session.session);
             Ok(Shown::done(answer, words))
+        }
+        Sessions::Remove { user } => {
+            let path = format!("/sessions?user={}", segment(user));
+            let answer = admin.call(Method::Delete, &path, None).await?;
+            let ended = answer["sessions"].as_u64().unwrap_or(0);
+            let user = table::harmless(user);
+            let text = format!("{ended} sessions of {user} have ended\n");
+            Ok(Shown::Told(answer, text))
         }
     }
 }

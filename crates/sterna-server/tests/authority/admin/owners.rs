@@ -1,0 +1,61 @@
+//! The sessions of a user, ended at once.
+
+use sterna_mqtt::packet::{Connect, Will};
+use sterna_mqtt::{Property, PublishProperties, QoS};
+use sterna_server::Policy;
+
+use crate::admin::world::{V5, World};
+use crate::fixture::{block, plain};
+use crate::page::config;
+use crate::rights::users::{enter, users};
+
+#[test]
+fn all_sessions_of_a_user_end_with_their_wills() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let with = |names: &[&str]| {
+        let mut config = config();
+        let own = users(&directory, names);
+        config.authentication.password_file = own.authentication.password_file;
+        config.authentication.anonymous = Some(true);
+        config
+    };
+    let mut world = World::with(&with(&["ann", "bob"]), 2);
+    let broker = &mut world.broker;
+    let (watcher, _) = enter(broker, &plain(V5, "w"), "bob");
+    broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
+    let properties = block(&[Property::SessionExpiryInterval(600)]);
+    let connect = |client_id| Connect {
+        will: Some(Will {
+            topic: "gone",
+            payload: b"x",
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: PublishProperties::EMPTY,
+        }),
+        properties: properties.properties(),
+        ..plain(V5, client_id)
+    };
+    for client_id in ["one", "two"] {
+        enter(broker, &connect(client_id), "ann");
+    }
+    broker.apply(Policy::load(&with(&["bob"])).expect("a policy"));
+    let nobody = world.call("DELETE", "/admin/v1/sessions", "");
+    assert_eq!(nobody.status, 400, "{nobody:?}");
+    let ended = world.call("DELETE", "/admin/v1/sessions?user=ann", "");
+    assert_eq!(ended.status, 200, "{ended:?}");
+    assert_eq!(ended.json["sessions"], 2);
+    let again = world.call("DELETE", "/admin/v1/sessions?user=ann", "");
+    assert_eq!(again.json["sessions"], 0);
+    for client_id in ["one", "two"] {
+        let path = format!("/admin/v1/sessions/{client_id}");
+        assert_eq!(world.get(&path).status, 404);
+    }
+    let broker = &mut world.broker;
+    broker.apply(Policy::load(&with(&["ann", "bob"])).expect("a policy"));
+    let told = broker.told(watcher, V5);
+    assert!(told.is_empty(), "no will is left: {told:?}");
+    let (peer, _) = enter(broker, &connect("three"), "ann");
+    let connected = world.call("DELETE", "/admin/v1/sessions?user=ann", "");
+    assert_eq!(connected.json["sessions"], 1);
+    assert!(world.broker.is_closed(peer), "its connection ends, too");
+}
