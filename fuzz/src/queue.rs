@@ -118,11 +118,14 @@ impl Queue {
         if let Some(consumer) = &mut self.consumers[at] {
             match step % 8 {
                 0 => {
-                    broker.close(now_ms, consumer.key, Close::LOST);
+                    // An end in order is no failed delivery.
+                    let is_lost = byte.is_multiple_of(2);
+                    let close = if is_lost { Close::LOST } else { Close::NORMAL };
+                    broker.close(now_ms, consumer.key, close);
                     for (_, name) in std::mem::take(&mut consumer.held) {
                         // Which of several of one name it was is not known.
                         let failures = self.open.get_mut(&name).and_then(|all| all.first_mut());
-                        *failures.expect("it is not accepted") += 1;
+                        *failures.expect("it is not accepted") += u16::from(is_lost);
                     }
                     self.consumers[at] = None;
                 }
@@ -226,17 +229,17 @@ impl Queue {
             1 => Outcome::Failed,
             2 => Outcome::Undeliverable,
             3 => Outcome::Rejected(0x80),
+            4 => Outcome::Declined,
             _ => Outcome::Accepted,
         };
         assert!(broker.settle(now_ms, consumer.key, tag, outcome));
         let all = self.open.get_mut(&name).expect("it is not accepted");
         match outcome {
             Outcome::Released => {}
-            Outcome::Failed | Outcome::Undeliverable => {
-                all[0] += 1;
-                if outcome == Outcome::Undeliverable {
-                    consumer.refused.insert(name);
-                }
+            Outcome::Failed => all[0] += 1,
+            Outcome::Undeliverable | Outcome::Declined => {
+                all[0] += u16::from(outcome == Outcome::Undeliverable);
+                consumer.refused.insert(name);
             }
             Outcome::Accepted | Outcome::Rejected(_) => {
                 // Of several of one name, what they have failed stays with those that are left.

@@ -60,6 +60,8 @@ struct World {
 pub fn play(bytes: &[u8]) {
     let limits = Limits {
         group_queued_messages: FULL,
+        counts_lost: true,
+        redelivery_pause_ms: 0,
         ..Limits::default()
     };
     let directory = Directory::new(SHARDS, limits, 7);
@@ -324,7 +326,9 @@ impl World {
                         assert_eq!((who, key, present), (consumer, session, None));
                         present = Some(there);
                     }
-                    Event::Drained { .. } | Event::Unsubscribed { .. } => {
+                    Event::Drained { .. }
+                    | Event::Unsubscribed { .. }
+                    | Event::LostRight { .. } => {
                         panic!("nobody asked")
                     }
                 }

@@ -17,7 +17,7 @@ use sterna_amqp::Condition;
 use sterna_amqp::messaging::LifetimePolicy;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::types::{Encoded, MapWriter, Multiple, Value};
-use sterna_broker::Share;
+use sterna_broker::{EndCause, EvictReason, Share};
 use sterna_net::ConnectionId;
 
 use super::Door;

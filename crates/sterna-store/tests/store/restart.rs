@@ -104,7 +104,8 @@ impl Node {
                         } => return (session, present),
                         Event::Evicted { .. }
                         | Event::Drained { .. }
-                        | Event::Unsubscribed { .. } => {}
+                        | Event::Unsubscribed { .. }
+                        | Event::LostRight { .. } => {}
                     }
                 }
             }
