@@ -85,7 +85,7 @@ impl<P: DoorState> Broker<P> {
             .as_ref()
             .is_some_and(|will| will.due_ms <= now_ms)
         {
-            self.publish_will(now_ms, slot);
+            self.publish_due_will(now_ms, slot);
         }
         if sweeps {
             self.queues.sweep_session(now_ms, slot);
