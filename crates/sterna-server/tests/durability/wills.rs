@@ -723,7 +723,7 @@ fn a_will_that_is_due_waits_until_the_store_has_room() {
                 assert_eq!(state(&mut broker), expected, "{case}");
                 let (_, told) = reader.enter(&mut broker, "reader");
                 assert_eq!(told.len(), 2 - usize::from(returns), "{case}: {told:?}");
-                let others = if returns { 1 } else { 0 };
+                let others = usize::from(returns);
                 let wills = store.memory.keys();
                 let wills = wills.iter().filter(|key| key.first() == Some(&b'w'));
                 assert_eq!(wills.count(), others, "{case}");
