@@ -527,10 +527,19 @@ impl<P: DoorState> Broker<P> {
 
     /// Sees to a session whose consumer is gone, where no other has come.
     pub(super) fn leave(&mut self, now_ms: u64, slot: u32) {
+        if self.queues.sessions[slot].expiry_s == 0 {
+            // [MQTT-4.1.0-2]
+            if self.outlives_as_will(now_ms, slot) {
+                return;
+            }
+            self.publish_due_will(now_ms, slot);
+            if !self.outlives_as_will(now_ms, slot) {
+                self.end_session(now_ms, slot, true);
+            }
+            return;
+        }
         let session = &mut self.queues.sessions[slot];
         match session.expiry_s {
-            // [MQTT-4.1.0-2]
-            0 => return self.end_session(now_ms, slot, true),
             // [MQTT-3.1.2-23]
             NEVER_EXPIRES_S => session.expires_at_ms = NEVER_MS,
             expiry_s => session.expires_at_ms = now_ms + u64::from(expiry_s) * 1000,

@@ -316,11 +316,11 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn will_is_due(&mut self, now_ms: u64, slot: u32) {
         let session = &mut self.queues.sessions[slot];
         let Some(will) = session.will.as_mut().filter(|_| session.expiry_s > 0) else {
-            return self.publish_will(now_ms, slot);
+            return self.publish_due_will(now_ms, slot);
         };
         will.due_ms = now_ms;
         if self.is_admitted(slot) {
-            return self.publish_will(now_ms, slot);
+            return self.publish_due_will(now_ms, slot);
         }
         self.store_will(slot, Wait::Lost(now_ms));
         if let Some(will) = &mut self.queues.sessions[slot].will {
@@ -333,7 +333,7 @@ impl<P: DoorState> Broker<P> {
         let session = &self.queues.sessions[slot];
         let waits = (session.will.as_ref()).is_some_and(|will| will.due_ms == NEVER_MS);
         if waits && session.is_away() && self.is_admitted(slot) {
-            self.publish_will(now_ms, slot);
+            self.publish_due_will(now_ms, slot);
             self.queues.set_session_timer(slot);
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Broker;
 use super::companions::Beside;
 use super::rights::GIVEN_MS;
-use crate::api::{DoorState, SessionKey, Will, WillFate};
+use crate::api::{DoorState, PublishRefusal, Routed, SessionKey, Will, WillFate};
 use crate::directory::{Admission, Claimed, Owner};
 use crate::losses::LossReason;
 use crate::message::Origin;
@@ -18,6 +18,9 @@ use crate::owned::{Ownership, encode_will};
 use crate::records::{self, Kind};
 use crate::session::{BrokerSession, NEVER_MS, State};
 use crate::will::{SessionWill, Wait, WillRecord};
+
+/// Time after which a will is tried again that a full store has refused, in milliseconds.
+const REFUSED_PAUSE_MS: u64 = 1_000;
 
 /// The will of a connection that begins, from a client with this origin.
 pub(super) fn new_will(will: Will, origin: Origin) -> SessionWill {
@@ -148,35 +151,76 @@ impl<P: DoorState> Broker<P> {
                 self.count_due_will(&will, body_bytes);
                 return self.note(Ownership::PublishWill { client_id, will });
             }
-            let expires_at_ms = will
-                .expiry_s
-                .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
-            self.queues.counters.wills_published += 1;
-            let message = will.message.republished(now_ms, expires_at_ms);
-            self.route(now_ms, message, true, &mut Beside::default());
+            self.route_will(now_ms, &will);
         }
+    }
+
+    fn route_will(&mut self, now_ms: u64, will: &SessionWill) -> Routed {
+        let expires_at_ms = will
+            .expiry_s
+            .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
+        let message = will.message.republished(now_ms, expires_at_ms);
+        let routed = self.route(now_ms, message, true, &mut Beside::default());
+        self.queues.counters.wills_published += u64::from(routed.refused.is_none());
+        routed
+    }
+
+    /// As [`publish_will`](Self::publish_will), of a session that may wait. While the store takes no messages, the will
+    /// waits as an orphaned one does.
+    pub(super) fn publish_due_will(&mut self, now_ms: u64, slot: u32) {
+        if self.is_in_cluster() || !self.may_publish_will(now_ms, slot) {
+            return self.publish_will(now_ms, slot);
+        }
+        let Some(mut will) = self.take_will(slot) else {
+            return;
+        };
+        let routed = self.route_will(now_ms, &will);
+        if routed.refused == Some(PublishRefusal::StoreFull)
+            && (self.directory).add_will(will.message.body_bytes(), Admission::Restored)
+        {
+            will.due_ms = now_ms + REFUSED_PAUSE_MS;
+            will.is_orphaned = true;
+            self.queues.sessions[slot].will = Some(will);
+            // It was kept before, or its session is: the record replaces one.
+            self.store_will(slot, Wait::Orphaned(now_ms + REFUSED_PAUSE_MS));
+        }
+    }
+
+    /// Lets a session go whose will waits for its client alone, but for the will. False where there is no such will.
+    pub(super) fn outlives_as_will(&mut self, now_ms: u64, slot: u32) -> bool {
+        let will = self.queues.sessions[slot].will.as_ref();
+        let Some(due_ms) = will
+            .filter(|will| will.is_orphaned && will.due_ms > now_ms)
+            .map(|will| will.due_ms)
+        else {
+            return false;
+        };
+        self.drop_state(slot);
+        let session = &mut self.queues.sessions[slot];
+        session.expiry_s = 0;
+        session.expires_at_ms = due_ms;
+        session.sweep_at_ms = NEVER_MS;
+        self.queues.set_session_timer(slot);
+        true
     }
 
     /// Sees to the will of a session whose time is over. Returns whether the session ends later: its will waits on, or
     /// has just been published. In the latter case the letters with the will leave before another shard may have a client
     /// of that name.
     pub(super) fn will_goes_first(&mut self, now_ms: u64, slot: u32) -> bool {
-        let Some(will) = &self.queues.sessions[slot].will else {
+        let session = &self.queues.sessions[slot];
+        if session.will.is_none() {
             return false;
-        };
-        let due_ms = will.due_ms;
-        if will.is_orphaned && due_ms > now_ms {
-            // It waits for its client alone.
-            self.queues.counters.sessions_expired += 1;
-            self.drop_state(slot);
-            let session = &mut self.queues.sessions[slot];
-            session.expiry_s = 0;
-            session.expires_at_ms = due_ms;
-            session.sweep_at_ms = NEVER_MS;
-            return true;
         }
-        self.publish_will(now_ms, slot);
-        self.queues.sessions[slot].expires_at_ms = now_ms + 1;
+        let is_session = session.expiry_s > 0;
+        if !self.outlives_as_will(now_ms, slot) {
+            self.publish_due_will(now_ms, slot);
+            if !self.outlives_as_will(now_ms, slot) {
+                self.queues.sessions[slot].expires_at_ms = now_ms + 1;
+                return true;
+            }
+        }
+        self.queues.counters.sessions_expired += u64::from(is_session);
         true
     }
 

@@ -524,9 +524,7 @@ fn a_will_that_waits_for_its_client_is_its_users() {
         }
         if !is_admitted {
             for shard in 0..2 {
-                let broker = cluster.broker(shard);
-                broker.set_rights(Arc::new(Nobody));
-                broker.end_unadmitted(NOW_MS);
+                cluster.broker(shard).set_rights(Arc::new(Nobody));
             }
         }
         cluster.pass(30_000);

@@ -415,6 +415,7 @@ fn will(delay_s: u32) -> Will {
         delay_s,
         expiry_s: None,
         is_given: false,
+        is_unproved: false,
     }
 }
 

@@ -683,3 +683,51 @@ fn a_storm_of_clients_with_wills_costs_a_record_each() {
         assert_eq!(store.memory.counts(), (0, 0));
     }
 }
+
+/// A will that a durable reader wants waits while the store takes no messages: what it says would be lost otherwise, for
+/// its client is gone. One that returns takes it with it.
+#[test]
+fn a_will_that_is_due_waits_until_the_store_has_room() {
+    for entry in [CLEAN, CLEAN.delayed(1), LASTING, LASTING.delayed(1)] {
+        for is_killed in [false, true] {
+            for returns in [false, true] {
+                let case = format!("{entry:?} {is_killed} {returns}");
+                let store = Held::new();
+                let config = config();
+                let mut broker = store.broker(&config, 1);
+                let reader = Entry {
+                    has_will: false,
+                    ..LASTING
+                };
+                let (peer, _) = reader.enter(&mut broker, "reader");
+                broker.subscribe(peer, V5, WILL.topic, QoS::AtLeastOnce);
+                broker.cut(peer);
+                let device = entry.live(&mut broker, "device");
+                store.memory.set_full(true);
+                if is_killed {
+                    drop(broker);
+                    broker = store.broker(&config, 1);
+                    broker.advance(GRACE_MS);
+                } else {
+                    broker.cut(device);
+                }
+                broker.advance(10_000);
+                assert_eq!(state(&mut broker), "online", "{case}");
+                if returns {
+                    let (_, told) = entry.enter(&mut broker, "device");
+                    assert!(told[0].starts_with("CONNACK Success"), "{case}");
+                }
+                store.memory.set_full(false);
+                broker.advance(2_000);
+                let expected = if returns { "online" } else { "offline" };
+                assert_eq!(state(&mut broker), expected, "{case}");
+                let (_, told) = reader.enter(&mut broker, "reader");
+                assert_eq!(told.len(), 2 - usize::from(returns), "{case}: {told:?}");
+                let others = usize::from(returns);
+                let wills = store.memory.keys();
+                let wills = wills.iter().filter(|key| key.first() == Some(&b'w'));
+                assert_eq!(wills.count(), others, "{case}");
+            }
+        }
+    }
+}
