@@ -344,23 +344,6 @@ async def dynamic_node_lifetime(t: Step) -> None:
             await asyncio.sleep(0.05)
 
 
-@step("outcomes-before-the-end")
-async def outcomes_before_the_end(t: Step) -> None:
-    """A sender that sends much and ends at once hears what became of all of it."""
-    for end in "detach", "end", "close":
-        session = await t.session()
-        sender = await session.sender(t.queue())
-        sent = asyncio.create_task(sender.burst(100))
-        await asyncio.sleep(0)  # the driver gets it first
-        if end == "detach":
-            await sender.detach()
-        elif end == "end":
-            await session.finish()
-        else:
-            await session.connection.close()
-        await sent
-
-
 @step("durable-subscription")
 async def durable_subscription(t: Step) -> None:
     container, name = "iop-" + secrets.token_hex(6), "sub-" + secrets.token_hex(3)

@@ -60,7 +60,8 @@ impl<'a> Multiple<'a> {
     /// Appends the value: null for none, one symbol, or an array of them.
     pub fn encode(&self, out: &mut BytesMut) {
         match *self {
-            Self::None => Value::Null.encode(out),
+            // Some decoders take no array without elements.
+            Self::None | Self::Slice([]) => Value::Null.encode(out),
             Self::One(one) => Value::Symbol(one.0).encode(out),
             Self::Array(array) => Value::Array(array).encode(out),
             Self::Slice([one]) => Value::Symbol(one).encode(out),

@@ -342,3 +342,13 @@ fn a_lane_that_cannot_be_cut_stays_so() {
     let mut input = &[0, 0, 0, 8, 2, 0, 0, 0][..];
     assert_eq!(framer.next(&mut input, 512).unwrap_err(), error);
 }
+
+/// Libraries such as fe2o3-amqp end the connection for an array without elements.
+#[test]
+fn no_symbols_are_null() {
+    for none in [Multiple::None, Multiple::Slice(&[])] {
+        let mut out = BytesMut::new();
+        none.encode(&mut out);
+        assert_eq!(&out[..], [0x40], "{none:?}");
+    }
+}

@@ -186,9 +186,19 @@ fn a_node_goes_with_the_link_that_made_it() {
                 let (link, address) = make(&mut broker, place, ("n", made), policy, way.expiry());
                 let address = address.expect("an address");
                 assert!(is_there(&mut broker, &address), "{at:?}");
+                let (mut other, of) = enter(&mut broker, "other");
+                let sender = other.anonymous_sender(&mut broker, of);
+                let message = message_to(&address, "m");
+                other.send_message(&mut broker, sender, 1, &message, false, None);
+                assert_eq!(other.outcomes(), [(1, "accepted".to_owned())], "{at:?}");
                 let _left = way.go(&mut broker, client, link);
                 assert!(!is_there(&mut broker, &address), "{at:?}");
                 broker.advance(0);
+                other.send_message(&mut broker, sender, 2, &message, false, None);
+                let refused = (2, "rejected amqp:not-found".to_owned());
+                assert_eq!(other.outcomes(), [refused], "{at:?}");
+                assert_eq!(broker.stored_messages(), 0, "{at:?}");
+                other.cut(&mut broker);
                 let (sessions, _) = broker.sessions(0);
                 let (others, _) = broker.sessions(1);
                 assert_eq!(
