@@ -569,12 +569,12 @@ fn users(directory: &tempfile::TempDir, names: &[&str]) -> Config {
 
 /// As at a reload.
 #[test]
-fn the_sessions_of_users_who_were_removed_meanwhile_end_at_the_start() {
+fn the_sessions_of_users_who_were_removed_meanwhile_wait_for_them() {
     let directory = tempfile::tempdir().expect("a folder");
     for shards in [1, 3] {
         let store = Held::new();
         let mut broker = store.broker(&users(&directory, &["ann", "bob"]), shards);
-        for (user, client_id) in [("ann", "a"), ("bob", "b")] {
+        let enter = |broker: &mut Broker, user: &str, client_id: &str| {
             let peer = broker.open();
             let properties = block(&[Property::SessionExpiryInterval(1_000)]);
             let connect = Connect {
@@ -586,22 +586,39 @@ fn the_sessions_of_users_who_were_removed_meanwhile_end_at_the_start() {
             };
             broker.packet(peer, V5, &Packet::Connect(connect));
             broker.await_verdicts();
-            assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
+            (peer, broker.told(peer, V5))
+        };
+        for (user, client_id) in [("ann", "a"), ("bob", "b")] {
+            let (peer, told) = enter(&mut broker, user, client_id);
+            assert_eq!(told, ["CONNACK Success"]);
             broker.subscribe(peer, V5, "a", QoS::AtLeastOnce);
+            broker.cut(peer);
         }
+        let (publisher, _) = enter(&mut broker, "bob", "p");
+        broker.publish(publisher, V5, "a", "before", QoS::AtLeastOnce);
         drop(broker);
         let config = users(&directory, &["bob"]);
         let mut broker = store.broker(&config, shards);
         broker.advance(1);
-        let names: Vec<String> = (0..shards)
+        let (publisher, _) = enter(&mut broker, "bob", "p");
+        broker.publish(publisher, V5, "a", "while missing", QoS::AtLeastOnce);
+        let mut names: Vec<String> = (0..shards)
             .flat_map(|shard| broker.sessions(shard).0)
             .map(|session| session.client_id.to_string())
             .collect();
-        assert_eq!(names, ["b"]);
-        // It is gone for good.
+        names.sort();
+        assert_eq!(names, ["a", "b", "p"]);
         drop(broker);
-        let mut broker = store.broker(&users(&directory, &["ann", "bob"]), 1);
+        let mut broker = store.broker(&users(&directory, &["ann", "bob"]), shards);
         broker.advance(1);
-        assert_eq!(broker.sessions(0).0.len(), 1);
+        let (publisher, _) = enter(&mut broker, "bob", "p");
+        broker.publish(publisher, V5, "a", "after", QoS::AtLeastOnce);
+        let (_, told) = enter(&mut broker, "ann", "a");
+        let expected = [
+            "CONNACK Success present",
+            "PUBLISH1 a=before",
+            "PUBLISH1 a=after",
+        ];
+        assert_eq!(told, expected, "{shards} shards");
     }
 }
