@@ -58,11 +58,6 @@ impl<P> Sessions<P> {
         self.slots.len()
     }
 
-    /// Has a session packed at the end of this call, if it can be then.
-    pub(crate) fn pack_later(&mut self, slot: u32) {
-        self.unpacked.push(slot);
-    }
-
     /// Number of sessions that were unpacked in this call.
     pub(crate) const fn unpacked(&self) -> usize {
         self.unpacked.len()

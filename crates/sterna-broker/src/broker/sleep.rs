@@ -159,7 +159,8 @@ impl<P: DoorState> Broker<P> {
         self.mark_left(slot);
         // Messages that are published from here on were not sent to it, whenever the process ends.
         self.queues.write_cursor(slot);
-        self.queues.sessions.pack_later(slot);
+        // It is written again when the other shards have said how far they have sent: it lies further on then.
+        self.queues.mark_changed(slot);
     }
 
     /// Notes that a session has no consumer from here on: what is published counts against its limits.
@@ -455,7 +456,7 @@ impl<P: DoorState> Broker<P> {
         }
         let reader = self.queues.sessions[slot].reader.as_ref();
         let was_sent = reader.is_some_and(|reader| reader.cursor.may_have_been_sent(position));
-        // What may have been sent is not what was sent: a right that is gone holds it back.
+        // A right that is gone holds back messages that only may have been sent.
         let is_known = reader.is_some_and(|reader| reader.cursor.was_sent(position));
         let may_have = self.receives(slot, message.topic());
         for target in targets {
