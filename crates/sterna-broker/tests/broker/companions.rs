@@ -1,23 +1,12 @@
 //! What is kept together with a message, also where publishing it panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use sterna_broker::{CompanionRecord, Limits, Loss, LossWatcher, Publication, Qos};
+use sterna_broker::{CompanionRecord, Limits, Publication, Qos};
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster, message, qos};
-
-/// Panics at the first loss.
-#[derive(Debug, Default)]
-struct PanicsOnce(AtomicBool);
-
-impl LossWatcher for PanicsOnce {
-    fn lost(&self, _: Loss<'_>) {
-        let is_first = !self.0.swap(true, Ordering::Relaxed);
-        assert!(!is_first, "the first loss");
-    }
-}
+use crate::holding::PanicsOnce;
 
 fn broker_on(store: &MemoryStore) -> (Cluster, Client) {
     let limits = Limits {

@@ -411,7 +411,7 @@ fn the_room_beyond_the_limit_is_bounded() {
 
 /// Panics at the first loss.
 #[derive(Debug, Default)]
-struct PanicsOnce(AtomicBool);
+pub(crate) struct PanicsOnce(AtomicBool);
 
 impl LossWatcher for PanicsOnce {
     fn lost(&self, _: Loss<'_>) {
