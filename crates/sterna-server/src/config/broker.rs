@@ -46,8 +46,10 @@ settings! {
         restart maximum_group_members: u32 = 10_000;
         /// Messages of one shared subscription that one MQTT client holds unacknowledged. Fewer spread work more evenly.
         restart maximum_group_unacknowledged: u32 = 32, within 1..;
-        /// Pause before a shared subscription or an AMQP queue delivers a message again that was lost with its consumer for
-        /// the second time, or that [full dead letters](amqp.md#dead-letters-priorities-delays-browsing) did not take. It doubles each time. 0: none.
+        /// Pause before a message of a shared subscription or an AMQP queue is delivered again. It follows the second
+        /// consumer that was lost with the message. It also follows where
+        /// [full dead letters](amqp.md#dead-letters-priorities-delays-browsing) did not take the message. It doubles each
+        /// time. 0: none.
         restart redelivery_pause_ms: u64 = 1_000;
         /// The longest such pause.
         restart maximum_redelivery_pause_ms: u64 = 60_000;

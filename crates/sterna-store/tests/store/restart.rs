@@ -543,19 +543,20 @@ fn a_kept_queue_outlives_the_broker_with_what_its_consumers_had() {
         while let Some(delivery) = node.next(0, consumer) {
             let native = delivery.message.native().expect("it has one").1.to_vec();
             let native = String::from_utf8(native).expect("text");
-            seen.push((native, delivery.qos, delivery.failures > 0));
+            assert_eq!(delivery.failures, 0, "nobody said so");
+            seen.push((native, delivery.qos, delivery.redelivered));
             node.brokers[0].settle(2_000, consumer, delivery.tag, Outcome::Accepted);
             node.run();
         }
         // The first two were assigned to one consumer, the second two to the other, which has
-        // settled the third.
+        // settled the third. With members connected, any of the rest may have been sent when the process ended.
         let expected = [
             ("native0", Qos::AtLeastOnce, true),
             ("native1", Qos::AtLeastOnce, true),
             ("native3", Qos::AtLeastOnce, true),
-            ("native4", Qos::AtLeastOnce, false),
+            ("native4", Qos::AtLeastOnce, true),
         ];
-        let expected = expected.map(|(native, qos, failed)| (native.to_owned(), qos, failed));
+        let expected = expected.map(|(native, qos, again)| (native.to_owned(), qos, again));
         assert_eq!(seen, expected);
         assert!(node.brokers[0].unsubscribe(2_000, consumer, QUEUE));
         assert_eq!(node.publish(0, "t", "still there", false), 1);
