@@ -27,7 +27,7 @@ use crate::will::Wait;
 impl<P: DoorState> Broker<P> {
     /// Opens a session for a consumer, evicting the one that has it now, wherever it is.
     ///
-    /// A session that another shard has is asked for, and arrives with an [`Event::Opened`].
+    /// A session that another shard has is asked for, and arrives with an [`Event::Opened`](crate::Event::Opened).
     ///
     /// # Errors
     /// When the session belongs to another user, a limit forbids it, or the will can't be published.
