@@ -12,7 +12,7 @@ pub(crate) struct Failures {
     /// Deliveries of which consumers said that they failed.
     pub(crate) said: u16,
     /// Deliveries whose consumers were lost.
-    pub(crate) lost: u8,
+    pub(crate) lost: u16,
 }
 
 impl Failures {
@@ -29,7 +29,7 @@ impl Failures {
     /// The number that consumers and queues count.
     pub(crate) fn counted(self, limits: &Limits) -> u16 {
         let lost = if limits.counts_lost { self.lost } else { 0 };
-        self.said.saturating_add(lost.into())
+        self.said.saturating_add(lost)
     }
 
     /// The counts of one message as two sides know them.
@@ -63,14 +63,14 @@ impl Failures {
 
     /// One number for records and letters; zero for none.
     pub(crate) fn to_number(self) -> u64 {
-        u64::from(self.said) << 8 | u64::from(self.lost)
+        u64::from(self.said) << 16 | u64::from(self.lost)
     }
 
     /// The reverse; `None` for a number that is none of these.
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         Some(Self {
-            said: u16::try_from(number >> 8).ok()?,
-            lost: number as u8,
+            said: u16::try_from(number >> 16).ok()?,
+            lost: number as u16,
         })
     }
 }
@@ -189,14 +189,14 @@ mod tests {
     #[test]
     fn attempts_are_numbers_and_none_is_zero() {
         assert_eq!(Attempts::default().to_number(), 0);
-        for (said, lost, was_sent) in [(0, 0, true), (3, 0, false), (u16::MAX, u8::MAX, true)] {
+        for (said, lost, was_sent) in [(0, 0, true), (3, 0, false), (u16::MAX, u16::MAX, true)] {
             let attempts = Attempts {
                 failures: Failures { said, lost },
                 was_sent,
             };
             assert_eq!(Attempts::from_number(attempts.to_number()), Some(attempts));
         }
-        assert_eq!(Attempts::from_number(1 << 25), None, "too many failures");
+        assert_eq!(Attempts::from_number(1 << 33), None, "too many failures");
     }
 
     #[test]

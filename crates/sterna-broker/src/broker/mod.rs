@@ -124,6 +124,8 @@ pub struct Broker<P> {
     rights: Option<Arc<dyn Rights>>,
     /// Counts the rules that were in force.
     rights_version: u32,
+    /// Where the log was when the rules came into force.
+    rights_position: u64,
     /// Packed sessions that are still to be judged; `None` where all are.
     judging: Option<rights::Judging>,
     /// The last session at which room was made.
@@ -181,6 +183,7 @@ impl<P: DoorState> Broker<P> {
             pinning: Pinning::default(),
             rights: None,
             rights_version: 0,
+            rights_position: 0,
             judging: None,
             relief_at: 0,
             relief_left: 0,

@@ -79,10 +79,10 @@ impl<P: DoorState> Broker<P> {
         (lost, (until < all.capacity()).then_some(until))
     }
 
-    /// A subscription has lost its right.
+    /// A subscription has lost its right, at a position of the log; `None` for its end.
     pub(super) fn put_to_rest(
         &mut self,
-        now_ms: u64,
+        (now_ms, from): (u64, Option<u64>),
         slot: u32,
         filter: &Arc<str>,
         known: &Subscription,
@@ -118,7 +118,7 @@ impl<P: DoorState> Broker<P> {
             ..known.clone()
         };
         // It is there already, so no limit forbids it.
-        if let Some(length) = self.add_routes(slot, filter, group != NIL, resting, None) {
+        if let Some(length) = self.add_routes(slot, filter, group != NIL, resting, from) {
             let rest = Rest {
                 length: Some(length),
                 ..rest
@@ -128,10 +128,10 @@ impl<P: DoorState> Broker<P> {
         self.queues.counters.rights_lost += 1;
     }
 
-    /// The right of a subscription is back: it begins here.
+    /// The right of a subscription is back: it begins at a position of the log, `None` for its end.
     pub(super) fn begin_again(
         &mut self,
-        now_ms: u64,
+        (now_ms, from): (u64, Option<u64>),
         slot: u32,
         filter: &Arc<str>,
         (known, permit): (&Subscription, Permitted),
@@ -149,7 +149,7 @@ impl<P: DoorState> Broker<P> {
             ..known.clone()
         };
         let is_shared = known.group != NIL;
-        self.add_routes(slot, filter, is_shared, awake, None);
+        self.add_routes(slot, filter, is_shared, awake, from);
         if let Some(since) = since {
             self.begin_at(slot, filter, since);
         }

@@ -200,6 +200,8 @@ impl<P: DoorState> Broker<P> {
     /// before any of them routes a message. All sessions are away, and their expiry counts on from where it
     /// was.
     pub fn restore(&mut self, now_ms: u64) -> Restored {
+        // One time for all shards: what the clock has not reached is dated back to it.
+        let now_ms = self.directory.started_ms(now_ms);
         let share = Share {
             shard: self.shard,
             shards: self.directory.shards(),

@@ -42,6 +42,7 @@ impl<P: DoorState> Broker<P> {
     pub fn set_rights(&mut self, rights: Arc<dyn Rights>) {
         self.rights = Some(rights);
         self.rights_version += 1;
+        self.rights_position = self.queues.store.next_position();
     }
 
     /// Judges all sessions of this shard by the rules in force. Subscriptions that are not allowed any more lose their
@@ -59,6 +60,7 @@ impl<P: DoorState> Broker<P> {
     /// for sessions that were restored: the subscriptions of others are judged when their clients return. Most follow in
     /// calls of [`timeout`](Self::timeout), as with [`judge`](Self::judge).
     pub fn judge_restored(&mut self, now_ms: u64) {
+        self.rights_position = self.queues.store.next_position();
         self.judge_all(now_ms, false);
     }
 
@@ -121,7 +123,7 @@ impl<P: DoorState> Broker<P> {
                 return;
             }
         }
-        self.judge_and_tell(now_ms, slot);
+        self.judge_and_tell(now_ms, slot, true);
         self.let_will_go(now_ms, slot);
     }
 
@@ -131,8 +133,8 @@ impl<P: DoorState> Broker<P> {
         subscriptions.any(|(_, known)| known.is_resting()) || !self.admits(session)
     }
 
-    fn judge_and_tell(&mut self, now_ms: u64, slot: u32) {
-        if self.judge_session(now_ms, slot) {
+    fn judge_and_tell(&mut self, now_ms: u64, slot: u32, is_by_rules: bool) {
+        if self.judge_session(now_ms, slot, is_by_rules) {
             self.tell_lost_right(slot);
         }
     }
@@ -141,11 +143,13 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn judge_opened(&mut self, now_ms: u64, session: SessionKey) {
         let slot = session.slot;
         let version = self.rights_version;
-        let is_outdated = self.queues.attended(session).is_some_and(|session| {
-            session.state == State::Active && (session.judged_by != version || self.varies(session))
-        });
-        if is_outdated {
-            self.judge_and_tell(now_ms, slot);
+        let known = self.queues.attended(session);
+        let Some(known) = known.filter(|known| known.state == State::Active) else {
+            return;
+        };
+        let is_by_rules = known.judged_by != version;
+        if is_by_rules || self.varies(known) {
+            self.judge_and_tell(now_ms, slot, is_by_rules);
             self.finish(now_ms);
         }
     }
@@ -160,7 +164,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         known.rare_mut().endpoint = Some(endpoint);
-        self.judge_and_tell(now_ms, session.slot);
+        self.judge_and_tell(now_ms, session.slot, false);
         self.finish(now_ms);
     }
 
@@ -168,9 +172,11 @@ impl<P: DoorState> Broker<P> {
     /// said of it.
     pub fn judge_again(&mut self, now_ms: u64, session: SessionKey) {
         let version = self.rights_version;
-        if let Some(known) = self.queues.attended_mut(session) {
-            known.judged_by = version.wrapping_sub(1);
-            self.judge_opened(now_ms, session);
+        let known = self.queues.attended(session);
+        if let Some(known) = known.filter(|known| known.state == State::Active) {
+            let is_by_rules = known.judged_by != version;
+            self.judge_and_tell(now_ms, session.slot, is_by_rules);
+            self.finish(now_ms);
         }
     }
 
@@ -185,8 +191,8 @@ impl<P: DoorState> Broker<P> {
     /// has lost a subscription.
     pub(super) fn judge_arrived(&mut self, now_ms: u64, slot: u32) -> bool {
         let session = &self.queues.sessions[slot];
-        (session.judged_by != self.rights_version || self.varies(session))
-            && self.judge_session(now_ms, slot)
+        let is_by_rules = session.judged_by != self.rights_version;
+        (is_by_rules || self.varies(session)) && self.judge_session(now_ms, slot, is_by_rules)
     }
 
     /// Whether there still is the user whose session it is.
@@ -244,7 +250,11 @@ impl<P: DoorState> Broker<P> {
 
     /// Judges the subscriptions of a session that is here, and has what it has waiting judged. Returns whether a
     /// subscription has lost its right.
-    fn judge_session(&mut self, now_ms: u64, slot: u32) -> bool {
+    ///
+    /// Where the rules have changed, the rights of a session that is away begin and end where the log was then: it is
+    /// judged a while later.
+    fn judge_session(&mut self, now_ms: u64, slot: u32, is_by_rules: bool) -> bool {
+        let from = (is_by_rules && self.is_asleep(slot)).then_some(self.rights_position);
         let is_admitted = self.is_admitted(slot);
         let session = &mut self.queues.sessions[slot];
         session.judged_by = self.rights_version;
@@ -264,13 +274,13 @@ impl<P: DoorState> Broker<P> {
             });
             let Some(permit) = permit else {
                 if !is_resting {
-                    self.put_to_rest(now_ms, slot, &filter, &subscription);
+                    self.put_to_rest((now_ms, from), slot, &filter, &subscription);
                     has_lost = true;
                 }
                 continue;
             };
             if is_resting {
-                self.begin_again(now_ms, slot, &filter, (&subscription, permit));
+                self.begin_again((now_ms, from), slot, &filter, (&subscription, permit));
                 continue;
             }
             if permit.is_none() && permit_of(subscription.context.as_ref()).is_none() {

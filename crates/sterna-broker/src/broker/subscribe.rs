@@ -144,7 +144,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Enters a subscription into the session and the route log; returns the log's length. `since` is
-    /// the position at which the subscription began; `None` where it begins here, if it is new. The result is
+    /// the position at which the subscription began, or its options changed; `None` where that is here. The result is
     /// `None` where the group has no place for another member.
     pub(super) fn add_routes(
         &mut self,
@@ -167,6 +167,7 @@ impl<P: DoorState> Broker<P> {
         };
         let old = session.subscriptions.get(&**filter).cloned();
         let old_flags = old.as_ref().map(|known| known.flags);
+        let is_known = old.is_some();
         let (sleeps, is_resting) = (self.is_asleep(slot), subscription.is_resting());
         // Subscriptions that a store has were admitted before, whatever the limit was then.
         let member_limit = match since {
@@ -224,14 +225,17 @@ impl<P: DoorState> Broker<P> {
         });
         let reader = self.queues.sessions[slot].reader.as_ref();
         let known_since = reader.map_or(0, |reader| reader.since(filter));
-        let since = match &old {
-            // Messages that it has not got yet were published under the old options.
-            Some(old) if !old.is_like(&subscription) => position,
-            Some(_) => known_since,
+        // Messages that it has not got yet were published under the old options.
+        let changed = old.filter(|old| !old.is_like(&subscription));
+        let since = match &changed {
+            Some(_) => since.map_or(position, |since| {
+                since.clamp(known_since, position.max(known_since))
+            }),
+            None if is_known => known_since,
             None => since.unwrap_or(position),
         };
-        if let Some(old) = old.filter(|_| since == position) {
-            self.queues.note_past(slot, filter, old, position);
+        if let Some(old) = changed {
+            self.queues.note_past(slot, filter, old, since);
         }
         let hashing = self.directory.hashing();
         let session = &mut self.queues.sessions[slot];

@@ -10,7 +10,7 @@ mod registry;
 mod retained;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 pub(crate) use appends::Appends;
 use full_queues::FullQueues;
@@ -46,6 +46,8 @@ pub struct Directory {
     /// When the first retained message expires; `u64::MAX` if none does.
     retained_deadline_ms: AtomicU64,
     registry: Registry,
+    /// When the first shard restored what a store had, in milliseconds since the Unix epoch.
+    started_ms: OnceLock<u64>,
     sessions: AtomicUsize,
     subscriptions: AtomicUsize,
     long_filter_bytes: AtomicUsize,
@@ -96,6 +98,11 @@ fn add_within(counter: &AtomicUsize, amount: usize, limit: usize) -> bool {
 }
 
 impl Directory {
+    /// The time of the start, in milliseconds since the Unix epoch: that of the first shard that asks.
+    pub(crate) fn started_ms(&self, now_ms: u64) -> u64 {
+        *self.started_ms.get_or_init(|| now_ms)
+    }
+
     /// A directory for this number of shards. `hash_seed` keys the hash tables that clients' strings go into; it
     /// should be random, except where a run must be repeatable.
     #[must_use]
@@ -112,6 +119,7 @@ impl Directory {
             retained: RwLock::new(Retained::new(hashing)),
             retained_deadline_ms: AtomicU64::new(u64::MAX),
             registry: Registry::new(hashing),
+            started_ms: OnceLock::new(),
             sessions: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
             long_filter_bytes: AtomicUsize::new(0),

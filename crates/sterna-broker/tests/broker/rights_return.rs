@@ -545,3 +545,35 @@ fn the_sessions_of_a_user_end_at_once_with_their_wills() {
         assert_eq!(cluster.directory.sessions(), 1);
     }
 }
+
+/// A million sessions that are away are judged one after the other.
+#[test]
+fn who_is_judged_later_loses_and_gets_back_a_right_where_the_rules_changed() {
+    for shards in [1, 2] {
+        let store = MemoryStore::new();
+        let mut cluster = started(shards, &store, Fault::None);
+        // All is in the log, also what nobody else may read.
+        let keeper = cluster.open(0, "keeper");
+        cluster.subscribe(keeper, "#", qos(Qos::AtLeastOnce));
+        let client = open(&mut cluster, 0);
+        cluster.subscribe(client, "secret/x", qos(Qos::AtLeastOnce));
+        cluster.close(client, Close::NORMAL);
+        cluster.pass(5_000);
+        let rules = |cluster: &mut Cluster, fault| {
+            for shard in 0..shards {
+                let now_ms = cluster.now_ms;
+                cluster.broker(shard).set_rights(Arc::new(fault));
+                cluster.broker(shard).judge(now_ms);
+            }
+        };
+        say(&mut cluster, "secret/x", "before");
+        rules(&mut cluster, Fault::Denied);
+        say(&mut cluster, "secret/x", "denied");
+        cluster.pass(10);
+        rules(&mut cluster, Fault::None);
+        say(&mut cluster, "secret/x", "after");
+        cluster.pass(10);
+        let client = open(&mut cluster, 0);
+        assert_eq!(all_of(&mut cluster, client), ["before", "after"]);
+    }
+}
