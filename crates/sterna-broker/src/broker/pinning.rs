@@ -72,9 +72,12 @@ impl Pinning {
         if session.is_root() || !session.is_active() {
             return;
         }
+        // One that owes nothing only has not said how far it has come, and is asked to.
+        let is_behind = reader.awake_from.is_none();
+        let owes = is_behind || !session.pending.is_empty() || !session.ledger.is_empty();
         if session.is_away() || reader.cursor.is_limited {
             self.list_packed(slot);
-        } else if self.first.is_none_or(|(lowest, _)| needed < lowest) {
+        } else if owes && self.first.is_none_or(|(lowest, _)| needed < lowest) {
             self.first = Some((needed, slot));
         }
     }

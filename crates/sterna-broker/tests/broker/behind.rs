@@ -771,3 +771,22 @@ fn who_holds_most_of_a_store_that_is_nearly_full_is_let_go_once() {
         assert_eq!(all_of(&mut cluster, client), each(1_000, 1_200));
     }
 }
+
+/// A connected session that owes nothing only has not said how far it has come.
+#[test]
+fn who_owes_nothing_is_not_let_go() {
+    let store = MemoryStore::new();
+    let mut cluster = started(1, &limits(50, QueueFull::DropNewest), &store);
+    let let_go = LetGo::default();
+    cluster.broker(0).set_loss_watcher(Box::new(let_go.clone()));
+    let without = cluster.open(0, "without");
+    let idle = cluster.open(0, "idle");
+    cluster.subscribe(idle, "quiet", qos(Qos::AtLeastOnce));
+    let away = subscriber(&mut cluster);
+    cluster.close(away, Close::LOST);
+    publish(&mut cluster, 0..500);
+    store.set_pressed_before(300);
+    cluster.pass(20_000);
+    assert_eq!(let_go.take(), [""; 0]);
+    assert!(!cluster.was_evicted(without) && !cluster.was_evicted(idle));
+}
