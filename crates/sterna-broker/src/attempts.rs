@@ -106,10 +106,9 @@ impl Attempts {
 }
 
 /// Why a message comes back to its queue.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Comeback {
     /// It was given back, or never sent.
-    #[default]
     GivenBack,
     /// Its consumer was lost.
     Lost,

@@ -1,7 +1,8 @@
 //! Subscriptions without a right. They rest, and get nothing until the right is back: see [`Rest`].
 //!
-//! A right that goes ends the subscription at that position of the log, and one that comes back begins it at the log's
-//! end. So the subscription does not get what was published meanwhile. Messages from before are the session's, and are
+//! A right that goes ends the subscription where the log was then, and one that comes back begins it where the log is.
+//! For a session that is away, both are where the log was when the rules changed. So the subscription does not get what was
+//! published meanwhile. Messages from before are the session's, and are
 //! judged when it is their turn. A shared subscription keeps its member, and so its queue.
 //!
 //! Rules may be wrong for a moment. So this takes nothing away for good, and is kept over a restart.
@@ -314,12 +315,7 @@ impl<P: DoorState> Broker<P> {
 
     /// A session's will is due. That of a user who is missing waits: for the user, or for the end of the session.
     pub(super) fn will_is_due(&mut self, now_ms: u64, slot: u32) {
-        let session = &mut self.queues.sessions[slot];
-        let Some(will) = session.will.as_mut().filter(|_| session.expiry_s > 0) else {
-            return self.publish_due_will(now_ms, slot);
-        };
-        will.due_ms = now_ms;
-        if self.is_admitted(slot) {
+        if self.queues.sessions[slot].expiry_s == 0 || self.is_admitted(slot) {
             return self.publish_due_will(now_ms, slot);
         }
         self.store_will(slot, Wait::Lost(now_ms));

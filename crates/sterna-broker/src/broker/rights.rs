@@ -141,15 +141,17 @@ impl<P: DoorState> Broker<P> {
 
     /// Judges a session that was just opened, unless that was done by the rules in force.
     pub(super) fn judge_opened(&mut self, now_ms: u64, session: SessionKey) {
-        let slot = session.slot;
-        let version = self.rights_version;
+        self.judge_attended(now_ms, session, false);
+    }
+
+    fn judge_attended(&mut self, now_ms: u64, session: SessionKey, is_asked: bool) {
         let known = self.queues.attended(session);
         let Some(known) = known.filter(|known| known.state == State::Active) else {
             return;
         };
-        let is_by_rules = known.judged_by != version;
-        if is_by_rules || self.varies(known) {
-            self.judge_and_tell(now_ms, slot, is_by_rules);
+        let is_by_rules = known.judged_by != self.rights_version;
+        if is_asked || is_by_rules || self.varies(known) {
+            self.judge_and_tell(now_ms, session.slot, is_by_rules);
             self.finish(now_ms);
         }
     }
@@ -171,13 +173,7 @@ impl<P: DoorState> Broker<P> {
     /// Judges a session again although the rules are the same. Its client has come back, and other things may be
     /// said of it.
     pub fn judge_again(&mut self, now_ms: u64, session: SessionKey) {
-        let version = self.rights_version;
-        let known = self.queues.attended(session);
-        if let Some(known) = known.filter(|known| known.state == State::Active) {
-            let is_by_rules = known.judged_by != version;
-            self.judge_and_tell(now_ms, session.slot, is_by_rules);
-            self.finish(now_ms);
-        }
+        self.judge_attended(now_ms, session, true);
     }
 
     /// The user whose session it is; `None` for nobody in particular.
