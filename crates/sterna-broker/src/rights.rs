@@ -47,6 +47,10 @@ pub trait Permit: fmt::Debug + Send + Sync {
 
 /// The rules, as the broker asks them.
 pub trait Rights: fmt::Debug + Send + Sync {
+    /// Tells these rules from others, also in another process. Where a restart finds other rules, all sessions are judged
+    /// anew.
+    fn digest(&self) -> [u8; 32];
+
     /// Whether there is still a user of that name, so that a session of it may live on.
     fn admits(&self, holder: Holder<'_>) -> bool;
 

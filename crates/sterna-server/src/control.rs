@@ -38,6 +38,9 @@ pub struct Reloaded {
     pub unchanged: Vec<String>,
     /// The rights that subscriptions lose by it.
     pub lost: LostRights,
+    /// Whether sessions that are away are still to be judged by the new rules. Until they are, what is published may not be
+    /// kept for one that has got a right back.
+    pub is_judging: bool,
 }
 
 /// The result of an order. `Ok` has its effects, `Err` the reason of a refusal.

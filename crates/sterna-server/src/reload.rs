@@ -1,7 +1,7 @@
 //! The state in force that can change while connections live, and its changes.
 
 use std::path::Path;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::metrics::Sources;
 use crate::policy::{self, Policy};
 use crate::weighing::{self, Weighing};
 
-/// Time after which a shard that has not counted what a reload takes is left out of the answer.
+/// Time after which a reload does not wait for a shard any more: for its count of what is lost, or for its judgement.
 const MOST_WEIGHING: Duration = Duration::from_secs(60);
 
 /// The parts of a running broker that a reload changes.
@@ -268,6 +268,16 @@ impl Live {
         lost
     }
 
+    /// Waits until all shards have judged all sessions by the policy that they were told of last. False where some have
+    /// not in time.
+    fn await_judgement(&self) -> bool {
+        let (tell, told) = channel();
+        tell_all(&self.courier, || Mail::Judging(tell.clone()));
+        drop(tell);
+        // A shard drops its end. One that has failed judges nobody any more.
+        told.recv_timeout(MOST_WEIGHING) == Err(RecvTimeoutError::Disconnected)
+    }
+
     fn put_in_force(
         &self,
         config: &Config,
@@ -293,12 +303,17 @@ impl Live {
         let policy = Arc::new(policy);
         policy.keeps_users_of(&in_force.policy)?;
         let all = certificate::all(&next.tls, &prepared.certificate, &prepared.certificates)?;
-        let lost = if policy.grants_like(&in_force.policy) {
+        let grants_like = policy.grants_like(&in_force.policy);
+        let lost = if grants_like {
             LostRights::default()
         } else {
             self.weigh(&policy)
         };
-        let reloaded = Reloaded { unchanged, lost };
+        let mut reloaded = Reloaded {
+            unchanged,
+            lost,
+            is_judging: false,
+        };
         if is_dry_run {
             return Ok(reloaded);
         }
@@ -328,6 +343,14 @@ impl Live {
             certificate: prepared.certificate,
             directory: prepared.directory,
         };
+        // Who hears of the reload may rely on it: what is published then is kept for whoever has its right back.
+        if !grants_like && !self.await_judgement() {
+            reloaded.is_judging = true;
+            tracing::warn!(
+                after_s = MOST_WEIGHING.as_secs(),
+                "sessions that are away are still to be judged by the new rules"
+            );
+        }
         Ok(reloaded)
     }
 }

@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use ring::digest::{Context, SHA256};
 use sterna_broker::{Holder, Message, Permit, Right, Rights};
 use sterna_net::ConnectionInfo;
 
@@ -140,6 +141,31 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// Tells what decides about rights from that of another policy, also in another process. A difference that means
+    /// nothing costs a look at each session.
+    fn rights_digest(&self) -> [u8; 32] {
+        let mut context = Context::new(&SHA256);
+        let mut add = |part: &str| {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part.as_bytes());
+        };
+        add(&format!("{:?}", self.rules.source()));
+        add(&format!("{:?}", self.issuer.config()));
+        add(&format!("{:?}", self.webhook.config()));
+        let given = (self.certificate_as_username, self.admits_nobody());
+        add(&format!("{given:?}"));
+        for mut names in [self.users.names(), self.tokens.users()] {
+            names.sort_unstable();
+            names.iter().for_each(|name| add(name));
+            add("");
+        }
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.finish().as_ref());
+        digest
+    }
+}
+
 /// The rules and bans in force, as the broker asks them.
 #[derive(Debug)]
 pub(crate) struct InForce {
@@ -165,6 +191,10 @@ impl Deref for InForce {
 }
 
 impl Rights for InForce {
+    fn digest(&self) -> [u8; 32] {
+        self.rights_digest()
+    }
+
     fn admits(&self, holder: Holder<'_>) -> bool {
         if is_own(holder) {
             return true;

@@ -16,6 +16,7 @@ mod far_queues;
 mod feed;
 mod held;
 mod holding;
+mod judging;
 mod manage;
 mod members;
 mod named;
@@ -124,10 +125,7 @@ pub struct Broker<P> {
     rights: Option<Arc<dyn Rights>>,
     /// Counts the rules that were in force.
     rights_version: u32,
-    /// Where the log was when the rules came into force.
-    rights_position: u64,
-    /// Packed sessions that are still to be judged; `None` where all are.
-    judging: Option<rights::Judging>,
+    judging: judging::Judging,
     /// The last session at which room was made.
     relief_at: usize,
     /// Sessions at which room is to be made.
@@ -183,8 +181,7 @@ impl<P: DoorState> Broker<P> {
             pinning: Pinning::default(),
             rights: None,
             rights_version: 0,
-            rights_position: 0,
-            judging: None,
+            judging: judging::Judging::default(),
             relief_at: 0,
             relief_left: 0,
             relief_groups: Vec::new(),

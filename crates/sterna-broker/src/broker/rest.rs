@@ -80,10 +80,10 @@ impl<P: DoorState> Broker<P> {
         (lost, (until < all.capacity()).then_some(until))
     }
 
-    /// A subscription has lost its right, at a position of the log; `None` for its end.
+    /// A subscription has lost its right, at a time and a position of the log; `None` for its end.
     pub(super) fn put_to_rest(
         &mut self,
-        (now_ms, from): (u64, Option<u64>),
+        (since_ms, from): (u64, Option<u64>),
         slot: u32,
         filter: &Arc<str>,
         known: &Subscription,
@@ -109,7 +109,7 @@ impl<P: DoorState> Broker<P> {
             self.drop_share(slot, group);
         }
         let rest = Rest {
-            since_ms: now_ms,
+            since_ms,
             length: None,
             is_over: false,
         };
@@ -119,7 +119,9 @@ impl<P: DoorState> Broker<P> {
             ..known.clone()
         };
         // It is there already, so no limit forbids it.
-        if let Some(length) = self.add_routes(slot, filter, group != NIL, resting, from) {
+        let length = self.add_routes(slot, filter, group != NIL, resting, from);
+        // Where it was a while ago, the time tells what has changed since.
+        if let Some(length) = length.filter(|_| from.is_none()) {
             let rest = Rest {
                 length: Some(length),
                 ..rest

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::Broker;
 use super::branches::RootTold;
+use super::judging::Standing;
 use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::attempts::Failures;
@@ -21,7 +22,8 @@ use crate::nodes::{Entry, List, NIL, Phase};
 use crate::owned::Ownership;
 use crate::queues::Queues;
 use crate::records::{
-    self, HIGHEST_PLACE, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
+    self, HIGHEST_PLACE, JudgedRecord, Kind, OwnedRecord, SessionRecord, SubscriptionRecord,
+    split_key,
 };
 use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, NEVER_MS, State, Subscription};
@@ -80,6 +82,7 @@ struct Loaded {
     /// Messages of groups that are sessions' alone.
     owned: Vec<(Box<str>, u64)>,
     retained: Vec<Message>,
+    judged: Option<JudgedRecord>,
     restored: Restored,
 }
 
@@ -102,6 +105,7 @@ impl Loaded {
             Kind::Group if share.holds(name) => {
                 self.groups.insert(name.into(), GroupRecord::decode(value)?);
             }
+            Kind::Judged => self.judged = Some(JudgedRecord::decode(value)?),
             Kind::Retained | Kind::Group | Kind::Shared => {}
             _ if share.holds(name) => {
                 if !self.sessions.contains_key(name) {
@@ -157,7 +161,7 @@ impl StoredSession {
             }
             Kind::Door => self.records.push((rest.into(), value.into())),
             Kind::Will => self.will = Some(WillRecord::decode(value)?),
-            Kind::Group | Kind::Retained | Kind::Node | Kind::Shared => {}
+            Kind::Group | Kind::Retained | Kind::Node | Kind::Shared | Kind::Judged => {}
         }
         Some(())
     }
@@ -199,6 +203,9 @@ impl<P: DoorState> Broker<P> {
     /// Takes over this shard's share of what the store holds. Once, before anything else, on all shards
     /// before any of them routes a message. All sessions are away, and their expiry counts on from where it
     /// was.
+    ///
+    /// The rules are to be in force ([`set_rights`](Self::set_rights)). Where they are not those by which the sessions were
+    /// judged last, all are judged, as of now.
     pub fn restore(&mut self, now_ms: u64) -> Restored {
         // One time for all shards: what the clock has not reached is dated back to it.
         let now_ms = self.directory.started_ms(now_ms);
@@ -235,8 +242,10 @@ impl<P: DoorState> Broker<P> {
         self.orphans.extend(loaded.groups);
         let mut restored = loaded.restored;
         let limits = self.limits_of_stored();
+        let standing = self.standing_of_restored(now_ms, loaded.judged.as_ref());
         for (client_id, session) in loaded.sessions {
-            let is_restored = self.restore_session(now_ms, &client_id, session, &limits);
+            let is_restored =
+                self.restore_session(now_ms, &client_id, session, (&limits, standing));
             restored.sessions += usize::from(is_restored);
         }
         // Nothing of this is new to the store, but for what has come to its end.
@@ -250,7 +259,7 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         client_id: &str,
         mut stored: StoredSession,
-        limits: &Limits,
+        (limits, standing): (&Limits, Standing),
     ) -> bool {
         let record = stored.session.as_ref();
         let Some(record) = record.filter(|record| record.expiry_s > 0).cloned() else {
@@ -295,6 +304,7 @@ impl<P: DoorState> Broker<P> {
             // It was connected: its consumer left when the broker did.
             self.mark_left(slot);
         }
+        self.judge_restored(now_ms, slot, standing);
         self.queues.set_session_timer(slot);
         self.queues.pack(slot);
         true
@@ -437,7 +447,7 @@ impl<P: DoorState> Broker<P> {
         }
         self.hold_log(stored.cursor.first());
         let limits = self.limits_of_stored();
-        let is_here = self.restore_session(now_ms, client_id, stored, &limits);
+        let is_here = self.restore_session(now_ms, client_id, stored, (&limits, Standing::Unknown));
         if !is_here {
             let client_id = Arc::from(client_id);
             self.note(Ownership::Release { client_id });
@@ -543,6 +553,7 @@ impl<P: DoorState> Broker<P> {
                 self.queues.changes.push(end);
             }
         }
+        self.restored_are_judged();
         self.finish(now_ms);
     }
 

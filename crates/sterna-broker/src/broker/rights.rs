@@ -20,99 +20,17 @@ use crate::rights::{Endpoint, Holder, Permit, Right, Rights};
 use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, State, Subscription};
 
-/// Packed sessions that one call judges at most. Others get their turn between.
-const JUDGED_PER_CALL: u32 = 1_024;
-
 /// How long rights that came with a client hold for its will, after its connection has ended. They end by then, whatever
 /// the delay of the will, for a client chooses that.
 pub(super) const GIVEN_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// The walk over packed sessions that are to be judged.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Judging {
-    /// The next slot.
-    slot: u32,
-    /// Whether all are judged, and not only those of missing users and those with a subscription without a right.
-    is_whole: bool,
-}
-
 impl<P: DoorState> Broker<P> {
-    /// Puts rules in force: from now on they are asked. Existing sessions and subscriptions are judged by
-    /// [`judge`](Self::judge). All shards must be told of the same rules in the same order.
-    pub fn set_rights(&mut self, rights: Arc<dyn Rights>) {
-        self.rights = Some(rights);
-        self.rights_version += 1;
-        self.rights_position = self.queues.store.next_position();
-    }
-
-    /// Judges all sessions of this shard by the rules in force. Subscriptions that are not allowed any more lose their
-    /// right ([`Event::LostRight`](crate::Event::LostRight)), and those that are allowed again get it back. A session whose
-    /// user is missing loses its consumer ([`Event::Evicted`](crate::Event::Evicted)), and no subscription of it has a
-    /// right. Messages that wait, or were sent, are judged when it is their turn.
-    ///
-    /// Sessions that are away with nothing in memory follow in calls of [`timeout`](Self::timeout). One whose
-    /// client returns before is judged then.
-    pub fn judge(&mut self, now_ms: u64) {
-        self.judge_all(now_ms, true);
-    }
-
-    /// Judges those sessions of this shard whose user is missing, and those with a subscription that has no right. It is
-    /// for sessions that were restored: the subscriptions of others are judged when their clients return. Most follow in
-    /// calls of [`timeout`](Self::timeout), as with [`judge`](Self::judge).
-    pub fn judge_restored(&mut self, now_ms: u64) {
-        self.rights_position = self.queues.store.next_position();
-        self.judge_all(now_ms, false);
-    }
-
-    fn judge_all(&mut self, now_ms: u64, is_whole: bool) {
-        let open: Vec<u32> = (self.queues.sessions.open())
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in open {
-            self.judge_slot(now_ms, slot, is_whole);
-        }
-        let is_whole = is_whole || self.judging.is_some_and(|judging| judging.is_whole);
-        self.judging = Some(Judging { slot: 0, is_whole });
-        self.finish(now_ms);
-    }
-
-    /// Judges some of the packed sessions that are still to be judged.
-    pub(super) fn judge_on(&mut self, now_ms: u64) {
-        let Some(Judging { slot, is_whole }) = self.judging else {
-            return;
-        };
-        let end = slot.saturating_add(JUDGED_PER_CALL);
-        for slot in slot..end {
-            let sessions = &self.queues.sessions;
-            let is_meant = sessions.is_packed(slot)
-                && (is_whole
-                    || sessions.look(slot, |session| self.is_judged_at_start(session))
-                        == Some(true));
-            if is_meant {
-                self.queues.sessions.unpack(slot);
-                self.judge_slot(now_ms, slot, is_whole);
-                self.queues.pack_again();
-            }
-        }
-        let is_done = end as usize >= self.queues.sessions.capacity();
-        self.judging = (!is_done).then_some(Judging {
-            slot: end,
-            is_whole,
-        });
-    }
-
-    /// When [`judge_on`](Self::judge_on) is to be called.
-    pub(super) fn judging_due_ms(&self) -> Option<u64> {
-        self.judging.map(|_| 0)
-    }
-
     /// Judges one session that is not packed. One that is on its way is judged where it arrives.
-    fn judge_slot(&mut self, now_ms: u64, slot: u32, is_whole: bool) {
+    pub(super) fn judge_slot(&mut self, now_ms: u64, slot: u32) {
         let Some(session) = self.queues.sessions.get(slot) else {
             return;
         };
-        let is_meant = is_whole || self.is_judged_at_start(session);
-        if session.state != State::Active || !is_meant {
+        if session.state != State::Active {
             return;
         }
         if !self.is_admitted(slot) && session.is_connected() {
@@ -125,12 +43,6 @@ impl<P: DoorState> Broker<P> {
         }
         self.judge_and_tell(now_ms, slot, true);
         self.let_will_go(now_ms, slot);
-    }
-
-    /// Whether a session that was restored is judged before its client returns.
-    fn is_judged_at_start(&self, session: &BrokerSession<P>) -> bool {
-        let mut subscriptions = session.subscriptions.iter();
-        subscriptions.any(|(_, known)| known.is_resting()) || !self.admits(session)
     }
 
     fn judge_and_tell(&mut self, now_ms: u64, slot: u32, is_by_rules: bool) {
@@ -249,8 +161,10 @@ impl<P: DoorState> Broker<P> {
     ///
     /// Where the rules have changed, the rights of a session that is away begin and end where the log was then: it is
     /// judged a while later.
-    fn judge_session(&mut self, now_ms: u64, slot: u32, is_by_rules: bool) -> bool {
-        let from = (is_by_rules && self.is_asleep(slot)).then_some(self.rights_position);
+    pub(super) fn judge_session(&mut self, now_ms: u64, slot: u32, is_by_rules: bool) -> bool {
+        let from = (is_by_rules && self.is_asleep(slot)).then_some(self.judging.position);
+        let since_ms = self.judging.since_ms.filter(|_| from.is_some());
+        let date = (since_ms.unwrap_or(now_ms), from);
         let is_admitted = self.is_admitted(slot);
         let session = &mut self.queues.sessions[slot];
         session.judged_by = self.rights_version;
@@ -270,7 +184,7 @@ impl<P: DoorState> Broker<P> {
             });
             let Some(permit) = permit else {
                 if !is_resting {
-                    self.put_to_rest((now_ms, from), slot, &filter, &subscription);
+                    self.put_to_rest(date, slot, &filter, &subscription);
                     has_lost = true;
                 }
                 continue;

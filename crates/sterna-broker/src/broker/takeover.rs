@@ -79,6 +79,11 @@ impl<P: DoorState> Broker<P> {
         self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
         let session = &mut self.queues.sessions[slot];
         let moves = !clean_start && session.expiry_s > 0;
+        if moves && session.judged_by != self.rights_version {
+            // Whoever waits until all of this shard are judged is not to wait until it has arrived.
+            self.judge_session(now_ms, slot, true);
+        }
+        let session = &mut self.queues.sessions[slot];
         if moves {
             session.state = State::Moving;
             session.expires_at_ms = NEVER_MS;

@@ -60,11 +60,14 @@ impl<P: DoorState> Broker<P> {
             self.poll_store(now_ms);
         }
         self.queues.look_at_holders(now_ms);
-        self.judge_on(now_ms);
+        let has_judged = self.judge_on(now_ms);
         self.far_timeout(now_ms);
         self.write_cursors_if_due(now_ms);
         self.survey_if_due(now_ms);
         self.finish(now_ms);
+        if has_judged {
+            self.judged_on();
+        }
     }
 
     fn session_timeout(&mut self, now_ms: u64, slot: u32) {

@@ -5,6 +5,7 @@
 
 mod appends;
 mod full_queues;
+mod judging;
 mod log;
 mod registry;
 mod retained;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 pub(crate) use appends::Appends;
 use full_queues::FullQueues;
+use judging::Judging;
 pub(crate) use log::Log;
 pub(crate) use registry::{Claimed, Owner};
 use registry::{Owned, Registry};
@@ -62,6 +64,7 @@ pub struct Directory {
     /// Whether the first shard is to learn of every change of routes, for other nodes.
     is_clustered: AtomicBool,
     full_queues: FullQueues,
+    judging: Judging,
 }
 
 /// A thread that panicked under a lock has left consistent data: every update is complete before anything
@@ -103,6 +106,11 @@ impl Directory {
         *self.started_ms.get_or_init(|| now_ms)
     }
 
+    /// How far the shards are with judging their sessions.
+    pub(crate) const fn judging(&self) -> &Judging {
+        &self.judging
+    }
+
     /// A directory for this number of shards. `hash_seed` keys the hash tables that clients' strings go into; it
     /// should be random, except where a run must be repeatable.
     #[must_use]
@@ -133,6 +141,7 @@ impl Directory {
             holds: Arc::new(Holds::new(shards)),
             is_clustered: AtomicBool::new(false),
             full_queues: FullQueues::new(hashing),
+            judging: Judging::new(shards),
         })
     }
 

@@ -3,6 +3,7 @@
 //! A key begins with a letter for its kind. The name of its session or queue follows, with the length in
 //! front. So the records of one session follow each other.
 
+mod judged;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 use crate::message::Qos;
 use crate::route::{Rest, RouteFlags};
 use crate::store::Change;
+pub(crate) use judged::JudgedRecord;
 pub(crate) use wire::{Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_number};
 
 /// The kind of a record.
@@ -40,10 +42,12 @@ pub(crate) enum Kind {
     Node = b'n',
     /// A record of the front doors for a whole cluster.
     Shared = b'k',
+    /// By which rules the sessions of the node were judged.
+    Judged = b'j',
 }
 
 impl Kind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Session,
         Self::Subscription,
         Self::Past,
@@ -56,6 +60,7 @@ impl Kind {
         Self::Retained,
         Self::Node,
         Self::Shared,
+        Self::Judged,
     ];
 }
 
@@ -81,7 +86,7 @@ pub(crate) fn split_key(key: &[u8]) -> Option<(Kind, &str, &[u8])> {
 #[must_use]
 pub fn name_of(key: &[u8]) -> Option<&str> {
     match split_key(key)? {
-        (Kind::Group | Kind::Retained | Kind::Node | Kind::Shared, ..) => None,
+        (Kind::Group | Kind::Retained | Kind::Node | Kind::Shared | Kind::Judged, ..) => None,
         (_, name, _) => Some(name),
     }
 }

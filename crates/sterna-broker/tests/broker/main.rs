@@ -28,6 +28,7 @@ mod random;
 mod restored;
 mod retained;
 mod rights;
+mod rights_judged;
 mod rights_return;
 mod room;
 #[path = "../seeds/mod.rs"]

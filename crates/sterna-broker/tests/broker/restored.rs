@@ -257,6 +257,10 @@ impl Permit for Overtaking {
 struct Permitting(Arc<Overtaking>);
 
 impl Rights for Permitting {
+    fn digest(&self) -> [u8; 32] {
+        [1; 32]
+    }
+
     fn admits(&self, _: Holder<'_>) -> bool {
         true
     }
@@ -390,6 +394,10 @@ fn a_shared_subscription_with_a_member_outlives_the_restart() {
 struct Giving;
 
 impl Rights for Giving {
+    fn digest(&self) -> [u8; 32] {
+        [2; 32]
+    }
+
     fn admits(&self, _: Holder<'_>) -> bool {
         true
     }
@@ -544,6 +552,10 @@ fn a_will_that_waits_for_its_client_is_its_users() {
 struct Nobody;
 
 impl Rights for Nobody {
+    fn digest(&self) -> [u8; 32] {
+        [3; 32]
+    }
+
     fn admits(&self, holder: Holder<'_>) -> bool {
         holder.client_id == "reader"
     }

@@ -20,6 +20,10 @@ impl Permit for Secretive {
 }
 
 impl Rights for Secretive {
+    fn digest(&self) -> [u8; 32] {
+        [1; 32]
+    }
+
     fn admits(&self, holder: Holder<'_>) -> bool {
         holder.owner != Some("gone")
     }

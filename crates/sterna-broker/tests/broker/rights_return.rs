@@ -13,7 +13,7 @@ use crate::late_store::LateStore;
 
 /// What clients may not do for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fault {
+pub(crate) enum Fault {
     /// Nothing is wrong.
     None,
     /// Nobody may read below `secret/`.
@@ -23,6 +23,10 @@ enum Fault {
 }
 
 impl Rights for Fault {
+    fn digest(&self) -> [u8; 32] {
+        [*self as u8; 32]
+    }
+
     fn admits(&self, holder: Holder<'_>) -> bool {
         *self != Self::Missing || holder.owner.is_none()
     }
@@ -45,7 +49,7 @@ impl Rights for Fault {
 }
 
 /// Puts rules in force on all shards.
-fn apply(cluster: &mut Cluster, fault: Fault) {
+pub(crate) fn apply(cluster: &mut Cluster, fault: Fault) {
     for shard in 0..cluster.brokers.len() as u16 {
         let now_ms = cluster.now_ms;
         cluster.broker(shard).set_rights(Arc::new(fault));
@@ -65,11 +69,11 @@ fn check(cluster: &Cluster) {
 }
 
 /// Brokers on a store, with what it has. The rules are in force before.
-fn started(shards: u16, store: &MemoryStore, fault: Fault) -> Cluster {
+pub(crate) fn started(shards: u16, store: &MemoryStore, fault: Fault) -> Cluster {
     started_at(1_000_000, shards, store, fault)
 }
 
-fn started_at(now_ms: u64, shards: u16, store: &MemoryStore, fault: Fault) -> Cluster {
+pub(crate) fn started_at(now_ms: u64, shards: u16, store: &MemoryStore, fault: Fault) -> Cluster {
     let mut cluster = Cluster::with(shards, Limits::default(), |shard| {
         if shard % 2 == 1 {
             Box::new(LateStore::new(store))
@@ -87,7 +91,6 @@ fn started_at(now_ms: u64, shards: u16, store: &MemoryStore, fault: Fault) -> Cl
     for shard in 0..shards {
         let now_ms = cluster.now_ms;
         cluster.broker(shard).all_restored(now_ms);
-        cluster.broker(shard).judge_restored(now_ms);
         cluster.collect(shard);
     }
     cluster.run();
@@ -95,13 +98,13 @@ fn started_at(now_ms: u64, shards: u16, store: &MemoryStore, fault: Fault) -> Cl
     cluster
 }
 
-fn say(cluster: &mut Cluster, topic: &str, payload: &str) {
+pub(crate) fn say(cluster: &mut Cluster, topic: &str, payload: &str) {
     let shard = cluster.brokers.len() as u16 - 1;
     cluster.publish(shard, topic, payload, Qos::AtLeastOnce);
 }
 
 /// The session of a user.
-fn open_of(
+pub(crate) fn open_of(
     cluster: &mut Cluster,
     shard: u16,
     user: &str,
@@ -122,12 +125,12 @@ fn open_of(
     cluster.opened(shard, consumer, opened)
 }
 
-fn open(cluster: &mut Cluster, shard: u16) -> Client {
+pub(crate) fn open(cluster: &mut Cluster, shard: u16) -> Client {
     open_of(cluster, shard, "ann", 3_600, None)
 }
 
 /// Settles what is in flight and all that comes after it.
-fn all_of(cluster: &mut Cluster, client: Client) -> Vec<String> {
+pub(crate) fn all_of(cluster: &mut Cluster, client: Client) -> Vec<String> {
     let mut all = Vec::new();
     let in_flight = cluster.broker(client.shard).unacknowledged(client.key);
     for one in in_flight {
@@ -409,7 +412,7 @@ fn a_sleeping_subscription_can_be_ended_and_made_anew() {
     assert_eq!(cluster.drain(client), ["2"]);
 }
 
-fn will(delay_s: u32) -> Will {
+pub(crate) fn will(delay_s: u32) -> Will {
     Will {
         message: message("gone", "will", Qos::AtLeastOnce, false),
         delay_s,

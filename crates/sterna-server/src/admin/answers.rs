@@ -228,13 +228,18 @@ impl Desk<'_, '_> {
         answers: Vec<Answer>,
     ) {
         match change.obeyed(self.cx.meters, answers) {
-            Ok(Reloaded { unchanged, lost }) => {
+            Ok(Reloaded {
+                unchanged,
+                lost,
+                is_judging,
+            }) => {
                 let done = match order {
                     Order::Reload | Order::DryRun => {
                         let value = json!({
                             "unchanged": unchanged,
                             "lost_subscriptions": lost.subscriptions,
                             "lost_sessions": lost.sessions,
+                            "judging": is_judging,
                         });
                         Done::new(id, 200, Some(value))
                     }

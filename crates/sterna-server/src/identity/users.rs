@@ -91,6 +91,11 @@ impl Users {
         self.file().get(user).is_some()
     }
 
+    /// The names of all users.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.file().users().map(str::to_owned).collect()
+    }
+
     pub(crate) fn have_same_names(&self, other: &Self) -> bool {
         self.file().users().eq(other.file().users())
     }
@@ -225,12 +230,14 @@ impl Tokens {
         self.file.tokens().any(|token| token.user == user)
     }
 
+    /// The users that tokens are of, each as often as it has tokens.
+    pub(crate) fn users(&self) -> Vec<String> {
+        let tokens = self.file.tokens();
+        tokens.map(|token| token.user.clone()).collect()
+    }
+
     pub(crate) fn have_same_names(&self, other: &Self) -> bool {
-        let names = |tokens: &Self| -> Vec<String> {
-            let tokens = tokens.file.tokens();
-            tokens.map(|token| token.user.clone()).collect()
-        };
-        names(self) == names(other)
+        self.users() == other.users()
     }
 
     /// User and end of a token; `None` for an unknown or expired one. Times are in milliseconds

@@ -7,6 +7,7 @@ pub(crate) mod ranking;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use sterna_cluster::ToShard;
 use sterna_net::{ConnectionId, Courier};
@@ -45,7 +46,7 @@ pub enum Mail {
     Admin(Box<AdminLetter>),
     /// Another stage of short memory is in force.
     Memory,
-    /// All shards have restored their share of the store: now sessions end whose user is gone.
+    /// All shards have restored their share of the store.
     Restored,
     /// Bans have changed.
     Bans,
@@ -53,6 +54,8 @@ pub enum Mail {
     Weigh(Box<Weighing>),
     /// A new policy is in force.
     Policy(Arc<Policy>),
+    /// Drop this when all sessions are judged by the policies that came before: who has the other end waits for that.
+    Judging(Sender<()>),
     /// Say that the broker is not ready for new clients: it will stop.
     Drain,
     /// Tell clients goodbye and end.

@@ -7,6 +7,7 @@ mod shortage;
 mod stopping;
 
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use sterna_broker::{Broker, ConsumerId, CrowdedReader, Event, ShardId};
 use sterna_net::{
@@ -67,6 +68,8 @@ pub struct Shard {
     found: Found,
     memory: Arc<Memory>,
     shortage: Shortage,
+    /// Who waits until all sessions are judged by the policy in force.
+    judging: Vec<Sender<()>>,
     bans_round: bans::Round,
     /// Since when nothing is read, for this shard is ahead of another one.
     ahead_since_ms: Option<u64>,
@@ -262,6 +265,7 @@ impl Shard {
             unanswered: Vec::new(),
             memory,
             shortage: Shortage::default(),
+            judging: Vec::new(),
         }
     }
 
@@ -589,7 +593,6 @@ impl Handler for Shard {
                 Mail::Memory => self.memory_changed(net),
                 Mail::Restored => {
                     self.broker.all_restored(now_ms);
-                    self.broker.judge_restored(now_ms);
                 }
                 Mail::Weigh(weighing) => {
                     if let Some(rest) = weighing.go_on(&self.broker, &self.bans) {
@@ -597,6 +600,7 @@ impl Handler for Shard {
                         self.outbox.flush();
                     }
                 }
+                Mail::Judging(told) => self.judging.push(told),
                 Mail::Policy(policy) => {
                     let grants_like = policy.grants_like(&self.policy);
                     self.policy = policy;
@@ -686,6 +690,9 @@ impl Handler for Shard {
             member.end_of_turn(&mut self.broker, is_stopping, is_unseen);
         }
         self.broker.flush_store();
+        if !self.judging.is_empty() && !self.broker.is_judging() {
+            self.judging.clear();
+        }
         if self.broker.has_mail() {
             for (shard, letter) in self.broker.take_mail() {
                 self.outbox

@@ -8,4 +8,5 @@ mod pages;
 mod process;
 mod profiles;
 mod reload;
+mod rights;
 mod scrape;

@@ -121,6 +121,11 @@ impl Webhook {
         self.authorization.is_some()
     }
 
+    /// Its settings.
+    pub(crate) const fn config(&self) -> &config::Webhook {
+        &self.config
+    }
+
     /// Its recent answers about actions.
     pub(crate) const fn answers(&self) -> &Arc<Answers> {
         &self.answers

@@ -528,6 +528,12 @@ fn reloaded(answer: &Value, is_dry_run: bool) -> String {
     };
     let settings = answer["unchanged"].as_array().into_iter().flatten();
     let settings: Vec<String> = settings.map(|it| table::cell(Some(it))).collect();
+    let judging = if answer["judging"] == true {
+        "sessions that are away are still to be judged\n"
+    } else {
+        ""
+    };
+    let lost = lost + judging;
     if settings.is_empty() {
         return format!("the configuration {is} in force\n{lost}");
     }
