@@ -84,6 +84,7 @@ impl<P: DoorState> Broker<P> {
     /// The connection of a session has ended: its will is due, waits, or is dropped.
     pub(super) fn connection_ended(&mut self, now_ms: u64, slot: u32, fate: WillFate) {
         let outlives = self.queues.sessions[slot].expiry_s > 0;
+        let awaits_user = !outlives && self.awaits_user(slot);
         let Some(will) = &mut self.queues.sessions[slot].will else {
             return;
         };
@@ -94,6 +95,7 @@ impl<P: DoorState> Broker<P> {
                 self.tell_will(slot);
             }
             WillFate::Publish if self.leaves_wills && will.is_stored => self.leave_will(slot),
+            WillFate::Publish if awaits_user => self.have_await_user(now_ms, slot),
             WillFate::Publish if will.delay_s > 0 => {
                 will.due_ms = now_ms + will.delay_ms();
                 will.given_until_ms = will.given_until_ms.map(|_| now_ms + GIVEN_MS);
@@ -104,6 +106,26 @@ impl<P: DoorState> Broker<P> {
                 }
             }
             WillFate::Publish => self.will_is_due(now_ms, slot),
+        }
+    }
+
+    /// Whether the will of a session that ends with its connection is to wait for its user, who is missing.
+    fn awaits_user(&self, slot: u32) -> bool {
+        self.queues.sessions[slot].will.is_some()
+            && self.queues.limits.will_grace_ms > 0
+            && !self.is_in_cluster()
+            && !self.is_admitted(slot)
+    }
+
+    /// Has a session's will wait for its user, who is missing, and for its client, as after the end of the broker: rules may
+    /// be wrong for a moment.
+    fn have_await_user(&mut self, now_ms: u64, slot: u32) {
+        let due_ms = now_ms + self.queues.limits.will_grace_ms;
+        if let Some(will) = &mut self.queues.sessions[slot].will {
+            will.due_ms = due_ms;
+            will.given_until_ms = will.given_until_ms.map(|_| now_ms + GIVEN_MS);
+            will.is_orphaned = true;
+            self.store_will(slot, Wait::Orphaned(due_ms));
         }
     }
 

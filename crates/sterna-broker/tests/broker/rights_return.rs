@@ -447,6 +447,67 @@ fn the_will_of_a_missing_user_waits_for_him() {
     }
 }
 
+/// A session that ends with its connection has a will, too: the client or the user may be back in a moment.
+#[test]
+fn the_will_of_a_missing_user_outlives_its_session_for_the_grace() {
+    for (delay_s, comes, restarts) in [
+        (0, "nobody", false),
+        (0, "the user", false),
+        (5, "the user", false),
+        (0, "the user", true),
+        (0, "the client", false),
+        (5, "the client", false),
+        (0, "the operator", false),
+    ] {
+        let what = format!("{comes} comes, delay {delay_s}, restart {restarts}");
+        let store = MemoryStore::new();
+        let mut cluster = started(2, &store, Fault::None);
+        let grace_ms = cluster.broker(0).limits().will_grace_ms;
+        let mut watcher = cluster.open(0, "watcher");
+        cluster.subscribe(watcher, "gone", qos(Qos::AtLeastOnce));
+        open_of(&mut cluster, 1, "ann", 0, Some(will(delay_s)));
+        apply(&mut cluster, Fault::Missing);
+        cluster.pass(grace_ms / 2);
+        assert!(cluster.drain(watcher).is_empty(), "{what}: it waits");
+        if restarts {
+            let now_ms = cluster.now_ms;
+            drop(cluster);
+            cluster = started_at(now_ms, 2, &store, Fault::Missing);
+            watcher = cluster.open(0, "watcher");
+            cluster.subscribe(watcher, "gone", qos(Qos::AtLeastOnce));
+        }
+        match comes {
+            "the user" => apply(&mut cluster, Fault::None),
+            "the client" => {
+                apply(&mut cluster, Fault::None);
+                open_of(&mut cluster, 0, "ann", 0, None);
+            }
+            "the operator" => {
+                let now_ms = cluster.now_ms;
+                for shard in 0..2 {
+                    cluster
+                        .broker(shard)
+                        .end_sessions_of(now_ms, "ann", 0, 1_024);
+                    cluster.collect(shard);
+                }
+                cluster.run();
+                apply(&mut cluster, Fault::None);
+            }
+            _ => {}
+        }
+        assert!(
+            cluster.drain(watcher).is_empty(),
+            "{what}: its client may return"
+        );
+        cluster.pass(grace_ms);
+        let wanted: &[&str] = if comes == "the user" { &["will"] } else { &[] };
+        assert_eq!(cluster.drain(watcher), wanted, "{what}");
+        let sessions = 1 + usize::from(comes == "the client");
+        assert_eq!(cluster.directory.sessions(), sessions, "{what}");
+        check(&cluster);
+    }
+}
+
 /// A session that may not be of use again takes no place that others need.
 #[test]
 fn sessions_of_missing_users_end_first_when_memory_is_short() {
