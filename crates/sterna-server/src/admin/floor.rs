@@ -380,6 +380,7 @@ fn subscription_value(subscription: &SubscriptionInfo) -> Value {
         "no_local": subscription.no_local,
         "retain_as_published": subscription.retain_as_published,
         "identifier": subscription.identifier,
+        "resting": subscription.is_resting,
     })
 }
 

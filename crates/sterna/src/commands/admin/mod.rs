@@ -303,19 +303,21 @@ const SESSIONS: [Column; 8] = [
     ("PENDING", "/pending"),
     ("IN FLIGHT", "/unacknowledged"),
 ];
-const SUBSCRIPTIONS: [Column; 5] = [
+const SUBSCRIPTIONS: [Column; 6] = [
     ("FILTER", "/filter"),
     ("QOS", "/qos"),
     ("NO LOCAL", "/no_local"),
     ("AS PUBLISHED", "/retain_as_published"),
     ("IDENTIFIER", "/identifier"),
+    ("RESTING", "/resting"),
 ];
-const ALL_SUBSCRIPTIONS: [Column; 5] = [
+const ALL_SUBSCRIPTIONS: [Column; 6] = [
     ("FILTER", "/filter"),
     ("SESSION", "/session"),
     ("USER", "/user"),
     ("QOS", "/qos"),
     ("IDENTIFIER", "/identifier"),
+    ("RESTING", "/resting"),
 ];
 const QUEUES: [Column; 9] = [
     ("NAME", "/name"),
@@ -526,14 +528,14 @@ fn reloaded(answer: &Value, is_dry_run: bool) -> String {
         );
         format!("{subscriptions} of {sessions} {lost} their right\n")
     };
-    let settings = answer["unchanged"].as_array().into_iter().flatten();
-    let settings: Vec<String> = settings.map(|it| table::cell(Some(it))).collect();
     let judging = if answer["judging"] == true {
         "sessions that are away are still to be judged\n"
     } else {
         ""
     };
     let lost = lost + judging;
+    let settings = answer["unchanged"].as_array().into_iter().flatten();
+    let settings: Vec<String> = settings.map(|it| table::cell(Some(it))).collect();
     if settings.is_empty() {
         return format!("the configuration {is} in force\n{lost}");
     }
