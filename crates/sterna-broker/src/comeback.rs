@@ -1,12 +1,14 @@
 //! Messages that come back to the queue of a shared subscription: to their places, to the dead letters, or after a
 //! pause.
 
+use std::sync::Arc;
+
 use crate::attempts::{Attempts, Comeback, Failures, HoldBack};
 use crate::far_group::Back;
 use crate::hash::KeyedState;
 use crate::losses::LossReason;
 use crate::mail::Returned;
-use crate::message::Qos;
+use crate::message::{Message, Qos};
 use crate::nodes::Entry;
 use crate::queues::{Dead, Queues};
 
@@ -51,25 +53,24 @@ impl<P> Queues<P> {
             };
             return self.branches.give_back(&name, back);
         }
-        let Some(group) = self.groups.get_mut(&id) else {
-            if let Some(name) = self.branches.name(id).cloned() {
-                let back = Back::new(position, failures, redelivered);
-                self.branches.give_back(&name, back);
-            }
-            return;
-        };
-        let death = failures.death(group.rules.as_deref(), &self.limits);
-        if let Some(cause) = death.filter(|_| why != Comeback::Undead) {
-            self.dead.push(Dead {
-                group: id,
-                message,
-                tag,
-                position,
-                failures,
-                cause,
-            });
+        let rests = why == Comeback::Lost && position != 0 && failures.pause_ms(&self.limits) > 0;
+        if (rests || !self.groups.contains_key(&id))
+            && let Some(name) = self.branches.name(id).cloned()
+        {
+            // Nothing waits in a branch, whose members may all leave: its root holds it back.
+            let back = Back {
+                is_lost: rests,
+                ..Back::new(position, failures, redelivered)
+            };
+            return self.branches.give_back(&name, back);
+        }
+        if why != Comeback::Undead && self.bury_failed(id, &message, Some(tag), position, failures)
+        {
             return;
         }
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
         if let Some((member, attendance)) = refused_by {
             group.refuse(member, attendance, tag, limit, hashing);
         }
@@ -105,6 +106,33 @@ impl<P> Queues<P> {
             Some(due_ms) => self.hold_in_group(id, due_ms, entry),
             None => self.wait_in_group(id, entry),
         }
+    }
+
+    /// Has a message go to the dead letters that has failed too often. False where it may be delivered again. Without a
+    /// tag it gets the group's next one.
+    pub(crate) fn bury_failed(
+        &mut self,
+        id: u32,
+        message: &Arc<Message>,
+        tag: Option<u64>,
+        position: u64,
+        failures: Failures,
+    ) -> bool {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return false;
+        };
+        let Some(cause) = failures.death(group.rules.as_deref(), &self.limits) else {
+            return false;
+        };
+        self.dead.push(Dead {
+            group: id,
+            tag: tag.unwrap_or_else(|| group.next_tag(message)),
+            message: Arc::clone(message),
+            position,
+            failures,
+            cause,
+        });
+        true
     }
 
     /// When a message that comes back is delivered again at the earliest, if not at once. So what crashes its

@@ -29,7 +29,8 @@ pub(super) enum Runtime {
     /// becomes a program with the last part of its module's name.
     Go,
     /// `install` lists folders of `interop` with a `pom.xml`, which names the requirements. Each
-    /// becomes `FOLDER/` in the folder `STERNA_JAVA`: `classes`, and their requirements in `lib`.
+    /// becomes `FOLDER/` in the folder `STERNA_JAVA`: `classes`, and their requirements in `lib`. All may use what is in
+    /// `java/shared`.
     Java,
     /// The programs of `interop/rust`.
     Rust,
@@ -300,6 +301,8 @@ impl Runtime {
             build
                 .args(["-Xlint:all", "-Werror", "-d"])
                 .arg(made.join("classes"))
+                .arg("-sourcepath")
+                .arg(workspace.root.join("interop/java/shared"))
                 .arg("-classpath")
                 .arg(made.join("lib").join("*"))
                 .args(sources);

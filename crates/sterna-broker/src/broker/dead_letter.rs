@@ -124,7 +124,7 @@ impl<P: DoorState> Broker<P> {
     /// dies between the two, the next one does it again by the same name.
     fn route_dead_letter(&mut self, now_ms: u64, letter: Message, dead: &Dead) -> Routed {
         if !self.is_in_cluster() {
-            return self.route(now_ms, letter, false, &mut Beside::default());
+            return self.route_alone(now_ms, letter, false);
         }
         if !self.takes_moved(now_ms, &letter) {
             return Routed {

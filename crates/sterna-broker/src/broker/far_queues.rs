@@ -330,22 +330,10 @@ impl<P: DoorState> Broker<P> {
             return self.queues.settle_in_group(id, position);
         }
         let Some(holder) = root.claimed.remove(&position) else {
-            let group = self.queues.groups.get_mut(&id);
-            let rules = group.as_ref().and_then(|group| group.rules.as_deref());
-            let death = failures.death(rules, &self.queues.limits);
-            if let (Some(cause), Some(group)) = (death, group) {
+            if (self.queues).bury_failed(id, &message, None, position, failures) {
                 // The earlier root had not come to it.
-                let tag = group.next_tag(&message);
-                self.queues
+                return (self.queues)
                     .note_in_group(id, position, |log| log.enter(position, attempts));
-                return self.queues.dead.push(Dead {
-                    group: id,
-                    message,
-                    tag,
-                    position,
-                    failures,
-                    cause,
-                });
             }
             let attempts = Attempts {
                 was_sent: attempts.was_sent || redelivered,

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use super::Broker;
-use super::companions::Beside;
 use crate::api::{DoorState, EvictReason, SessionInfo};
 use crate::choice::Pick;
 use crate::filter::Filter;
@@ -416,8 +415,7 @@ impl<P: DoorState> Broker<P> {
                 break;
             };
             let anew = make(&message).filter(|message| self.takes_moved(now_ms, message));
-            let routed =
-                anew.map(|message| self.route(now_ms, message, false, &mut Beside::default()));
+            let routed = anew.map(|message| self.route_alone(now_ms, message, false));
             is_refused = !routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0);
             if is_refused || self.queues.remove_from_group(id, node).is_none() {
                 break;

@@ -31,6 +31,7 @@ mod relief;
 mod rest;
 mod restore;
 mod rights;
+mod root_rest;
 mod roots;
 mod sleep;
 mod subscribe;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::Broker;
 use super::branches::RootTold;
-use super::companions::Beside;
 use super::takeover::Arrival;
 use crate::api::{DoorState, Event, EvictReason, SessionKey};
 use crate::directory::Admission;
@@ -363,7 +362,7 @@ impl<P: DoorState> Broker<P> {
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         self.queues.counters.wills_published += 1;
         let message = message.republished(now_ms, expires_at_ms);
-        self.route(now_ms, message, true, &mut Beside::default());
+        self.route_alone(now_ms, message, true);
         self.finish(now_ms);
         true
     }

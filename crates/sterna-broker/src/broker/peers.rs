@@ -121,7 +121,7 @@ impl<P: DoorState> Broker<P> {
         self.set_from_peer(true);
         match what {
             FromPeer::Publish => {
-                self.route(now_ms, message, false, &mut Beside::default());
+                self.route_alone(now_ms, message, false);
             }
             FromPeer::Deliver => {
                 self.catch_up();

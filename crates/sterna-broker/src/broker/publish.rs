@@ -193,7 +193,7 @@ impl<P: DoorState> Broker<P> {
             // Nothing is reserved here, and there is no frame that has them all.
             let mut sum = Routed::default();
             for message in messages {
-                let routed = self.route(now_ms, message, true, &mut Beside::default());
+                let routed = self.route_alone(now_ms, message, true);
                 sum.matched += routed.matched;
             }
             return sum;
@@ -286,6 +286,16 @@ impl<P: DoorState> Broker<P> {
             Retention::Cleared => self.forgotten(message.topic()),
             _ => None,
         }
+    }
+
+    /// Routes a message that nothing is kept with. `is_at_once` says whether its publisher cannot wait for a reader.
+    pub(super) fn route_alone(
+        &mut self,
+        now_ms: u64,
+        message: Message,
+        is_at_once: bool,
+    ) -> Routed {
+        self.route(now_ms, message, is_at_once, &mut Beside::default())
     }
 
     /// Routes a message. `is_at_once` says whether its publisher cannot wait for a reader.

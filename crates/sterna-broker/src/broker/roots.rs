@@ -308,6 +308,7 @@ impl<P: DoorState> Broker<P> {
             match root.out.get(&position) {
                 Some((_, who)) if who == from => {}
                 None if is_free
+                    && !root.resting.contains_key(&position)
                     && !root.claimed.contains_key(&position)
                     && !root.settled_early.contains(&position) =>
                 {
@@ -482,6 +483,12 @@ impl<P: DoorState> Broker<P> {
             let Some(node) = self.queues.find_sent(slot, tag) else {
                 continue;
             };
+            if let Some(entry) = self.queues.nodes.entry_mut(node) {
+                entry.failures = entry.failures.max(back.failures);
+            }
+            if back.is_lost && self.rests_at_root(now_ms, group, (back.position, tag), node) {
+                continue;
+            }
             // Messages that came back before it, and go before it.
             let queues = &mut self.queues;
             let mut ahead = List::default();
@@ -499,9 +506,6 @@ impl<P: DoorState> Broker<P> {
                 }
                 let pending = &mut queues.sessions[slot].pending;
                 queues.nodes.move_back(pending, &mut ahead, first);
-            }
-            if let Some(entry) = queues.nodes.entry_mut(node) {
-                entry.failures = entry.failures.max(back.failures);
             }
             self.settle_node(slot, node, Outcome::Released);
             let queues = &mut self.queues;
@@ -555,6 +559,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     pub(super) fn roots_timeout(&mut self, now_ms: u64) {
+        self.give_rested(now_ms);
         let mut ended = Vec::new();
         for (group, root) in &mut self.roots {
             let before = root.ghosts.len();

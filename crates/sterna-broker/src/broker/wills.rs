@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use super::Broker;
-use super::companions::Beside;
 use super::rights::GIVEN_MS;
 use crate::api::{DoorState, PublishRefusal, Routed, SessionKey, Will, WillFate};
 use crate::directory::{Admission, Claimed, Owner};
@@ -182,7 +181,7 @@ impl<P: DoorState> Broker<P> {
             .expiry_s
             .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         let message = will.message.republished(now_ms, expires_at_ms);
-        let routed = self.route(now_ms, message, true, &mut Beside::default());
+        let routed = self.route_alone(now_ms, message, true);
         self.queues.counters.wills_published += u64::from(routed.refused.is_none());
         routed
     }

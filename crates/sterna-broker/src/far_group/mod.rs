@@ -33,7 +33,7 @@ pub(crate) use branch::{Branches, Owner};
 pub(crate) use letter::{Back, Given, Heard, Looking, Word, decode, encode};
 pub use letter::{GroupLetter, group_of_letter, rewritten_letter};
 pub(crate) use queue::{Held, QueueRoot, RootQueue, group_number, is_full};
-pub(crate) use root::{Attendee, Root, RootRecord};
+pub(crate) use root::{Attendee, Resting, Root, RootRecord};
 
 use crate::api::ConsumerId;
 

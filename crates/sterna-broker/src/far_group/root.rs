@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Back, Given, Peer, QueueRoot};
 use crate::api::SessionKey;
+use crate::attempts::HeldBack;
 use crate::records::{Fields, put_bytes, put_number};
 use crate::session::NEVER_MS;
 
@@ -29,6 +30,13 @@ pub(crate) struct Attendee {
     pub(crate) giving: Vec<Given>,
     /// Of a queue: members that are connected.
     pub(crate) members: u32,
+}
+
+/// A message that its root holds back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resting {
+    pub(crate) tag: u64,
+    pub(crate) until_ms: u64,
 }
 
 /// See the module.
@@ -55,6 +63,10 @@ pub(crate) struct Root {
     /// Of a queue: messages that branches have given back and that are still to come out of the queue here, by
     /// position.
     pub(crate) returned_early: FxHashMap<u64, Back>,
+    /// Messages whose consumers were lost too often, and that are given to nobody for a while, by position.
+    pub(crate) resting: FxHashMap<u64, Resting>,
+    /// How it tells of them.
+    pub(crate) held_back: HeldBack,
     /// Tags of messages that no branch takes, by position.
     pub(crate) parked: FxHashMap<u64, u64>,
     /// Branches that may have credit, in the order of their turns.
@@ -81,6 +93,8 @@ impl Root {
             claimed: FxHashMap::default(),
             settled_early: FxHashSet::default(),
             returned_early: FxHashMap::default(),
+            resting: FxHashMap::default(),
+            held_back: HeldBack::default(),
             parked: FxHashMap::default(),
             turns: VecDeque::new(),
             ghosts: BTreeMap::new(),

@@ -1,6 +1,9 @@
 //! Shared subscriptions with members on several nodes of a cluster, in virtual time.
 
-use crate::far_world::{NODES, World};
+use sterna_broker::{Limits, Outcome, Qos};
+
+use crate::cluster::{qos, text};
+use crate::far_world::{GROUP, NODES, World};
 use crate::log_node::APART;
 
 fn play(seed: u64, with_fence: bool) -> Option<String> {
@@ -76,4 +79,48 @@ fn a_group_ends_soon_after_its_last_member_whose_node_was_doubted() {
     }
     world.calm_down();
     assert!(!world.has_root());
+}
+
+/// The crash of a consumer is the message's fault where it happens again. It must not go from node to node without a
+/// pause, nor be left where the last member of a node was.
+#[test]
+fn a_message_that_ends_its_consumers_waits_between_nodes() {
+    for places in [[0, 0, 0], [0, 1, 0], [0, 1, 1]] {
+        // Calming down takes some seconds.
+        let limits = Limits {
+            redelivery_pause_ms: 60_000,
+            ..Limits::default()
+        };
+        let mut world = World::with(1, true, None, limits);
+        // A member that takes nothing, so that the group goes on.
+        world.join_as(2, "keeper", true);
+        let keeper = world.nodes[2].members[0].client;
+        let cluster = &mut world.nodes[2].site.cluster;
+        cluster.subscribe(keeper, GROUP, qos(Qos::AtLeastOnce));
+        world.end_turn(2);
+        world.calm_down();
+        for (at, is_at_once) in places.into_iter().zip([true, true, false]) {
+            world.join(at);
+            world.calm_down();
+            if world.published == 0 {
+                world.publish_now(at);
+                world.calm_down();
+            }
+            let taken: Vec<_> = world.take(at, 0).iter().map(text).collect();
+            assert_eq!(taken.len(), usize::from(is_at_once), "{places:?}");
+            world.leave_now(at, 0);
+            world.calm_down();
+        }
+        for at in 0..NODES {
+            world.nodes[at].site.cluster.pass(60_000);
+        }
+        world.calm_down();
+        let at = places[2];
+        world.join(at);
+        world.calm_down();
+        let again = world.take(at, 0);
+        assert_eq!(again.len(), 1, "{places:?}");
+        assert!(again[0].redelivered);
+        world.settle(at, 0, again[0].tag, Outcome::Accepted);
+    }
 }
