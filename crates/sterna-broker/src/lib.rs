@@ -93,6 +93,7 @@ mod delayed;
 mod directory;
 mod encoded;
 mod end_cause;
+mod eras;
 mod far_group;
 mod fill;
 mod filter;
@@ -146,6 +147,7 @@ pub use counters::Counters;
 pub use directory::Directory;
 pub use encoded::{Encoded, EncodedPart, HEAD_ROOM_BYTES, Outbound, Recipients, messages_of};
 pub use end_cause::EndCause;
+pub use eras::{Era, Eras};
 pub use far_group::{GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, rewritten_letter};
 pub use filter::is_of_broker;
 pub use holding::CrowdedReader;
@@ -164,7 +166,7 @@ pub use peers::{
 };
 pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
-pub use records::{name_of, settle, shared_of};
+pub use records::{key_of_node, name_of, settle, shared_of};
 pub use rights::{Endpoint, Holder, Permit, Right, Rights};
 pub use store::{
     Appended, Change, Committed, Frame, Full, Keeping, NoStore, ReadAnswer, ReadRequest, Record,

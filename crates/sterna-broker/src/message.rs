@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
+use crate::eras::Eras;
+
 pub use parts::MessageParts;
 pub use record::{MOST_GROUP_BYTES, MessageDecoder, MessageEncoder, is_brief};
 
@@ -298,13 +300,16 @@ impl Message {
         }
     }
 
-    /// Dates a message of an earlier process that seems to come from the future. The wall clock was then set back
-    /// over the restart. It came when this process began, at `start_ms`, and keeps its whole interval.
-    pub(crate) fn date_back(&mut self, start_ms: u64) {
-        let ahead_ms = self.published_ms.saturating_sub(start_ms);
-        self.published_ms -= ahead_ms;
+    /// Dates a message of an earlier process anew. It keeps its whole interval from then on. If that process' clock was
+    /// behind, it came as much later. If it still seems to come from the future, the wall clock was set back over the
+    /// restart: it came when this process began, at `start_ms`.
+    pub(crate) fn date_anew(&mut self, eras: &Eras, start_ms: u64) {
+        let behind_ms = eras.behind_ms(self.published_ms);
+        let published_ms = self.published_ms.saturating_add(behind_ms).min(start_ms);
+        let lasts_ms = self.expires_at_ms.saturating_sub(self.published_ms);
+        self.published_ms = published_ms;
         if self.expires_at_ms != NEVER_MS {
-            self.expires_at_ms -= ahead_ms;
+            self.expires_at_ms = published_ms.saturating_add(lasts_ms);
         }
     }
 

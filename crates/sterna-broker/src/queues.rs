@@ -9,6 +9,7 @@ use crate::api::{Delivery, DoorState, SessionKey};
 use crate::attempts::Failures;
 use crate::counters::Counters;
 use crate::directory::Directory;
+use crate::eras::Eras;
 use crate::far_group::{Branches, ROOT_CONSUMER, RootQueue};
 use crate::group::Group;
 use crate::group_reader::GroupRecord;
@@ -126,6 +127,8 @@ pub(crate) struct Queues<P> {
     pub(crate) restored_to: u64,
     /// When it was restored, in milliseconds since the Unix epoch.
     pub(crate) restored_ms: u64,
+    /// Times for which the clock of earlier processes was behind.
+    pub(crate) eras: Eras,
     /// Counts the bodies of what comes from the log.
     pub(crate) gauge: Arc<Gauge>,
     /// For each other shard, the position before which nothing of it is under way.
@@ -264,6 +267,7 @@ impl<P> Queues<P> {
             unread: FxHashMap::default(),
             restored_to: 0,
             restored_ms: 0,
+            eras: Eras::default(),
             gauge,
             sessions: Sessions::new(directory),
             nodes: Nodes::new(),

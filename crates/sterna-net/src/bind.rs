@@ -84,7 +84,7 @@ pub fn bind<M: Send + 'static>(
         ));
     }
     let config = Arc::new(config.clone());
-    let clock = Clock::start();
+    let clock = config.clock.unwrap_or_else(Clock::start);
     let peers = Peers::new(config.connections_per_address);
     let mut polls = Vec::with_capacity(shards);
     let mut mailboxes = Vec::with_capacity(shards);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::clock::Clock;
 use crate::pages::SharedPages;
 use crate::quic::QuicConfig;
 use crate::tls::TlsConfig;
@@ -72,6 +73,8 @@ impl Default for WebSocketConfig {
 /// system spreads connections evenly over the shards.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
+    /// The clock of all shards; `None` for one that starts with the system's wall clock.
+    pub clock: Option<Clock>,
     /// Most byte-stream connections at a time; more are closed as they are accepted.
     pub connections: usize,
     /// Most connections at a time from one peer address (IPv6: from one /64), over all transports,
@@ -142,6 +145,7 @@ pub struct ShardConfig {
 impl Default for ShardConfig {
     fn default() -> Self {
         Self {
+            clock: None,
             connections: 1_000_000,
             connections_per_address: usize::MAX,
             half_open: 4_096,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use sterna_broker::Eras;
 
 use crate::config::{self, AddressPrefix};
 use crate::identity::{Table, origin};
@@ -360,7 +361,7 @@ impl Bans {
     pub(crate) fn restore<'a>(
         &self,
         records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-        now_ms: u64,
+        (now_ms, eras): (u64, &Eras),
     ) {
         let mut list = self.list();
         for (key, value) in records {
@@ -368,10 +369,11 @@ impl Bans {
                 && let Ok(id) = id.try_into()
                 && let Ok(mut ban) = serde_json::from_slice::<Ban>(value)
             {
-                let ahead_ms = ban.since_ms.saturating_sub(now_ms);
-                ban.until_ms = ban
-                    .until_ms
-                    .map(|until_ms| until_ms.saturating_sub(ahead_ms));
+                let since_ms = ban.since_ms;
+                let begins_ms = (since_ms.saturating_add(eras.behind_ms(since_ms))).min(now_ms);
+                let until_ms = ban.until_ms;
+                ban.until_ms =
+                    until_ms.map(|until_ms| begins_ms + until_ms.saturating_sub(since_ms));
                 list.insert(u64::from_be_bytes(id), ban);
             }
         }
@@ -462,7 +464,7 @@ mod tests {
             .map(|(key, value)| (&key[..], value.as_deref().expect("a value")));
         for (now_ms, end_ms) in [(1_030, 1_060), (1_000, 1_060), (500, 560)] {
             let restored = Bans::default();
-            restored.restore(kept.clone(), now_ms);
+            restored.restore(kept.clone(), (now_ms, &Eras::default()));
             let ann = who("ann", "c", "10.0.0.1");
             assert!(restored.find(end_ms - 1, ann).is_some());
             assert_eq!(restored.find(end_ms, ann), None);
@@ -504,7 +506,7 @@ mod tests {
             restored.restore(
                 kept.iter()
                     .map(|(key, value)| (&key[..], value.as_deref().expect("a value"))),
-                0,
+                (0, &Eras::default()),
             );
             assert_eq!(restored.find(0, yes), Some(id));
             assert_eq!(bans.newest(), id);
@@ -563,7 +565,7 @@ mod tests {
             .iter()
             .map(|(key, value)| (&key[..], value.as_deref().expect("a value")));
         let restored = Bans::default();
-        restored.restore(kept, 0);
+        restored.restore(kept, (0, &Eras::default()));
         for bans in [bans, restored] {
             assert_eq!(bans.find(0, nameless), id.ok());
             assert_eq!(bans.find(0, who("ann", "pump", "192.0.2.1")), None);

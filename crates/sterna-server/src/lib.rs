@@ -45,6 +45,7 @@ mod mapping;
 mod memory;
 pub mod metrics;
 mod mqtt;
+pub mod node_clock;
 mod open_files;
 mod otlp;
 mod pace;

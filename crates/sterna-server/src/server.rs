@@ -29,6 +29,7 @@ use crate::mail::{Letters, Mail};
 use crate::memory::{self, Memory, Watch};
 use crate::metrics::Sources;
 use crate::mqtt::Repetitions;
+use crate::node_clock::NodeClock;
 use crate::open_files;
 use crate::policy::{self, Policy};
 use crate::reload::{InForce, Live, Prepared, locked, tell_all, warn_of};
@@ -80,6 +81,7 @@ impl Server {
         } = Prepared::read(config, None)?;
         // Before it listens: a store that cannot be opened is no reason to let clients wait.
         let store = Arc::new(OpenStore::open(config, directory.as_deref())?);
+        let clock = store.clock(config)?;
         let mut cluster = Cluster::prepare(config)?;
         let pages = SharedPages::new(policy::pages(&config.http));
         let urls = config
@@ -145,7 +147,11 @@ impl Server {
 
         let count = usize::from(config.shard_count());
         let connections = open_files::connections_per_shard(&config.network, count);
-        let bound = sterna_net::bind::<Mail>(&shard_config(config, connections), &listeners, count)
+        let shard_config = ShardConfig {
+            clock: clock.as_ref().map(NodeClock::now),
+            ..shard_config(config, connections)
+        };
+        let bound = sterna_net::bind::<Mail>(&shard_config, &listeners, count)
             .map_err(|e| format!("cannot listen: {e}"))?;
         let ports: Vec<u16> = (bound[0].addresses().iter())
             .map(SocketAddr::port)
@@ -163,6 +169,7 @@ impl Server {
             u64::from(config.network.maximum_connections) * count as u64,
         );
         let sources = (sources.with_store(store.usage_reader())).with_cluster(cluster.source());
+        let sources = sources.with_clock(clock);
         sources.set_certificates(certificate::all(&config.tls, &certificate, &certificates)?);
         let (sources, orders) = sources.with_orders();
         let sources = Arc::new(sources);
@@ -377,6 +384,9 @@ fn parts(
         broker_limits(config, ceiling_bytes),
         u64::from_ne_bytes(seed),
     );
+    if let Some(clock) = sources.clock() {
+        directory.set_eras(clock.eras());
+    }
     let counters = bound.iter().map(BoundShard::counters).collect();
     let usage = store.usage_reader();
     let memory = Memory::of_process(

@@ -10,6 +10,7 @@ use sterna_store::{Engine, Running, Settings, ShardStore, UsageReader};
 use crate::config::{self, Config, Durability};
 use crate::data_directory::DataDirectory;
 use crate::mail::Mail;
+use crate::node_clock::{NodeClock, SystemClocks};
 
 /// Name of its folder in the data directory.
 const FOLDER: &str = "store";
@@ -54,6 +55,25 @@ impl OpenStore {
         };
         let handle = engine.handle(Box::new(move || mailbox.post(Mail::Store)));
         Box::new(ShardStore::new(handle, Arc::clone(&self.failure)))
+    }
+
+    /// The node's clock, by the record of an earlier process; `None` without a store, where nothing is dated.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the records cannot be read.
+    pub(crate) fn clock(&self, config: &Config) -> Result<Option<NodeClock>, String> {
+        let Some(engine) = &self.engine else {
+            return Ok(None);
+        };
+        let mut handle = engine.handle(Box::new(|| {}));
+        let record = (handle.load_one(&NodeClock::key())).map_err(|why| format!("store: {why}"))?;
+        let maximum_jump_ms = config.store.maximum_clock_jump_s.saturating_mul(1000);
+        let clocks = Box::new(SystemClocks::default());
+        Ok(Some(NodeClock::begin(
+            record.as_deref(),
+            clocks,
+            maximum_jump_ms,
+        )))
     }
 
     /// A reader of its figures; `None` without a store.

@@ -78,6 +78,10 @@ const MAY_WAIT: &[(&str, &str)] = &[
         "looks at files on a thread of its own",
     ),
     (
+        "crates/sterna-server/src/node_clock/system.rs",
+        "reads the name of the boot when the process starts",
+    ),
+    (
         "crates/sterna-server/src/directory_watch.rs",
         "looks at the directory on a thread of its own",
     ),

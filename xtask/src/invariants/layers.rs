@@ -28,6 +28,7 @@ const LAYERS: &[&str] = &[
     "sys",
     "shares",
     "memory",
+    "node_clock",
     "control",
     "otlp",
     "watch",

@@ -222,14 +222,16 @@ impl<P: DoorState> Broker<P> {
         let end = self.queues.store.next_position();
         self.queues.restored_to = end;
         self.queues.restored_ms = now_ms;
+        let eras = self.directory.eras().clone();
         self.queues.marks.fill(end);
         let interval_ms = self.queues.limits.survey_interval_ms;
         self.surveys.begin_after(now_ms, interval_ms);
         for mut message in loaded.retained {
             message.charge(&self.gauge);
-            message.date_back(now_ms);
+            message.date_anew(&eras, now_ms);
             (self.directory).retain(&Arc::new(message), Admission::Restored);
         }
+        self.queues.eras = eras;
         for (group, position) in loaded.owned {
             // A session has taken it over; the group may not have known that yet.
             if let Some(record) = loaded.groups.get_mut(&group) {
@@ -294,7 +296,12 @@ impl<P: DoorState> Broker<P> {
             // It was connected when the broker stopped: its connection ends now.
             (None, expiry_s) => now_ms + u64::from(expiry_s) * 1000,
             // Not more than the whole interval, also if the clock was set back.
-            (Some(at_ms), expiry_s) => at_ms.min(now_ms + u64::from(expiry_s) * 1000),
+            (Some(at_ms), expiry_s) => {
+                let whole_ms = u64::from(expiry_s) * 1000;
+                (self.queues)
+                    .dated_anew(at_ms, whole_ms)
+                    .min(now_ms + whole_ms)
+            }
         };
         self.queues.sessions.insert(session);
         self.install_stored(now_ms, slot, stored, limits);
@@ -351,7 +358,7 @@ impl<P: DoorState> Broker<P> {
             let mut subscription = subscription;
             if let Some(rest) = &mut subscription.rest {
                 // The clock may have been set back: what it retains then has changed.
-                rest.since_ms = rest.since_ms.min(now_ms);
+                rest.since_ms = self.queues.dated_anew(rest.since_ms, 0).min(now_ms);
             }
             let subscription = self::subscription(subscription);
             if self
@@ -473,7 +480,7 @@ impl<P: DoorState> Broker<P> {
             } = owned;
             let message = message.map(|mut message| {
                 message.charge(&self.gauge);
-                message.date_back(self.queues.restored_ms);
+                message.date_anew(&self.queues.eras, self.queues.restored_ms);
                 Arc::new(message)
             });
             let phase = if record.is_handed_over {
@@ -567,12 +574,19 @@ impl<P: DoorState> Broker<P> {
 }
 
 impl<P> Queues<P> {
+    /// The end of an interval of so many milliseconds, as an earlier process has noted it: later, if the clock was
+    /// behind when the interval began.
+    pub(super) fn dated_anew(&self, end_ms: u64, interval_ms: u64) -> u64 {
+        let began_ms = end_ms.saturating_sub(interval_ms);
+        end_ms.saturating_add(self.eras.behind_ms(began_ms))
+    }
+
     /// Counts a message of the log among those that are alive. One of an earlier process may have to be dated.
     fn take_in(&self, position: u64, message: &mut Arc<Message>) {
         if let Some(message) = Arc::get_mut(message) {
             message.charge(&self.gauge);
             if position < self.restored_to {
-                message.date_back(self.restored_ms);
+                message.date_anew(&self.eras, self.restored_ms);
             }
         }
     }

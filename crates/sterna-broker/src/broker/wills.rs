@@ -255,15 +255,20 @@ impl<P: DoorState> Broker<P> {
         }
         let delay_ms = u64::from(record.delay_s) * 1_000;
         let latest_ms = now_ms + delay_ms;
+        let wait = match record.wait {
+            Wait::Connection => Wait::Connection,
+            Wait::Lost(due_ms) => Wait::Lost(self.queues.dated_anew(due_ms, delay_ms)),
+            Wait::Orphaned(due_ms) => Wait::Orphaned(self.queues.dated_anew(due_ms, delay_ms)),
+        };
         let grace_ms = now_ms + self.queues.limits.will_grace_ms;
-        let due_ms = match record.wait {
+        let due_ms = match wait {
             // The session's end may come before the end of the delay, and the client has its time in any case.
             Wait::Connection => latest_ms.min(session.expires_at_ms).max(grace_ms),
             // Not later than that after the start, also if the clock was set back.
             Wait::Lost(due_ms) => due_ms.min(latest_ms),
             Wait::Orphaned(due_ms) => due_ms.min(latest_ms).max(grace_ms),
         };
-        let began_ms = match record.wait {
+        let began_ms = match wait {
             Wait::Connection => now_ms,
             Wait::Lost(due_ms) | Wait::Orphaned(due_ms) => due_ms.saturating_sub(delay_ms),
         };
@@ -275,10 +280,10 @@ impl<P: DoorState> Broker<P> {
             due_ms,
             is_stored: true,
             is_unproved: false,
-            is_orphaned: !matches!(record.wait, Wait::Lost(_)),
+            is_orphaned: !matches!(wait, Wait::Lost(_)),
         };
         self.queues.sessions[slot].will = Some(Box::new(will));
-        if record.wait == Wait::Connection && delay_ms > self.queues.limits.will_grace_ms {
+        if wait == Wait::Connection && delay_ms > self.queues.limits.will_grace_ms {
             // A shorter one waits anew after each start.
             self.store_will(slot, Wait::Orphaned(due_ms));
         }

@@ -22,6 +22,7 @@ use registry::{Owned, Registry};
 use retained::Retained;
 
 use crate::api::{Retention, ShardId};
+use crate::eras::Eras;
 use crate::filter::extra_bytes;
 use crate::hash::KeyedState;
 use crate::holding::Holds;
@@ -50,6 +51,7 @@ pub struct Directory {
     registry: Registry,
     /// When the first shard restored what a store had, in milliseconds since the Unix epoch.
     started_ms: OnceLock<u64>,
+    eras: OnceLock<Eras>,
     sessions: AtomicUsize,
     subscriptions: AtomicUsize,
     long_filter_bytes: AtomicUsize,
@@ -111,6 +113,17 @@ impl Directory {
         &self.judging
     }
 
+    /// Times for which the node's clock was behind, by which shards date what they restore. To be set before that; only
+    /// the first call counts.
+    pub fn set_eras(&self, eras: Eras) {
+        let _ = self.eras.set(eras);
+    }
+
+    /// Times for which the node's clock was behind.
+    pub fn eras(&self) -> &Eras {
+        self.eras.get_or_init(Eras::default)
+    }
+
     /// A directory for this number of shards. `hash_seed` keys the hash tables that clients' strings go into; it
     /// should be random, except where a run must be repeatable.
     #[must_use]
@@ -128,6 +141,7 @@ impl Directory {
             retained_deadline_ms: AtomicU64::new(u64::MAX),
             registry: Registry::new(hashing),
             started_ms: OnceLock::new(),
+            eras: OnceLock::new(),
             sessions: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
             long_filter_bytes: AtomicUsize::new(0),

@@ -91,6 +91,12 @@ pub fn name_of(key: &[u8]) -> Option<&str> {
     }
 }
 
+/// The key by which a store has a record of the front doors for the node, from its own key.
+#[must_use]
+pub fn key_of_node(key: &[u8]) -> Box<[u8]> {
+    self::key(Kind::Node, "", key)
+}
+
 /// The part of the key that tells a record of a whole cluster from others; `None` for a record of something else.
 #[must_use]
 pub fn shared_of(key: &[u8]) -> Option<&[u8]> {

@@ -94,6 +94,7 @@ impl Core {
 
     /// Reads the clock, once per turn.
     pub(super) fn tick(&mut self) {
+        self.clock.look();
         self.now = Instant::now();
         self.now_ms = self.clock.at(self.now);
     }

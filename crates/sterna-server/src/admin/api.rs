@@ -22,6 +22,7 @@ use crate::mail::admin::{Answer, Ask, Body, Query, Whose, Window};
 use crate::mail::ranking::{Best, MOST_AT_ONCE, Rank, RankBy};
 use crate::mail::{AdminLetter, Mail};
 use crate::metrics::LoginFailure;
+use crate::node_clock::NodeClock;
 use crate::sys::Process;
 
 /// Entries of a page where nothing else is asked for.
@@ -353,6 +354,20 @@ impl Desk<'_, '_> {
                 give_value(out, id, &condition, &value);
                 Ok(())
             }
+            Operation::Clock => {
+                let clock = self.clock()?;
+                give_value(out, id, &condition, &clock.view());
+                Ok(())
+            }
+            Operation::AcceptClock => {
+                let clock = self.clock()?;
+                clock.accept();
+                let view = clock.view();
+                self.log_change(change, Outcome::Done);
+                self.cx.outbox.post(0, Mail::Clock);
+                Done::new(id, 200, Some(view)).tell(out);
+                Ok(())
+            }
             Operation::Certificates => {
                 let certificates = self.admin.sources.certificates();
                 let items = certificates.iter().map(|certificate| {
@@ -409,6 +424,12 @@ impl Desk<'_, '_> {
             }
             Operation::Drain => self.order(id, Order::Drain, change.clone()),
         }
+    }
+
+    /// The node's clock.
+    fn clock(&self) -> Result<&NodeClock, Trouble> {
+        let detail = "nothing is kept over a restart, so no clock is: store.enabled is false";
+        (self.admin.sources.clock()).ok_or_else(|| Trouble::new(Kind::NoResource, detail))
     }
 
     /// The shard and the connection that a name stands for.

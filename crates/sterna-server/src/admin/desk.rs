@@ -27,6 +27,7 @@ use crate::mail::admin::{Answer, Ask, Body};
 use crate::mail::{AdminLetter, Mail};
 use crate::memory::Stage;
 use crate::metrics::{Figures, LoginFailure, Meters, Scrape};
+use crate::node_clock::{Doubt, NodeClock};
 use crate::policy::ListenerPolicy;
 
 /// The methods of every resource.
@@ -374,12 +375,19 @@ impl Desk<'_, '_> {
                     return say(out, id, 503, &format!("cluster: {trouble}\n"));
                 }
                 let stage = self.cx.memory.stage();
-                if stage == Stage::Normal {
-                    say(out, id, 200, "ready\n");
+                let doubt = self.admin.sources.clock().and_then(NodeClock::doubt);
+                let memory = format!("memory is short: {stage}");
+                let reasons: Vec<&str> = Some(&*memory)
+                    .filter(|_| stage != Stage::Normal)
+                    .into_iter()
+                    .chain(doubt.map(Doubt::sentence))
+                    .collect();
+                let text = if reasons.is_empty() {
+                    "ready\n".to_owned()
                 } else {
-                    let text = format!("ready, but memory is short: {stage}\n");
-                    say(out, id, 200, &text);
-                }
+                    format!("ready, but {}\n", reasons.join("; "))
+                };
+                say(out, id, 200, &text);
             }
             Purpose::Scrape => self.scraped(out, id, figures(answers)),
             Purpose::Node => self.describe_node(out, id, &figures(answers)),

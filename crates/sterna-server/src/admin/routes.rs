@@ -45,6 +45,8 @@ pub(super) enum Operation {
     Publish,
     Store,
     Memory,
+    Clock,
+    AcceptClock,
     Certificates,
     Cluster,
     Rules,
@@ -384,6 +386,28 @@ pub(super) const ROUTES: &[Route] = &[
         "Memory",
         "Resident memory by kind",
     ),
+    Route {
+        problems: &[Kind::NoResource],
+        ..read(
+            "/clock",
+            Operation::Clock,
+            "clock",
+            "Clock",
+            "The clock by which the node dates what it keeps, and the wall clock",
+        )
+    },
+    Route {
+        method: "POST",
+        role: Some(Role::Admin),
+        problems: &[Kind::NoResource],
+        ..read(
+            "/clock/accept",
+            Operation::AcceptClock,
+            "acceptClock",
+            "Clock",
+            "Has the next start believe the wall clock, however far it is from the last record",
+        )
+    },
     read(
         "/certificates",
         Operation::Certificates,

@@ -59,6 +59,9 @@ settings! {
         /// Time between two records of how far readers have come. Messages acknowledged since may come again after a
         /// crash.
         restart cursor_interval_ms: u64 = 200, within 1..;
+        /// Time for which the machine may have been off. At a boot the wall clock may be so far from the last record; else
+        /// [nothing expires by it](durability.md#the-wall-clock).
+        restart maximum_clock_jump_s: u64 = 604_800, within 1..;
         /// Time between two looks for parts of the log that nobody needs.
         restart survey_interval_ms: u64 = 10_000, within 1..;
         /// Readers that a file of the log may have which is [rewritten](durability.md#what-is-rewritten) to what they

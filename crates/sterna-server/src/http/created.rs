@@ -146,6 +146,8 @@ pub(crate) fn topic_record(topic: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use sterna_broker::Eras;
+
     use super::*;
 
     fn config(most: u32) -> Http {
@@ -209,7 +211,11 @@ mod tests {
         let kept: Vec<_> = records.clone();
         let kept = kept.iter().map(|(key, value)| (&key[..], &value[..]));
         let damaged = topic_record("d");
-        restarted.restore(&config, kept.chain([(&damaged[..], &b""[..])]), 0);
+        restarted.restore(
+            &config,
+            kept.chain([(&damaged[..], &b""[..])]),
+            (0, &Eras::default()),
+        );
         assert!(!restarted.exists("d"), "no record of a topic");
         let create = |user, topic| restarted.create(&config, (topic, user), |_| 1);
         assert_eq!(create(Some("ann"), "c"), Created::Existed(0));

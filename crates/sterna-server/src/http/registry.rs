@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::digest::{Context, SHA256};
-use sterna_broker::{Message, Once};
+use sterna_broker::{Eras, Message, Once};
 use sterna_cluster::Asker;
 use sterna_cluster::requests::Begun;
 
@@ -347,9 +347,10 @@ impl Registry {
         &self,
         config: &Http,
         records: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-        now_ms: u64,
+        (now_ms, eras): (u64, &Eras),
     ) {
-        let most_ms = now_ms + u64::from(config.idempotency_window_s) * 1000;
+        let window_ms = u64::from(config.idempotency_window_s) * 1000;
+        let most_ms = now_ms + window_ms;
         let (mut topics, mut keys) = (lock(&self.topics), lock(&self.keys));
         let mut known = Vec::new();
         for (key, value) in records {
@@ -362,7 +363,8 @@ impl Registry {
         // The oldest first.
         known.sort_unstable_by_key(|(_, known)| known.expires_at_ms);
         for (id, mut of) in known {
-            of.expires_at_ms = of.expires_at_ms.min(most_ms);
+            let behind_ms = eras.behind_ms(of.expires_at_ms.saturating_sub(window_ms));
+            of.expires_at_ms = of.expires_at_ms.saturating_add(behind_ms).min(most_ms);
             keys.know(id, of);
         }
     }

@@ -50,6 +50,8 @@ pub enum Mail {
     Restored,
     /// Bans have changed.
     Bans,
+    /// An operator has accepted the wall clock.
+    Clock,
     /// Say what a policy would take, that is not in force.
     Weigh(Box<Weighing>),
     /// A new policy is in force.

@@ -27,6 +27,7 @@ use sterna_store::{Usage, UsageReader};
 use crate::certificate::Certificate;
 use crate::control::{Orders, Waiting};
 use crate::memory::{Kind, Memory};
+use crate::node_clock::NodeClock;
 use crate::sys::Process;
 
 pub use cluster::ClusterSource;
@@ -53,6 +54,8 @@ pub struct Sources {
     /// Connections that all shards together may have; 0 where that is not known.
     maximum_connections: u64,
     started_ms: u64,
+    /// `None` where nothing is kept over a restart.
+    clock: Option<NodeClock>,
     /// The certificates in force.
     certificates: Mutex<Vec<Certificate>>,
     /// Traces under way.
@@ -75,6 +78,7 @@ impl Sources {
             cluster: None,
             maximum_connections: 0,
             started_ms,
+            clock: None,
             certificates: Mutex::default(),
             traces: AtomicU32::new(0),
             orders: None,
@@ -104,6 +108,18 @@ impl Sources {
     #[must_use]
     pub fn with_store(self, store: Option<UsageReader>) -> Self {
         Self { store, ..self }
+    }
+
+    /// Adds the clock of a node that keeps something over a restart.
+    #[must_use]
+    pub fn with_clock(self, clock: Option<NodeClock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// The node's clock; `None` where nothing is kept over a restart.
+    #[must_use]
+    pub const fn clock(&self) -> Option<&NodeClock> {
+        self.clock.as_ref()
     }
 
     /// Adds other nodes.

@@ -21,6 +21,7 @@ use crate::config::Protocol;
 use crate::holding;
 use crate::identity::{Issuer, Webhook};
 use crate::memory::{Memory, Stage};
+use crate::node_clock::Doubt;
 use crate::sys::{Counts, Process};
 
 /// The numbers of one scrape.
@@ -262,8 +263,36 @@ impl Scrape {
             "Resident memory of the process",
             process.resident_bytes,
         );
+        self.write_clock(page);
         self.write_memory(page, &process);
         super::trust::write(&self.sources, &self.issuer, page);
+    }
+
+    fn write_clock(&self, page: &mut Page<'_>) {
+        let Some(clock) = self.sources.clock() else {
+            return;
+        };
+        page.gauges(
+            "sterna_clock_in_doubt",
+            "Whether the wall clock is far from the node's, so that nothing expires by it: 1 for the reason",
+            ["reason"],
+            [Doubt::Behind, Doubt::Ahead]
+                .map(|doubt| ([doubt.name()], u64::from(clock.doubt() == Some(doubt)))),
+        );
+        page.gauges(
+            "sterna_clock_difference_seconds",
+            "How far the wall clock is ahead of the node's clock, or behind it",
+            ["wall_clock"],
+            {
+                let ahead_ms = clock.wall_ahead_ms();
+                let seconds = ahead_ms.unsigned_abs() / 1000;
+                let of = |is_it| if is_it { seconds } else { 0 };
+                [
+                    (["ahead"], of(ahead_ms > 0)),
+                    (["behind"], of(ahead_ms < 0)),
+                ]
+            },
+        );
     }
 
     /// The resident memory by kind, as far as it is accounted for.

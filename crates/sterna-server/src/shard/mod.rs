@@ -2,6 +2,7 @@
 
 mod bans;
 mod check;
+mod clock;
 mod report;
 mod shortage;
 mod stopping;
@@ -71,6 +72,8 @@ pub struct Shard {
     /// Who waits until all sessions are judged by the policy in force.
     judging: Vec<Sender<()>>,
     bans_round: bans::Round,
+    /// When the first shard looks at the clocks again.
+    clock_next_ms: Option<u64>,
     /// Since when nothing is read, for this shard is ahead of another one.
     ahead_since_ms: Option<u64>,
 }
@@ -210,8 +213,9 @@ impl Shard {
         if number == 0 {
             let records = restored.node_records.iter();
             let records = records.map(|(key, value)| (&**key, &**value));
-            (parts.http).restore(&parts.policy.http, records.clone(), now_ms);
-            (parts.bans).restore(records.clone(), now_ms);
+            let dating = (now_ms, parts.directory.eras());
+            (parts.http).restore(&parts.policy.http, records.clone(), dating);
+            (parts.bans).restore(records.clone(), dating);
             parts.amqp.restore(records, now_ms);
         }
         let queues = Arc::clone(&parts.amqp);
@@ -226,6 +230,7 @@ impl Shard {
         // It is read when all shards have come as far as this one.
         parts.outbox.post(number, Mail::Restored);
         parts.outbox.flush();
+        let has_clock = number == 0 && parts.sources.clock().is_some();
         let found = Found {
             sessions: restored.sessions,
             unsound_records: restored.unsound_records,
@@ -247,6 +252,7 @@ impl Shard {
             seats: parts.seats,
             holding: Holding::default(),
             bans_round: bans::Round::default(),
+            clock_next_ms: has_clock.then_some(now_ms),
             ahead_since_ms: None,
             tracer: parts.tracer,
             outbox: parts.outbox,
@@ -590,6 +596,7 @@ impl Handler for Shard {
                     }
                 },
                 Mail::Bans => self.bans_changed(net),
+                Mail::Clock => self.keep_clock(false),
                 Mail::Memory => self.memory_changed(net),
                 Mail::Restored => {
                     self.broker.all_restored(now_ms);
@@ -657,6 +664,7 @@ impl Handler for Shard {
         self.relieve(net);
         self.end_holds(net);
         self.end_banned(net);
+        self.look_at_clock(net);
         if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
@@ -724,6 +732,7 @@ impl Handler for Shard {
             self.sys.next_ms,
             self.shortage.next_ms,
             self.bans_round.deadline_ms(),
+            self.clock_next_ms,
             self.holding.deadline_ms(),
             self.has_more_to_end().then_some(0),
             // More in the next turn.

@@ -83,6 +83,7 @@ impl Shard {
             && (self.has_heard(ROUNDS) || net.now_ms() >= until_ms)
         {
             self.broker.write_cursors();
+            self.keep_clock(true);
             self.stopping = Stopping::Over;
         }
     }

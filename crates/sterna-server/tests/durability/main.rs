@@ -28,3 +28,4 @@ mod page;
 mod restart;
 mod store;
 mod wills;
+mod wrong_clock;

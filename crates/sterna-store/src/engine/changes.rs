@@ -172,6 +172,15 @@ impl Changes {
         );
     }
 
+    /// The change of a record, as [`in_order`](Self::in_order) has it; `None` where it is not changed.
+    pub(crate) fn of(&self, key: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+        let hash = self.hashing.hash_one(key) >> PLACE_BITS << PLACE_BITS;
+        let is_it =
+            |known: &Place| known >> PLACE_BITS == hash >> PLACE_BITS && self.at(*known).0 == key;
+        let place = self.places.find(spread(hash), is_it)?;
+        Some(self.at(*place))
+    }
+
     /// All of them, in the order of their keys.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         let mut places: Vec<Place> = self.places.iter().copied().collect();

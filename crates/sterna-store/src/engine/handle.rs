@@ -155,6 +155,24 @@ impl Handle {
         snapshot.visit(&newer, visit)
     }
 
+    /// The value of a record that is written; `None` where there is none. May wait for a disk.
+    ///
+    /// # Errors
+    /// When the file of the records cannot be read, in a sentence.
+    pub fn load_one(&mut self, key: &[u8]) -> Result<Option<Box<[u8]>>, String> {
+        let turn = self.records.turn_to_read();
+        let (newer, snapshot) = {
+            let pending = self.shared.pending();
+            let snapshot = self.records.snapshot(turn)?;
+            let change = (pending.changes.of(key)).or_else(|| pending.applying.of(key));
+            (change.map(|(_, value)| value.map(Box::from)), snapshot)
+        };
+        match newer {
+            Some(value) => Ok(value),
+            None => snapshot.value(key),
+        }
+    }
+
     /// No reader of this shard needs messages before this position. Until all handles have said so, none are
     /// removed. The last position of a handle stays in force when the handle is dropped.
     pub fn needed_from(&mut self, position: u64) {

@@ -523,6 +523,20 @@ pub(crate) struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
+    /// The value of a record; `None` where there is none, or it is damaged.
+    ///
+    /// # Errors
+    /// The failure, in a sentence.
+    pub(crate) fn value(&self, key: &[u8]) -> Result<Option<Box<[u8]>>, String> {
+        guarded(|| {
+            let table = self.transaction.open_table(RECORDS)?;
+            let sealed = table.get(key)?;
+            let value =
+                sealed.and_then(|sealed| Some(unseal(self.seal, key, sealed.value())?.into()));
+            Ok(value)
+        })
+    }
+
     /// Visits the records in the order of their keys, with newer changes. Damaged ones are left out; [`open`]
     /// has reported them.
     ///

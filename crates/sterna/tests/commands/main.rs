@@ -7,6 +7,7 @@ mod amqp;
 mod certificates;
 mod check_config;
 mod clients;
+mod clock;
 mod config;
 mod first_connection;
 mod http;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::process::sterna;
 
 /// A broker as a process of its own.
-struct Served {
+pub(crate) struct Served {
     child: Child,
     /// What it says on standard error, line by line.
     log: Receiver<String>,
@@ -24,7 +24,7 @@ impl Served {
         Self::run(sterna(), folder, arguments)
     }
 
-    fn run(mut command: Command, folder: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn run(mut command: Command, folder: &Path, arguments: &[&str]) -> Self {
         let ready = folder.join("ready.json");
         let mut child = command
             .arg("serve")
@@ -56,8 +56,15 @@ impl Served {
         Self { child, log, ready }
     }
 
-    fn url(&self, at: usize) -> &str {
+    pub(crate) fn url(&self, at: usize) -> &str {
         self.ready["listeners"][at]["url"].as_str().unwrap()
+    }
+
+    /// Has it stop in order; whether it did.
+    pub(crate) fn stops(mut self) -> bool {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        sent.success() && self.child.wait().unwrap().success()
     }
 
     /// Sends SIGHUP, and waits for the line that says what came of it.

@@ -12,3 +12,4 @@ mod roles;
 mod schema;
 mod trace;
 mod world;
+mod wrong_clock;

@@ -99,6 +99,9 @@ enum Action {
     Store,
     /// Resident memory by kind
     Memory,
+    /// The clock by which the node dates what it keeps
+    #[command(subcommand)]
+    Clock(Clock),
     /// The certificates that listeners present
     Certificates,
     /// The rules in force: who may publish and subscribe where
@@ -106,6 +109,14 @@ enum Action {
     Rules(rules::Rules),
     /// The description of the API for machines (OpenAPI 3.1)
     Openapi,
+}
+
+#[derive(Debug, Subcommand)]
+enum Clock {
+    /// Show it, the wall clock, and whether that is believed
+    Show,
+    /// Have the next start believe the wall clock, however far it is from the last record
+    Accept,
 }
 
 #[derive(Debug, Subcommand)]
@@ -378,6 +389,12 @@ async fn act(args: &Args) -> Result<(), Failure> {
         Action::Node => one(&admin, "/node").await?,
         Action::Store => one(&admin, "/store").await?,
         Action::Memory => one(&admin, "/memory").await?,
+        Action::Clock(Clock::Show) => one(&admin, "/clock").await?,
+        Action::Clock(Clock::Accept) => {
+            let answer = admin.call(Method::Post, "/clock/accept", None).await?;
+            let text = "the wall clock is believed from the next start on: restart the broker";
+            Shown::Told(answer, text.to_owned())
+        }
         Action::Openapi => {
             // It is for machines in any case.
             let document = admin.get("/openapi.json").await?;
