@@ -32,10 +32,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The bytes that NATS keeps.
+    /// The bytes that NATS keeps. The entry holds until `until_s`, in seconds since the Unix epoch: what NATS brings back
+    /// later is none.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self, until_s: u64) -> Vec<u8> {
         let mut out = vec![VERSION, u8::from(self.is_done) * IS_DONE];
+        put_number(&mut out, until_s);
         put_number(&mut out, self.round);
         put_number(&mut out, self.by.node.len() as u64);
         out.extend_from_slice(self.by.node.as_bytes());
@@ -50,13 +52,14 @@ impl Entry {
         self.is_done && *self.value == *value
     }
 
-    /// Reads what was encoded; `None` for another version, or what is no entry.
+    /// Reads what was encoded, and until when it holds; `None` for another version, or what is no entry.
     #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub fn decode(bytes: &[u8]) -> Option<(Self, u64)> {
         let (&[version, flags], mut rest) = bytes.split_first_chunk()?;
         if version != VERSION || flags > IS_DONE {
             return None;
         }
+        let until_s = number(&mut rest)?;
         let round = number(&mut rest)?;
         let len = usize::try_from(number(&mut rest)?).ok()?;
         let (node, mut rest) = rest.split_at_checked(len)?;
@@ -64,12 +67,13 @@ impl Entry {
             node: std::str::from_utf8(node).ok()?.into(),
             incarnation: number(&mut rest)?,
         };
-        Some(Self {
+        let entry = Self {
             is_done: flags & IS_DONE != 0,
             round,
             by,
             value: rest.into(),
-        })
+        };
+        Some((entry, until_s))
     }
 }
 

@@ -31,6 +31,14 @@ pub struct Settings {
     pub claim_timeout_ms: u64,
     /// Time without a word after which nothing waits for a node any more, in milliseconds.
     pub absence_ms: u64,
+    /// Time for which NATS keeps that a session has ended, or that a key of a request is free, in milliseconds.
+    pub ended_session_ms: u64,
+    /// Time for which NATS keeps that a node does not want a filter any more, in milliseconds.
+    pub ended_filter_ms: u64,
+    /// Time for which NATS keeps that a topic has no retained message any more, in milliseconds.
+    pub cleared_topic_ms: u64,
+    /// Ends of sessions and keys that wait for their removal; above it they are removed before their time.
+    pub maximum_waiting_ends: usize,
     /// Time in which NATS has to answer, in milliseconds.
     pub answer_timeout_ms: u64,
     /// Time in which another node takes a batch that is given to it, in milliseconds. After it the batch goes to that
@@ -154,6 +162,10 @@ impl Settings {
             session_lease_ms: 1_500,
             claim_timeout_ms: 6_000,
             absence_ms: 60_000,
+            ended_session_ms: 60_000,
+            ended_filter_ms: 3_600_000,
+            cleared_topic_ms: 604_800_000,
+            maximum_waiting_ends: 100_000,
             answer_timeout_ms: 2_000,
             give_timeout_ms: 500,
             patience_ms: 15_000,

@@ -79,6 +79,8 @@ pub struct Status {
     pub unreadable_batches: Figure,
     /// Requests to NATS for entries of the log that readers have not come to.
     pub log_requests: Figure,
+    /// Ends of sessions and keys that NATS keeps for a time, and that this node removes then.
+    pub ends: Figure,
     /// Times that a session had more than NATS takes in one message.
     pub unkept_sessions: Figure,
     /// Attempts to hand something to NATS that failed, and were made again.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_nats::jetstream::message::PublishMessage;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use tokio::sync::Notify;
 
 use super::membership::join_of;
 use super::streams::INBOX;
+use super::writing::as_last;
 use super::{Core, Retry, refusals, retained};
 use crate::settings::Settings;
 use crate::status::Status;
@@ -152,7 +154,8 @@ impl Core {
             .await
             .map_err(|error| format!("the inbox of an earlier start: {error}"))?;
         let subject = settings.subject(&join_of(node));
-        let joined = self.jetstream.publish(subject, "1".into()).await;
+        let word = as_last(PublishMessage::build().payload("1".into()));
+        let joined = self.jetstream.send_publish(subject, word).await;
         let joined = joined.map_err(|error| format!("entering: {error}"))?;
         let joined = joined.await.map_err(|error| format!("entering: {error}"))?;
         self.incarnation.set(joined.sequence);

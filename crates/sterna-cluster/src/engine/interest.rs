@@ -9,16 +9,13 @@ use async_nats::jetstream::message::PublishMessage;
 use ring::digest;
 use sterna_broker::Interest;
 
+use super::writing::as_last;
 use super::{Core, Retry};
 use crate::owners::WriteError;
 use crate::port::ToShard;
 
 /// How often is looked whether something is to be told that could wait.
 const LATER: Duration = Duration::from_millis(500);
-
-/// Time for which NATS keeps that a filter is no longer wanted. A node that was cut off for longer sends messages
-/// for nothing.
-const ENDED: Duration = Duration::from_secs(3_600);
 
 impl Core {
     /// Notes what readers want from now on.
@@ -118,9 +115,10 @@ impl Core {
             let interest = self.table.borrow().told(&filter, own);
             let line = Self::line(self.incarnation.get(), interest, &filter);
             let subject = format!("node.{}.want.{}", self.settings.node, digest_of(&filter));
-            let mut entry = PublishMessage::build().payload(line.into());
+            let mut entry = as_last(PublishMessage::build().payload(line.into()));
             if interest == Interest::None {
-                entry = entry.ttl(ENDED);
+                // A node that was cut off for longer sends messages for nothing.
+                entry = entry.ttl(Duration::from_millis(self.settings.ended_filter_ms));
             }
             (filter, self.settings.subject(&subject), entry)
         });

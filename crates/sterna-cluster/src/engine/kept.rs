@@ -24,9 +24,6 @@ use crate::port::ToShard;
 /// The version that this node writes, and the only one that it reads.
 const VERSION: u8 = 1;
 
-/// Time for which NATS keeps that nothing is kept of a session.
-const OVER: Duration = Duration::from_secs(60);
-
 /// How often is looked whether an earlier write is done.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -561,9 +558,12 @@ impl Core {
         is_empty: bool,
         expected: u64,
     ) -> Result<u64, WriteError> {
-        let kept_for = is_empty.then_some(OVER);
-        self.compare_and_set(subject_of(key), expected, payload, kept_for)
-            .await
+        let subject = subject_of(key);
+        let written = (self.compare_and_set(subject.clone(), expected, payload, None)).await?;
+        if is_empty {
+            self.note_end(KEPT, &subject, written);
+        }
+        Ok(written)
     }
 }
 

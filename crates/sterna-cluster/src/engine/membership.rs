@@ -181,11 +181,21 @@ impl Core {
     /// Tells all nodes that nobody has anything any more of a process that is gone.
     pub(super) async fn tell_swept(&self, node: &str, incarnation: u64) -> bool {
         let line = format!("{FORM} {incarnation} {SWEPT} ");
-        let subject = self.settings.subject(&format!("node.{node}.want.swept"));
-        match self.jetstream.publish(subject, line.into()).await {
-            Ok(answer) => answer.await.is_ok(),
-            Err(_) => false,
+        let subject = format!("node.{node}.want.swept");
+        let Ok(found) = self.last_of_subject(NODES, &subject).await else {
+            return false;
+        };
+        let told = found.as_ref().map(|found| {
+            let line = std::str::from_utf8(&found.payload).unwrap_or_default();
+            line.split(' ').nth(1).and_then(incarnation_in).unwrap_or(0)
+        });
+        // Nodes that start later read the last one alone.
+        if told.is_some_and(|told| told > incarnation) {
+            return true;
         }
+        let expected = found.map_or(0, |found| found.sequence);
+        let written = self.compare_and_set(subject, expected, line.into_bytes(), None);
+        written.await.is_ok()
     }
 
     /// Removes from NATS what processes of a node up to an incarnation have told of their readers. A word that they are

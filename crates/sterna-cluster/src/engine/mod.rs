@@ -6,6 +6,8 @@
 #![allow(clippy::future_not_send)] // one thread runs all of them
 
 mod connection;
+mod ends;
+mod floors;
 mod following;
 mod gating;
 mod given;
@@ -138,6 +140,7 @@ struct Core {
     incarnation: Cell<u64>,
     streams: streams::Streams,
     unreadable: unreadable::Unreadable,
+    ends: RefCell<ends::Ends>,
     arrivals: RefCell<Arrivals<given::Given>>,
     /// Notified when a batch is given, or one of the inbox is taken for which a given one may wait.
     given_arrived: Notify,
@@ -334,6 +337,7 @@ impl Engine {
             incarnation: Cell::new(0),
             streams: streams::Streams::default(),
             unreadable: unreadable::Unreadable::default(),
+            ends: RefCell::default(),
             arrivals,
             given_arrived: Notify::new(),
             pace: Mutex::default(),
@@ -399,6 +403,7 @@ impl Core {
             core.spawn(Rc::clone(&core).follow_log());
             core.spawn(Rc::clone(&core).look_after_log());
             core.spawn(Rc::clone(&core).look_after_kept());
+            core.spawn(Rc::clone(&core).remove_ends());
             core.spawn(Rc::clone(&core).look_after_handed_over());
             core.spawn(Rc::clone(&core).tell_interest_of_others());
             core.spawn(Rc::clone(&core).own_sessions());

@@ -11,9 +11,6 @@ use crate::owners::{Key, WriteError};
 use crate::port::KeyOrder;
 use crate::requests::{Beginning, Begun, Entry, Freeing, key_of};
 
-/// Time for which NATS keeps that a key is free again.
-const OVER: Duration = Duration::from_secs(60);
-
 /// The pause before an entry is read again that another server does not have yet.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -79,7 +76,7 @@ impl Core {
             KeyOrder::Forget { key, value } => {
                 let is_meant = move |found: &Entry| found.is_record(&value);
                 self.spawn(async move {
-                    (core.replace_request(key_of(&key), is_meant, &[], OVER)).await;
+                    core.replace_request(key_of(&key), is_meant, None).await;
                 });
             }
         }
@@ -134,13 +131,8 @@ impl Core {
     async fn free_begun_request(&self, key: Key, mut freeing: Freeing, kept_for: Duration) {
         let mut retry = Retry::new();
         loop {
-            let (payload, kept_for) = match freeing.entry() {
-                Some(entry) => (entry.encode(), kept_for),
-                None => (Vec::new(), OVER),
-            };
-            let written = self
-                .put_request(key, freeing.expected, payload, kept_for)
-                .await;
+            let entry = freeing.entry().map(|entry| (entry, kept_for));
+            let written = self.put_request(key, freeing.expected, entry).await;
             if written.is_ok() {
                 break;
             }
@@ -168,9 +160,9 @@ impl Core {
         };
         let mut retry = Retry::new();
         loop {
-            let payload = beginning.entry().encode();
             let expected = beginning.expected;
-            let written = self.put_request(key, expected, payload, kept_for).await;
+            let entry = Some((beginning.entry(), kept_for));
+            let written = self.put_request(key, expected, entry).await;
             if let Ok(sequence) = written {
                 return Ok(mine(sequence, beginning.entry().round));
             }
@@ -257,11 +249,8 @@ impl Core {
         };
         let (mut expected, mut retry) = (mine.sequence, Retry::new());
         loop {
-            let payload = entry.encode();
-            match self
-                .put_request(key, expected, payload, mine.kept_for)
-                .await
-            {
+            let entry = Some((&entry, mine.kept_for));
+            match self.put_request(key, expected, entry).await {
                 Ok(_) => return,
                 Err(WriteError::Unknown) => {}
                 Err(WriteError::Conflict) => match self.get_request(key).await {
@@ -291,7 +280,7 @@ impl Core {
         };
         let kept_for = Duration::from_secs(kept_for_s.max(1));
         let is_meant = |found: &Entry| !found.is_done && found.round == round;
-        (self.replace_request(key, is_meant, &entry.encode(), kept_for)).await;
+        (self.replace_request(key, is_meant, Some((&entry, kept_for)))).await;
     }
 
     /// Writes which requests were done of a node's processes that are gone, before the log forgets it.
@@ -302,21 +291,18 @@ impl Core {
         }
     }
 
-    /// Writes something in place of a key's last entry where that is meant.
+    /// Writes an entry in place of a key's last one where that is meant, or that the key is free.
     async fn replace_request(
         &self,
         key: Key,
         is_meant: impl Fn(&Entry) -> bool,
-        payload: &[u8],
-        kept_for: Duration,
+        entry: Option<(&Entry, Duration)>,
     ) {
         let mut retry = Retry::new();
         loop {
             match self.get_request(key).await {
                 Ok((sequence, Some(found))) if is_meant(&found) => {
-                    let payload = payload.to_vec();
-                    let written = self.put_request(key, sequence, payload, kept_for).await;
-                    if written.is_ok() {
+                    if self.put_request(key, sequence, entry).await.is_ok() {
                         return;
                     }
                 }
@@ -327,14 +313,21 @@ impl Core {
         }
     }
 
+    /// Writes an entry and for how long it holds, or that the key is free.
     async fn put_request(
         &self,
         key: Key,
         expected: u64,
-        payload: Vec<u8>,
-        kept_for: Duration,
+        entry: Option<(&Entry, Duration)>,
     ) -> Result<u64, WriteError> {
         let subject = subject_of(key);
+        let Some((entry, kept_for)) = entry else {
+            let written =
+                (self.compare_and_set(subject.clone(), expected, Vec::new(), None)).await?;
+            self.note_end(KEPT, &subject, written);
+            return Ok(written);
+        };
+        let payload = entry.encode(now_s() + kept_for.as_secs());
         self.compare_and_set(subject, expected, payload, Some(kept_for))
             .await
     }
@@ -347,15 +340,21 @@ impl Core {
         if found.payload.is_empty() {
             return Ok((found.sequence, None));
         }
-        let entry = Entry::decode(&found.payload).ok_or_else(|| {
+        let (entry, until_s) = Entry::decode(&found.payload).ok_or_else(|| {
             tracing::warn!(
                 sequence = found.sequence,
                 "the entry of a request's key cannot be read: a node of another version may have written it"
             );
             "it cannot be read".to_owned()
         })?;
-        Ok((found.sequence, Some(entry)))
+        // NATS may have brought it back.
+        Ok((found.sequence, Some(entry).filter(|_| now_s() < until_s)))
     }
+}
+
+fn now_s() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 fn subject_of(key: Key) -> String {

@@ -26,15 +26,12 @@ use super::outgoing::Charge;
 use super::regions::{RETAINED_OF, Standing};
 use super::sessions::key_of;
 use super::streams::RETAINED;
+use super::writing::as_last;
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::settings::LONGEST_NAME;
 use crate::subject;
 use crate::wire::{self, EncodedRun, Versions};
-
-/// Time for which NATS keeps that a topic has no retained message. A node that was cut off for longer still has the
-/// message.
-pub(super) const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// How often is looked whether shards have read what they were handed.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -151,7 +148,7 @@ impl Core {
             if !waiting.reached.is_empty() {
                 publish = publish.header(REACHED, &*waiting.reached);
             }
-            publish = as_retained(publish, message, waiting.is_quiet);
+            publish = self.as_retained(as_last(publish), message, waiting.is_quiet);
             let subject = format!("retained.{}", place(message.topic()));
             let subject = self.settings.subject(&subject);
             (waiting, subject, publish)
@@ -319,6 +316,25 @@ impl Core {
 }
 
 impl Core {
+    /// A write of a retained message, which NATS forgets when the message expires. Nobody gets it if it is quiet.
+    pub(super) fn as_retained(
+        &self,
+        mut write: PublishMessage,
+        message: &Message,
+        is_quiet: bool,
+    ) -> PublishMessage {
+        if is_quiet {
+            write = write.header(QUIET, "1");
+        }
+        if message.payload().is_empty() {
+            // A node that was cut off for longer still has the message.
+            write = write.ttl(Duration::from_millis(self.settings.cleared_topic_ms));
+        } else if let Some(left_s) = message.expiry_left_s(message.published_ms()) {
+            write = write.ttl(Duration::from_secs(u64::from(left_s.max(1))));
+        }
+        write
+    }
+
     /// The region that a retained message is from; `None` for this one.
     fn region_of<'a>(&self, subject: &'a str) -> Option<&'a str> {
         self.settings.region.as_ref()?;
@@ -462,23 +478,6 @@ fn is_quiet_at(node: &str, headers: Option<&HeaderMap>) -> bool {
         headers.get(QUIET).is_some()
             || reached.is_some_and(|names| names.as_str().split(' ').any(|name| name == node))
     })
-}
-
-/// A write of a retained message, which NATS forgets when the message expires. Nobody gets it if it is quiet.
-pub(super) fn as_retained(
-    mut write: PublishMessage,
-    message: &Message,
-    is_quiet: bool,
-) -> PublishMessage {
-    if is_quiet {
-        write = write.header(QUIET, "1");
-    }
-    if message.payload().is_empty() {
-        write = write.ttl(CLEARED);
-    } else if let Some(left_s) = message.expiry_left_s(message.published_ms()) {
-        write = write.ttl(Duration::from_secs(u64::from(left_s.max(1))));
-    }
-    write
 }
 
 /// The part of a subject that stands for a topic. One that is too long for a subject has its digest.

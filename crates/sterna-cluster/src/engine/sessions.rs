@@ -7,21 +7,20 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::message::PublishMessage;
 use futures_util::StreamExt;
 use ring::digest;
 use sterna_broker::{ClaimRefusal, Ownership};
 
 use super::log::Item;
 use super::streams::SESSIONS;
+use super::writing::as_last;
 use super::{Core, Retry};
 use crate::owners::{
-    Action, Begin, Key, Mark, Process, Record, Refusal, Request, WriteError, incarnation_in,
+    Action, Begin, Floor, Key, Mark, Process, Record, Refusal, Request, WriteError, incarnation_in,
     number_in,
 };
 use crate::port::{ToShard, Waiting};
-
-/// Time for which NATS keeps that a session has ended.
-const OVER: Duration = Duration::from_secs(60);
 
 /// How often, 10 ms apart, is looked whether everything is written before a node leaves.
 const LAST_WRITES: usize = 60;
@@ -249,9 +248,13 @@ impl Core {
             Action::Swept {
                 processes,
                 has_unknown,
+                position,
             } => {
                 let core = Rc::clone(self);
-                self.spawn(core.tell_all_swept(processes, has_unknown));
+                self.spawn(core.tell_all_swept(processes, has_unknown, position));
+            }
+            Action::Remove { key, sequence } => {
+                self.note_end(SESSIONS, &subject_of(key), sequence);
             }
             Action::Settled {
                 session: (shard, session),
@@ -317,13 +320,17 @@ impl Core {
         expected: u64,
         record: &Record,
     ) -> Result<u64, WriteError> {
-        let kept_for = record.is_over.then_some(OVER);
-        self.compare_and_set(subject_of(key), expected, record.encode(), kept_for)
+        self.compare_and_set(subject_of(key), expected, record.encode(), None)
             .await
     }
 
     /// Tells all nodes whose sessions are taken over, when they know what those want by this node's word.
-    async fn tell_all_swept(self: Rc<Self>, mut processes: Vec<Process>, has_unknown: bool) {
+    async fn tell_all_swept(
+        self: Rc<Self>,
+        mut processes: Vec<Process>,
+        has_unknown: bool,
+        position: u64,
+    ) {
         if has_unknown {
             let needs = self.unknown_needs();
             let table = self.table.borrow();
@@ -336,6 +343,15 @@ impl Core {
                 incarnation,
             }));
         }
+        self.ends.borrow_mut().tells_floors();
+        for Process { node, incarnation } in &processes {
+            let floor = Floor {
+                incarnation: *incarnation,
+                position,
+            };
+            self.tell_floor(node, floor).await;
+        }
+        self.ends.borrow_mut().has_told_floors();
         tokio::time::sleep(TOLD).await;
         while !self.untold.borrow().is_empty() {
             tokio::time::sleep(TOLD).await;
@@ -350,15 +366,22 @@ impl Core {
         }
     }
 
-    /// Learns what nodes need of the log, also those that are gone.
+    /// Learns what nodes need of the log, also those that are gone, and the floors of their records.
     async fn learn_needs(&self) -> Result<(), String> {
-        let (filter, start) = (Some("mark.*"), DeliverPolicy::LastPerSubject);
-        let mut marks = self.follow(SESSIONS, filter, start).await?;
-        while marks.waiting > 0 {
-            let mark = marks.next().await?;
-            self.note_need_of(&mark.subject, &mark.payload, false);
-            if mark.pending == 0 {
-                break;
+        for filter in ["floor.*", "mark.*"] {
+            let start = DeliverPolicy::LastPerSubject;
+            let mut told = self.follow(SESSIONS, Some(filter), start).await?;
+            while told.waiting > 0 {
+                let word = told.next().await?;
+                if filter == "mark.*" {
+                    self.note_need_of(&word.subject, &word.payload, false);
+                } else {
+                    let node = word.subject.rsplit('.').next().unwrap_or_default();
+                    self.floor_passed(node, &word.payload);
+                }
+                if word.pending == 0 {
+                    break;
+                }
             }
         }
         Ok(())
@@ -383,7 +406,8 @@ impl Core {
         let (needed, settled) = (self.own_need(), self.own_settled_to());
         let incarnation = self.incarnation.get();
         let line = format!("{FORM} {incarnation} {word} {needed} {settled}");
-        if let Ok(answer) = self.jetstream.publish(subject, line.into()).await {
+        let mark = as_last(PublishMessage::build().payload(line.into()));
+        if let Ok(answer) = self.jetstream.send_publish(subject, mark).await {
             // The next one follows soon.
             let _ = answer.await;
         }
@@ -453,6 +477,11 @@ impl Core {
                     Ok(()) => self.note_need_of(subject, payload, true),
                     Err(why) => self.cannot_read("mark of a node", subject, why),
                 }
+            }
+            Some("floor") => {
+                drop(owners);
+                self.floor_passed(last, payload);
+                return self.owners_changed.notify_one();
             }
             _ => {}
         }

@@ -140,7 +140,7 @@ impl Core {
             ..stream::Config::default()
         };
         let last_of_subject = |stream: &str, subjects: &[&str]| stream::Config {
-            max_messages_per_subject: 1,
+            allow_rollup: true,
             allow_message_ttl: true,
             ..base(stream, subjects)
         };
@@ -171,7 +171,7 @@ impl Core {
             (KEPT, last_of_subject(KEPT, &["kept.*"])),
             (
                 SESSIONS,
-                last_of_subject(SESSIONS, &["session.*", "mark.*"]),
+                last_of_subject(SESSIONS, &["session.*", "mark.*", "floor.*"]),
             ),
         ];
         wanted.extend(regions::out(settings, base(OUT, &["out.>"])).map(|out| (OUT, out)));

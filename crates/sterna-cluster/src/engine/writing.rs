@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_nats::connection::State;
+use async_nats::header::NATS_ROLLUP;
 use async_nats::jetstream;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
@@ -95,7 +96,7 @@ impl Core {
     }
 
     /// Writes the last of a subject where that has the sequence number `expected` so far; 0 where there is none.
-    /// NATS forgets it after `kept_for`, if that is given. Returns its sequence number.
+    /// NATS removes it after `kept_for`, if that is given. Returns its sequence number.
     pub(super) async fn compare_and_set(
         &self,
         subject: String,
@@ -103,7 +104,7 @@ impl Core {
         payload: Vec<u8>,
         kept_for: Option<Duration>,
     ) -> Result<u64, WriteError> {
-        let mut write = PublishMessage::build()
+        let mut write = as_last(PublishMessage::build())
             .payload(payload.into())
             .expected_last_subject_sequence(expected);
         if let Some(time) = kept_for {
@@ -143,6 +144,13 @@ impl Core {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// A write that is to be the last of its subject, and the only one: NATS removes those before. A limit of messages for
+/// each subject would do without a word about it on the disk. They would be there again when a server is killed after the
+/// last one was removed, too.
+pub(super) fn as_last(write: PublishMessage) -> PublishMessage {
+    write.header(NATS_ROLLUP, "sub")
 }
 
 /// Whether NATS never takes a message, however often it is tried.

@@ -20,11 +20,14 @@
 //! epoch stays. A node is not sure of its sessions before that is done. Nor is it sure while a node that does not
 //! know of the loss may be sure of one.
 //!
+//! Each node has a [`Floor`], which only rises: when all that its processes have left was taken over, published or ended. Records below it do not exist, whatever NATS brings back.
+//!
 //! No input or output here, and time is an argument: [`Owners::take_actions`] says what is to be done.
 
 mod check;
 mod claims;
 mod fence;
+mod floor;
 mod record;
 mod sweep;
 mod work;
@@ -33,6 +36,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 pub use fence::Fence;
+pub use floor::Floor;
 pub use record::{Key, Process, Record};
 pub(crate) use record::{incarnation_in, number, number_in, put_number};
 
@@ -157,6 +161,16 @@ pub enum Action<S> {
         processes: Vec<Process>,
         /// Whether all nodes that were never seen are among them.
         has_unknown: bool,
+        /// The position up to which that holds for the highest incarnations, which may be back.
+        position: u64,
+    },
+    /// A session has ended, or its record does not exist any more. Nothing of it is to stay in the stream up to this
+    /// sequence number, after a time.
+    Remove {
+        /// The key.
+        key: Key,
+        /// The sequence number of the record.
+        sequence: u64,
     },
     /// End a session of this node, without its will: [`Owners::has_ended`], then [`Owners::has_left`].
     End {
@@ -253,6 +267,7 @@ pub struct Owners<S> {
     work: HashMap<Key, Work<S>>,
     wakes: BTreeSet<(u64, Key)>,
     nodes: HashMap<Arc<str>, Known>,
+    floors: HashMap<Arc<str>, Floor>,
     /// Sessions that were lost and that shards are to end. This node is sure of none before.
     losing: HashMap<Key, Lost>,
     /// Sessions that were lost and have ended, until all is written that this node had of them.
@@ -292,10 +307,14 @@ pub struct Owners<S> {
     /// Nodes whose records are looked at now.
     sweeping: HashMap<Arc<str>, Sweeping>,
     skipped_in_scan: bool,
+    /// Up to where records were old when the scan began.
+    scanned_to: u64,
     next_scan_ms: u64,
     /// Processes whose records were all looked at, and whether those of unknown nodes were, until what was
     /// begun for them is done.
     swept: Vec<Process>,
+    /// Up to where that holds for the highest of their incarnations.
+    swept_to: u64,
     has_swept: bool,
     actions: Vec<Action<S>>,
 }
@@ -311,6 +330,7 @@ impl<S: Copy> Owners<S> {
             work: HashMap::new(),
             wakes: BTreeSet::new(),
             nodes: HashMap::new(),
+            floors: HashMap::new(),
             losing: HashMap::new(),
             leaving: HashMap::new(),
             forgotten: HashSet::new(),
@@ -334,8 +354,10 @@ impl<S: Copy> Owners<S> {
             is_scanning: false,
             sweeping: HashMap::new(),
             skipped_in_scan: false,
+            scanned_to: 0,
             next_scan_ms: 0,
             swept: Vec::new(),
+            swept_to: u64::MAX,
             has_swept: false,
             actions: Vec::new(),
         }

@@ -78,28 +78,37 @@ impl<S: Copy> Owners<S> {
         }
         self.is_scanning = true;
         self.skipped_in_scan = false;
+        self.scanned_to = self.old_to;
         self.sweeping = sweeping;
         self.actions.push(Action::Scan);
     }
 
     /// A record that a scan has found.
     pub fn scanned(&mut self, now_ms: u64, sequence: u64, key: Key, record: Record) {
-        if record.is_over || !self.is_gone(now_ms, &record.owner) || !self.is_sure(now_ms) {
+        if record.is_over || self.is_below_floor(sequence, &record.owner) {
+            // The node that wrote the end may be gone, too.
+            return self.actions.push(Action::Remove { key, sequence });
+        }
+        if !self.is_gone(now_ms, &record.owner) {
             return;
         }
-        if sequence > self.old_to {
-            // It may have been taken from an owner that is still sure of it.
+        if (self.held.get(&key)).is_some_and(|held| held.epoch > sequence) {
+            // It was written over since.
+            return;
+        }
+        let is_at_work = self.work.contains_key(&key) || self.held.contains_key(&key);
+        // It may have been taken from an owner that is still sure of it.
+        let is_young = sequence > self.old_to;
+        if is_young || is_at_work || !self.is_sure(now_ms) {
             self.skipped_in_scan = true;
             return;
         }
-        if !self.work.contains_key(&key) && !self.held.contains_key(&key) {
-            let sweep = Op::Sweep {
-                sequence,
-                record,
-                until_ms: 0,
-            };
-            self.enqueue(now_ms, key, sweep);
-        }
+        let sweep = Op::Sweep {
+            sequence,
+            record,
+            until_ms: 0,
+        };
+        self.enqueue(now_ms, key, sweep);
     }
 
     /// The record by which this node takes a session over comes by: the session is this node's. An owner that was
@@ -188,6 +197,7 @@ impl<S: Copy> Owners<S> {
             return;
         }
         self.next_scan_ms = 0;
+        self.swept_to = self.swept_to.min(self.scanned_to);
         let absence_ms = self.terms.absence_ms;
         if !std::mem::replace(&mut self.has_swept_earlier, true) {
             let incarnation = self.own.incarnation.saturating_sub(1);
@@ -225,6 +235,7 @@ impl<S: Copy> Owners<S> {
             self.actions.push(Action::Swept {
                 processes: std::mem::take(&mut self.swept),
                 has_unknown: self.has_swept_unknown,
+                position: std::mem::replace(&mut self.swept_to, u64::MAX),
             });
         }
     }

@@ -406,12 +406,15 @@ impl<S: Copy> Owners<S> {
     ) {
         let epoch = self.last_own(key);
         let former = self.held.get(&key).map(|held| held.epoch);
+        let found = answer.map(|found| {
+            found.map(|(sequence, record)| (sequence, self.as_it_counts(sequence, record)))
+        });
         let Some(work) = (self.work.get_mut(&key))
             .filter(|work| work.attempt == attempt && work.stage == Stage::Reading)
         else {
             return;
         };
-        let Ok(found) = answer else {
+        let Ok(found) = found else {
             return self.pause(now_ms, key, RETRY_MS);
         };
         let own_serial = match work.ops.front() {
@@ -516,6 +519,14 @@ impl<S: Copy> Owners<S> {
         let Some(work) = self.work.get_mut(&key) else {
             return;
         };
+        let says_over = match work.ops.front() {
+            Some(Op::Release(_) | Op::Tidy { .. }) => true,
+            Some(Op::Sweep { record, .. }) => !record.is_kept,
+            _ => false,
+        };
+        if says_over {
+            self.actions.push(Action::Remove { key, sequence });
+        }
         if is_forgotten && work.expected != 0 {
             // The owner whose record was written over may still be sure of the session.
             self.lost_until_ms = now_ms + self.terms.grace_ms();

@@ -18,6 +18,9 @@ const KEY: Key = [9; 16];
 /// Time for which JetStream knows a name again.
 const WINDOW_S: u64 = 120;
 
+/// Until when entries hold: nothing here takes as long.
+const UNTIL_S: u64 = u64::MAX >> 1;
+
 /// Steps of a play.
 const STEPS: u64 = 300;
 
@@ -84,7 +87,7 @@ impl Nats {
         let entry = self.entry.as_ref();
         (
             self.last,
-            entry.map(|bytes| Entry::decode(bytes).expect("an entry")),
+            entry.map(|bytes| Entry::decode(bytes).expect("an entry").0),
         )
     }
 }
@@ -215,7 +218,7 @@ impl Play {
                 by: self.nodes[at].process.clone(),
                 value,
             };
-            self.nats.write(last, Some(entry.encode()));
+            self.nats.write(last, Some(entry.encode(UNTIL_S)));
         }
     }
 
@@ -292,7 +295,7 @@ impl Play {
                 node.step = Step::Beginning(Box::new(beginning));
             }
             Step::Beginning(beginning) => {
-                let bytes = beginning.entry().encode();
+                let bytes = beginning.entry().encode(UNTIL_S);
                 let round = beginning.entry().round;
                 let written = if comes_late {
                     self.nats.late.push((beginning.expected, Some(bytes)));
@@ -323,7 +326,7 @@ impl Play {
                 }
             }
             Step::Freeing(freeing) if self.frees => {
-                let entry = freeing.entry().map(Entry::encode);
+                let entry = freeing.entry().map(|entry| entry.encode(UNTIL_S));
                 let is_written = self.nats.write(freeing.expected, entry).is_some();
                 let (sequence, found) = self.nats.found();
                 if (is_written && !is_lost) || !freeing.found(sequence, found.as_ref()) {
@@ -364,7 +367,12 @@ impl Play {
                     by: node.process.clone(),
                     value: VALUE.into(),
                 };
-                if self.nats.write(sequence, Some(entry.encode())).is_some() && !is_lost {
+                if self
+                    .nats
+                    .write(sequence, Some(entry.encode(UNTIL_S)))
+                    .is_some()
+                    && !is_lost
+                {
                     self.told_first += 1;
                     node.step = Step::Idle;
                     node.publishes_from = None;
@@ -554,7 +562,7 @@ fn process(node: &str) -> Process {
 fn begun_by_a() -> Nats {
     let mut nats = Nats::default();
     let before = Beginning::new(process("a"), 1, VALUE.into());
-    assert_eq!(nats.write(0, Some(before.entry().encode())), Some(1));
+    assert_eq!(nats.write(0, Some(before.entry().encode(UNTIL_S))), Some(1));
     nats
 }
 
@@ -563,7 +571,7 @@ fn begun_by_a() -> Nats {
 fn a_key_is_free_whose_entry_is_written_after_its_process_gave_up() {
     let mut nats = Nats::default();
     let beginning = Beginning::new(process("a"), 1, VALUE.into());
-    (nats.late).push((beginning.expected, Some(beginning.entry().encode())));
+    (nats.late).push((beginning.expected, Some(beginning.entry().encode(UNTIL_S))));
     let mut freeing = beginning.give_up();
     assert!(freeing.found(0, None), "nobody can tell yet");
     nats.take_late(0);
@@ -574,7 +582,7 @@ fn a_key_is_free_whose_entry_is_written_after_its_process_gave_up() {
     // The other way round, the free entry comes first.
     let mut beginning = Beginning::new(process("a"), 2, VALUE.into());
     assert_eq!(beginning.found(2, None, |_| false, |_| None), None);
-    (nats.late).push((beginning.expected, Some(beginning.entry().encode())));
+    (nats.late).push((beginning.expected, Some(beginning.entry().encode(UNTIL_S))));
     let mut freeing = beginning.give_up();
     assert!(nats.write(freeing.expected, None).is_some());
     nats.take_late(0);
@@ -597,7 +605,7 @@ fn the_round_of_another_process_stays_when_its_successor_gives_up() {
         let mut next = Beginning::new(process("b"), 2, VALUE.into());
         let (sequence, found) = nats.found();
         assert_eq!(next.found(sequence, found, |_| false, |_| None), None);
-        let own = next.entry().encode();
+        let own = next.entry().encode(UNTIL_S);
         // The answer to its own write is missing, and the process before it is heard again.
         let (sequence, found) = nats.found();
         assert_eq!(next.found(sequence, found, |_| true, |_| None), None);
@@ -612,7 +620,7 @@ fn the_round_of_another_process_stays_when_its_successor_gives_up() {
             let (sequence, found) = nats.found();
             assert!(freeing.found(sequence, found.as_ref()));
         }
-        let entry = freeing.entry().map(Entry::encode);
+        let entry = freeing.entry().map(|entry| entry.encode(UNTIL_S));
         assert!(nats.write(freeing.expected, entry).is_some());
         let left = nats.found().1.expect("an entry");
         assert_eq!((left.round, &*left.value), (1, VALUE));
@@ -636,7 +644,7 @@ fn the_round_of_another_process_stays_when_its_successor_has_begun_and_gives_up(
     let mut next = Beginning::new(process("b"), 2, VALUE.into());
     let (sequence, found) = nats.found();
     assert_eq!(next.found(sequence, found, |_| false, |_| None), None);
-    let own = next.entry().encode();
+    let own = next.entry().encode(UNTIL_S);
     let sequence = nats.write(next.expected, Some(own)).expect("nobody else");
     let mut freeing = next.begun(sequence);
     let left = freeing.entry().expect("an entry");
@@ -646,8 +654,11 @@ fn the_round_of_another_process_stays_when_its_successor_has_begun_and_gives_up(
     let mut third = Beginning::new(process("c"), 3, VALUE.into());
     let (last, found) = nats.found();
     assert_eq!(third.found(last, found, |_| false, |_| None), None);
-    assert!(nats.write(last, Some(third.entry().encode())).is_some());
-    let entry = freeing.entry().map(Entry::encode);
+    assert!(
+        nats.write(last, Some(third.entry().encode(UNTIL_S)))
+            .is_some()
+    );
+    let entry = freeing.entry().map(|entry| entry.encode(UNTIL_S));
     assert_eq!(nats.write(freeing.expected, entry), None);
     let (sequence, found) = nats.found();
     assert!(!freeing.found(sequence, found.as_ref()));
@@ -709,8 +720,8 @@ fn another_request_of_a_dead_process_keeps_its_key() {
     for bytes in [
         &b""[..],
         b"\x02\x00\x01",
-        b"\x01\x02\x01\x00\x00",
-        b"\x01\x00\x01\x05a",
+        b"\x01\x02\x07\x01\x00\x00",
+        b"\x01\x00\x07\x01\x05a",
     ] {
         assert_eq!(Entry::decode(bytes), None, "{bytes:?}");
     }

@@ -48,6 +48,17 @@ settings! {
         /// Time without a word of a node after which nothing waits for it. Another node then has its sessions, and their
         /// wills are published. At least twice `session_lease_ms`.
         restart absence_ms: u64 = 60_000;
+        /// Time for which NATS keeps that a session has ended, or that an idempotency key is free. The node removes it
+        /// then. At least `absence_ms`: a node that was cut off finds it.
+        restart ended_session_ms: u64 = 60_000, within MIN_END_MS..;
+        /// Time for which NATS keeps that a node does not want a filter any more. A node that was cut off for longer
+        /// sends messages for nothing.
+        restart ended_filter_ms: u64 = 3_600_000, within MIN_END_MS..;
+        /// Time for which NATS keeps that a topic has no retained message any more. A node that was cut off for longer
+        /// still has the message.
+        restart cleared_topic_ms: u64 = 7 * 24 * 3_600_000, within MIN_END_MS..;
+        /// Ends of sessions and keys that wait for that time on this node. Above it the oldest are removed at once.
+        restart maximum_waiting_ends: u32 = 100_000, within 1..;
         /// Time in which NATS has to answer. After it the same is asked again.
         restart answer_timeout_ms: u64 = 2_000, within 1..;
         /// Time in which another node takes QoS 1 and 2 that is [given to it
@@ -135,6 +146,9 @@ const MAX_BRANCH_MESSAGES: u64 = 32_768;
 
 /// Least time between two looks for a shared subscription's node, in milliseconds: each goes to all nodes.
 const MIN_SEEK_INTERVAL_MS: u64 = 50;
+
+/// Least time for which an end is kept, in milliseconds: NATS counts in seconds.
+const MIN_END_MS: u64 = 1_000;
 
 /// Least lease, in milliseconds: a node says four times in it that it is there.
 const MIN_LEASE_MS: u64 = 400;
@@ -227,6 +241,9 @@ impl Cluster {
         }
         if self.absence_ms < self.lease_ms {
             problems.push("cluster.absence_ms is at least cluster.lease_ms".to_owned());
+        }
+        if self.ended_session_ms < self.absence_ms {
+            problems.push("cluster.ended_session_ms is at least cluster.absence_ms".to_owned());
         }
         problems.extend(self.group_problems());
         problems.extend(self.region_problems());

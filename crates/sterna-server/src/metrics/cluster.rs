@@ -68,6 +68,11 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             status.sessions_claimed.get(),
         ),
         (
+            "sterna_cluster_waiting_ends",
+            "Ends of sessions and keys that NATS keeps for a time, and that this node removes then",
+            status.ends.get(),
+        ),
+        (
             "sterna_cluster_log_bytes",
             "Bytes of messages that NATS keeps for sessions, and that a session may still need",
             status.log_bytes.get(),

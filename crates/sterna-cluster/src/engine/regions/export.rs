@@ -9,7 +9,7 @@ use sterna_broker::{Message, MessageHeader};
 
 use super::super::Core;
 use super::super::outgoing::Charge;
-use super::super::retained::{as_retained, place};
+use super::super::retained::place;
 use super::versions::wall_ms;
 use crate::commits::Part;
 use crate::wire::{self, EncodedRun};
@@ -138,7 +138,7 @@ impl Core {
                 .payload(payload)
                 .message_id(&entry.id);
             if let Some(first) = entry.messages.first().filter(|one| one.message.retain()) {
-                publish = as_retained(publish, &first.message, first.is_quiet);
+                publish = self.as_retained(publish, &first.message, first.is_quiet);
             }
             let subject = entry.subject.clone();
             ((entry, bytes), subject, publish)

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, External, Info, Source, SubjectTransform,
 };
@@ -27,6 +28,7 @@ pub(super) use versions::Standing;
 use versions::Versions;
 
 use super::streams::{LOG, NODES, RETAINED};
+use super::writing::as_last;
 use super::{Core, retained};
 use crate::report::RegionView;
 use crate::settings::Settings;
@@ -78,6 +80,7 @@ pub(super) struct Regions {
 impl Regions {
     /// Notes a region's last retained message of a topic, and its place in this region's stream.
     pub(super) fn note_version(&self, region: &str, position: u64, message: &Message) -> Standing {
+        (self.versions.borrow_mut()).replaces(message.topic(), region);
         self.versions.borrow_mut().note(
             message.topic(),
             (region, position),
@@ -255,7 +258,11 @@ impl Core {
             if self.has_outside() {
                 self.look_at_out(&mut cleared).await;
             }
-            let cleared = (self.regions.versions.borrow_mut()).forget_before(versions::wall_ms());
+            let mut cleared =
+                (self.regions.versions.borrow_mut()).forget_before(versions::wall_ms());
+            // Writes of this region remove those before them; copies that NATS makes do not.
+            let replaced = (self.regions.versions.borrow_mut()).take_replaced();
+            cleared.extend(replaced.into_iter().filter(|one| one.region != region.name));
             if !self.table.borrow().is_first() {
                 continue;
             }
@@ -314,7 +321,8 @@ impl Core {
         // Both are told again soon.
         let _ = self.client.publish(subject, line.into()).await;
         let note = self.settings.subject(&record(remote));
-        if let Ok(noted) = self.jetstream.publish(note, last.write().into()).await {
+        let word = as_last(PublishMessage::build().payload(last.write().into()));
+        if let Ok(noted) = self.jetstream.send_publish(note, word).await {
             let _ = noted.await;
         }
     }

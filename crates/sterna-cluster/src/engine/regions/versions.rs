@@ -4,10 +4,11 @@
 //! publication counts; of two with one time, the region's name decides. The result is the same in each region when
 //! it has heard of all.
 
-use std::collections::HashMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::super::retained::CLEARED;
+/// Time for which a node remembers that a region has cleared a topic.
+const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// The place of a retained message that came by among those of all regions.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,8 +35,9 @@ struct Version {
     position: u64,
 }
 
-/// A region's retained message that another region has cleared. NATS keeps it until it is removed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A region's retained message that another region has cleared, or a later one of its region has replaced. NATS keeps it
+/// until it is removed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Cleared {
     pub(super) topic: Box<str>,
     pub(super) region: String,
@@ -46,6 +48,8 @@ pub(super) struct Cleared {
 #[derive(Debug, Default)]
 pub(in super::super) struct Versions {
     topics: HashMap<Box<str>, Vec<Version>>,
+    /// Topics with a new message of a region, by the region: what lies before it is to be removed.
+    replaced: HashSet<(Box<str>, String)>,
     /// When was last looked what can be forgotten.
     looked_ms: u64,
 }
@@ -91,6 +95,26 @@ impl Versions {
             },
             _ => Standing::Newest,
         }
+    }
+
+    /// Notes that another region's message of a topic has come: those before it are to be removed.
+    pub(in super::super) fn replaces(&mut self, topic: &str, region: &str) {
+        (self.replaced).insert((topic.into(), region.to_owned()));
+    }
+
+    /// Takes what was replaced since the last time.
+    pub(super) fn take_replaced(&mut self) -> Vec<Cleared> {
+        let replaced = std::mem::take(&mut self.replaced);
+        let last = replaced.into_iter().filter_map(|(topic, region)| {
+            let mut versions = self.topics.get(&topic)?.iter();
+            let position = versions.find(|known| known.region == region)?.position - 1;
+            Some(Cleared {
+                topic,
+                region,
+                position,
+            })
+        });
+        last.collect()
     }
 
     /// The region whose message of a topic is the newest.

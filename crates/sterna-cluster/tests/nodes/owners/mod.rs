@@ -38,6 +38,24 @@ fn a_session_that_cannot_be_restored_is_not_forgotten() {
     });
 }
 
+/// NATS brings back records of processes that are gone, after the ends of their sessions were removed.
+#[test]
+fn what_a_process_left_long_ago_does_not_come_again() {
+    crate::seeds::play("the owners' model with records of old", 0..80, |seed| {
+        let found = play(seed, true, Losses::Returned);
+        assert_eq!(found, None, "seed {seed}");
+    });
+}
+
+/// The same where nodes do not know the floors of records: somebody must notice.
+#[test]
+fn without_floors_a_will_of_old_is_found() {
+    let found = (0..40)
+        .filter(|&seed| play(seed, true, Losses::ReturnedUnnoticed).is_some())
+        .count();
+    assert!(found > 1, "only {found} of 40 seeds have found one");
+}
+
 /// The same where nodes do not notice: somebody must.
 #[test]
 fn who_goes_on_without_records_is_found() {

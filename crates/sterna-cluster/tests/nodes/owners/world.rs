@@ -1,6 +1,7 @@
 //! Nodes, clients, and JetStream between them, as a model.
 
 mod clients;
+mod returns;
 mod stream;
 mod verdict;
 
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use sterna_cluster::owners::{
-    Action, Begin, Key, Mark, Owners, Process, Record, Terms, WriteError,
+    Action, Begin, Floor, Key, Mark, Owners, Process, Record, Terms, WriteError,
 };
 
 const NODES: usize = 3;
@@ -24,6 +25,8 @@ const TERMS: Terms = Terms {
     claim_timeout_ms: 5_000,
 };
 const RESTED_MS: u64 = 60_000;
+/// Time for which it stays that a session has ended: at least the absence.
+const ENDED_MS: u64 = TERMS.absence_ms;
 
 /// Numbers from a seed.
 struct Dice(u64);
@@ -57,6 +60,10 @@ pub(crate) enum Losses {
     Unnoticed,
     /// It keeps it, and does not say in time what is kept of some sessions.
     Unrestored,
+    /// It keeps it, and brings back records of processes that are gone.
+    Returned,
+    /// The same, and nodes do not know the floors of their records.
+    ReturnedUnnoticed,
 }
 
 /// What is in the stream.
@@ -64,6 +71,7 @@ pub(crate) enum Losses {
 enum Item {
     Mark(Process, Mark),
     Record(Key, Record),
+    Floor(Arc<str>, Floor),
 }
 
 /// What happens at some time. Answers say for which start of a node they are.
@@ -84,6 +92,8 @@ enum Event {
     Mends(usize),
     Starts(usize),
     TellsAgain(usize, u64),
+    TellsFloors(Vec<Process>, u64),
+    Removes(Key, u64),
 }
 
 /// A connection of a client, and the session that it has.
@@ -152,6 +162,8 @@ pub(crate) struct World {
     next_event: u64,
     stream: Vec<Item>,
     last: HashMap<Key, usize>,
+    /// What NATS has of each node's floor, and since when.
+    floors: HashMap<Arc<str>, (Floor, u64)>,
     next_connection: u64,
     wills: BTreeMap<u64, Fate>,
     found: Option<String>,
@@ -197,6 +209,9 @@ pub(crate) fn play(seed: u64, with_fence: bool, losses: Losses) -> Option<String
         }
     }
     world.rest();
+    if matches!(losses, Losses::Returned | Losses::ReturnedUnnoticed) {
+        world.dies_long_after();
+    }
     if losses == Losses::Unrestored {
         // Who has a session is looked at then, and not what becomes of wills.
         world.doubt_wills();
@@ -243,6 +258,7 @@ impl World {
             next_event: 0,
             stream: Vec::new(),
             last: HashMap::new(),
+            floors: HashMap::new(),
             next_connection: 1,
             wills: BTreeMap::new(),
             found: None,
@@ -270,6 +286,7 @@ impl World {
         known.era = self.era;
         known.stands_still = false;
         let start = known.start;
+        self.learn_floors(node, start);
         if self.losses == Losses::Some && self.now_ms < self.made_ms + 2 * TERMS.lease_ms {
             self.with(node, start, Owners::records_lost);
         }
@@ -471,6 +488,8 @@ impl World {
             Event::Mends(node) => self.mend(node),
             Event::Starts(node) => self.start(node),
             Event::TellsAgain(node, start) => self.tell_again(node, start),
+            Event::TellsFloors(processes, position) => self.tell_floors(processes, position),
+            Event::Removes(key, sequence) => self.remove(key, sequence),
         }
     }
 
@@ -588,7 +607,15 @@ impl World {
                 }
                 self.schedule(in_ms, Event::Adopted(node, start, key));
             }
-            Action::Swept { .. } | Action::Discard { .. } => {}
+            Action::Swept {
+                processes,
+                position,
+                ..
+            } => self.schedule(in_ms, Event::TellsFloors(processes, position)),
+            Action::Remove { key, sequence } => {
+                self.schedule(in_ms + ENDED_MS, Event::Removes(key, sequence));
+            }
+            Action::Discard { .. } => {}
             Action::Publish { will, .. } => self.publish(&will),
             Action::Scan => {
                 let mut keys: Vec<(Key, usize)> =

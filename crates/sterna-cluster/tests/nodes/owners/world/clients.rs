@@ -234,6 +234,9 @@ impl World {
             {
                 self.lose();
             }
+            18 | 19 if matches!(self.losses, Losses::Returned | Losses::ReturnedUnnoticed) => {
+                self.bring_back();
+            }
             _ => {}
         }
         let for_ms = if self.dice.one_in(4) {

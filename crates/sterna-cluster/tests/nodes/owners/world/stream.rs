@@ -45,6 +45,12 @@ impl World {
                             .expect("a mark of its time");
                     });
                 }
+                Item::Floor(name, floor) => {
+                    self.with(node, start, |owners, now_ms| {
+                        owners.note_passed(now_ms, sequence);
+                    });
+                    self.raise_floor(node, start, &name, floor);
+                }
                 Item::Record(key, record) => {
                     let is_last = self.last.get(&key) == Some(&at);
                     if is_last || self.dice.one_in(2) {

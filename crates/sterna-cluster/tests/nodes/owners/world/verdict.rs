@@ -82,7 +82,7 @@ impl World {
                 if !is_own {
                     let last = last.map(|item| match item {
                         Item::Record(_, record) => format!("{record:?}"),
-                        Item::Mark(..) => String::new(),
+                        Item::Mark(..) | Item::Floor(..) => String::new(),
                     });
                     return Some(format!(
                         "{} on node {number} is not its own: {last:?}, {:?}, {:?}, {owners:?}",
@@ -96,6 +96,7 @@ impl World {
         for &at in self.last.values() {
             if let Item::Record(key, record) = &self.stream[at]
                 && !record.is_over
+                && !self.is_below_floor(at, 0)
                 && !(0..NODES).any(|node| {
                     self.process(node).as_ref() == Some(&record.owner)
                         && self.nodes[node].live.contains_key(key)
