@@ -12,7 +12,7 @@ use crate::data_directory::DataDirectory;
 use crate::mail::Mail;
 
 /// Name of its folder in the data directory.
-const FOLDER: &str = "store";
+pub(crate) const FOLDER: &str = "store";
 
 /// The store of the broker; without an engine it keeps nothing.
 #[derive(Debug, Default)]
