@@ -374,11 +374,20 @@ impl Desk<'_, '_> {
                     return say(out, id, 503, &format!("cluster: {trouble}\n"));
                 }
                 let stage = self.cx.memory.stage();
-                if stage == Stage::Normal {
+                let memory = Some(stage).filter(|stage| *stage != Stage::Normal);
+                let memory = memory.map(|stage| format!("memory is short: {stage}"));
+                let remarks = self.admin.sources.cluster_remarks().into_iter();
+                let remarks = remarks.map(|remark| format!("cluster: {remark}"));
+                let remarks: Vec<String> = memory.into_iter().chain(remarks).collect();
+                if remarks.is_empty() {
                     say(out, id, 200, "ready\n");
                 } else {
-                    let text = format!("ready, but memory is short: {stage}\n");
-                    say(out, id, 200, &text);
+                    say(
+                        out,
+                        id,
+                        200,
+                        &format!("ready, but {}\n", remarks.join("; ")),
+                    );
                 }
             }
             Purpose::Scrape => self.scraped(out, id, figures(answers)),
